@@ -51,11 +51,11 @@ print(signal.set_wakeup_fd(-1), len(os.listdir("/proc/self/fd")) == before)
 """
 COMMAND = """
 import casemate.remote.client
-from casemate.surfaces.cli.connection import served
+from casemate.surfaces.cli.connection import with_service
 casemate.remote.client.connect = connected
 begin()
 try:
-    served(forever)
+    with_service(forever)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 """

@@ -138,7 +138,7 @@ def _dispatch(given: list[str]) -> int:
         from casemate.surfaces.cli.run import Options, run
 
         return run(Options(given[1], arguments=tuple(given[3:])))
-    return _parsed(given)
+    return _run_parsed(given)
 
 
 def _is_plain_run(given: list[str]) -> bool:
@@ -165,7 +165,7 @@ def application() -> App:
     return app
 
 
-def _parsed(given: list[str]) -> int:
+def _run_parsed(given: list[str]) -> int:
     from cyclopts import CycloptsError, UnusedCliTokensError
 
     app = application()

@@ -83,7 +83,7 @@ def _for_people(name: str, value: Any) -> str:
     if name in _SIZES and isinstance(value, int):
         return format_size(value)
     if name in _SPANS and isinstance(value, int | float):
-        return ago(value)
+        return format_age(value)
     if name in _MOMENTS and isinstance(value, int | float):
         return datetime.fromtimestamp(value).astimezone().isoformat(sep=" ", timespec="seconds")
     return _text(value)
@@ -141,7 +141,7 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def ago(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     """A span of time, in its largest unit: 42s, 7m, 3h, 2d."""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= size:
@@ -149,7 +149,7 @@ def ago(seconds: float) -> str:
     return f"{max(0, int(seconds))}s"
 
 
-def aligned(rows: Iterable[tuple[str, ...]], indent: str = "  ") -> Iterator[str]:
+def align_columns(rows: Iterable[tuple[str, ...]], indent: str = "  ") -> Iterator[str]:
     """``rows`` as lines whose columns stand below each other."""
     from casemate.surfaces.cli.inert import visible
 

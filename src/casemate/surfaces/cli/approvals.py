@@ -11,9 +11,9 @@ from cyclopts import App
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.model.events import request_of
 from casemate.surfaces.cli.answers import print_json
-from casemate.surfaces.cli.connection import PLAIN, Asked, Filter, Quiet, ask, list_rows, served
+from casemate.surfaces.cli.connection import PLAIN, Asked, Filter, Quiet, ask, list_rows, with_service
 from casemate.surfaces.cli.failures import say
-from casemate.surfaces.cli.following import FOR_LATER, TOO_LATE, decided, gone
+from casemate.surfaces.cli.following import FOR_LATER, TOO_LATE, decide_at_terminal, explain_withdrawn
 from casemate.surfaces.cli.parameters import Name
 
 if TYPE_CHECKING:
@@ -94,7 +94,9 @@ def approve(
         Recorded, and told to the program.
     """
     more = {"scope": scope, "uses": uses, "expires": expires, "reason": reason}
-    return _decided(requests, {"allow": True, **{name: one for name, one in more.items() if one is not None}}, asked)
+    return _decide_requests(
+        requests, {"allow": True, **{name: one for name, one in more.items() if one is not None}}, asked
+    )
 
 
 @app.command
@@ -108,7 +110,7 @@ def deny(*requests: Name, reason: str = "", asked: Asked = PLAIN) -> int:
     reason
         Recorded, and told to the program.
     """
-    return _decided(requests, {"allow": False, "reason": reason}, asked)
+    return _decide_requests(requests, {"allow": False, "reason": reason}, asked)
 
 
 @app.command
@@ -124,11 +126,11 @@ def watch(*, asked: Asked = PLAIN) -> int:
             "nobody can be asked here: standard input and standard error are no terminal of casemate's own",
             remediation="Use casemate approvals list, approve and deny.",
         )
-    served(_watched, asked)
+    with_service(_watch_requests, asked)
     return 0
 
 
-async def _watched(remote: RemoteOperations) -> None:
+async def _watch_requests(remote: RemoteOperations) -> None:
     from casemate.surfaces.cli.terminal import Terminal
 
     terminal = Terminal(asyncio.Lock())
@@ -147,16 +149,16 @@ async def _watched(remote: RemoteOperations) -> None:
                     say(f"{event['id']} waits for something to be filled in, which cannot be done here")
                 else:
                     request = request_of(event["request"])
-                    questions[request.id] = group.create_task(decided(remote, request, terminal))
+                    questions[request.id] = group.create_task(decide_at_terminal(remote, request, terminal))
     except BaseExceptionGroup as failed:  # what went wrong, and not that it did so beside questions
         raise failed.exceptions[0] from None
 
 
-def _decided(requests: tuple[str, ...], decision: dict[str, Any], asked: Asked) -> int:
+def _decide_requests(requests: tuple[str, ...], decision: dict[str, Any], asked: Asked) -> int:
     if not requests:
         raise InvalidArgument("request_id", "name one or more; casemate approvals list has them")
 
-    async def answered(remote: RemoteOperations) -> list[dict[str, Any]]:
+    async def decide_each(remote: RemoteOperations) -> list[dict[str, Any]]:
         answers = []
         for request in requests:
             found = await remote("approvals.get", {"request": request})
@@ -164,12 +166,12 @@ def _decided(requests: tuple[str, ...], decision: dict[str, Any], asked: Asked) 
             answers.append({"id": found["id"], "decided": taken, "state": request_of(found).state})
         return answers
 
-    answers = served(answered, asked)
+    answers = with_service(decide_each, asked)
     if asked.is_json:
         print_json(answers)
     for one in answers:
         if not one["decided"]:
             say(f"{one['id']}: {TOO_LATE}")
         elif one["state"] == "withdrawn":
-            say(f"{one['id']}: {gone(allow=decision['allow'])}")
+            say(f"{one['id']}: {explain_withdrawn(allow=decision['allow'])}")
     return 0 if all(one["decided"] for one in answers) else 1

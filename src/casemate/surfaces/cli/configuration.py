@@ -45,7 +45,7 @@ def show(key: str | None = None, /, *, output: Output = "text") -> int:
         say(warning)
     found = list(settings.in_force())
     if key is not None:
-        found = _chosen(found, key)
+        found = _choose_values(found, key)
     if output == "json":
         print_json(_document(settings, found))
     elif key in KEYS:
@@ -93,7 +93,7 @@ def _pair(found: tuple[Key, Setting]) -> tuple[Key, Any]:
     return found[0], found[1].value
 
 
-def _chosen(found: list[tuple[Key, Setting]], name: str) -> list[tuple[Key, Setting]]:
+def _choose_values(found: list[tuple[Key, Setting]], name: str) -> list[tuple[Key, Setting]]:
     """The key, or those of the section, of that name. Raises ``InvalidArgument``."""
     names = {name} if name in KEYS else {key.name for key in SECTIONS.get(name, ())}
     if not names:
@@ -108,14 +108,14 @@ def _chosen(found: list[tuple[Key, Setting]], name: str) -> list[tuple[Key, Sett
 
 
 def _lines(settings: Settings, found: list[tuple[Key, Setting]]) -> Iterator[str]:
-    from casemate.surfaces.cli.answers import aligned
+    from casemate.surfaces.cli.answers import align_columns
     from casemate.surfaces.cli.inert import visible
 
     yield f"file  {visible(settings.file or 'none')}"
     for section, keys in SECTIONS.items():
         if rows := [(one.name, format_value(key, one.value), one.where) for key, one in found if key in keys]:
             yield f"\n{section}"
-            yield from aligned(rows)
+            yield from align_columns(rows)
 
 
 def _document(settings: Settings, found: list[tuple[Key, Setting]]) -> dict[str, Any]:
@@ -166,16 +166,18 @@ def check_policy(file: str, /, *, output: Output = "text") -> int:
 
 
 def _policy_lines(found: Policy) -> Iterator[str]:
-    from casemate.surfaces.cli.answers import aligned
+    from casemate.surfaces.cli.answers import align_columns
     from casemate.surfaces.cli.inert import visible
 
     yield "settings"
-    yield from aligned((name, _shown(name, value), where) for name, value, where in _settings(found))
+    yield from align_columns((name, _format_value(name, value), where) for name, value, where in _settings(found))
     if found.rules.written:
         yield "\nrules: deny wins over ask, and ask over allow"
-        yield from aligned((one.effect, one.kind, _about(one), _bounds(one), one.where) for one in found.rules.written)
+        yield from align_columns(
+            (one.effect, one.kind, _about(one), _bounds(one), one.where) for one in found.rules.written
+        )
     yield "\nwithout a rule"
-    yield from aligned((kind, *_default(found.rules, kind)) for kind in DEFAULTS)
+    yield from align_columns((kind, *_default(found.rules, kind)) for kind in DEFAULTS)
     if found.warnings:
         yield "\nwarnings"
         yield from (f"  {visible(warning)}" for warning in found.warnings)
@@ -225,7 +227,7 @@ def _bounds(one: Rule) -> str:
     return ", ".join(parts)
 
 
-def _shown(name: str, value: Any) -> str:
+def _format_value(name: str, value: Any) -> str:
     if name in _SIZES and isinstance(value, int):
         return format_size(value)
     return "none" if value is None else str(value)

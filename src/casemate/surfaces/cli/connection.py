@@ -48,7 +48,7 @@ class Asked:
 PLAIN = Asked()
 
 
-def served(work: Work[T], asked: Asked = PLAIN, *, runs: bool = False) -> T:
+def with_service(work: Work[T], asked: Asked = PLAIN, *, runs: bool = False) -> T:
     """Do ``work`` with a connection to the service: the one that ``CASEMATE_URL`` and ``CASEMATE_TOKEN`` name, else the
     user's own, which is started where none runs. ``runs``: it is to run programs with the packages that are here.
 
@@ -56,7 +56,7 @@ def served(work: Work[T], asked: Asked = PLAIN, *, runs: bool = False) -> T:
     """
     from casemate.remote.client import connect
 
-    async def connected() -> T:
+    async def connect_and_work() -> T:
         url, token = os.environ.get("CASEMATE_URL"), os.environ.get("CASEMATE_TOKEN")
         remote = await connect(url, token if url else None, namespace=asked.namespace, runs=runs)
         try:
@@ -64,13 +64,13 @@ def served(work: Work[T], asked: Asked = PLAIN, *, runs: bool = False) -> T:
         finally:
             await remote.close()
 
-    return interrupts.run(connected())
+    return interrupts.run(connect_and_work())
 
 
 def ask(asked: Asked, operation: str, **arguments: Any) -> Any:
     """The answer to one operation; arguments that are None are left out."""
     given = {name: value for name, value in arguments.items() if value is not None}
-    return served(lambda remote: remote(operation, given), asked)
+    return with_service(lambda remote: remote(operation, given), asked)
 
 
 def tell_service(operation: str, **arguments: Any) -> None:
@@ -80,7 +80,7 @@ def tell_service(operation: str, **arguments: Any) -> None:
     from casemate.surfaces.cli.failures import say
     from casemate.surfaces.cli.inert import inert
 
-    async def told() -> None:
+    async def call_operation() -> None:
         remote = await attach(os.environ)
         try:
             await remote(operation, arguments)
@@ -90,7 +90,7 @@ def tell_service(operation: str, **arguments: Any) -> None:
             await remote.close()
 
     with contextlib.suppress(Unavailable):
-        interrupts.run(told())
+        interrupts.run(call_operation())
 
 
 Filter = Annotated[tuple[str, ...], Parameter(name=("--filter", "-f"), allow_leading_hyphen=True)]
@@ -98,7 +98,7 @@ Quiet = Annotated[bool, Parameter(name=("--quiet", "-q"))]
 _NAMESPACE = "namespace"  # whose list is asked for, where the others choose from it
 
 
-def _wanted(filters: Sequence[str], asked: Asked) -> tuple[Asked, dict[str, list[str]] | None]:
+def _split_filters(filters: Sequence[str], asked: Asked) -> tuple[Asked, dict[str, list[str]] | None]:
     """What KEY=VALUE filters ask for: whom to ask, and the ``filters`` of the operation. Raises ``InvalidArgument``."""
     chosen: dict[str, list[str]] = {}
     for one in filters:
@@ -125,7 +125,7 @@ def list_rows(
     keeps: Callable[[dict[str, Any]], bool] = lambda _: True,
 ) -> int:
     """Print what an operation lists: as JSON, as a table, or with ``quiet`` the first column alone, one a line."""
-    asked, chosen = _wanted(filters, asked)
+    asked, chosen = _split_filters(filters, asked)
     rows = [one for one in ask(asked, operation, filters=chosen) if keeps(one)]
     if quiet:
         print_lines(one[columns[0]] for one in rows)

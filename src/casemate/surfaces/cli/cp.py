@@ -21,7 +21,7 @@ from casemate.model.plan import WORKSPACE
 from casemate.operations.lookup import match_handle
 from casemate.operations.stores import MOST_BYTES
 from casemate.surfaces.cli.answers import print_json
-from casemate.surfaces.cli.connection import PLAIN, Asked, served
+from casemate.surfaces.cli.connection import PLAIN, Asked, with_service
 from casemate.surfaces.cli.failures import WHAT_THERE_IS, say
 from casemate.surfaces.cli.parameters import Name
 from casemate.surfaces.cli.terminal import Progress
@@ -64,19 +64,19 @@ def cp(source: Name, target: Name, /, *, asked: Asked = PLAIN) -> int:
     if away is None and home is None:
         raise InvalidArgument("source", "neither names a session or run", remediation=_AWAY_IS)
 
-    async def copied(remote: RemoteOperations) -> dict[str, Any]:
+    async def copy_places(remote: RemoteOperations) -> dict[str, Any]:
         with Progress(shows=not asked.is_json) as progress:
             copying = _Copying(remote, progress)
             if away is None:
                 assert home is not None
-                return await copying.sent(source, await copying.found(home, "target", makes=True))
-            place = await copying.found(away, "source")
+                return await copying.send_path(source, await copying.find_place(home, "target", makes=True))
+            place = await copying.find_place(away, "source")
             if home is None:
-                return await copying.fetched(place, target)
-            return await copying.passed_on(place, await copying.found(home, "target", makes=True))
+                return await copying.fetch_place(place, target)
+            return await copying.pass_on(place, await copying.find_place(home, "target", makes=True))
 
-    done = served(copied, asked)
-    return _told({"source": source, "target": target, **done}, asked, quiet=target == _PIPE)
+    done = with_service(copy_places, asked)
+    return _report_copy({"source": source, "target": target, **done}, asked, quiet=target == _PIPE)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class _Copying:
         self._remote = remote
         self._progress = progress
 
-    async def found(self, place: tuple[str, str], argument: str, *, makes: bool = False) -> _Place:
+    async def find_place(self, place: tuple[str, str], argument: str, *, makes: bool = False) -> _Place:
         """What HANDLE:PATH names; ``makes``: it need not be there. Raises ``InvalidArgument``."""
         handle, path = place
         of = await self._handle(handle, argument)
@@ -142,20 +142,20 @@ class _Copying:
             )
         return {known[found]: found}
 
-    async def fetched(self, place: _Place, target: str) -> dict[str, Any]:
+    async def fetch_place(self, place: _Place, target: str) -> dict[str, Any]:
         """From a session or a run to here."""
         if target == _PIPE:
             return await self._to_pipe(place)
         path = _within(target, place)
         if place.kind == "file":
-            return await self._file_fetched(place, path)
+            return await self._fetch_file(place, path)
         made = await self._remote("archives.pack", {"path": place.path, **place.of})
         with tempfile.TemporaryFile(prefix="casemate-") as archive:
             await self._archive(made, archive)
-            written = _unpacked(archive, path, self._progress)
+            written = _unpack_archive(archive, path, self._progress)
         return _sum(written, made)
 
-    async def _file_fetched(self, place: _Place, path: Path) -> dict[str, Any]:
+    async def _fetch_file(self, place: _Place, path: Path) -> dict[str, Any]:
         kind, handle = ("files", place.of["session"]) if "session" in place.of else ("artifacts", place.of["run"])
         data = await self._remote.download(kind, handle, *place.path.split("/"))
         _write(path, data)
@@ -179,13 +179,13 @@ class _Copying:
             await self._remote("archives.drop", {"handle": made["handle"]})
         archive.seek(0)
 
-    async def sent(self, source: str, place: _Place) -> dict[str, Any]:
+    async def send_path(self, source: str, place: _Place) -> dict[str, Any]:
         """From here to a session."""
         if source == _PIPE:
             if place.kind != "folder":
                 raise InvalidArgument("target", f"{place.path!r} is no folder of the session")
-            return await self._unpacked(await self._remote.upload(_piped()), place, place.path)
-        path, is_folder = _named(source)
+            return await self._unpack_upload(await self._remote.upload(_read_archive()), place, place.path)
+        path, is_folder = _resolve_source(source)
         if not is_folder:
             data = _content(path)
             handle = await self._remote.upload(data)
@@ -200,19 +200,19 @@ class _Copying:
         if is_content and place.kind == "file":
             raise InvalidArgument("target", f"{place.path!r} is there, and is a file")
         with tempfile.TemporaryFile(prefix="casemate-") as archive:
-            packed = _packed(path, archive, self._progress)
+            packed = _pack_folder(path, archive, self._progress)
             archive.seek(0)
             handle = await self._remote.upload(archive.read())
-        return _sum(await self._unpacked(handle, place, into), packed)
+        return _sum(await self._unpack_upload(handle, place, into), packed)
 
-    async def _unpacked(self, handle: str, place: _Place, path: str) -> dict[str, Any]:
+    async def _unpack_upload(self, handle: str, place: _Place, path: str) -> dict[str, Any]:
         try:
             told = await self._remote("archives.unpack", {**place.of, "handle": handle, "path": path})
         finally:
             await self._remote("archives.drop", {"handle": handle})
         return _sum(told, told)
 
-    async def passed_on(self, place: _Place, home: _Place) -> dict[str, Any]:
+    async def pass_on(self, place: _Place, home: _Place) -> dict[str, Any]:
         """From a session or a run to a session, within the service."""
         kind = place.kind or "file"
         path = home.path if place.is_content else home.within(place.name, kind)
@@ -220,7 +220,7 @@ class _Copying:
             raise InvalidArgument("target", f"a file keeps its name between sessions: {place.name!r}")
         made = await self._remote("archives.pack", {"path": place.path, **place.of})
         folder = path.rpartition("/")[0] if kind == "file" else path
-        return _sum(await self._unpacked(made["handle"], home, folder), made)
+        return _sum(await self._unpack_upload(made["handle"], home, folder), made)
 
 
 def _place(text: str, argument: str) -> tuple[str, str] | None:
@@ -249,7 +249,7 @@ def _beneath(path: str, argument: str) -> str:
     return path
 
 
-def _named(source: str) -> tuple[Path, bool]:
+def _resolve_source(source: str) -> tuple[Path, bool]:
     """What is to be copied from here, with a name of its own, and whether it is a folder."""
     try:
         is_folder = stat.S_ISDIR(os.stat(source).st_mode)
@@ -284,7 +284,7 @@ def _content(path: Path) -> bytes:
     return data
 
 
-def _piped() -> bytes:
+def _read_archive() -> bytes:
     if sys.stdin.isatty():
         raise InvalidArgument("source", "an archive comes from a file or from tar, and not from a terminal")
     data = sys.stdin.buffer.read(MOST_BYTES + 1)
@@ -293,7 +293,7 @@ def _piped() -> bytes:
     return data
 
 
-def _packed(folder: Path, archive: BinaryIO, progress: Progress) -> dict[str, Any]:
+def _pack_folder(folder: Path, archive: BinaryIO, progress: Progress) -> dict[str, Any]:
     """A folder here as an archive; what is in it."""
     packer = Packer(archive, tell=progress.files)
     try:
@@ -307,7 +307,7 @@ def _packed(folder: Path, archive: BinaryIO, progress: Progress) -> dict[str, An
     return _document(packer.end())
 
 
-def _unpacked(archive: BinaryIO, folder: Path, progress: Progress) -> dict[str, Any]:
+def _unpack_archive(archive: BinaryIO, folder: Path, progress: Progress) -> dict[str, Any]:
     """An archive as a folder here; what came out of it."""
     masked = os.umask(0o077)
     os.umask(masked)
@@ -316,7 +316,7 @@ def _unpacked(archive: BinaryIO, folder: Path, progress: Progress) -> dict[str, 
         root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise InvalidArgument("target", f"cannot write {str(folder)!r}: {error.strerror}") from None
-    refuses = partial(_protected, folder.name)
+    refuses = partial(_refusal_of, folder.name)
     try:
         return _document(unpack(archive, root, masked=masked | 0o022, refuses=refuses, tell=progress.files))
     except OSError as error:
@@ -325,7 +325,7 @@ def _unpacked(archive: BinaryIO, folder: Path, progress: Progress) -> dict[str, 
         os.close(root)
 
 
-def _protected(top: str, path: tuple[bytes, ...], is_folder: bool) -> str | None:
+def _refusal_of(top: str, path: tuple[bytes, ...], is_folder: bool) -> str | None:
     """Why what lies in a folder that is called ``top`` here is not copied with it."""
     why = PROTECTED.reason((*filter(None, (top,)), *map(os.fsdecode, path)), folder=is_folder)
     return f"{why}; copy it by itself" if why else None
@@ -361,7 +361,7 @@ def _sum(written: dict[str, Any], packed: dict[str, Any]) -> dict[str, Any]:
     return {**known, "left_out": left_out, "is_whole": all(told["is_whole"] for told in both)}
 
 
-def _told(done: dict[str, Any], asked: Asked, *, quiet: bool) -> int:
+def _report_copy(done: dict[str, Any], asked: Asked, *, quiet: bool) -> int:
     if asked.is_json and not quiet:
         print_json(done)
     else:

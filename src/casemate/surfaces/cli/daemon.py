@@ -52,7 +52,7 @@ def run(
 ) -> int:
     """Serve until told to end; the exit code. ``make_sandbox`` gives that of a namespace; ``mounts``: other
     applications by the first part of their paths. Raises ``InvalidArgument`` and ``Unavailable``."""
-    addresses = _checked(options)
+    addresses = _check_addresses(options)
     os.umask(0o077)
     gc.enable()  # the command line, which ends soon, goes without
     places = places_of(environ)
@@ -138,7 +138,7 @@ class _Fronts:
         return HttpApplication(self.service, listener, self.admitted, self.settings, self.mounts)
 
 
-def _checked(options: Options) -> list[tuple[str, int]]:
+def _check_addresses(options: Options) -> list[tuple[str, int]]:
     """The addresses to listen at. Raises ``InvalidArgument`` for those that would lay open what is said."""
     for name, seconds in (("idle_stop", options.idle_stop), ("drain", options.drain)):
         if seconds is not None and not (0 <= seconds < math.inf):

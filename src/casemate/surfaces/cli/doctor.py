@@ -11,7 +11,7 @@ from typing import Any
 from casemate.api.sandbox import Sandbox
 from casemate.model.isolation import Diagnosis, IsolationReport, LanguageState, WallState, ZygoteState
 from casemate.surfaces.cli import interrupts
-from casemate.surfaces.cli.answers import aligned, print_json
+from casemate.surfaces.cli.answers import align_columns, print_json
 from casemate.surfaces.cli.inert import inert, visible
 from casemate.surfaces.cli.parameters import Output
 
@@ -120,12 +120,12 @@ def _kept_ready(diagnosis: Diagnosis) -> Iterator[tuple[str, str, str]]:
             yield pool.language, state, pool.problem or "an interpreter that waits for its program"
         elif zygote.state == "ready":
             took = f"in {zygote.seconds or 0:.2f} s, its cells share {zygote.data >> 20} MiB"
-            yield pool.language, state, f"forked from a zygote that was ready {took}: {_preloaded(zygote)}"
+            yield pool.language, state, f"forked from a zygote that was ready {took}: {_preload_of(zygote)}"
         else:
             yield pool.language, state, f"its zygote is {zygote.state}: {zygote.problem}"
 
 
-def _preloaded(zygote: ZygoteState) -> str:
+def _preload_of(zygote: ZygoteState) -> str:
     return f"{', '.join(zygote.preload)} where installed" if zygote.preload else "nothing preloaded"
 
 
@@ -137,7 +137,7 @@ def _plain(diagnosis: Diagnosis) -> Iterator[str]:
         if len(section.rows[0]) == 1:
             yield from (f"  {line}" for row in section.rows for line in inert(row[0]).split("\n"))
         else:
-            yield from aligned(section.rows)
+            yield from align_columns(section.rows)
 
 
 def _print_rich(diagnosis: Diagnosis) -> None:

@@ -25,7 +25,7 @@ _GONE = "nobody waits for it any more: what asked has ended, as the service was 
 FOR_LATER = f"{_GONE}; an answer is for when exactly the same is asked again"
 
 
-def gone(*, allow: bool) -> str:
+def explain_withdrawn(*, allow: bool) -> str:
     """What an answer is good for to a request whose asker is gone."""
     then = "exactly the same of the same caller is allowed once, within an hour" if allow else "it is no longer listed"
     return f"{_GONE}; {then}"
@@ -48,12 +48,12 @@ async def follow(remote: RemoteOperations, run: str, *, cursor: int = 0, raw: bo
     answers it is named. Raises ``CasemateError``, and ``ReaderGone`` where nobody reads what is printed.
     """
     try:
-        return await _followed(remote, run, cursor, raw=raw, asks=asks)
+        return await _print_events(remote, run, cursor, raw=raw, asks=asks)
     except BaseExceptionGroup as failed:  # what went wrong, and not that it did so beside questions
         raise failed.exceptions[0] from None
 
 
-async def _followed(remote: RemoteOperations, run: str, cursor: int, *, raw: bool, asks: bool) -> int:
+async def _print_events(remote: RemoteOperations, run: str, cursor: int, *, raw: bool, asks: bool) -> int:
     streams, screen = Streams(raw=raw), asyncio.Lock()
     async with contextlib.aclosing(_events(remote, run, cursor)) as events, asyncio.TaskGroup() as questions:
         async for event in events:
@@ -68,14 +68,14 @@ async def _followed(remote: RemoteOperations, run: str, cursor: int, *, raw: boo
                     async with screen:
                         await streams.error(error)
                 case ApprovalRequest():
-                    questions.create_task(_answered(remote, event, screen, asks=asks))
+                    questions.create_task(_answer_request(remote, event, screen, asks=asks))
                 case Done(execution):
                     await streams.end()
-                    return told(execution, run)
+                    return report_outcome(execution, run)
     raise AssertionError("a stream ends with Done")
 
 
-def told(execution: Execution, run: str) -> int:
+def report_outcome(execution: Execution, run: str) -> int:
     """Say what is out of the ordinary of a run that is over; its exit code."""
     from casemate.surfaces.cli.inert import visible
     from casemate.surfaces.cli.outcome import outcome
@@ -113,7 +113,9 @@ async def _events(remote: RemoteOperations, run: str, cursor: int) -> AsyncGener
             yield event_of(document, lambda _run, _name: _Elsewhere())
 
 
-async def _answered(remote: RemoteOperations, request: ApprovalRequest, screen: asyncio.Lock, *, asks: bool) -> None:
+async def _answer_request(
+    remote: RemoteOperations, request: ApprovalRequest, screen: asyncio.Lock, *, asks: bool
+) -> None:
     """Have a request decided here, or say where it can be."""
     from casemate.surfaces.cli.terminal import Terminal, somebody_is_there
 
@@ -125,7 +127,7 @@ async def _answered(remote: RemoteOperations, request: ApprovalRequest, screen: 
 
 async def decided_here(remote: RemoteOperations, request: ApprovalRequest, terminal: Terminal) -> None:
     """Ask the person at the terminal, and tell the service; the question is taken back when somebody else answers."""
-    asking = asyncio.ensure_future(decided(remote, request, terminal))  # noqa: TID251 - awaited or cancelled here
+    asking = asyncio.ensure_future(decide_at_terminal(remote, request, terminal))  # noqa: TID251 - awaited or cancelled here
     elsewhere = asyncio.ensure_future(_over(remote, request.id))  # noqa: TID251 - the same
     try:
         first, _ = await asyncio.wait([asking, elsewhere], return_when=asyncio.FIRST_COMPLETED)
@@ -137,7 +139,7 @@ async def decided_here(remote: RemoteOperations, request: ApprovalRequest, termi
         await asyncio.wait([asking, elsewhere])
 
 
-async def decided(remote: RemoteOperations, request: ApprovalRequest, terminal: Terminal) -> None:
+async def decide_at_terminal(remote: RemoteOperations, request: ApprovalRequest, terminal: Terminal) -> None:
     """Ask the person at the terminal, and tell the service. Cancelling takes the question back."""
     if request.state == "withdrawn":
         say(f"{request.id}: {FOR_LATER}")
@@ -145,7 +147,7 @@ async def decided(remote: RemoteOperations, request: ApprovalRequest, terminal: 
     if not await remote("approvals.decide", {"request": request.id, "allow": allow}):
         say(TOO_LATE)
     elif request.state == "withdrawn":
-        say(f"{request.id}: {gone(allow=allow)}")
+        say(f"{request.id}: {explain_withdrawn(allow=allow)}")
 
 
 async def _over(remote: RemoteOperations, request: str) -> None:

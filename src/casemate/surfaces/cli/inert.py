@@ -67,9 +67,9 @@ class Inert:
         unfinished = _UNFINISHED.search(text)
         cut = unfinished.start() if unfinished else len(text)
         self._held = text[cut:]
-        return _TOKEN.sub(self._shown, text[:cut])
+        return _TOKEN.sub(self._replace_token, text[:cut])
 
-    def _shown(self, token: re.Match[str]) -> str:
+    def _replace_token(self, token: re.Match[str]) -> str:
         if token["turn"]:
             return "\n"
         sequence = token["sgr"]

@@ -13,7 +13,7 @@ from casemate.model.limits import LimitOptions
 _MAX_CODE = (8 << 20) + 1  # bytes to read of a program: enough to be told that it is too long
 
 
-def configured(*names: str) -> dict[str, Any]:
+def configured_arguments(*names: str) -> dict[str, Any]:
     """What a file and variables say of these arguments of a sandbox; what they say nothing of is left out.
 
     Raises ``InvalidArgument``.

@@ -25,7 +25,7 @@ from casemate.surfaces.clients.known import (
     file_of,
     read_settings,
     replace,
-    serving,
+    serve_command,
 )
 from casemate.surfaces.clients.tables import with_table, without_table
 
@@ -77,7 +77,7 @@ def install(
     known = client_named(client)
     if not _NAME.match(name):
         raise InvalidArgument("name", f"{name!r} is no name; take letters, digits, _ and -, at most 64")
-    entry = entry_of(known, serving(toolset))
+    entry = entry_of(known, serve_command(toolset))
     if print_only:
         sys.stdout.write(_snippet(known, name, entry))
         return 0
@@ -109,7 +109,7 @@ def _hand_over(program: str, client: Client, name: str, entry: dict[str, Any] | 
 
 def _change(client: Client, path: str, name: str, entry: dict[str, Any] | None, *, yes: bool) -> int:
     found = read_settings(path)
-    changed = _changed(client, path, found, name, entry)
+    changed = _change_text(client, path, found, name, entry)
     if changed == found.text:
         say(f"{path} {'has that entry already' if entry else f'has no entry {name}'}; nothing to do")
         return 0
@@ -128,7 +128,7 @@ def _check_inside(path: str, folder: str) -> None:
         raise InvalidArgument("scope", f"{path!r} is a link that leads out of the project, to {place!r}")
 
 
-def _changed(client: Client, path: str, found: SettingsFile, name: str, entry: dict[str, Any] | None) -> str:
+def _change_text(client: Client, path: str, found: SettingsFile, name: str, entry: dict[str, Any] | None) -> str:
     try:
         if entry is None:
             return (without_table if client.is_toml else without_member)(found.text, client.key, name)

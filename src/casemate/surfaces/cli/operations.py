@@ -19,8 +19,8 @@ from cyclopts import App, Parameter
 
 from casemate.errors import InvalidArgument
 from casemate.model.limits import parse_size
-from casemate.surfaces.cli.answers import ago, print_document, print_done, print_json, print_lines, print_table
-from casemate.surfaces.cli.connection import PLAIN, Asked, Filter, Quiet, ask, list_rows, served
+from casemate.surfaces.cli.answers import format_age, print_document, print_done, print_json, print_lines, print_table
+from casemate.surfaces.cli.connection import PLAIN, Asked, Filter, Quiet, ask, list_rows, with_service
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.inputs import env_of, given_limits
 from casemate.surfaces.cli.parameters import LIMITS, OUTPUT_LIMITS, Name, takes
@@ -168,7 +168,7 @@ def list_sessions(*, filters: Filter = (), quiet: Quiet = False, asked: Asked = 
     return list_rows(
         "sessions.list", filters, asked, quiet=quiet, empty="No session is open.",
         columns=("session", "name", "language", "steps", "busy", "age", "owner"),
-        row=lambda one: {**one, "busy": one["is_busy"], "age": ago(now - one["created"])},
+        row=lambda one: {**one, "busy": one["is_busy"], "age": format_age(now - one["created"])},
     )  # fmt: skip
 
 
@@ -184,11 +184,11 @@ def close(*names: Name, asked: Asked = PLAIN) -> int:
     if not names:
         raise InvalidArgument("session", "name one or more")
 
-    async def closed(remote: Any) -> None:
+    async def close_each(remote: Any) -> None:
         for session in names:
             await remote("sessions.close", {"session": session})
 
-    served(closed, asked)
+    with_service(close_each, asked)
     return print_done(is_json=asked.is_json)
 
 
@@ -205,7 +205,9 @@ def set_value(session: Name, name: Name, value: Name, /, *, asked: Asked = PLAIN
     value
         Its value.
     """
-    served(lambda remote: remote("sessions.set", {"session": session, "name": name, "value": value_of(value)}), asked)
+    with_service(
+        lambda remote: remote("sessions.set", {"session": session, "name": name, "value": value_of(value)}), asked
+    )
     return print_done(is_json=asked.is_json)
 
 
@@ -281,11 +283,11 @@ def limits(*, reset: bool = False, caller: str | None = None, asked: Asked = PLA
     if caller is not None and (not reset or narrowed):
         raise InvalidArgument("caller", "is for --reset alone: others narrow their limits themselves")
 
-    async def told(remote: RemoteOperations) -> dict[str, Any]:
+    async def ask_limits(remote: RemoteOperations) -> dict[str, Any]:
         in_force = await remote("reset_limits", {} if caller is None else {"caller": caller}) if reset else {}
         return dict(in_force if caller is not None else await remote("set_limits", {"limits": narrowed}))
 
-    in_force = served(told, asked)
+    in_force = with_service(ask_limits, asked)
     for name, value in narrowed.items():
         if in_force[name] is not None and _number(value) > in_force[name]:
             named = {"wall": "timeout", "output": "output-limit"}.get(name, name.replace("_", "-"))
@@ -311,7 +313,7 @@ def egress(domain: Name, /, *, port: int = 443, reason: str = "", asked: Asked =
     """
     arguments = {"domain": domain, "port": port, "reason": reason}
 
-    async def answered(remote: RemoteOperations) -> dict[str, Any]:
+    async def ask_egress(remote: RemoteOperations) -> dict[str, Any]:
         asking = asyncio.ensure_future(remote("egress.request", arguments))  # noqa: TID251 - ended here in every case
         try:
             if not (await asyncio.wait([asking], timeout=_PATIENCE))[0]:
@@ -320,7 +322,7 @@ def egress(domain: Name, /, *, port: int = 443, reason: str = "", asked: Asked =
         finally:
             asking.cancel()
 
-    answer = served(answered, asked)
+    answer = with_service(ask_egress, asked)
     print_document(answer, is_json=asked.is_json)
     return 0 if answer.get("allowed") else _DENIED
 
@@ -380,7 +382,7 @@ def artifacts(run: Name, /, *, save: str | None = None, asked: Asked = PLAIN) ->
     """
     found = ask(asked, "artifacts.list", run=run)
     if save is not None:
-        served(lambda remote: _saved(remote, run, found, Path(save)), asked)
+        with_service(lambda remote: _save_artifacts(remote, run, found, Path(save)), asked)
     if asked.is_json:
         print_json(found)
     else:
@@ -416,7 +418,7 @@ def verify(file: Name, sha256: Name, /, *, asked: Asked = PLAIN) -> int:
     return 0 if matches else _DIFFERS
 
 
-async def _saved(remote: RemoteOperations, run: str, found: list[dict[str, Any]], folder: Path) -> None:
+async def _save_artifacts(remote: RemoteOperations, run: str, found: list[dict[str, Any]], folder: Path) -> None:
     for artifact in found:
         relative = Path(artifact["name"])
         if relative.is_absolute() or ".." in relative.parts:

@@ -80,7 +80,7 @@ def account(execution: Execution, *, output: str | None, has_workspace: bool, is
     if output is None:
         yield from _not_kept(execution, len(shown), has_workspace=has_workspace, is_json=is_json)
     else:
-        yield from _kept(execution, shown, output, is_json=is_json)
+        yield from _save_results(execution, shown, output, is_json=is_json)
     yield from not_done(execution)
 
 
@@ -95,11 +95,11 @@ def _not_kept(execution: Execution, shown: int, *, has_workspace: bool, is_json:
         yield "not kept: the whole output; --output DIR keeps it, --output-limit SIZE returns more of it"
 
 
-def _kept(execution: Execution, shown: list[tuple[str, bytes]], output: str, *, is_json: bool) -> Iterator[str]:
+def _save_results(execution: Execution, shown: list[tuple[str, bytes]], output: str, *, is_json: bool) -> Iterator[str]:
     refused = {skipped.name for skipped in execution.skipped}
-    written = [_exported(one.name) for one in execution.artifacts if one.name not in refused]
-    taken = {_exported(one.name) for one in execution.artifacts}
-    extra = list(_numbered(shown, taken))
+    written = [_exported_name(one.name) for one in execution.artifacts if one.name not in refused]
+    taken = {_exported_name(one.name) for one in execution.artifacts}
+    extra = list(_number_displays(shown, taken))
     if execution.full_output is not None and is_json:  # as text all of it has been printed
         extra.append(_whole_output(execution.full_output, taken))
     failed = _save(extra, output)
@@ -110,7 +110,7 @@ def _kept(execution: Execution, shown: list[tuple[str, bytes]], output: str, *, 
         yield f"could not be saved in {visible(output)}: {name}: {reason}"
 
 
-def _numbered(shown: list[tuple[str, bytes]], taken: set[str]) -> Iterator[tuple[str, bytes]]:
+def _number_displays(shown: list[tuple[str, bytes]], taken: set[str]) -> Iterator[tuple[str, bytes]]:
     number = 0
     for suffix, data in shown:
         number += 1
@@ -119,7 +119,7 @@ def _numbered(shown: list[tuple[str, bytes]], taken: set[str]) -> Iterator[tuple
         yield name, data
 
 
-def _exported(name: str) -> str:
+def _exported_name(name: str) -> str:
     """An artifact's name in the folder that --output names."""
     return name.removeprefix(_OUTPUT_FOLDER)
 

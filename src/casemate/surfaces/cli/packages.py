@@ -20,7 +20,7 @@ from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import print_json, print_lines
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.inert import inert
-from casemate.surfaces.cli.inputs import configured
+from casemate.surfaces.cli.inputs import configured_arguments
 from casemate.surfaces.cli.parameters import Name, Output
 
 app = App(name="packages", help="Install Python packages ahead, in a cell, and keep them.")
@@ -57,10 +57,10 @@ def install(
 
     def approve(request: ApprovalRequest) -> bool:
         _show(request)
-        return yes or _agreed()
+        return yes or _confirm()
 
     async def prepare() -> tuple[InstalledPackage, ...]:
-        said = configured("policy", "package_indexes", "audit", "namespace")
+        said = configured_arguments("policy", "package_indexes", "audit", "namespace")
         given = {name: value for name, value in (("package_indexes", index), ("policy", policy)) if value}
         async with Sandbox(**{**said, **given, "environment": list(names), "approve": approve}) as sandbox:
             return await sandbox.packages.prepare()
@@ -101,7 +101,7 @@ def _show(request: ApprovalRequest) -> None:
         say(inert(f"{name}  {file['source']}  sha256:{file['sha256']}"))
 
 
-def _agreed() -> bool:
+def _confirm() -> bool:
     if not Path("/dev/tty").exists() or not sys.stdin.isatty():
         say("nobody is there to be asked; --yes installs without asking")
         return False

@@ -123,7 +123,7 @@ class PassThrough:
                     if self._over.is_set():
                         break  # nothing is in it, and nobody is left to write
                     poll.poll()
-                elif not data or not _put_out(target, _cleaned(cleaning, data)):
+                elif not data or not _put_out(target, _clean(cleaning, data)):
                     break
             _put_out(target, _rest(cleaning))
         finally:
@@ -132,7 +132,7 @@ class PassThrough:
                 _replace(1)  # who reads learns that it has ended; on stderr casemate itself may have something to say
 
 
-def _cleaned(cleaning: list[Cleaning], data: bytes) -> bytes:
+def _clean(cleaning: list[Cleaning], data: bytes) -> bytes:
     for one in cleaning:
         data = one.feed(data)
     return data

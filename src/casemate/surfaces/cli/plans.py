@@ -9,7 +9,7 @@ from typing import Any
 
 from casemate.model.limits import format_size
 from casemate.model.plan import Bind, Entry, MountPoint, Plan, Symlink
-from casemate.surfaces.cli.answers import aligned
+from casemate.surfaces.cli.answers import align_columns
 
 Document = dict[str, Any]
 
@@ -73,7 +73,7 @@ def plan_text(document: Document) -> str:
         "readable, and nothing else": [(m["target"], _mount(m)) for m in document["mounts"]],
         "layers": [(layer, "") for layer in document["layers"]],
     }
-    return "\n\n".join(f"{title}\n" + "\n".join(aligned(rows)) for title, rows in sections.items() if rows)
+    return "\n\n".join(f"{title}\n" + "\n".join(align_columns(rows)) for title, rows in sections.items() if rows)
 
 
 def _program(document: Document) -> list[tuple[str, str]]:

@@ -337,7 +337,7 @@ def _stdin(options: Options) -> bytes:
     """The program's standard input: the file that was named, else what is piped or redirected into casemate."""
     stdin = options.given.get("stdin")
     if stdin is None:
-        return b"" if options.script == "-" or options.explain else _piped()
+        return b"" if options.script == "-" or options.explain else _read_piped()
     if stdin != "-":
         return read_file("stdin", stdin, _MAX_STDIN)
     if options.script == "-":
@@ -345,7 +345,7 @@ def _stdin(options: Options) -> bytes:
     return read(0, _MAX_STDIN)
 
 
-def _piped() -> bytes:
+def _read_piped() -> bytes:
     """All of a pipe, a socket or a file; a terminal and /dev/null are not read."""
     mode = os.fstat(0).st_mode
     if stat.S_ISREG(mode):

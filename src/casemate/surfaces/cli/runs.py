@@ -11,8 +11,8 @@ from cyclopts import Parameter
 
 from casemate.errors import InvalidArgument
 from casemate.surfaces.cli import interrupts
-from casemate.surfaces.cli.answers import ago, print_json, print_lines, print_table
-from casemate.surfaces.cli.connection import PLAIN, Asked, Filter, Quiet, list_rows, served
+from casemate.surfaces.cli.answers import format_age, print_json, print_lines, print_table
+from casemate.surfaces.cli.connection import PLAIN, Asked, Filter, Quiet, list_rows, with_service
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.parameters import LIMITS, OUTPUT_LIMITS, Name, Output, takes
 
@@ -88,7 +88,7 @@ def validate(
     spoken = language or ("python" if script == "-" else Sandbox.language_of(script))
     if spoken is None:
         raise InvalidArgument("language", f"cannot be told from the name of {script!r}; give --language NAME")
-    found = interrupts.run(_validated(code, spoken, fix=fix))
+    found = interrupts.run(_check_program(code, spoken, fix=fix))
     if output == "json":
         from casemate.operations.documents import document
 
@@ -102,7 +102,7 @@ def validate(
     return 0 if found.valid else 1
 
 
-async def _validated(code: bytes, language: str, *, fix: bool) -> Any:
+async def _check_program(code: bytes, language: str, *, fix: bool) -> Any:
     from casemate.api.sandbox import Sandbox
 
     async with Sandbox() as sandbox:
@@ -164,7 +164,7 @@ def execute(
     }  # fmt: skip
     given = {name: value for name, value in arguments.items() if value not in (None, (), {})}
 
-    async def begun(remote: RemoteOperations) -> int:
+    async def start_run(remote: RemoteOperations) -> int:
         state = await remote("runs.start", given)
         if session == "new":
             say(f"session {state['session']}")
@@ -174,7 +174,7 @@ def execute(
         return await _until_over(remote, state["run"], asked, raw=raw)
 
     try:
-        return served(begun, asked, runs=True)
+        return with_service(start_run, asked, runs=True)
     except InvalidArgument as error:
         names = {"limits": f"limits.{next(iter(limits), '')}", "code": "CODE" if file is None else "file"}
         if error.argument not in names:
@@ -222,8 +222,8 @@ def ps(
     now = time.time()
 
     def row(run: dict[str, Any]) -> dict[str, Any]:
-        took = ago((run["ended"] or now) - run["started"])
-        return {**run, "status": run["outcome"] or run["status"], "age": ago(now - run["started"]), "took": took}
+        took = format_age((run["ended"] or now) - run["started"])
+        return {**run, "status": run["outcome"] or run["status"], "age": format_age(now - run["started"]), "took": took}
 
     return list_rows(
         "runs.list", filters, asked, quiet=quiet, row=row, empty="No run goes on.",
@@ -253,10 +253,10 @@ def logs(
     raw
         Send its bytes to the terminal as they are.
     """
-    return served(lambda remote: _logged(remote, run, follows=follow, raw=raw), asked)
+    return with_service(lambda remote: _print_log(remote, run, follows=follow, raw=raw), asked)
 
 
-async def _logged(remote: RemoteOperations, run: str, *, follows: bool, raw: bool) -> int:
+async def _print_log(remote: RemoteOperations, run: str, *, follows: bool, raw: bool) -> int:
     from casemate.model.events import Output
     from casemate.surfaces.cli.terminal import Streams
 
@@ -289,7 +289,7 @@ def attach(run: Name, /, *, raw: bool = False, asked: Asked = PLAIN) -> int:
 
     from casemate.surfaces.cli.following import follow
 
-    async def attached(remote: RemoteOperations) -> int:
+    async def follow_run(remote: RemoteOperations) -> int:
         try:
             if not asked.is_json:
                 return await follow(remote, run, raw=raw)
@@ -298,7 +298,7 @@ def attach(run: Name, /, *, raw: bool = False, asked: Asked = PLAIN) -> int:
             say(f"the run goes on; casemate attach {run} follows it again, casemate kill {run} ends it")
             raise
 
-    return served(attached, asked)
+    return with_service(follow_run, asked)
 
 
 def wait(run: Name, /, *, asked: Asked = PLAIN) -> int:
@@ -310,10 +310,10 @@ def wait(run: Name, /, *, asked: Asked = PLAIN) -> int:
         Its handle.
     """
 
-    async def waited(remote: RemoteOperations) -> int:
+    async def wait_for_run(remote: RemoteOperations) -> int:
         return _outcome(await _over(remote, run), asked)
 
-    return served(waited, asked)
+    return with_service(wait_for_run, asked)
 
 
 def kill(*runs: Name, asked: Asked = PLAIN) -> int:
@@ -327,7 +327,7 @@ def kill(*runs: Name, asked: Asked = PLAIN) -> int:
     if not runs:
         raise InvalidArgument("run", "name one or more")
 
-    async def killed(remote: RemoteOperations) -> int:
+    async def cancel_runs(remote: RemoteOperations) -> int:
         states = [await remote("runs.cancel", {"run": run}) for run in runs]
         if asked.is_json:
             print_json(states)
@@ -335,7 +335,7 @@ def kill(*runs: Name, asked: Asked = PLAIN) -> int:
             print_table(("run", "ended"), [{**one, "ended": one["outcome"] or one["status"]} for one in states], "")
         return 0
 
-    return served(killed, asked)
+    return with_service(cancel_runs, asked)
 
 
 async def _over(remote: RemoteOperations, run: str) -> dict[str, Any]:
@@ -359,11 +359,11 @@ def _outcome(state: dict[str, Any], asked: Asked) -> int:
         from casemate.surfaces.cli.failures import exit_code_of_error
 
         return exit_code_of_error(error_from(error))
-    from casemate.surfaces.cli.following import execution_in, told
+    from casemate.surfaces.cli.following import execution_in, report_outcome
 
     execution = execution_in(state)
     assert execution is not None
-    return told(execution, state["run"])
+    return report_outcome(execution, state["run"])
 
 
 def _told_handle(state: dict[str, Any], asked: Asked) -> None:

@@ -117,7 +117,7 @@ def serve(options: Options) -> int:
     from casemate.surfaces.mcp.server import make_server
 
     may_approve = options.may_approve or options.transport == "stdio"
-    backend = _embedded(options, may_approve) if options.is_embedded else _of_service(may_approve)
+    backend = _embedded_backend(options, may_approve) if options.is_embedded else _of_service(may_approve)
     server = make_server(backend, toolset=options.toolset)
     gc.freeze()  # what is loaded stays
     gc.enable()
@@ -195,21 +195,21 @@ def _start_service() -> None:
 def _of_service(may_approve: bool) -> RemoteBackend:
     from casemate.surfaces.mcp.callers import RemoteBackend
 
-    async def connected(name: str, approves: bool) -> Invoke:
+    async def connect_client(name: str, approves: bool) -> Invoke:
         from casemate.remote.client import connect
 
         return await connect(agent=name, may_approve=approves, runs=True)
 
-    return RemoteBackend(connected, may_approve=may_approve)
+    return RemoteBackend(connect_client, may_approve=may_approve)
 
 
-def _embedded(options: Options, may_approve: bool) -> LocalBackend:
+def _embedded_backend(options: Options, may_approve: bool) -> LocalBackend:
     from casemate.surfaces.mcp.callers import LocalBackend
 
-    return LocalBackend(_making(options), may_approve=may_approve)
+    return LocalBackend(_sandbox_maker(options), may_approve=may_approve)
 
 
-def _making(options: Options) -> Callable[[], Awaitable[Operations]]:
+def _sandbox_maker(options: Options) -> Callable[[], Awaitable[Operations]]:
     """How the sandbox of this process is made, when a tool is first called."""
 
     async def make() -> Operations:

@@ -119,7 +119,7 @@ def status(*, output: Output = "text") -> int:
 @app.command
 def stop() -> int:
     """End your service: it takes no new work, runs have some time to end, and what they came to is kept."""
-    interrupts.run(_stopped())
+    interrupts.run(_stop_service())
     return 0
 
 
@@ -243,7 +243,7 @@ async def _health() -> dict[str, Any]:
         await remote.close()
 
 
-async def _stopped() -> None:
+async def _stop_service() -> None:
     try:
         remote = await attach(os.environ)
     except Unavailable:

@@ -42,7 +42,7 @@ class _Stream:
         """Write ``data``; other tasks go on while the reader is slow. Raises ``ReaderGone`` and ``OSError``."""
         if data:
             self._in_line = not data.endswith(b"\n")
-            await self._put(self._inert.feed(data) if self._inert else data)
+            await self._write_all(self._inert.feed(data) if self._inert else data)
 
     async def write_line(self, text: str) -> None:
         """Write ``text`` on lines of its own."""
@@ -52,9 +52,9 @@ class _Stream:
     async def end(self) -> None:
         """Show what was held back."""
         if self._inert:
-            await self._put(self._inert.end())
+            await self._write_all(self._inert.end())
 
-    async def _put(self, data: bytes) -> None:
+    async def _write_all(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
             await _writable(self._fd)

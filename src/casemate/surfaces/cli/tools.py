@@ -193,12 +193,12 @@ def search(*words: Name, output: Output = "text", file: File = None) -> int:
         Another file of servers than your own.
     """
 
-    async def found(sandbox: Sandbox) -> str:
+    async def search_tools(sandbox: Sandbox) -> str:
         text = (await sandbox.tools.search_all(" ".join(words))).text
         await _tell_problems(sandbox)
         return text
 
-    return _told(_with_servers(file, found), output)
+    return _print_answer(_with_servers(file, search_tools), output)
 
 
 @app.command
@@ -217,11 +217,11 @@ def describe(tool: Name, /, *, output: Output = "text", file: File = None) -> in
         Another file of servers than your own.
     """
 
-    async def described(sandbox: Sandbox) -> str:
+    async def describe_tool(sandbox: Sandbox) -> str:
         found = await _tool(sandbox, tool)
         return await sandbox.tools.describe(found.server, found.name)
 
-    return _told(_with_servers(file, described), output)
+    return _print_answer(_with_servers(file, describe_tool), output)
 
 
 @app.command
@@ -254,7 +254,7 @@ def call(
         Another file of servers than your own.
     """
 
-    async def called(sandbox: Sandbox) -> tuple[bool, dict[str, Any]]:
+    async def call_tool(sandbox: Sandbox) -> tuple[bool, dict[str, Any]]:
         from casemate.tools.shell import BadWords, arguments_of
 
         found = await _tool(sandbox, tool)
@@ -266,7 +266,7 @@ def call(
         told: dict[str, Any] = {"content": answer.content, "is_error": answer.is_error}
         return answer.is_error, {**told, "structured": answer.structured} if answer.has_structured else told
 
-    failed, told = _with_servers(file, called)
+    failed, told = _with_servers(file, call_tool)
     if json_output or output == "json":
         print_json(told)
     elif failed:
@@ -296,11 +296,11 @@ def generate(
         Another file of servers than your own.
     """
 
-    async def catalogued(sandbox: Sandbox) -> tuple[Any, bool]:
+    async def read_catalogue(sandbox: Sandbox) -> tuple[Any, bool]:
         catalogue = await sandbox.tools.catalogue()
         return catalogue, await _tell_problems(sandbox)
 
-    catalogue, is_whole = _with_servers(file, catalogued, server)
+    catalogue, is_whole = _with_servers(file, read_catalogue, server)
     if language == "node":
         declarations_into(Path(folder), catalogue)
     else:
@@ -316,7 +316,7 @@ async def _tool(sandbox: Sandbox, path: str) -> Any:
     names = package_names(definition.name for definition in sandbox.tools.servers.definitions())
     server = next((server for server, package in names.items() if given in (server, package)), None)
     if server is None:
-        raise InvalidArgument("tool", f"there is no server {given[:100]!r}", remediation=_known(names))
+        raise InvalidArgument("tool", f"there is no server {given[:100]!r}", remediation=_list_servers(names))
     found = (await sandbox.tools.catalogue(server)).by_path(path)
     if found is None:
         raise InvalidArgument(
@@ -325,7 +325,7 @@ async def _tool(sandbox: Sandbox, path: str) -> Any:
     return found
 
 
-def _known(names: Collection[str]) -> str:
+def _list_servers(names: Collection[str]) -> str:
     return f"There are {', '.join(names)}." if names else "Add one with `casemate tools add`."
 
 
@@ -383,7 +383,7 @@ def _as_json(value: object) -> str:
     return json.dumps(value, indent=2)
 
 
-def _told(text: str, output: str) -> int:
+def _print_answer(text: str, output: str) -> int:
     if output == "json":
         print_json(text)
     else:

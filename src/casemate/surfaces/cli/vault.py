@@ -14,7 +14,7 @@ from casemate.errors import InvalidArgument
 from casemate.policy.inject import Inject
 from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import print_json
-from casemate.surfaces.cli.inputs import configured
+from casemate.surfaces.cli.inputs import configured_arguments
 from casemate.surfaces.cli.parameters import Name, Output
 from casemate.vault.vault import default_path
 
@@ -52,8 +52,8 @@ def set_secret(
         That field's whole value, with {} for the secret; "Bearer {}" unless given.
     """
     inject = _inject(inject_host, header, format)
-    sandbox = _opened(namespace)
-    interrupts.run(_closing(sandbox, sandbox.vault.set(name, _value(name), inject=inject)))
+    sandbox = _open_sandbox(namespace)
+    interrupts.run(_run_in(sandbox, sandbox.vault.set(name, _value(name), inject=inject)))
     return 0
 
 
@@ -68,8 +68,8 @@ def list_secrets(*, output: Output = "text", namespace: str | None = None) -> in
     namespace
         Whose; as configured, or default, unless given.
     """
-    sandbox = _opened(namespace)
-    found = interrupts.run(_closing(sandbox, sandbox.vault.injects()))
+    sandbox = _open_sandbox(namespace)
+    found = interrupts.run(_run_in(sandbox, sandbox.vault.injects()))
     if output == "json":
         from casemate.operations.documents import document
 
@@ -91,20 +91,20 @@ def delete_secret(name: Name, /, *, namespace: str | None = None) -> int:
     namespace
         Whose it is; as configured, or default, unless given.
     """
-    sandbox = _opened(namespace)
-    interrupts.run(_closing(sandbox, sandbox.vault.delete(name)))
+    sandbox = _open_sandbox(namespace)
+    interrupts.run(_run_in(sandbox, sandbox.vault.delete(name)))
     return 0
 
 
-def _opened(namespace: str | None) -> Sandbox:
+def _open_sandbox(namespace: str | None) -> Sandbox:
     """A sandbox in which nothing is run: it has the vault, and the record of what is changed in it."""
-    said = configured("namespace", "audit", "vault")
+    said = configured_arguments("namespace", "audit", "vault")
     path = said.pop("vault", None)
     said["vault"] = path if isinstance(path, str) else default_path(os.environ)
     return Sandbox(**{**said, **({"namespace": namespace} if namespace else {})})
 
 
-async def _closing(sandbox: Sandbox, work: Coroutine[Any, Any, T]) -> T:
+async def _run_in(sandbox: Sandbox, work: Coroutine[Any, Any, T]) -> T:
     async with sandbox:
         return await work
 

@@ -188,9 +188,9 @@ class _Run:
         return failures.exit_code_of(execution)
 
     async def _execute(self) -> Execution:
-        streams = PassThrough(self._cleaning(await self._wrapping.secrets()))
+        streams = PassThrough(self._cleaning_steps(await self._wrapping.secrets()))
 
-        def started(cell: Cell) -> None:
+        def begin_streams(cell: Cell) -> None:
             self._cell = cell
             streams.begin()
 
@@ -198,7 +198,7 @@ class _Run:
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(self._watch())
             try:
-                outcome = await self._wrapping.execute(streams.theirs(), started)
+                outcome = await self._wrapping.execute(streams.theirs(), begin_streams)
             except CasemateError as error:
                 outcome = error  # raised below: from within, the group would wrap it in one of its own
             finally:
@@ -230,7 +230,7 @@ class _Run:
         else:
             self._cell.signal(number)
 
-    def _cleaning(self, secrets: Secrets) -> dict[int, list[Cleaning]]:
+    def _cleaning_steps(self, secrets: Secrets) -> dict[int, list[Cleaning]]:
         """What is done to each stream: secrets go, and where a terminal shows it, what that would obey."""
         cleaning: dict[int, list[Cleaning]] = {1: [], 2: []}
         redaction = redaction_of(secrets)

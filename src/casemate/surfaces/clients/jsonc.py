@@ -168,18 +168,18 @@ def with_member(text: str, key: str, name: str, value: Any) -> str:
     holder = root.member(key)
     expected = {**root.value, key: {**(holder.node.value if holder else {}), name: value}} if _fits(holder) else {}
     if holder is None:
-        changed = _put(body, root, key, {name: value})
+        changed = _insert_member(body, root, key, {name: value})
     else:
         inner = _object(body, holder.node)
         present = inner.member(name)
         if present is not None and present.node.value == value:
             return mark + body
         if present is None:
-            changed = _put(body, inner, name, value)
+            changed = _insert_member(body, inner, name, value)
         else:
             at = present.node
-            changed = body[: at.start] + _written(value, _indent_of(body, present.start), body) + body[at.end :]
-    return mark + _checked(changed, expected)
+            changed = body[: at.start] + _format_value(value, _indent_of(body, present.start), body) + body[at.end :]
+    return mark + _check_result(changed, expected)
 
 
 def without_member(text: str, key: str, name: str) -> str:
@@ -193,7 +193,7 @@ def without_member(text: str, key: str, name: str) -> str:
     if holder is None or not isinstance(holder.node.value, dict) or holder.node.member(name) is None:
         return text
     kept = {other: value for other, value in holder.node.value.items() if other != name}
-    return mark + _checked(_cut(body, holder.node, name), {**root.value, key: kept})
+    return mark + _check_result(_cut(body, holder.node, name), {**root.value, key: kept})
 
 
 def _fits(holder: Any) -> bool:
@@ -206,13 +206,13 @@ def _object(text: str, node: Node) -> Node:
     return node
 
 
-def _put(text: str, node: Node, name: str, value: Any) -> str:
+def _insert_member(text: str, node: Node, name: str, value: Any) -> str:
     """``text`` with a further member of the object ``node``."""
     newline = "\r\n" if "\r\n" in text else "\n"
     if not node.members:
         outer = _indent_of(text, node.start)
         inner = outer + _step(text)
-        member = f"{newline}{inner}{json.dumps(name)}: {_written(value, inner, text)}"
+        member = f"{newline}{inner}{json.dumps(name)}: {_format_value(value, inner, text)}"
         rest = text[node.start + 1 : node.end]
         return (
             text[: node.start + 1]
@@ -226,7 +226,7 @@ def _put(text: str, node: Node, name: str, value: Any) -> str:
         end = last.node.end if node.comma is None else node.comma + 1
         return text[:end] + f"{comma} {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" + text[end:]
     inner = _indent_of(text, last.start)
-    member = f"{newline}{inner}{json.dumps(name)}: {_written(value, inner, text)}"
+    member = f"{newline}{inner}{json.dumps(name)}: {_format_value(value, inner, text)}"
     if node.comma is not None:
         end = _line_end(text, node.comma + 1, node.end)
         return text[:end] + member + "," + text[end:]
@@ -273,12 +273,12 @@ def _step(text: str) -> str:
     return "\t" if found and found[1].startswith("\t") else " " * min(len(found[1]), 8) if found else "  "
 
 
-def _written(value: Any, indent: str, text: str) -> str:
+def _format_value(value: Any, indent: str, text: str) -> str:
     lines = json.dumps(value, indent=_step(text), ensure_ascii=False).split("\n")
     return ("\r\n" if "\r\n" in text else "\n").join([lines[0], *(indent + line for line in lines[1:])])
 
 
-def _checked(changed: str, expected: Any) -> str:
+def _check_result(changed: str, expected: Any) -> str:
     """``changed``, which says exactly what was meant, in the same order."""
     try:
         found = read(changed).value

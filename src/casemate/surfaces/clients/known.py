@@ -105,7 +105,7 @@ def entry_of(client: Client, command: Sequence[str]) -> dict[str, Any]:
 _CACHE = "CACHEDIR.TAG"  # marks a folder that may be emptied at any time (bford.info/cachedir)
 
 
-def serving(toolset: str | None = None) -> list[str]:
+def serve_command(toolset: str | None = None) -> list[str]:
     """An absolute command, with ``serve`` and its options.
 
     An installation lasts unless it lies in a cache, where `uvx` makes its own: then it is `uvx casemate` again.
@@ -176,7 +176,7 @@ def replace(found: SettingsFile, text: str) -> Path | None:
     try:
         kept = None if found.status is None else _keep(folder, found)
         write_file(
-            folder, found.path.name, [text.encode()], _attributes(found), before=_unchanged(found), flush=True
+            folder, found.path.name, [text.encode()], _attributes(found), before=_check_unchanged(found), flush=True
         )  # fmt: skip
     except OSError as error:
         raise _unusable(str(found.path), str(error.strerror)) from None
@@ -205,7 +205,7 @@ def _attributes(found: SettingsFile) -> Attributes:
     return Attributes(mode=found.status.st_mode, owner=None if is_ours else owner)
 
 
-def _unchanged(found: SettingsFile) -> Callable[[], None]:
+def _check_unchanged(found: SettingsFile) -> Callable[[], None]:
     def check() -> None:
         if read_settings(str(found.path)).text != found.text:
             raise _unusable(str(found.path), "it has changed meanwhile; start again")

@@ -31,7 +31,7 @@ def with_table(text: str, key: str, name: str, entry: Mapping[str, Any]) -> str:
     newline = "\r\n" if "\r\n" in text else "\n"
     gap = "" if not rest.strip() else "\n" if rest.endswith("\n") else "\n\n"
     changed = rest + (gap + table).replace("\n", newline)
-    return _checked(text, changed, {**before, key: {**servers, name: dict(entry)}})
+    return _check_result(text, changed, {**before, key: {**servers, name: dict(entry)}})
 
 
 def without_table(text: str, key: str, name: str) -> str:
@@ -50,7 +50,7 @@ def without_table(text: str, key: str, name: str) -> str:
         changed = tomlkit.dumps(document)
     except (TOMLKitError, KeyError) as error:
         raise Malformed(text, 0, f"{key}.{name} cannot be taken out ({error}); take it out by hand") from None
-    return _checked(text, changed, expected)
+    return _check_result(text, changed, expected)
 
 
 def _read(text: str) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def _read(text: str) -> dict[str, Any]:
         raise Malformed(text, place, str(error).partition(" (at ")[0]) from None
 
 
-def _checked(text: str, changed: str, expected: Any) -> str:
+def _check_result(text: str, changed: str, expected: Any) -> str:
     """``changed``, where it says what was meant: a table may be written inline, where another cannot be added."""
     try:
         if tomllib.loads(changed) == expected:
