@@ -223,31 +223,21 @@ WITH_PASSWORDS = "package_indexes"
 
 def from_text(key: Key, text: str) -> Any:
     """The value that a variable's text gives ``key``. Raises ``ValueError`` that says what is wrong with it."""
-    if key.form == "texts":
-        return check_value(key, _items(text))
-    if key.form == "ports":
-        return check_value(key, [_number(int, item, text) for item in _items(text)])
-    if key.form == "whole":
-        return check_value(key, _number(int, text, text))
-    if key.form in ("number", "seconds"):
-        return check_value(key, _number(float, text, text))
-    if key.form == "flag":
-        if text.lower() not in _FLAGS:
-            raise ValueError(f"{_cut(text)} is neither true nor false")
-        return _FLAGS[text.lower()]
-    if key.form == "size" and text.isascii() and text.isdigit():
-        return check_value(key, int(text))
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    match key.form:
+        case "texts":
+            return check_value(key, items)
+        case "ports":
+            return check_value(key, [_number(int, item, text) for item in items])
+        case "whole":
+            return check_value(key, _number(int, text, text))
+        case "number" | "seconds":
+            return check_value(key, _number(float, text, text))
+        case "size" if text.isascii() and text.isdigit():
+            return check_value(key, int(text))
+        case "flag":
+            return check_value(key, _FLAGS.get(text.lower(), text))
     return check_value(key, text)
-
-
-def check_value(key: Key, value: Any) -> Any:
-    """``value`` where it is one that ``key`` may have. Raises ``ValueError`` that says what is wrong with it."""
-    _CHECKS[key.form](key, value)
-    return value
-
-
-def _items(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]
 
 
 def _number(kind: Callable[[str], Any], item: str, text: str) -> Any:
@@ -257,74 +247,57 @@ def _number(kind: Callable[[str], Any], item: str, text: str) -> Any:
         raise ValueError(f"{_cut(text)} is no {'whole ' if kind is int else ''}number") from None
 
 
-def _text(_: Key, value: Any) -> None:
+def check_value(key: Key, value: Any) -> Any:
+    """``value`` where it is one that ``key`` may have. Raises ``ValueError`` that says what is wrong with it."""
+    match key.form:
+        case "text" | "path":
+            problem = _problem_of_text(value)
+        case "choice":
+            problem = "" if value in key.choices else f"is not known{_hint(key, value)}"
+        case "flag":
+            problem = "" if isinstance(value, bool) else "is neither true nor false"
+        case "whole" | "number" | "seconds" | "size":
+            problem = _problem_of_number(key, value)
+        case "texts":
+            is_one = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+            problem = "" if is_one else "is no list of texts"
+        case "ports":
+            problem = "" if isinstance(value, list | tuple) else "is no list of ports"
+            wrong = [] if problem else [one for one in value if type(one) is not int or not 1 <= one <= MOST_PORT]
+            if wrong:
+                value, problem = wrong[0], f"is not a port from 1 to {MOST_PORT}"
+        case _:
+            problem = ""  # others check it
+    if problem:
+        raise ValueError(problem if key.name == WITH_PASSWORDS else f"{_cut(value)} {problem}")
+    return value
+
+
+def _problem_of_text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{_cut(value)} is no text")
-    if not value:
-        raise ValueError("is empty; give a value, or leave it out")
+        return "is no text"
     if "\0" in value:
-        raise ValueError("holds a NUL character")
+        return "holds a NUL character"
+    return "" if value else "is empty; give a value, or leave it out"
 
 
-def _choice(key: Key, value: Any) -> None:
-    if value not in key.choices:
-        from casemate.model.foreign import suggest
+def _hint(key: Key, value: Any) -> str:
+    from casemate.model.foreign import suggest
 
-        likely = suggest(value, key.choices) if isinstance(value, str) else ""
-        raise ValueError(f"{_cut(value)} is not known{likely or ';'} choose one of {', '.join(key.choices)}")
-
-
-def _whole(key: Key, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{_cut(value)} is no whole number")
-    _within(key, value)
+    likely = suggest(value, key.choices) if isinstance(value, str) else ""
+    return f"{likely or ';'} choose one of {', '.join(key.choices)}"
 
 
-def _real(key: Key, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{_cut(value)} is no number")
-    _within(key, value)
-
-
-def _size(key: Key, value: Any) -> None:
-    size = parse_size(value)
-    low, high = key.low or 0, key.high or math.inf
-    if not low <= size <= high:
-        raise ValueError(f"{_cut(value)} is out of range; give {format_size(int(low))} to {format_size(int(high))}")
-
-
-def _flag(_: Key, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise ValueError(f"{_cut(value)} is neither true nor false")
-
-
-def _texts(key: Key, value: Any) -> None:
-    if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
-        told = "" if key.name == WITH_PASSWORDS else f"{_cut(value)} "
-        raise ValueError(f"{told}is no list of texts")
-
-
-def _ports(_: Key, value: Any) -> None:
-    if not isinstance(value, list | tuple):
-        raise ValueError(f"{_cut(value)} is no list of ports")
-    for port in value:
-        if type(port) is not int or not 1 <= port <= MOST_PORT:
-            raise ValueError(f"{_cut(port)} is not a port from 1 to {MOST_PORT}")
-
-
-def _accept_any(_: Key, __: Any) -> None:
-    """A value that others check."""
-
-
-_CHECKS: Mapping[Form, Callable[[Key, Any], None]] = {
-    "text": _text, "path": _text, "choice": _choice, "whole": _whole, "number": _real, "seconds": _real,
-    "size": _size, "flag": _flag, "texts": _texts, "ports": _ports, "in file": _accept_any,
-}  # fmt: skip
-
-
-def _within(key: Key, value: float) -> None:
-    if (key.low is not None and value < key.low) or (key.high is not None and value > key.high):
-        raise ValueError(f"{_cut(value)} is out of range; give {key.low:g} to {key.high:g}")
+def _problem_of_number(key: Key, value: Any) -> str:
+    kinds = int if key.form == "whole" else int | float
+    if key.form != "size" and (isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value)):
+        return "is no whole number" if key.form == "whole" else "is no number"
+    number = parse_size(value) if key.form == "size" else value
+    low, high = -math.inf if key.low is None else key.low, math.inf if key.high is None else key.high
+    if low <= number <= high:
+        return ""
+    bounds = (format_size(int(one)) if key.form == "size" else f"{one:g}" for one in (low, high))
+    return f"is out of range; give {' to '.join(bounds)}"
 
 
 def _cut(value: object) -> str:

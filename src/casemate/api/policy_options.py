@@ -8,12 +8,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
+from casemate.api.options import SandboxOptions
 from casemate.errors import InvalidArgument
 from casemate.execution.given import checked_path
 from casemate.execution.request import domains_of
 from casemate.model.limits import Limits
+from casemate.model.options import defaults_of
 from casemate.model.plan import Network
 from casemate.policy.hosts import LOCAL_NAME, MOST_PORT, HostRule, HostRules, exact_rule, host_rule
 from casemate.policy.patterns import is_pattern
@@ -29,12 +31,6 @@ _NOT_OF_WORKSPACE = (
     "Its path is taken from the current folder, as any other. Name a file of the workspace, or copy it there; a "
     "command in casemate wrap can be shown it."
 )
-
-# The options of a sandbox that a policy narrows.
-BOUNDED_BY_POLICY = (
-    "policy", "network", "allowed_domains", "allow_local", "limits", "workspace", "workspace_mode", "isolation",
-    "intercept", "trust", "allow_read",
-)  # fmt: skip
 
 
 class Bounded(NamedTuple):
@@ -53,35 +49,23 @@ class Bounded(NamedTuple):
     seen: tuple[str, ...] = ()
 
 
-def bound_by_policy(
-    policy: object,
-    *,
-    network: Network | None,
-    allowed_domains: Sequence[str],
-    allow_local: Sequence[int],
-    limits: Limits | None,
-    workspace: str | os.PathLike[str] | None,
-    workspace_mode: Literal["overlay", "direct"] | None,
-    isolation: str,
-    wraps: bool = False,
-    intercept: Sequence[str] = (),
-    trust: str | os.PathLike[str] | None = None,
-    allow_read: Sequence[str | os.PathLike[str]] = (),
-) -> Bounded:
-    """The arguments in force: the policy is the most that there is, and an argument only narrows it.
+def bound_by_policy(options: Mapping[str, Any], *, wraps: bool = False) -> Bounded:
+    """The arguments in force, of ``options`` of a sandbox: the policy is the most that there is, and an argument only
+    narrows it.
 
     An argument that is not given is the policy's, and where that says nothing the usual one. A limit that both name is
     the tighter one. What is given and lies beyond the policy raises ``InvalidArgument`` naming both. ``wraps``: of a
     command that is wrapped, for which paths in the policy are honoured one by one.
     """
-    most = policy_from(policy)
+    values = {**defaults_of(SandboxOptions), **options}
+    most, isolation = policy_from(values["policy"]), values["isolation"]
     hosts: HostRules | None
-    open_to, hosts = _hosts(most, network, allowed_domains)
-    folder = _workspace(most, workspace)
-    seen = () if wraps else _readable_names(most, folder, allow_read)
+    open_to, hosts = _hosts(most, values["network"], values["allowed_domains"])
+    folder = _workspace(most, values["workspace"])
+    seen = () if wraps else _readable_names(most, folder, values["allow_read"])
     if not wraps:
         _check_unwritable(most, folder)
-    mode = workspace_mode or most.workspace_mode or ("direct" if wraps else "overlay")
+    mode = values["workspace_mode"] or most.workspace_mode or ("direct" if wraps else "overlay")
     if mode not in ("overlay", "direct"):
         raise InvalidArgument("workspace_mode", f"{mode!r} is not known; choose one of 'overlay', 'direct'")
     if mode == "direct" and most.workspace_mode == "overlay":
@@ -91,10 +75,10 @@ def bound_by_policy(
     if most.isolation not in (None, "auto", isolation) and isolation != "auto":
         raise _beyond(most, "isolation", repr(isolation), repr(most.isolation))
     wall = isolation if isolation != "auto" else most.isolation or "auto"
-    local = tuple(HostRule(LOCAL_NAME, port) for port in _local_ports(most, allow_local))
+    local = tuple(HostRule(LOCAL_NAME, port) for port in _local_ports(most, values["allow_local"]))
     hosts = hosts._replace(allowed=(*hosts.allowed, *local)) if open_to != "none" else None
-    interceptions = _interceptions(most, intercept), _trust(most, trust)
-    return Bounded(most, hosts, open_to, _limits(most, limits), folder, mode, wall, *interceptions, seen)
+    interceptions = _interceptions(most, values["intercept"]), _trust(most, values["trust"])
+    return Bounded(most, hosts, open_to, _limits(most, values["limits"]), folder, mode, wall, *interceptions, seen)
 
 
 def rulebook(policy: Policy) -> Rulebook:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from casemate.api.config_files import check_owned, named_file, users_file
+from casemate.api.config_files import check_owned, users_file
 from casemate.api.keys import (
     CONFIG,
     KEYS,
@@ -47,10 +47,6 @@ _ARGUMENTS = tuple(
     for key in (*SECTIONS["policy"], *SANDBOX)
     if key.name not in ("policy", "vault", "timeout", "denied_domains", "requests", "rules", "defaults")
 )
-_BOUND = (
-    "network", "allowed_domains", "allow_local", "intercept", "trust", "workspace", "workspace_mode", "isolation",
-    "allow_read",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +136,8 @@ class Settings:
 
     def _bind_to_policy(self) -> Any:
         """The policy's and the other values together. Raises ``InvalidArgument`` for what lies beyond the policy."""
-        given = {name: self.given[name].value for name in _BOUND if name in self.given}
-        plain: dict[str, Any] = {
-            "network": None, "allowed_domains": (), "allow_local": (), "intercept": (), "trust": None,
-            "workspace": None, "workspace_mode": None, "isolation": "auto", "allow_read": (), **given,
-        }  # fmt: skip
         try:
-            return bound_by_policy(self.policy, limits=self.sandbox_arguments().get("limits"), **plain)
+            return bound_by_policy({**self.sandbox_arguments(), "policy": self.policy})
         except InvalidArgument as error:
             if error.argument not in self.given:
                 raise
@@ -168,35 +159,26 @@ def settings_of(
 
     Raises ``InvalidArgument`` that names file and line, or the variable, or the argument, and the nearest right name.
     """
-    if file is not None:
-        return _join_settings(read_configuration(os.fspath(file)), environ, arguments or {})
-    place = users_file(environ)
-    if place is None:
-        return _join_settings(NOTHING, environ, arguments or {})
-    check_owned(place)
-    return _join_settings(read_configuration(place), environ, arguments or {})
+    place = users_file(environ) if file is None else file
+    if file is None and place is not None:
+        check_owned(Path(place))
+    return _join_settings(NOTHING if place is None else read_configuration(place), environ, arguments or {})
 
 
 def settings_of_variables(environ: Mapping[str, str]) -> Settings:
     """As :func:`settings_of`, without the file in the user's configuration folder: a program's sandbox is what the
     program says. The file that ``CASEMATE_CONFIG`` names is one of the variables."""
-    named = environ.get(CONFIG, "none")
-    if named == "none":
-        return _join_settings(NOTHING, environ, {})
-    place = named_file(named)
-    check_owned(place)
-    return settings_of(environ, place)
+    is_named = environ.get(CONFIG, "none") != "none"
+    return settings_of(environ) if is_named else _join_settings(NOTHING, environ, {})
 
 
 def settings_in_file(path: str | os.PathLike[str]) -> Settings:
     """What a file alone configures. Raises as :func:`settings_of`."""
-    return _join_settings(read_configuration(os.fspath(path)), {}, {})
+    return _join_settings(read_configuration(path), {}, {})
 
 
 def _join_settings(read: Configured, environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Settings:
     given = {**read.settings, **settings_in(environ), **dict(_given_settings(arguments))}
-    for name in [name for name in given if name.startswith(_LIMIT)]:
-        _check_limit(given[name])
     policy = read.policy
     named = given.get("policy")
     if named is not None and named != read.settings.get("policy"):
@@ -216,13 +198,6 @@ def _given_settings(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Setting
             yield name, Setting(name, check_value(KEYS[name], value), ARGUMENT)
         except ValueError as error:
             raise InvalidArgument(name, str(error)) from None
-
-
-def _check_limit(one: Setting) -> None:
-    try:
-        Limits(**{one.name.removeprefix(_LIMIT): one.value})
-    except InvalidArgument as error:
-        raise InvalidArgument(one.where if one.where != ARGUMENT else one.name, error.problem) from None
 
 
 def _policy_of(named: Setting) -> Policy:
@@ -264,7 +239,7 @@ class Configured:
 NOTHING = Configured()
 
 
-def read_configuration(path: str | Path) -> Configured:
+def read_configuration(path: str | os.PathLike[str]) -> Configured:
     """What the file says. Raises ``InvalidArgument`` that names file, line and key, and the nearest one that there is.
 
     Relative paths in it are relative to its folder.

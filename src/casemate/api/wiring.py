@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from casemate.api.policy_options import BOUNDED_BY_POLICY, Bounded, bound_by_policy, rulebook
+from casemate.api.policy_options import Bounded, bound_by_policy, rulebook
 from casemate.audit.log import AuditLog, default_path
 from casemate.errors import QueueFull, SandboxClosed
 from casemate.execution.given import (
@@ -81,7 +81,7 @@ class SandboxParts:
     _closed = False
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        bound = bound_by_policy(**{name: options[name] for name in BOUNDED_BY_POLICY})
+        bound = bound_by_policy(options)
         approve, environment, preload, vault = (
             options[name] for name in ("approve", "environment", "preload", "vault")
         )

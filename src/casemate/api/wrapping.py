@@ -73,10 +73,12 @@ class Wrapping:
 
     def __init__(self, asked: WrapRequest) -> None:
         network: Literal["none"] | None = None if asked.policy is not None or asked.allowed_domains else "none"
-        bound = bound_by_policy(
-            asked.policy, network=network, allowed_domains=asked.allowed_domains, allow_local=(), limits=asked.limits,
-            workspace=asked.workspace, workspace_mode=asked.mode, isolation=asked.isolation, wraps=True,
-        )  # fmt: skip
+        options = {
+            "policy": asked.policy, "network": network, "allowed_domains": asked.allowed_domains,
+            "limits": asked.limits, "workspace": asked.workspace, "workspace_mode": asked.mode,
+            "isolation": asked.isolation,
+        }  # fmt: skip
+        bound = bound_by_policy(options, wraps=True)
         self._wall = open_wall(bound.isolation, launch_probe, 1)
         check_namespace(asked.namespace)
         self._asked = asked

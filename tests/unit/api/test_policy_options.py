@@ -13,14 +13,9 @@ from casemate import InvalidArgument, Limits, Sandbox, sync
 from casemate.api.policy_options import Bounded, bound_by_policy
 from casemate.policy.hosts import HostRules
 
-UNSET: dict[str, Any] = {
-    "network": None, "allowed_domains": (), "allow_local": (), "limits": None, "workspace": None,
-    "workspace_mode": None, "isolation": "auto",
-}  # fmt: skip
-
 
 def in_force(policy: Any, **given: Any) -> Bounded:
-    return bound_by_policy(policy, **{**UNSET, **given})
+    return bound_by_policy({"policy": policy, **given})
 
 
 def hosts(found: Bounded) -> HostRules:
