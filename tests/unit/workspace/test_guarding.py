@@ -158,7 +158,7 @@ def test_more_than_can_be_hidden_is_an_error_that_says_where_most_lie_and_why_an
 
 
 @pytest.fixture
-def list_folder(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The folders that were listed."""
     found: list[str] = []
     real = os.scandir
