@@ -194,7 +194,7 @@ async def _at_rest(number: int) -> list[Pair]:
 
 
 def _look() -> list[Pair]:
-    """Every cell of this process's with a process in it besides its init: a spare of the supervisor's has none."""
+    """Every cell of this process's with a process in it besides its init: a ready cell of the supervisor's has none."""
     processes = looking.below(os.getpid())
     pairs = []
     for init in (one for one in processes if one.is_init):

@@ -170,7 +170,7 @@ def _private() -> list[int]:
     found = []
     for init in inits:
         cell = [init, *(one.pid for one in processes if one.parent == init)]
-        if len(cell) > 1:  # else a spare of the supervisor's
+        if len(cell) > 1:  # else a ready cell of the supervisor's
             found.append(sum(looking.private_bytes(pid) for pid in cell))
     return found
 

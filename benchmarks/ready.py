@@ -20,7 +20,7 @@ _REST = 0.3  # seconds: what counts as ready may still be on its last steps
 
 def keep_nothing(sandbox: Sandbox) -> None:
     """From now on the plans of ``sandbox`` alone say that nothing is kept ready, so that its cells begin by exec."""
-    house, wall = sandbox._parts.house, sandbox._parts.wall
+    context, wall = sandbox._parts.context, sandbox._parts.wall
     steps: Any = pipeline
     real, real_open = steps.make_plan, wall.open
 
@@ -29,7 +29,7 @@ def keep_nothing(sandbox: Sandbox) -> None:
 
     def cold_plan(admitted: Any, asking: Any, *more: Any, **named: Any) -> Plan:
         plan: Plan = real(admitted, asking, *more, **named)
-        return cold(plan) if asking is house else plan
+        return cold(plan) if asking is context else plan
 
     def open_cold(plan: Plan, sink: SessionSink) -> SessionCell:
         return real_open(cold(plan), sink)

@@ -85,15 +85,15 @@ async def test_what_is_large_is_looked_through_in_other_threads(
     large: dict[str, set[str]] = {"redacted": set(), "decide": set()}
     redact, decide = Requester.redact, Requester.decide
 
-    def noting(asker: Requester, value: Any) -> Any:
+    def noting(requester: Requester, value: Any) -> Any:
         if len(str(value)) > 100_000:
             large["redacted"].add(threading.current_thread().name)
-        return redact(asker, value)
+        return redact(requester, value)
 
-    def deciding(asker: Requester, question: Question, *, inline: bool = False) -> Any:
+    def deciding(requester: Requester, question: Question, *, inline: bool = False) -> Any:
         if len(str(question.arguments)) > 100_000:
             large["decide"].add(threading.current_thread().name)
-        return decide(asker, question, inline=inline)
+        return decide(requester, question, inline=inline)
 
     monkeypatch.setattr(Requester, "redact", noting)
     monkeypatch.setattr(Requester, "decide", deciding)

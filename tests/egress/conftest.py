@@ -1,4 +1,4 @@
-"""A network like a cell's for each file, a door for each test, servers and certificates for all."""
+"""A network like a cell's for each file, an egress proxy for each test, servers and certificates for all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def inside(tmp_path: Path) -> Iterator[Inside]:
 
 @pytest.fixture
 def stage(inside: Inside) -> Iterator[Stage]:
-    """A door that is not yet open."""
+    """An egress proxy that is not yet open."""
     one = Stage(inside)
     yield one
     one.close()

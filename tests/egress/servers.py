@@ -1,4 +1,4 @@
-"""Servers on the loopback for the door to reach: each in threads of its own, ended with its ``with`` block."""
+"""Servers on the loopback for the egress proxy to reach: each in threads of its own, ended with its ``with`` block."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A door with a network like a cell's on one side, and servers on this machine's loopback on the other.
+"""An egress proxy with a network like a cell's on one side, and servers on this machine's loopback on the other.
 
-The door resolves names by a table, vets what the table says as it vets everything, and then "dials" those public
-addresses through a connector of the tests, which knows servers on the loopback only: no packet can leave.
+The egress proxy resolves names by a table, vets what the table says as it vets everything, and then "dials" those
+public addresses through a connector of the tests, which knows servers on the loopback only: no packet can leave.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class FakeInternet:
 
 
 class Stage:
-    """Both, with the door between them. The terms can be changed; without any nothing is reached."""
+    """Both, with the egress proxy between them. The terms can be changed; without any nothing is reached."""
 
     def __init__(self, inside: Inside) -> None:
         self.inside = inside

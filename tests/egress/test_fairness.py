@@ -1,4 +1,4 @@
-"""Whatever one cell does with the door, others are served."""
+"""Whatever one cell does with the egress proxy, others are served."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHUNKED = "Transfer-Encoding: chunked\r\n"
 
 @pytest.fixture
 def neighbour(stage: Stage, tmp_path: Path) -> Iterator[Inside]:
-    """Another cell of the same door."""
+    """Another cell of the same egress proxy."""
     (tmp_path / "neighbour").mkdir()
     one = Inside(tmp_path / "neighbour")
     yield one

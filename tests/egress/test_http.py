@@ -279,7 +279,7 @@ def test_a_client_that_goes_on_sending_can_still_read_the_early_answer(
             select.select([one], [], [], 60)
             for _ in range(5):
                 one.sendall(b"x" * 10_000)
-                stage.ask("good.test")  # the door has had time to close, if it were to
+                stage.ask("good.test")  # the egress proxy has had time to close, if it were to
             assert answer(one) == (413, b"big")
 
 

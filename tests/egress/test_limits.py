@@ -1,4 +1,4 @@
-"""What one cell may use of the door, and that everything ends with the cell and with the door."""
+"""What one cell may use of the egress proxy, and that everything ends with the cell and with the egress proxy."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_connections_that_are_held_up_keep_their_bytes_apart(stage: Stage) -> No
         clients = {letter: stage.connect("good.test", 7) for letter in (b"a", b"b", b"c")}
         for letter, one in clients.items():
             one.sendall(letter)
-        for one in clients.values():  # each has more coming than fits: the door holds a rest
+        for one in clients.values():  # each has more coming than fits: the egress proxy holds a rest
             select.select([one], [], [], 60)
         received = dict.fromkeys(clients, 0)
         while open_ := [letter for letter in clients if received[letter] < 12 << 20]:
@@ -272,7 +272,7 @@ def test_a_fault_ends_its_connection_and_no_other(stage: Stage, echo_port: int) 
 
 
 def test_what_neither_side_reads_is_not_piled_up(stage: Stage) -> None:
-    """A client that reads nothing holds its server up, and costs the door no memory."""
+    """A client that reads nothing holds its server up, and costs the egress proxy no memory."""
     sent = threading.Semaphore(0)
 
     def pours(one: socket.socket) -> None:
@@ -457,7 +457,7 @@ def test_listeners_that_are_under_way_count_as_if_they_were_there(stage: Stage) 
     with socket.socket(fileno=stage.inside.datagrams("198.18.0.8", 0)) as one:
         one.settimeout(60)
         one.sendto(query("evil.test", 1), DNS)
-        one.recv(600)  # the door's loop runs
+        one.recv(600)  # the egress proxy's loop runs
         before = len(os.listdir("/proc/self/fd"))
         for number in range(30):
             one.sendto(query(f"n{number}.good.test", number), DNS)
@@ -546,8 +546,8 @@ def test_eg_13_when_the_doors_thread_dies_there_is_no_network(stage: Stage, echo
 
 def test_a_door_that_was_never_used_has_no_thread() -> None:
     before = set(threading.enumerate())
-    door = EgressProxy()
-    door.close()
+    proxy = EgressProxy()
+    proxy.close()
     assert set(threading.enumerate()) <= before  # others may have ended meanwhile
 
 

@@ -20,7 +20,7 @@ from tests.escapes.payloads.attempts import END
 from casemate import Execution, sync
 from casemate.execution import pipeline
 from casemate.execution.admit import AdmittedRequest
-from casemate.execution.house import House
+from casemate.execution.context import ExecutionContext
 from casemate.model.events import Done, Output
 from casemate.model.plan import Bind, Plan, ReadyStart
 from casemate.sessions import cells as session_cells
@@ -183,8 +183,8 @@ def without(*layers: str, entries: tuple[Bind, ...] = (), unruled: tuple[str, ..
     ``entries``: what a mistake in the mounts would show besides; ``unruled``: targets that Landlock gets no rule for.
     """
 
-    def weakened_plan(admitted: AdmittedRequest, house: House, *more: Any, **named: Any) -> Plan:
-        plan = real_plan(admitted, house, *more, **named)
+    def weakened_plan(admitted: AdmittedRequest, context: ExecutionContext, *more: Any, **named: Any) -> Plan:
+        plan = real_plan(admitted, context, *more, **named)
         kept = tuple(layer for layer in plan.layers if layer not in layers)
         weakened = replace(plan, layers=kept, entries=(*plan.entries, *entries))
         if isinstance(plan.waiting, ReadyStart):  # of another kind than those that have all rules

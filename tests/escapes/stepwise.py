@@ -9,8 +9,8 @@ from dataclasses import replace
 from unittest import mock
 
 from casemate.execution import pipeline
+from casemate.execution.context import ExecutionContext
 from casemate.execution.emitter import Emitter
-from casemate.execution.house import House
 from casemate.model.execution import Execution
 from casemate.model.plan import Request
 from casemate.sessions.interpreters import INTERPRETERS
@@ -86,12 +86,12 @@ def in_sessions() -> Iterator[None]:
         yield
 
 
-async def _execute(request: Request, house: House, emitter: Emitter | None = None) -> Execution:
+async def _execute(request: Request, context: ExecutionContext, emitter: Emitter | None = None) -> Execution:
     first = replace(request, id=f"{request.id[:-1]}s", code=INTERPRETERS[request.language].program)
     terms = SessionTerms(
-        None, house.admit(first, stream=False), None, restore_cwd=False, idle_timeout=None, lifetime=None
+        None, context.admit(first, stream=False), None, restore_cwd=False, idle_timeout=None, lifetime=None
     )
-    session = Session(terms, house, lambda: asyncio.Semaphore(1))
+    session = Session(terms, context, lambda: asyncio.Semaphore(1))
     try:
         step = replace(request, session=session.id, has_stdin=bool(request.stdin))
         return await session._run(step, emitter, wait=True)

@@ -1,4 +1,5 @@
-"""Large bodies in HTTP/2 where TLS ends at the door come as they were sent, both ways, with the clients people use."""
+"""Large bodies in HTTP/2 where TLS ends at the egress proxy come as they were sent, both ways, with the clients people
+use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Programs reach the hosts that were allowed with whatever client they have, and nothing tells them of a door."""
+"""Programs reach the hosts that were allowed with whatever client they have, and nothing tells them of an egress
+proxy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP/2 where TLS ends at the door, with a client that says what ordinary ones never do."""
+"""HTTP/2 where TLS ends at the egress proxy, with a client that says what ordinary ones never do."""
 
 from __future__ import annotations
 

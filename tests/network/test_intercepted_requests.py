@@ -1,5 +1,5 @@
-"""What is seen where TLS ends at the door: each request is checked, refusals are answers, and what is not wanted is
-said."""
+"""What is seen where TLS ends at the egress proxy: each request is checked, refusals are answers, and what is not
+wanted is said."""
 
 from __future__ import annotations
 

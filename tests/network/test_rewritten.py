@@ -1,5 +1,5 @@
-"""Requests that the door reads can be changed on their way, and their bodies watched: in clear, in TLS that ends at the
-door, in HTTP/2."""
+"""Requests that the egress proxy reads can be changed on their way, and their bodies watched: in clear, in TLS that
+ends there, in HTTP/2."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def sandbox(world: World, audit: Path) -> Iterator[sync.Sandbox]:
     with sync.Sandbox(
         audit=audit, allowed_domains=hosts, intercept=["good.test:8443"], trust=world.folder / "ca.pem"
     ) as made:
-        network = made._sandbox._parts.house.sandbox_network
+        network = made._sandbox._parts.context.sandbox_network
         network.rewrite = lambda admitted: Putting()  # type: ignore[method-assign]
         yield made
 
@@ -106,7 +106,7 @@ def test_a_field_that_cannot_be_written_ends_the_connection_and_is_not_sent(
         def request(self, *_: object) -> RewrittenRequest:
             return RewrittenRequest([(b"x-key", b"a\r\nb: c")])
 
-    network = sandbox._sandbox._parts.house.sandbox_network
+    network = sandbox._sandbox._parts.context.sandbox_network
     network.rewrite = lambda admitted: Broken()  # type: ignore[method-assign]
     visits = world.visits()
     for url in ("--http1.1 https://good.test/x", "--http2 https://good.test:8443/x", "http://good.test/x"):

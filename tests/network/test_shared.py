@@ -1,4 +1,4 @@
-"""Cells share the door: what one does there holds up no other."""
+"""Cells share the egress proxy: what one does there holds up no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rooms of operators and agents besides sessions and runs: the vault, tools, approvals, doctor."""
+"""What operators and agents have besides sessions and runs: the vault, tools, approvals, doctor."""
 
 from __future__ import annotations
 

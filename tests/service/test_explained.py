@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.service.daemon import Daemon
 from tests.service.test_connected import opened
-from tests.service.test_connected_rooms import alike
+from tests.service.test_connected_parts import alike
 
 from casemate import InvalidArgument, Limits, sync
 from casemate.errors import Denied

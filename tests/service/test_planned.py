@@ -257,5 +257,5 @@ with Sandbox.connect(start=False) as sandbox:
         [sys.executable, "-c", program], env=shared.env, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert ran.stderr == ""
-    assert ran.stdout == "casemate.sync.rooms True ['0', '1', '2']\n[true, true, true]\ndenied\n"
+    assert ran.stdout == "casemate.sync.parts True ['0', '1', '2']\n[true, true, true]\ndenied\n"
     assert witness.calls == [("note", call.arguments) for call in CALLS]

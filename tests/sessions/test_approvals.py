@@ -1,7 +1,7 @@
 """Commands of real sessions under approval: what crosses, who is told, and that a cell that waits stands still.
 
 AP-01 to AP-28 are the cases of the threat model. Those of the broker alone are in tests/unit/approvals; those that need
-a door which is not there yet are named at the end.
+what is not there yet are named at the end.
 """
 
 from __future__ import annotations
@@ -510,7 +510,7 @@ async def test_code_that_wakes_itself_has_the_clock_against_it(audit: Path) -> N
 
 
 async def test_a_one_shot_that_waits_stands_still_too(audit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no door for one-shots yet, so the test is one: it asks as a door would."""
+    """Nothing of a one-shot asks yet, so the test does."""
     from casemate.approvals.requester import Requester
     from casemate.model.approval import Question
 
@@ -518,9 +518,9 @@ async def test_a_one_shot_that_waits_stands_still_too(audit: Path, monkeypatch: 
     askers: list[Requester] = []
     real = Requester.attach
 
-    def attach(asker: Requester, cell: Any) -> None:
-        real(asker, cell)
-        askers.append(asker)
+    def attach(requester: Requester, cell: Any) -> None:
+        real(requester, cell)
+        askers.append(requester)
         begun.set()
 
     monkeypatch.setattr(Requester, "attach", attach)
@@ -578,8 +578,8 @@ async def test_questions_beyond_the_most_are_denied_and_not_looked_at(audit: Pat
     from casemate.model.approval import Question
 
     async with Sandbox(audit=audit, approve=lambda _: True) as sandbox:
-        asker = sandbox.approvals.requester(Origin("default", None, "run"), None)
-        asker.asked_count = MOST_ASKED
-        verdict = asker.decide(Question("egress", "connect", {"host": "a.test", "port": 80})).result(0)
+        requester = sandbox.approvals.requester(Origin("default", None, "run"), None)
+        requester.asked_count = MOST_ASKED
+        verdict = requester.decide(Question("egress", "connect", {"host": "a.test", "port": 80})).result(0)
         assert (verdict.allow, verdict.by) == (False, "limit")
-        await asker.end()
+        await requester.end()

@@ -32,8 +32,8 @@ class Who:
     port: int = 7
 
     async def serve(self, client: TcpStream) -> None:
-        asker = self.whose()
-        await client.send(f"{asker.session} {asker.run}\n".encode() if asker else b"nothing runs\n")
+        requester = self.whose()
+        await client.send(f"{requester.session} {requester.run}\n".encode() if requester else b"nothing runs\n")
 
 
 class Offers:
@@ -43,7 +43,7 @@ class Offers:
 
 def offering(sandbox: Sandbox) -> Sandbox:
     offers = (Offers(),)
-    sandbox._parts.house = replace(sandbox._parts.house, offers=lambda: offers)
+    sandbox._parts.context = replace(sandbox._parts.context, offers=lambda: offers)
     return sandbox
 
 
@@ -78,7 +78,7 @@ async def test_a_step_has_services_that_its_session_began_without() -> None:
     async with Sandbox(network="none") as sandbox, sandbox.session() as session:
         before = await session.run(ASK + "print(ask())")
         offering(sandbox)
-        session._house = session._cells._house = sandbox._parts.house
+        session._context = session._cells._context = sandbox._parts.context
         after = await session.run("print(ask())")
     assert getattr(before.error, "name", "") == "gaierror"
     assert after.stdout == f"{session.id} {after.id}\n"

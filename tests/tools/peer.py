@@ -1,4 +1,4 @@
-"""The host's side of the line protocol with canned tools: on the loopback, or as a service behind a cell's door."""
+"""The host's side of the line protocol with canned tools: on the loopback, or as a service in a cell's network."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def on_the_loopback(peer: Peer) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Tools:
-    """``peer`` as a service behind a cell's door."""
+    """``peer`` as a service in a cell's network."""
 
     peer: Peer
     name: str = "tools.casemate.internal"

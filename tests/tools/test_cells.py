@@ -19,7 +19,7 @@ node = pytest.mark.skipif(shutil.which("node") is None, reason="Node is missing"
 
 def offering(peer: Peer, **arguments: Any) -> Sandbox:
     sandbox = Sandbox(network="none", **arguments)
-    sandbox._parts.house = replace(sandbox._parts.house, offers=lambda: (Tools(peer),))
+    sandbox._parts.context = replace(sandbox._parts.context, offers=lambda: (Tools(peer),))
     return sandbox
 
 

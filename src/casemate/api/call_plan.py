@@ -91,7 +91,7 @@ class Listed:
         async with self.parts.slot():
             self.parts.check_open()
             self.parts.approvals.grant(own, "plan")
-            return await pipeline.execute(request, self.parts.house, emitter)
+            return await pipeline.execute(request, self.parts.context, emitter)
 
     async def _be_allowed(self, request: Request, emitter: Emitter | None) -> None:
         """Raises :class:`PlanDenied`."""
@@ -99,8 +99,8 @@ class Listed:
         summary = f"run a program that makes {len(calls)} calls of tools"
         question = Question("plan", summary, {"program": _describe(request), "calls": calls})
         redaction = await prepare(redaction_of(self.request.secrets))  # of those that the calls may hold
-        async with open_requester(self.parts.house, request, emitter, redaction) as asker:
-            verdict = await asyncio.wrap_future(asker.decide(question))
+        async with open_requester(self.parts.context, request, emitter, redaction) as requester:
+            verdict = await asyncio.wrap_future(requester.decide(question))
         if not verdict.allow:
             raise PlanDenied(verdict.reason or f"nobody allowed it ({verdict.by})")
 
@@ -147,14 +147,14 @@ def begin_trial(request: Request, parts: SandboxParts) -> Trial:
 
 
 async def _try_out(request: Request, parts: SandboxParts, emitter: Emitter | None = None) -> tuple[Execution, Listed]:
-    """In a house in which nobody is asked, calls are only foreseen, and nothing is kept."""
-    foreseen, house = Foreseen(), parts.house
+    """In a context in which nobody is asked, calls are only foreseen, and nothing is kept."""
+    foreseen, context = Foreseen(), parts.context
     offers = tuple(
-        replace(offer, foreseen=foreseen) if isinstance(offer, Broker) else offer for offer in house.offers()
+        replace(offer, foreseen=foreseen) if isinstance(offer, Broker) else offer for offer in context.offers()
     )
-    workspace_mode = "overlay" if house.workspace else house.workspace_mode
+    workspace_mode = "overlay" if context.workspace else context.workspace_mode
     throwaway = replace(
-        house, offers=lambda: offers, asks=False, keeps=False, workspace_mode=workspace_mode, output_dir=None
+        context, offers=lambda: offers, asks=False, keeps=False, workspace_mode=workspace_mode, output_dir=None
     )
     async with parts.slot():
         parts.check_open()

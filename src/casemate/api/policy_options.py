@@ -34,7 +34,7 @@ _NOT_OF_WORKSPACE = (
 
 
 class Bounded(NamedTuple):
-    """Arguments of a sandbox, narrowed by a policy. ``hosts``: what cells may reach; None where they have no door.
+    """Arguments of a sandbox, narrowed by a policy. ``hosts``: what cells may reach; None where they have no network.
     ``seen``: absolute paths that programs read though their names are usually hidden."""
 
     policy: Policy

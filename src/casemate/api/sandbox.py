@@ -124,7 +124,7 @@ class Sandbox:
 
         async with self._parts.slot():
             self._parts.check_open()
-            return await pipeline.execute(request, self._parts.house)
+            return await pipeline.execute(request, self._parts.context)
 
     @takes_options(RunOptions)
     async def stream(self, code: str | bytes, **options: Unpack[RunOptions]) -> AsyncGenerator[Event]:
@@ -139,7 +139,7 @@ class Sandbox:
         async with self._parts.slot():
             self._parts.check_open()
             async with contextlib.aclosing(
-                stream.events(partial(pipeline.execute, request, self._parts.house))
+                stream.events(partial(pipeline.execute, request, self._parts.context))
             ) as happened:
                 async for event in happened:
                     yield event
@@ -174,8 +174,8 @@ class Sandbox:
         request = await self._resolved_request("explain", code, options)
         from casemate.execution import guarding, pipeline
 
-        house = self._parts.house
-        return pipeline.explain(request, house, await guarding.hidden_in(house))
+        context = self._parts.context
+        return pipeline.explain(request, context, await guarding.hidden_in(context))
 
     @takes_options(SessionOptions)
     def session(self, language: str = "python", **options: Unpack[SessionOptions]) -> Session:
@@ -198,13 +198,13 @@ class Sandbox:
         request = self._request(INTERPRETERS[runtime_for(language).language].program, language=language, **of_cell)
         terms = SessionTerms(
             name=values["name"],
-            admitted=self._parts.house.admit(request, stream=False),
+            admitted=self._parts.context.admit(request, stream=False),
             cwd=checked_cwd(values["cwd"]),
             restore_cwd=values["restore_cwd"],
             idle_timeout=check_timeout(values["idle_timeout"], "idle_timeout"),
             lifetime=check_timeout(values["lifetime"], "lifetime"),
         )
-        return self.sessions.add(Session(terms, self._parts.house, self._parts.slot))
+        return self.sessions.add(Session(terms, self._parts.context, self._parts.slot))
 
     @operation(audience=Audience.AGENT)
     async def validate(
@@ -225,7 +225,7 @@ class Sandbox:
         async with self._parts.slot():
             self._parts.check_open()
             return await validate(
-                code, language, self._parts.house, self._parts.namespace, fix=fix is True, session=session is True
+                code, language, self._parts.context, self._parts.namespace, fix=fix is True, session=session is True
             )
 
     @operation(audience=Audience.AGENT)
@@ -238,7 +238,7 @@ class Sandbox:
         from casemate.execution.overview import runtimes
 
         self._parts.check_open()
-        return await runtimes(self._parts.house)
+        return await runtimes(self._parts.context)
 
     @operation(audience=Audience.AGENT)
     async def stats(self) -> Stats:
@@ -303,7 +303,7 @@ class Sandbox:
     @property
     def limits(self) -> Limits:
         """The most that any run may use."""
-        return self._parts.house.limits
+        return self._parts.context.limits
 
     @property
     def sessions(self) -> Sessions:
@@ -352,9 +352,9 @@ class Sandbox:
         from casemate.execution import pipeline
 
         for language in languages:
-            for code in examples(runtime_for(language).language, self._parts.house.preload):
+            for code in examples(runtime_for(language).language, self._parts.context.preload):
                 request = self._request(code, language=language)
-                self._parts.wall.keep_ready(pipeline.explain(request, self._parts.house))
+                self._parts.wall.keep_ready(pipeline.explain(request, self._parts.context))
 
     async def close(self) -> None:
         """End every cell and everything this sandbox started. Bounded; harmless when repeated."""
@@ -383,11 +383,11 @@ class Sandbox:
     def _request(self, code: str | bytes, *, language: str, **options: Any) -> Request:
         """``options``: those of `make_request`, with secrets resolved."""
         self._parts.check_open()
-        house = self._parts.house
+        context = self._parts.context
         request = make_request(code, runtime=runtime_for(language), namespace=self._parts.namespace, **options)
-        if house.workspace is not None:
-            checked_folder("workspace", house.workspace)  # it may have gone since
-            check_files(request, house.workspace, house.workspace_mode)
+        if context.workspace is not None:
+            checked_folder("workspace", context.workspace)  # it may have gone since
+            check_files(request, context.workspace, context.workspace_mode)
         return request
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from casemate.api.policy_options import Bounded, bound_by_policy, rulebook
 from casemate.audit.log import AuditLog, default_path
 from casemate.errors import QueueFull, SandboxClosed
+from casemate.execution.context import ExecutionContext
 from casemate.execution.given import (
     check_apart,
     check_approver,
@@ -25,7 +26,6 @@ from casemate.execution.given import (
     checked_path,
     opened_store,
 )
-from casemate.execution.house import House
 from casemate.execution.interception import Interceptions
 from casemate.execution.network import Offer, SandboxNetwork
 from casemate.execution.request import check_timeout
@@ -101,7 +101,7 @@ class SandboxParts:
         self._store = None if vault is None else opened_store(vault, os.environ)
         audit = options["audit"]
         self.log = AuditLog(default_path(os.environ) if audit is None else checked_path("audit", audit))
-        self.house = House(
+        self.context = ExecutionContext(
             wall=self.wall, log=self.log, approvals=lambda: self.approvals,
             limits=bound.limits, runtime_for=runtime_for,
             environment=None if self._wanted else environment,
@@ -220,7 +220,7 @@ class SandboxParts:
 
         async with self.slot():
             self.check_open()
-            await pipeline.execute(request, self.house, emitter)
+            await pipeline.execute(request, self.context, emitter)
 
     @property
     def packages(self) -> Packages:
@@ -228,7 +228,7 @@ class SandboxParts:
         from casemate.sessions.packages import Packages
 
         if self._packages is None:
-            mine = (self.house, self.namespace, self.sessions, self._indexes, dict(os.environ), self._wanted)
+            mine = (self.context, self.namespace, self.sessions, self._indexes, dict(os.environ), self._wanted)
             self._packages = Packages(*mine)
         return self._packages
 
@@ -278,7 +278,7 @@ class SandboxParts:
             return found.id, hosts_of(found)
 
         self.check_open()
-        self._egress = self._egress or Egress(lambda: self.house, self.namespace, session)
+        self._egress = self._egress or Egress(lambda: self.context, self.namespace, session)
         return self._egress
 
     def _note_finished(self, execution: Execution) -> None:
@@ -307,8 +307,8 @@ class SandboxParts:
         """Those of later runs. Raises ``InvalidArgument``."""
         from casemate.execution.limits_in_force import Cap
 
-        self.house = replace(self.house, limits=Cap(self._most, self._policy).change(self.house.limits, given))
-        return self.house.limits
+        self.context = replace(self.context, limits=Cap(self._most, self._policy).change(self.context.limits, given))
+        return self.context.limits
 
     def check_open(self) -> None:
         """Raises ``SandboxClosed``."""
@@ -330,7 +330,7 @@ class SandboxParts:
                 closing.push_async_callback(to_thread_to_end, self._approvals.close)
             if self._tools is not None:
                 closing.push_async_callback(to_thread_to_end, self._tools.close)
-            closing.push_async_callback(to_thread_to_end, self.house.sandbox_network.close)
+            closing.push_async_callback(to_thread_to_end, self.context.sandbox_network.close)
             closing.push_async_callback(self.wall.close)
             if self._sessions is not None:
                 closing.push_async_callback(self._sessions.close)

@@ -16,8 +16,8 @@ from casemate.api.policy_options import bound_by_policy
 from casemate.audit.log import AuditLog, default_path
 from casemate.errors import InvalidArgument
 from casemate.execution import wrapped
+from casemate.execution.context import ExecutionContext
 from casemate.execution.given import check_namespace, checked_folder, opened_store
-from casemate.execution.house import House
 from casemate.execution.interception import Interceptions
 from casemate.execution.network import SandboxNetwork
 from casemate.execution.request import make_command
@@ -89,7 +89,7 @@ class Wrapping:
         self.read_only = bound.policy.read_only
         self._log = AuditLog(default_path(asked.environ))
         self._approvals: Approvals | None = None
-        self._house = House(
+        self._context = ExecutionContext(
             wall=self._wall, log=self._log, approvals=self._no_approvals, limits=bound.limits, runtime_for=runtime_for,
             environment=None, preload=(), workspace=self.folder, workspace_mode=self.mode, output_dir=None,
             sandbox_network=SandboxNetwork(bound.policy.requests, Interceptions(bound.intercept, bound.trust)),
@@ -124,7 +124,7 @@ class Wrapping:
         for one in made.shown:
             self._watched.add(Path(one.source), one.hidden)
         try:
-            return await wrapped.execute(made, within, self._house, standard, started)
+            return await wrapped.execute(made, within, self._context, standard, started)
         except InvalidArgument as error:
             if error.argument != "environment":
                 raise
@@ -134,7 +134,7 @@ class Wrapping:
     async def explain(self) -> Plan:
         """The plan, without starting anything."""
         made, within = self._make(await self.secrets())
-        return wrapped.plan_of(made, within, self._house, self._house.sandbox_network.interception_for(within))
+        return wrapped.plan_of(made, within, self._context, self._context.sandbox_network.interception_for(within))
 
     def find_uncovered(self) -> str:
         """Something that was hidden and has been replaced since, so that it is not hidden any more; empty where none
@@ -153,7 +153,7 @@ class Wrapping:
         from casemate.execution.finishing import to_thread_to_end
 
         self._watched.close()
-        await to_thread_to_end(self._house.sandbox_network.close)
+        await to_thread_to_end(self._context.sandbox_network.close)
         await self._wall.close()
         if self._approvals is not None:
             await to_thread_to_end(self._approvals.close)
@@ -186,7 +186,7 @@ class Wrapping:
             reserve=commands.RESERVE,
             heap=command.is_node,
         )
-        return made, wrapped.admit_wrapped(made, self._house, self._longest)
+        return made, wrapped.admit_wrapped(made, self._context, self._longest)
 
     def _check_denied(self, entries: tuple[Entry, ...]) -> None:
         """What an interpreter needs is shown whole. Raises ``InvalidArgument`` where a policy hides some of it."""

@@ -133,7 +133,7 @@ class Requester:
 
         From any thread; never blocks, and always comes to a verdict, at the latest when this run or step is over.
         ``question``'s namespace, session and run are put in here, its arguments are copied at once. ``inline``: this
-        thread has a millisecond to spare, so what rules allow may be decided before this returns.
+        thread can wait for a millisecond, so what rules allow may be decided before this returns.
         """
         from casemate.approvals.requests import MOST_ASKED, Unshowable, show_arguments
         from casemate.model.approval import ApprovalVerdict

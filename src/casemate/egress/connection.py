@@ -33,7 +33,7 @@ class CellSide(Protocol):
     dialler: Dialler
     time_share: TimeShare
 
-    def room(self) -> memoryview:
+    def buffer_share(self) -> memoryview:
         """What one connection may move at once."""
 
     def name_at(self, address: str) -> str | None:
@@ -158,7 +158,7 @@ class EgressConnection:
     def pump(self, source: TcpStream, sink: TcpStream, most: int | None = None) -> StreamPump:
         """A pump that counts, and tells the sink when the source has ended."""
         pump = StreamPump(
-            source, sink, self.count_out if source is self.client else self.count_in, self.cell.room, most
+            source, sink, self.count_out if source is self.client else self.count_in, self.cell.buffer_share, most
         )
 
         def over(done: asyncio.Future[int]) -> None:

@@ -1,6 +1,6 @@
 """HTTP/2 (RFC 9113) as the relay reads it: frames, bodies in frames, and heads of requests. Pure, sans-io.
 
-Frames are counted before h2 sees them, so that a flood of what costs the other side more than the sender (resets,
+Frames are counted before h2 sees them, so that too much of what costs the other side more than the sender (resets,
 CVE-2023-44487; CONTINUATION, CVE-2024-27316; pings, settings, empty frames, CVE-2019-9512 and following) ends the
 connection, and so that the end of a server's connection (GOAWAY) does not cut off what it still answers.
 

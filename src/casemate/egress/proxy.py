@@ -95,7 +95,7 @@ class CellProxy:
 
     # -- in the proxy's loop
 
-    def room(self) -> memoryview:
+    def buffer_share(self) -> memoryview:
         """What one connection may move at once. The more there are, the less: together they hold other cells up no
         longer than one."""
         return self._buffer[: max(_LEAST_ROOM, len(self._buffer) // max(1, len(self._connections)))]

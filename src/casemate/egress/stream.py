@@ -69,9 +69,10 @@ class TcpStream:
         loop.add_reader(watched, look)
         return stop
 
-    def receive_into(self, room: memoryview) -> int:
-        """Put what has come into ``room``; how many bytes, 0 at the end. Raises ``BlockingIOError`` and ``OSError``."""
-        return self.socket.recv_into(room)
+    def receive_into(self, buffer: memoryview) -> int:
+        """Put what has come into ``buffer``; how many bytes, 0 at the end. Raises ``BlockingIOError`` and
+        ``OSError``."""
+        return self.socket.recv_into(buffer)
 
     def push(self, data: memoryview) -> int:
         """Send as much of ``data`` as the other side takes now; how many bytes. Raises ``BlockingIOError``,
@@ -183,8 +184,8 @@ class StreamPump:
     or the error. It runs by the loop's callbacks, without a task and with one buffer for all pumps of a loop: between
     two callbacks only what the sink did not take is kept, and nothing is read while there is such a rest.
 
-    ``room`` gives what may be moved at once. ``count`` is called with the number of bytes of each chunk, before they
-    are sent; what it raises ends the pump.
+    ``buffer_share`` gives what may be moved at once. ``count`` is called with the number of bytes of each chunk, before
+    they are sent; what it raises ends the pump.
     """
 
     def __init__(
@@ -192,11 +193,11 @@ class StreamPump:
         source: TcpStream,
         sink: TcpStream,
         count: Callable[[int], None],
-        room: Callable[[], memoryview],
+        buffer_share: Callable[[], memoryview],
         most: int | None = None,
     ) -> None:
         self.done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._source, self._sink, self._count, self._room = source, sink, count, room
+        self._source, self._sink, self._count, self._buffer_share = source, sink, count, buffer_share
         self._left = most
         self._moved = 0
         self._rest = memoryview(b"")
@@ -232,13 +233,13 @@ class StreamPump:
 
     def _read(self) -> None:
         self._again = None
-        room = self._room()[: self._left]
+        buffer = self._buffer_share()[: self._left]
         try:
-            count = self._source.receive_into(room)
+            count = self._source.receive_into(buffer)
         except BlockingIOError:
             return
         if count:
-            self._pass_on(room[:count])
+            self._pass_on(buffer[:count])
         else:
             self._has_ended = True
         if self._is_held_up or self._has_ended or self._left == 0:
@@ -350,15 +351,15 @@ class TlsStream(TcpStream):
                 self.ahead += more
             return bool(data)
 
-    def receive_into(self, room: memoryview) -> int:
+    def receive_into(self, buffer: memoryview) -> int:
         """See :class:`TcpStream`."""
         count = 0
         has_received = False
         for _ in range(_MOST_RECORDS):
-            if count == len(room):
+            if count == len(buffer):
                 break
             try:
-                got = self._tls.read(len(room) - count, room[count:])
+                got = self._tls.read(len(buffer) - count, buffer[count:])
             except ssl.SSLWantReadError:
                 if has_received or count:
                     break

@@ -151,10 +151,10 @@ class ProxyLimits:
 
 @dataclass(frozen=True, slots=True)
 class EgressTerms:
-    """What one cell may reach. ``asker`` is None where nobody can be asked: then what no rule allows does not resolve.
-    ``hosts`` also say which ports of the host's loopback, under the name ``host.casemate.internal``; ``services``: the
-    host's own, which no rule is needed for. ``interception``: whose TLS ends at the egress proxy, None for nobody's;
-    ``rewrite``: what is done to requests that are read."""
+    """What one cell may reach. ``approvals`` is None where nobody can be asked: then what no rule allows does not
+    resolve. ``hosts`` also say which ports of the host's loopback, under the name ``host.casemate.internal``;
+    ``services``: the host's own, which no rule is needed for. ``interception``: whose TLS ends at the egress proxy,
+    None for nobody's; ``rewrite``: what is done to requests that are read."""
 
     hosts: HostRules = field(default_factory=HostRules)
     approvals: EgressApprovals | None = None

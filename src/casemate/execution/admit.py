@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class SandboxBounds(NamedTuple):
-    """The most that any run of a sandbox may have. ``hosts``: what it may reach; None where there is no door."""
+    """The most that any run of a sandbox may have. ``hosts``: what it may reach; None where there is no network."""
 
     limits: Limits
     hosts: HostRules | None
@@ -23,7 +23,8 @@ class SandboxBounds(NamedTuple):
 class AdmittedRequest(NamedTuple):
     """A request that may run: with the limits in force, and its ``deadline`` in seconds from the cell's start.
 
-    ``through``: what a door lets through without asking; None where there is none. ``opens``: it opens with the cell.
+    ``through``: what the egress proxy lets through without asking; None where there is none. ``opens``: it opens with
+    the cell.
     """
 
     request: Request

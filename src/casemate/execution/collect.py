@@ -10,7 +10,7 @@ from casemate.files.walk import open_folder
 from casemate.model.plan import OUTPUT_NAME
 
 if TYPE_CHECKING:
-    from casemate.execution.house import House
+    from casemate.execution.context import ExecutionContext
     from casemate.execution.run import Finished
     from casemate.model.execution import Artifact, SkippedFile
 
@@ -24,7 +24,7 @@ class Collected(NamedTuple):
     complete: bool
 
 
-async def collect(finished: Finished, house: House) -> Collected:
+async def collect(finished: Finished, context: ExecutionContext) -> Collected:
     """Take what the run left and close its tree. Nothing runs in the cell any more."""
     tree = finished.ending.tree_fd
     try:
@@ -32,7 +32,7 @@ async def collect(finished: Finished, house: House) -> Collected:
             return Collected(finished, (), (), complete=True)
         from casemate.execution.gather import gather
 
-        files, skipped = await to_thread_to_end(gather, finished, house)
+        files, skipped = await to_thread_to_end(gather, finished, context)
         return Collected(finished, files.files, (*files.skipped, *skipped), files.complete)
     finally:
         os.close(tree)

@@ -18,7 +18,7 @@ from casemate.policy.hosts import LOCAL_NAME, MOST_PORT, canonical
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from casemate.execution.house import House
+    from casemate.execution.context import ExecutionContext
     from casemate.policy.hosts import HostRules
     from casemate.sessions.session import Session
 
@@ -49,12 +49,12 @@ class Egress:
 
     def __init__(
         self,
-        house: Callable[[], House],
+        context: Callable[[], ExecutionContext],
         namespace: str,
         session: Callable[[str], Awaitable[tuple[str, HostRules | None]]],
     ) -> None:
         """``session``: the id of an open one by its id or name, and what it may reach. Raises ``InvalidArgument``."""
-        self._house = house
+        self._context = context
         self._namespace = namespace
         self._session = session
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by caller
@@ -64,10 +64,10 @@ class Egress:
     ) -> EgressAnswer:
         """Ask whether programs may connect to ``domain``, wait for the answer, and give it.
 
-        ``domain``: a host name. ``port``: of the connection. ``reason``: shown to whoever is asked, as the asker's own
-        words. ``session``: an open one, or its id or name: the answer is for it alone; without one it is for all runs
-        and sessions of the sandbox, but for those whose own lists do not name it. An answer once, or for a run, is good
-        for one connection; one for a session holds as long as the session, or the sandbox. Nothing is connected or
+        ``domain``: a host name. ``port``: of the connection. ``reason``: shown to whoever is asked, as the requester's
+        own words. ``session``: an open one, or its id or name: the answer is for it alone; without one it is for all
+        runs and sessions of the sandbox, but for those whose own lists do not name it. An answer once, or for a run, is
+        good for one connection; one for a session holds as long as the session, or the sandbox. Nothing is connected or
         resolved here. Without anybody to ask it is denied at once.
 
         Raises ``InvalidArgument`` for what is no host name, and as ``Sandbox.run``.
@@ -77,8 +77,8 @@ class Egress:
             raise InvalidArgument("port", f"{port!r} is not a port from 1 to {MOST_PORT}")
         if not isinstance(reason, str):
             raise InvalidArgument("reason", f"{reason!r} is not a str")
-        house = self._house()
-        whose, hosts = None, house.hosts
+        context = self._context()
+        whose, hosts = None, context.hosts
         if session is not None:
             whose, hosts = await self._session(session if isinstance(session, str) else session.id)
         if (answer := _answer_by_rule(hosts, name, port)) is not None:
@@ -86,13 +86,13 @@ class Egress:
         assert hosts is not None
         turn = self._turns.setdefault(caller(), asyncio.Semaphore(_MOST_AT_ONCE))
         async with turn:
-            asker = house.approvals().requester(
+            requester = context.approvals().requester(
                 Origin(self._namespace, whose, os.urandom(16).hex()), None, for_later=True
             )
             try:
-                verdict = await asyncio.wrap_future(asker.decide(_question(hosts, name, port, reason, whose)))
+                verdict = await asyncio.wrap_future(requester.decide(_question(hosts, name, port, reason, whose)))
             finally:
-                await asker.end()
+                await requester.end()
         if not verdict.allow:
             return EgressAnswer(name, port, False, "", None, verdict.by, verdict.reason)
         wide = "namespace" if whose is None else "session"

@@ -19,24 +19,24 @@ from casemate.workspace.apply import WRITTEN_BACK, apply
 from casemate.workspace.upper import marks_here
 
 if TYPE_CHECKING:
-    from casemate.execution.house import House
+    from casemate.execution.context import ExecutionContext
     from casemate.execution.run import Finished
     from casemate.model.execution import SkippedFile
     from casemate.model.limits import Limits
 
 
-def gather(finished: Finished, house: House) -> tuple[Files, tuple[SkippedFile, ...]]:
+def gather(finished: Finished, context: ExecutionContext) -> tuple[Files, tuple[SkippedFile, ...]]:
     """What is handed out, and what could not be written into the caller's folders. Blocks. Raises ``OSError``."""
     kind = finished.plan.workspace.kind
     skipped: tuple[SkippedFile, ...] = ()
     if kind == "direct":
-        files = _of_direct(finished, house)
+        files = _of_direct(finished, context)
     elif kind == "private":
         files = _of_private(finished)
     else:
-        files, skipped = _of_overlay(finished, keeps=house.keeps)
-    if house.output_dir and files.files:
-        exported = export(files.files, house.output_dir, under=(OUTPUT_NAME,))
+        files, skipped = _of_overlay(finished, keeps=context.keeps)
+    if context.output_dir and files.files:
+        exported = export(files.files, context.output_dir, under=(OUTPUT_NAME,))
         skipped = (*skipped, *exported.skipped)
     return files, skipped
 
@@ -56,18 +56,18 @@ def _of_private(finished: Finished) -> Files:
         os.close(workspace)
 
 
-def _of_direct(finished: Finished, house: House) -> Files:
+def _of_direct(finished: Finished, context: ExecutionContext) -> Files:
     assert finished.plan.workspace.folder is not None
     with opened_folder(finished.plan.workspace.folder) as folder:
         return collect_files(
             folder, under=(OUTPUT_NAME,), given=finished.before, bounds=_bounds(finished), unlock=False,
-            redaction=finished.capture.redaction, hidden=hidden_from(finished.plan, house),
+            redaction=finished.capture.redaction, hidden=hidden_from(finished.plan, context),
         )  # fmt: skip
 
 
-def hidden_from(plan: Plan, house: House) -> Callable[[str], bool]:
+def hidden_from(plan: Plan, context: ExecutionContext) -> Callable[[str], bool]:
     """Whether a name in a folder that is written through is hidden from programs, and so is nothing of theirs."""
-    guard = house.guard
+    guard = context.guard
     if guard is None or plan.workspace.folder is None:
         return lambda _: False
     folder = Path(plan.workspace.folder).resolve()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from casemate.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from casemate.execution.house import House
+    from casemate.execution.context import ExecutionContext
     from casemate.model.plan import Workspace
     from casemate.walls.wall import Reason
     from casemate.workspace.guarding import Watched
@@ -19,29 +19,29 @@ LOOKS_EVERY = 0.5  # seconds; for as long a file that was replaced may be read
 _MOST_NAMES = 8  # in one note
 
 
-async def hidden_in(house: House) -> tuple[str, ...]:
+async def hidden_in(context: ExecutionContext) -> tuple[str, ...]:
     """Paths in the caller's folder, if there is one, that its programs must not see; looked up now.
 
     Raises ``InvalidArgument`` where there is too much to look at, or to hide, or where that would be all of it.
     """
-    if house.workspace is None or house.guard is None:
+    if context.workspace is None or context.guard is None:
         return ()
-    return await asyncio.to_thread(look, house)
+    return await asyncio.to_thread(look, context)
 
 
-def look(house: House) -> tuple[str, ...]:
+def look(context: ExecutionContext) -> tuple[str, ...]:
     """The same at once; it takes as long as the folder is large."""
-    if house.workspace is None or house.guard is None:
+    if context.workspace is None or context.guard is None:
         return ()
-    folder = house.workspace.resolve()
-    found = house.guard.find(folder).hidden
+    folder = context.workspace.resolve()
+    found = context.guard.find(folder).hidden
     if "" in found:
         raise InvalidArgument(
             "workspace",
-            f"{str(house.workspace)!r} is what the policy hides",
+            f"{str(context.workspace)!r} is what the policy hides",
             remediation="Give another folder, or change filesystem.denyRead.",
         )
-    if house.workspace_mode == "overlay":
+    if context.workspace_mode == "overlay":
         from casemate.workspace.guarding import seen_through_layers
 
         return seen_through_layers(folder, found)

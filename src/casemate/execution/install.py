@@ -40,7 +40,7 @@ from casemate.workspace.apply import apply
 if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
     from casemate.execution.capture import Capture
-    from casemate.execution.house import House
+    from casemate.execution.context import ExecutionContext
     from casemate.execution.install_node import NodeInstaller
     from casemate.execution.install_python import PythonInstaller
     from casemate.model.plan import Plan, Request
@@ -69,23 +69,23 @@ class Order:
     namespace: str
 
 
-async def install(order: Order, house: House, gateway: Gateway, asker: Requester) -> Installed:
-    """Install what ``order`` says over what its package set has, and into it; ``asker`` asks whether that may be.
+async def install(order: Order, context: ExecutionContext, gateway: Gateway, requester: Requester) -> Installed:
+    """Install what ``order`` says over what its package set has, and into it; ``requester`` asks whether that may be.
 
     Raises ``CasemateError`` for what is not the packages' doing.
     """
-    report = await house.wall.prove()
-    request, plan = _make_plan(order, house, asker.session)
-    async with record_execution(house, request, plan) as record:
-        finished = await _run(plan, house, gateway)
+    report = await context.wall.prove()
+    request, plan = _make_plan(order, context, requester.session)
+    async with record_execution(context, request, plan) as record:
+        finished = await _run(plan, context, gateway)
         try:
             execution = seal(
-                Collected(finished, (), (), complete=True), request, report_for(plan, house, report, finished.ending)
+                Collected(finished, (), (), complete=True), request, report_for(plan, context, report, finished.ending)
             ).execution
             output = execution.text[-_MOST_OUTPUT:]
             record.note_execution(execution)
             if execution.ok:
-                installed = await _keep(order, finished, gateway, asker)
+                installed = await _keep(order, finished, gateway, requester)
             else:
                 said = execution.cause.message if execution.cause else _last_line(execution.stderr)
                 installed = Installed("failed", reason="; ".join([*gateway.problems, said]))
@@ -98,29 +98,29 @@ async def install(order: Order, house: House, gateway: Gateway, asker: Requester
     return replace(installed, output=output)
 
 
-def _make_plan(order: Order, house: House, session: str | None) -> tuple[Request, Plan]:
+def _make_plan(order: Order, context: ExecutionContext, session: str | None) -> tuple[Request, Plan]:
     """The cell: nothing of the caller's is in it, and its only way out is one socket, at which the gateway is."""
     installer = order.installer
-    runtime = house.runtime_for(installer.language)
+    runtime = context.runtime_for(installer.language)
     names = [one.text for one in order.requirements]
-    told, shown = installer.order(order.requirements, order.terms, house)
+    told, shown = installer.order(order.requirements, order.terms, context)
     request = make_request(
         installer.program, runtime=runtime, timeout=order.terms.timeout, stdin=json.dumps(told),
         namespace=order.namespace, metadata={"install": names},
     )  # fmt: skip
     request = replace(request, session=session)
-    alone = replace(house, workspace=None, output_dir=None, hosts=None, offers=tuple, layer=tuple)
+    alone = replace(context, workspace=None, output_dir=None, hosts=None, offers=tuple, layer=tuple)
     plan = make_plan(alone.admit(request, stream=False), alone, None)
     return request, replace(
         plan, entries=(*plan.entries, *shown), listeners=(ListeningSocket("tcp", PROXY_ADDRESS, _PORT),)
     )
 
 
-async def _run(plan: Plan, house: House, gateway: Gateway) -> Finished:
+async def _run(plan: Plan, context: ExecutionContext, gateway: Gateway) -> Finished:
     from casemate.execution.capture import Capture
 
     capture: Capture = Capture(plan.limits, None)
-    cell = house.wall.start(plan, capture)
+    cell = context.wall.start(plan, capture)
     capture.kill = cell.kill
     try:
         async with _serve_gateway(cell, gateway):
@@ -146,7 +146,7 @@ async def _serve_gateway(cell: Cell, gateway: Gateway) -> AsyncIterator[None]:
         yield
 
 
-async def _keep(order: Order, finished: Finished, gateway: Gateway, asker: Requester) -> Installed:
+async def _keep(order: Order, finished: Finished, gateway: Gateway, requester: Requester) -> Installed:
     """What the cell left, into the package set, when it is what the gateway served, and that may be installed."""
     new = await asyncio.to_thread(order.installer.package_set.begin)
     problem = await to_thread_to_end(_take, finished.ending.tree_fd, new)
@@ -157,7 +157,9 @@ async def _keep(order: Order, finished: Finished, gateway: Gateway, asker: Reque
         return Installed("failed", reason=f"the cell left packages that no file was served for: {', '.join(strangers)}")
     if found:
         texts = [one.text for one in order.requirements]
-        verdict = await permission(asker, texts, found, language=order.installer.language, built=order.terms.sources)
+        verdict = await permission(
+            requester, texts, found, language=order.installer.language, built=order.terms.sources
+        )
         if not verdict.allow:
             return Installed("denied", reason=verdict.reason or "it was asked for and not approved")
     try:
@@ -186,7 +188,7 @@ def _take(tree: int, new: Path) -> str:
 
 
 async def permission(
-    asker: Requester,
+    requester: Requester,
     requested: list[str],
     found: tuple[InstalledPackage, ...],
     *,
@@ -194,7 +196,7 @@ async def permission(
     built: bool = False,
 ) -> ApprovalVerdict:
     """Whether exactly these may be installed. ``built``: some may have been built from their sources."""
-    return await asyncio.wrap_future(asker.decide(_question(requested, found, language, built=built)))
+    return await asyncio.wrap_future(requester.decide(_question(requested, found, language, built=built)))
 
 
 def _question(requested: list[str], found: tuple[InstalledPackage, ...], language: str, *, built: bool) -> Question:

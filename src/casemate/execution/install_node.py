@@ -15,7 +15,7 @@ from casemate.packages.names import Requirement
 from casemate.packages.package_sets import MODULES, NodePackageSet, modules
 
 if TYPE_CHECKING:
-    from casemate.execution.house import House
+    from casemate.execution.context import ExecutionContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class NodeInstaller:
         self,
         requirements: Sequence[Requirement],
         terms: InstallTerms,
-        house: House,  # noqa: ARG002
+        context: ExecutionContext,  # noqa: ARG002
     ) -> tuple[dict[str, Any], tuple[Entry, ...]]:
         """What the program is told: everything that is wanted by now. npm makes a whole tree of it, anew."""
         told = {

@@ -15,7 +15,7 @@ from casemate.packages.names import Requirement, normalize
 from casemate.packages.package_sets import PackageSet, projects
 
 if TYPE_CHECKING:
-    from casemate.execution.house import House
+    from casemate.execution.context import ExecutionContext
 
 _UV = "/packages/uv"  # where the host's is, in the cell
 
@@ -30,11 +30,11 @@ class PythonInstaller:
     program: str = f"__file__ = '{GUEST}/install_python.py'\nexec(compile(open(__file__).read(), __file__, 'exec'))\n"
 
     def order(
-        self, requirements: Sequence[Requirement], terms: InstallTerms, house: House
+        self, requirements: Sequence[Requirement], terms: InstallTerms, context: ExecutionContext
     ) -> tuple[dict[str, Any], tuple[Entry, ...]]:
         """What the program is told, and what else its cell has."""
-        runtime = house.runtime_for("python")
-        uv, shown = _uv_in_the_cell(self.uv, runtime.launch(house.environment, runtime.default_name, ()).entries)
+        runtime = context.runtime_for("python")
+        uv, shown = _uv_in_the_cell(self.uv, runtime.launch(context.environment, runtime.default_name, ()).entries)
         there = () if self.package_set.current is None else (Bind(str(self.package_set.folder), LAYERED),)
         told = {
             "requirements": [one.text for one in requirements], "sources": terms.sources, "upgrade": terms.upgrade,

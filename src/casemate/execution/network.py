@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from casemate.approvals.requester import Requester
+    from casemate.audit.log import AuditLog
     from casemate.egress.proxy import CellProxy, EgressProxy
     from casemate.egress.terms import EgressTerms, HostService, Rewrite
     from casemate.execution.admit import AdmittedRequest
-    from casemate.execution.house import Log
     from casemate.model.approval import ApprovalVerdict
     from casemate.model.execution import Crossing
     from casemate.model.plan import Request
@@ -33,7 +33,7 @@ _CLOSE_WITHIN = 1.0  # seconds; an egress proxy that is busy closes a dead cell'
 Note = Callable[["Crossing"], None]
 
 
-def make_recorder(log: Log, request: Request, redaction: Redaction | None) -> Note:
+def make_recorder(log: AuditLog, request: Request, redaction: Redaction | None) -> Note:
     """Puts crossings of ``request``'s run on record, where that takes no time: its outcome has them in any case."""
 
     def note(crossing: Crossing) -> None:
@@ -140,7 +140,7 @@ class CellNetwork:
         self.note = note
         self._interception = None if intercepted is None else intercepted.terms
         self._rewrite = network.rewrite(admitted)
-        self._asker: Requester | None = None  # what runs now
+        self._requester: Requester | None = None  # what runs now
         self._asks = False  # about hosts
         self._offers: tuple[Offer, ...] = ()
         self._services: tuple[HostService, ...] = ()
@@ -156,22 +156,22 @@ class CellNetwork:
         self._cell_proxy: CellProxy | None = None
         self._problem = ""
 
-    def attend(self, asker: Requester | None, *, asks: bool = False) -> None:
-        """From now on ``asker``'s run or step is what runs in the cell, or nothing. ``asks``: what no rule covers is
-        asked of it."""
-        self._asker, self._asks = asker, asks
+    def attend(self, requester: Requester | None, *, asks: bool = False) -> None:
+        """From now on ``requester``'s run or step is what runs in the cell, or nothing. ``asks``: what no rule covers
+        is asked of it."""
+        self._requester, self._asks = requester, asks
         if self._is_open:
             self._change()
         elif self._begins_open:
             self._open(self._cell.listeners())
 
-    async def step(self, asker: Requester, offers: Sequence[Offer], *, asks: bool) -> None:
+    async def step(self, requester: Requester, offers: Sequence[Offer], *, asks: bool) -> None:
         """The same for a step of a session, which may be offered more than those before. Where the network was not
         needed so far, it opens for that."""
         import asyncio  # it loads while the supervisor starts, so not before
 
         self._offer(offers)
-        self.attend(asker, asks=asks)
+        self.attend(requester, asks=asks)
         if self._is_open or not (offers or (asks and self._hosts is not None)):
             return
         sockets = self._cell.listen(NETWORK_SOCKETS)
@@ -187,15 +187,15 @@ class CellNetwork:
     def _offer(self, offers: Sequence[Offer]) -> None:
         if tuple(offers) != self._offers:
             self._offers = tuple(offers)
-            self._services = tuple(offer.begin(lambda: self._asker) for offer in offers)
+            self._services = tuple(offer.begin(lambda: self._requester) for offer in offers)
 
     def _change(self) -> None:
         from casemate.egress.terms import EgressTerms
         from casemate.policy.hosts import HostRules
 
         hosts = self._hosts or HostRules()
-        asks = self._asker is not None and self._asks and self._hosts is not None
-        approvals = BrokerApprovals(self._asker, hosts) if self._asker is not None and asks else None
+        asks = self._requester is not None and self._asks and self._hosts is not None
+        approvals = BrokerApprovals(self._requester, hosts) if self._requester is not None and asks else None
         with self._lock:
             self._terms = EgressTerms(
                 hosts,
@@ -253,7 +253,7 @@ class CellNetwork:
 class BrokerApprovals(NamedTuple):
     """The egress proxy's questions, as the approval broker takes them."""
 
-    asker: Requester
+    requester: Requester
     hosts: HostRules
 
     def decide(self, host: str, port: int, how_often: int) -> Future[bool | str]:
@@ -270,7 +270,7 @@ class BrokerApprovals(NamedTuple):
             verdict = deciding.result()
             answer.set_result(verdict.allow or verdict.reason or False)
 
-        self.asker.decide(question).add_done_callback(pass_on)
+        self.requester.decide(question).add_done_callback(pass_on)
         return answer
 
 

@@ -11,20 +11,20 @@ from casemate.languages import catalogue
 from casemate.model.overview import RuntimeInfo, Stats, Totals
 
 if TYPE_CHECKING:
-    from casemate.execution.house import House
+    from casemate.execution.context import ExecutionContext
     from casemate.execution.tally import Tally
     from casemate.languages.installed import LanguageInstallation
     from casemate.model.isolation import Proof
     from casemate.walls.wall import Wall
 
 
-async def runtimes(house: House) -> list[RuntimeInfo]:
+async def runtimes(context: ExecutionContext) -> list[RuntimeInfo]:
     """Every language that casemate knows, with what is there for it. Raises nothing for what is missing."""
     installed = await asyncio.to_thread(
-        lambda: [runtime.find_installation(house.environment) for runtime in catalogue.runtimes()]
+        lambda: [runtime.find_installation(context.environment) for runtime in catalogue.runtimes()]
     )
     try:
-        report = await house.wall.prove()
+        report = await context.wall.prove()
     except WallUnavailable as error:
         return [_runtime_info(one, problem=one.missing or error.message, remedy=one.remedy or error.remediation)
                 for one in installed]  # fmt: skip

@@ -14,44 +14,44 @@ from casemate.execution.plan import plan as make_plan
 from casemate.execution.record import record_execution
 from casemate.execution.redact import prepare, redaction_of
 from casemate.execution.requester import open_requester
-from casemate.execution.run import Doors, run
+from casemate.execution.run import RunNetwork, run
 from casemate.model.plan import Plan, ReadyStart
 
 if TYPE_CHECKING:
+    from casemate.execution.context import ExecutionContext
     from casemate.execution.emitter import Emitter
-    from casemate.execution.house import House
     from casemate.model.execution import Execution
     from casemate.model.isolation import IsolationReport
     from casemate.model.plan import Request
     from casemate.walls.wall import CellEnding, SessionCell
 
 
-async def execute(request: Request, house: House, emitter: Emitter | None = None) -> Execution:
+async def execute(request: Request, context: ExecutionContext, emitter: Emitter | None = None) -> Execution:
     """Run ``request`` and give its outcome; events go to ``emitter`` as they happen, ``Done`` last.
 
     Raises ``CasemateError`` for what is not the program's doing; the program's failure is a value.
     """
-    report = await house.wall.prove()
-    await house.ready()
-    admitted = house.admit(request, stream=emitter is not None)
-    intercepted = house.sandbox_network.interception_for(admitted)
-    plan = make_plan(admitted, house, intercepted, hidden=await guarding.hidden_in(house))
+    report = await context.wall.prove()
+    await context.ready()
+    admitted = context.admit(request, stream=emitter is not None)
+    intercepted = context.sandbox_network.interception_for(admitted)
+    plan = make_plan(admitted, context, intercepted, hidden=await guarding.hidden_in(context))
     redaction = await prepare(redaction_of(request.secrets))
-    async with record_execution(house, request, plan, redaction) as record:
+    async with record_execution(context, request, plan, redaction) as record:
         before = await _output_before(plan)
-        async with open_requester(house, request, emitter, redaction) as asker:
-            note = make_recorder(house.log, request, redaction)
+        async with open_requester(context, request, emitter, redaction) as requester:
+            note = make_recorder(context.log, request, redaction)
             network_of = partial(
-                house.sandbox_network.cell_network, admitted, intercepted, note=note, offers=house.offers()
+                context.sandbox_network.cell_network, admitted, intercepted, note=note, offers=context.offers()
             )
-            doors = Doors(asker, network_of, asks=house.may_ask(stream=emitter is not None))
+            run_network = RunNetwork(requester, network_of, asks=context.may_ask(stream=emitter is not None))
             with loading_the_rest():
-                finished = await run(plan, house.wall.start, emitter, before, doors, redaction)
+                finished = await run(plan, context.wall.start, emitter, before, run_network, redaction)
         from casemate.execution.collect import collect
         from casemate.execution.seal import seal
 
-        collected = await collect(finished, house)
-        execution = record.note_sealed(seal(collected, request, report_for(plan, house, report, finished.ending)))
+        collected = await collect(finished, context)
+        execution = record.note_sealed(seal(collected, request, report_for(plan, context, report, finished.ending)))
     if emitter:
         from casemate.model.events import Done
 
@@ -79,9 +79,11 @@ _SIBLINGS = (
 )
 
 
-def report_for(plan: Plan, house: House, report: IsolationReport, ending: CellEnding | SessionCell) -> IsolationReport:
+def report_for(
+    plan: Plan, context: ExecutionContext, report: IsolationReport, ending: CellEnding | SessionCell
+) -> IsolationReport:
     """The wall's report with what this plan, this sandbox and this cell add to it."""
-    notes = (*report.notes, *house.approvals().notes)
+    notes = (*report.notes, *context.approvals().notes)
     if plan.workspace.kind == "direct":
         notes = (*notes, _DIRECT)
     if plan.workspace.hidden:
@@ -91,9 +93,9 @@ def report_for(plan: Plan, house: House, report: IsolationReport, ending: CellEn
     return replace(report, notes=notes, start=ending.start, start_reason=ending.start_reason)
 
 
-def explain(request: Request, house: House, hidden: tuple[str, ...] | None = None) -> Plan:
+def explain(request: Request, context: ExecutionContext, hidden: tuple[str, ...] | None = None) -> Plan:
     """The plan of ``request``, without running anything. ``hidden``: of a caller's folder, which is looked at now
     unless that was done."""
-    admitted = house.admit(request, stream=False)
-    seen = guarding.look(house) if hidden is None else hidden
-    return make_plan(admitted, house, house.sandbox_network.interception_for(admitted), hidden=seen)
+    admitted = context.admit(request, stream=False)
+    seen = guarding.look(context) if hidden is None else hidden
+    return make_plan(admitted, context, context.sandbox_network.interception_for(admitted), hidden=seen)

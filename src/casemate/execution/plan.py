@@ -27,7 +27,7 @@ from casemate.model.plan import (
 
 if TYPE_CHECKING:
     from casemate.execution.admit import AdmittedRequest
-    from casemate.execution.house import House
+    from casemate.execution.context import ExecutionContext
     from casemate.execution.interception import CellInterception
     from casemate.model.limits import Limits
 
@@ -50,32 +50,32 @@ _BASE_ENV = {
 
 def plan(
     admitted: AdmittedRequest,
-    house: House,
+    context: ExecutionContext,
     intercepted: CellInterception | None,
     *,
     session: bool = False,
     hidden: tuple[str, ...] = (),
 ) -> Plan:
     """Decide everything about the cell. For a ``session`` the request's code is its interpreter. ``intercepted``: what
-    ``SandboxNetwork.intercepted`` said, of which the cell's door is told, too. ``hidden``: of a caller's folder, as
+    ``SandboxNetwork.intercepted`` said, of which the cell's network is told, too. ``hidden``: of a caller's folder, as
     :func:`casemate.execution.guarding.hidden_in` finds it.
 
     Raises ``RuntimeMissing`` and ``InvalidArgument``; starts nothing."""
     request = admitted.request
-    runtime = house.runtime_for(request.language)
+    runtime = context.runtime_for(request.language)
     launch = runtime.launch(
-        house.environment, request.program_name, request.arguments, memory=admitted.limits.memory, session=session
+        context.environment, request.program_name, request.arguments, memory=admitted.limits.memory, session=session
     )
-    trust, entries = trust_for(intercepted, house)
+    trust, entries = trust_for(intercepted, context)
     env = merged_env(base_env(admitted.limits, trust), launch, request.env)
-    layer = _layer(house)
+    layer = _layer(context)
     if session:
         env |= _for_packages(request.language, env, request.env)
     secrets = request.secrets.for_program()
     held = secrets.reveal()
     return Plan(
         id=request.id,
-        wall=house.wall.name,
+        wall=context.wall.name,
         language=request.language,
         entries=(*entries, *launch.entries, *layer),
         argv=launch.argv,
@@ -84,7 +84,7 @@ def plan(
         cwd=WORKSPACE,
         program_name=request.program_name,
         code=request.code,
-        workspace=_workspace(house, hidden),
+        workspace=_workspace(context, hidden),
         files=request.files,
         stdin=request.stdin,
         limits=admitted.limits,
@@ -92,7 +92,7 @@ def plan(
         control=runtime.reports or session,
         network=network_of(admitted),
         allowed_domains=listed_hosts(admitted),
-        listeners=NETWORK_SOCKETS if admitted.opens or house.offers() else (),
+        listeners=NETWORK_SOCKETS if admitted.opens or context.offers() else (),
         session=session,
         reserve=runtime.reserve,
         waiting=runtime.ready_start(
@@ -104,11 +104,11 @@ def plan(
                 files=request.files,
                 env={**env, **held},
                 given_env={**request.env, **held},
-                base_env=merged_env(base_env(house.limits, trust), launch, {}),
+                base_env=merged_env(base_env(context.limits, trust), launch, {}),
                 limits=admitted.limits,
-                most=house.limits,
-                folder=house.workspace,
-                preload=house.preload,
+                most=context.limits,
+                folder=context.workspace,
+                preload=context.preload,
                 session=session,
             )
         ),
@@ -116,20 +116,23 @@ def plan(
 
 
 def network_of(admitted: AdmittedRequest) -> Network:
-    """What the cell's door lets through, in a word."""
+    """What the egress proxy lets through, in a word."""
     if admitted.through is None or not admitted.opens:
         return "none"
     return "public" if admitted.through.everything else "listed"
 
 
 def listed_hosts(admitted: AdmittedRequest) -> tuple[str, ...]:
-    """The hosts that the cell's door lets through without asking."""
+    """The hosts that the egress proxy lets through without asking."""
     return tuple(map(str, admitted.through.allowed)) if admitted.through else ()
 
 
-def trust_for(intercepted: CellInterception | None, house: House) -> tuple[Mapping[str, str], tuple[Entry, ...]]:
-    """Variables and entries by which a cell trusts the door where that ends TLS; else none, and the system's."""
-    entries = house.wall.system_entries()
+def trust_for(
+    intercepted: CellInterception | None, context: ExecutionContext
+) -> tuple[Mapping[str, str], tuple[Entry, ...]]:
+    """Variables and entries by which a cell trusts the egress proxy where that ends TLS; else none, and the
+    system's."""
+    entries = context.wall.system_entries()
     return ({}, entries) if intercepted is None else (intercepted.env(), intercepted.entries(entries))
 
 
@@ -139,9 +142,9 @@ def base_env(limits: Limits, trust: Mapping[str, str] = MappingProxyType({})) ->
     return {**_BASE_ENV, **trust, **dict.fromkeys(THREAD_COUNTS, threads)}
 
 
-def _layer(house: House) -> tuple[Entry, ...]:
+def _layer(context: ExecutionContext) -> tuple[Entry, ...]:
     """What was installed for all cells, where it is seen."""
-    return tuple(Bind(str(folder), place) for folder, place in house.layer())
+    return tuple(Bind(str(folder), place) for folder, place in context.layer())
 
 
 def _for_packages(language: str, env: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
@@ -157,7 +160,7 @@ def _for_packages(language: str, env: Mapping[str, str], given: Mapping[str, str
     return changed
 
 
-def _workspace(house: House, hidden: tuple[str, ...]) -> Workspace:
-    if house.workspace is None:
+def _workspace(context: ExecutionContext, hidden: tuple[str, ...]) -> Workspace:
+    if context.workspace is None:
         return Workspace("private")
-    return Workspace(house.workspace_mode, str(house.workspace), hidden=hidden)
+    return Workspace(context.workspace_mode, str(context.workspace), hidden=hidden)

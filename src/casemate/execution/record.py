@@ -16,7 +16,8 @@ from casemate.execution.finishing import to_thread_to_end
 from casemate.model.operation import caller
 
 if TYPE_CHECKING:
-    from casemate.execution.house import House, Log
+    from casemate.audit.log import AuditLog
+    from casemate.execution.context import ExecutionContext
     from casemate.execution.seal import Sealed
     from casemate.model.execution import Execution
     from casemate.model.plan import Plan, Request
@@ -42,11 +43,11 @@ class Record:
 
 @asynccontextmanager
 async def record_execution(
-    house: House, request: Request, plan: Plan, redaction: Redaction | None = None
+    context: ExecutionContext, request: Request, plan: Plan, redaction: Redaction | None = None
 ) -> AsyncIterator[Record]:
-    """Write the intent, then exactly one outcome, and tell ``house`` of it. Raises ``RecordUnavailable``: then nothing
-    has run."""
-    log, record = house.log, Record()
+    """Write the intent, then exactly one outcome, and tell ``context`` of it. Raises ``RecordUnavailable``
+    before anything has run."""
+    log, record = context.log, Record()
     intent = _intent(request, plan)
     try:
         await _write(
@@ -68,11 +69,11 @@ async def record_execution(
         outcome = record.outcome or {"status": "error", "kind": "fault"}
         await _write(log, "outcome", request.id, request.namespace, outcome)
     if record.execution is not None:
-        house.finished(record.execution)
+        context.finished(record.execution)
 
 
 async def _write(
-    log: Log, kind: Literal["intent", "outcome"], execution_id: str, namespace: str, detail: dict[str, Any]
+    log: AuditLog, kind: Literal["intent", "outcome"], execution_id: str, namespace: str, detail: dict[str, Any]
 ) -> None:
     """Write a row here, which takes no longer than handing it to a thread; in a thread where it has to wait."""
     if not log.append(kind, execution_id, namespace, detail, wait=False):

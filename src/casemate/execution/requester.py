@@ -10,21 +10,21 @@ from casemate.approvals.channels import StreamChannel
 from casemate.approvals.requester import Origin, Requester
 
 if TYPE_CHECKING:
+    from casemate.execution.context import ExecutionContext
     from casemate.execution.emitter import Emitter
-    from casemate.execution.house import House
     from casemate.model.plan import Request
     from casemate.redaction.redaction import Redaction
 
 
 @asynccontextmanager
 async def open_requester(
-    house: House, request: Request, emitter: Emitter | None, redaction: Redaction | None = None
+    context: ExecutionContext, request: Request, emitter: Emitter | None, redaction: Redaction | None = None
 ) -> AsyncIterator[Requester]:
     """The requester of ``request``. When this is left, nothing of it crosses any more."""
-    approvals = house.approvals()
+    approvals = context.approvals()
     stream = StreamChannel(emitter.emit, lambda: emitter.is_followed) if emitter else None
     origin = Origin(request.namespace, request.session, request.id)
-    requester = approvals.requester(origin, stream, redaction, asks=house.asks)
+    requester = approvals.requester(origin, stream, redaction, asks=context.asks)
     if emitter and stream:
         emitter.on_unfollowed = lambda: approvals.drop_channel(stream)
         emitter.has_begun = True

@@ -37,10 +37,10 @@ class Finished(NamedTuple):
     crossings: tuple[Crossing, ...]
 
 
-class Doors(NamedTuple):
+class RunNetwork(NamedTuple):
     """Of one run: what they ask, and the one to the network of its cell. ``asks``: about hosts, too."""
 
-    asker: Requester
+    requester: Requester
     network_of: Callable[[Cell], CellNetwork]
     asks: bool
 
@@ -50,7 +50,7 @@ async def run(
     start: Callable[[Plan, Sink], Cell],
     emitter: Emitter | None,
     before: dict[str, str],
-    doors: Doors,
+    run_network: RunNetwork,
     redaction: Redaction | None = None,
 ) -> Finished:
     """Run the cell that ``start`` makes to its end. When the caller is cancelled the cell is ended first."""
@@ -59,12 +59,12 @@ async def run(
         cell = start(plan, capture)
         watch.begin(cell.kill)
         capture.kill = cell.kill
-        doors.asker.attach(cell)
+        run_network.requester.attach(cell)
         if emitter:
             emitter.on_room = cell.read_on
-            emitter.end_cell = partial(_cancel, cell, doors.asker)
-        cell_network = doors.network_of(cell)
-        cell_network.attend(doors.asker, asks=doors.asks)
+            emitter.end_cell = partial(_cancel, cell, run_network.requester)
+        cell_network = run_network.network_of(cell)
+        cell_network.attend(run_network.requester, asks=run_network.asks)
         try:
             ending = await cell.wait()
         except asyncio.CancelledError:
@@ -76,9 +76,9 @@ async def run(
     return Finished(plan, ending, capture, before, cell_network.crossings())
 
 
-def _cancel(cell: Cell, asker: Requester) -> None:
+def _cancel(cell: Cell, requester: Requester) -> None:
     """Somebody wants it to end: what it was until then is its outcome, and nothing of it crosses any more."""
-    asker.close("the run was cancelled")
+    requester.close("the run was cancelled")
     cell.kill("cancelled")
 
 

@@ -55,7 +55,7 @@ def execution_of(
     artifacts: tuple[Artifact, ...],
     skipped: tuple[SkippedFile, ...],
 ) -> Execution:
-    """What was heard, measured and collected as one value."""
+    """What was read, measured and collected as one value."""
     transcript = capture.transcript
     text = transcript.merge([result.text or "" for result in capture.results])
     skipped = (*skipped, *capture.list_lost())

@@ -27,7 +27,7 @@ from casemate.model.overview import Fix, Issue, Severity, Validation
 from casemate.model.plan import GUEST, Bind
 
 if TYPE_CHECKING:
-    from casemate.execution.house import House
+    from casemate.execution.context import ExecutionContext
     from casemate.languages.runtime import Runtime
     from casemate.model.execution import Execution
 
@@ -66,14 +66,14 @@ class Found:
 
 
 async def validate(
-    code: str | bytes, language: str, house: House, namespace: str, *, fix: bool, session: bool
+    code: str | bytes, language: str, context: ExecutionContext, namespace: str, *, fix: bool, session: bool
 ) -> Validation:
     """See :meth:`casemate.Sandbox.validate`. Raises ``InvalidArgument``, and what keeps a cell from being made."""
     runtime = runtime_for(language)
     text, why = _text_of(code)
     if why:
         return Validation(runtime.language, False, "reject", (Issue(0, 0, why, "error", "not-a-program"),))
-    look = _Look(runtime, house, namespace, session)
+    look = _Look(runtime, context, namespace, session)
     first = await look.at(text, fix=fix)
     hints = await asyncio.to_thread(hints_of, text, runtime.language)
     if first.is_valid:
@@ -136,7 +136,7 @@ class _Look:
     """Looks at programs of one language, each in a cell that has nothing of the caller's and no network."""
 
     runtime: Runtime
-    house: House
+    context: ExecutionContext
     namespace: str
     session: bool
 
@@ -151,7 +151,7 @@ class _Look:
             metadata={"validate": language, "sha256": hashlib.sha256(text.encode()).hexdigest()},
         )  # fmt: skip
         alone = replace(
-            self.house, workspace=None, workspace_mode="overlay", output_dir=None, hosts=None, offers=tuple,
+            self.context, workspace=None, workspace_mode="overlay", output_dir=None, hosts=None, offers=tuple,
             layer=lambda: shown, asks=False, keeps=False, finished=lambda _: None,
         )  # fmt: skip
         execution = await pipeline.execute(request, alone)
@@ -165,7 +165,7 @@ class _Look:
         program = ruff_path()
         if program is None:
             return "", (), "ruff is not installed, so only the syntax was looked at: pip install 'casemate[check]'"
-        entries = self.runtime.launch(self.house.environment, self.runtime.default_name, ()).entries
+        entries = self.runtime.launch(self.context.environment, self.runtime.default_name, ()).entries
         places = [entry.target for entry in entries if isinstance(entry, Bind) and entry.source == entry.target]
         if any(program.is_relative_to(place) for place in places) and not program.is_symlink():
             return str(program), (), ""

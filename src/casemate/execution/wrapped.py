@@ -11,7 +11,7 @@ from functools import partial
 
 from casemate.execution.admit import AdmittedRequest
 from casemate.execution.collect import Collected, collect
-from casemate.execution.house import House
+from casemate.execution.context import ExecutionContext
 from casemate.execution.interception import CellInterception
 from casemate.execution.network import make_recorder
 from casemate.execution.pipeline import report_for
@@ -19,7 +19,7 @@ from casemate.execution.plan import base_env, listed_hosts, network_of, trust_fo
 from casemate.execution.record import record_execution
 from casemate.execution.redact import redaction_of
 from casemate.execution.requester import open_requester
-from casemate.execution.run import Doors, Finished, run
+from casemate.execution.run import Finished, RunNetwork, run
 from casemate.execution.seal import seal
 from casemate.model.execution import Execution
 from casemate.model.plan import NETWORK_SOCKETS, WORKSPACE, Entry, Plan, Request, Shown, Workspace
@@ -45,10 +45,12 @@ class Wrapped:
     heap: bool
 
 
-def plan_of(wrapped: Wrapped, admitted: AdmittedRequest, house: House, intercepted: CellInterception | None) -> Plan:
-    """Decide everything about the cell. ``intercepted``: what its door is told, too."""
+def plan_of(
+    wrapped: Wrapped, admitted: AdmittedRequest, context: ExecutionContext, intercepted: CellInterception | None
+) -> Plan:
+    """Decide everything about the cell. ``intercepted``: what its network is told, too."""
     request, limits = wrapped.request, admitted.limits
-    trust, entries = trust_for(intercepted, house)
+    trust, entries = trust_for(intercepted, context)
     env = base_env(limits, trust)
     del env["CASEMATE_OUTPUT"]  # files of a command are its own affair
     env["PATH"] = ":".join(dict.fromkeys(wrapped.folders))
@@ -58,7 +60,7 @@ def plan_of(wrapped: Wrapped, admitted: AdmittedRequest, house: House, intercept
         env["NODE_OPTIONS"] = f"--max-old-space-size={max(16, (limits.memory * 3 // 4) >> 20)}"
     return Plan(
         id=request.id,
-        wall=house.wall.name,
+        wall=context.wall.name,
         language=LANGUAGE,
         entries=(*entries, *wrapped.entries),
         argv=(request.program_name, *request.arguments),
@@ -82,12 +84,12 @@ def plan_of(wrapped: Wrapped, admitted: AdmittedRequest, house: House, intercept
     )
 
 
-def admit_wrapped(wrapped: Wrapped, house: House, longest: float | None) -> AdmittedRequest:
+def admit_wrapped(wrapped: Wrapped, context: ExecutionContext, longest: float | None) -> AdmittedRequest:
     """Whether it may run, and within which bounds. ``longest``: seconds that an operator allows; None is no bound.
 
     Raises ``InvalidArgument``.
     """
-    made = house.admit(wrapped.request, stream=False)
+    made = context.admit(wrapped.request, stream=False)
     given = [seconds for seconds in (wrapped.request.timeout, longest) if seconds is not None]
     return made._replace(deadline=min(given, default=math.inf))
 
@@ -95,7 +97,7 @@ def admit_wrapped(wrapped: Wrapped, house: House, longest: float | None) -> Admi
 async def execute(
     wrapped: Wrapped,
     within: AdmittedRequest,
-    house: House,
+    context: ExecutionContext,
     standard: Standard,
     started: Callable[[Cell], None],
 ) -> Execution:
@@ -104,30 +106,30 @@ async def execute(
 
     Its failure and a limit are values; raises ``CasemateError`` for the rest. Cancelling ends the cell.
     """
-    report = await house.wall.prove()
-    intercepted = house.sandbox_network.interception_for(within)
-    plan = plan_of(wrapped, within, house, intercepted)
+    report = await context.wall.prove()
+    intercepted = context.sandbox_network.interception_for(within)
+    plan = plan_of(wrapped, within, context, intercepted)
     request = wrapped.request
     redaction = redaction_of(request.secrets)
 
     def start(plan: Plan, sink: Sink) -> Cell:  # noqa: ARG001 - as of `Wall.start`
-        cell = house.wall.start_piped(plan, standard)
+        cell = context.wall.start_piped(plan, standard)
         started(cell)
         return cell
 
-    async with record_execution(house, request, plan, redaction) as record:
-        async with open_requester(house, request, None, redaction) as asker:
-            note = make_recorder(house.log, request, redaction)
-            network_of = partial(house.sandbox_network.cell_network, within, intercepted, note=note, offers=())
-            finished = await run(plan, start, None, {}, Doors(asker, network_of, asks=False), redaction)
-        collected = await _collect(finished, house)
-        return record.note_sealed(seal(collected, request, report_for(plan, house, report, finished.ending)))
+    async with record_execution(context, request, plan, redaction) as record:
+        async with open_requester(context, request, None, redaction) as requester:
+            note = make_recorder(context.log, request, redaction)
+            network_of = partial(context.sandbox_network.cell_network, within, intercepted, note=note, offers=())
+            finished = await run(plan, start, None, {}, RunNetwork(requester, network_of, asks=False), redaction)
+        collected = await _collect(finished, context)
+        return record.note_sealed(seal(collected, request, report_for(plan, context, report, finished.ending)))
 
 
-async def _collect(finished: Finished, house: House) -> Collected:
+async def _collect(finished: Finished, context: ExecutionContext) -> Collected:
     """What it changed is applied to a folder that it saw through an overlay; there are no artifacts."""
     if finished.plan.workspace.kind == "overlay":
-        return (await collect(finished, house))._replace(artifacts=())
+        return (await collect(finished, context))._replace(artifacts=())
     os.close(finished.ending.tree_fd)
     return Collected(finished, (), (), complete=True)
 

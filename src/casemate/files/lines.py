@@ -19,7 +19,7 @@ Made = TypeVar("Made")
 
 
 class LineClient(Protocol):
-    """A connection from a cell, as its door gives it. ``ahead`` was received and is not yet used."""
+    """A connection from a cell, as the egress proxy gives it. ``ahead`` was received and is not yet used."""
 
     ahead: bytearray
 
@@ -72,13 +72,13 @@ class LineBudget:
 class LineShare:
     """Of one connection in a :class:`LineBudget`."""
 
-    def __init__(self, room: LineBudget) -> None:
-        self._room = room
+    def __init__(self, budget: LineBudget) -> None:
+        self._budget = budget
         self._held = 0
 
     def hold(self, count: int) -> None:
         """Its line has ``count`` bytes now. Raises :class:`Crowded`."""
-        self._room.take(count - self._held)
+        self._budget.take(count - self._held)
         self._held = count
 
 

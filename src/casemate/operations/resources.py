@@ -92,9 +92,9 @@ class EgressOperations(Group):
     ) -> EgressAnswer:
         """Ask whether programs may connect to a host, wait until somebody decides, and say what was decided.
 
-        ``domain``: the host's name. ``port``: of the connection. ``reason``: shown to whoever decides, as the asker's
-        own words. ``session``: the handle or name of the session that alone is to reach it; nothing for all runs and
-        sessions.
+        ``domain``: the host's name. ``port``: of the connection. ``reason``: shown to whoever decides, as the
+        requester's own words. ``session``: the handle or name of the session that alone is to reach it; nothing for all
+        runs and sessions.
         """
         of = None if session is None else self._sessions.find(session, principal).session
         with called_by(principal.name):
@@ -292,8 +292,8 @@ class VaultOperations(Group):
         """Keep a secret, in place of one of that name.
 
         ``name``: of the variable that programs get. ``value``: the secret, which nothing gives back. ``hosts``: where
-        the door puts it into requests: then programs get a placeholder instead. ``header``: the field of such requests.
-        ``format``: the whole of that field, with {} for the secret.
+        the egress proxy puts it into requests: then programs get a placeholder instead. ``header``: the field of such
+        requests. ``format``: the whole of that field, with {} for the secret.
         """
         inject = None if hosts is None else Inject(tuple(hosts), header, format)
         await self._shared.sandbox.vault.set(name, value, inject=inject)

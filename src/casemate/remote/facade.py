@@ -15,8 +15,8 @@ from casemate.remote.blocking import BlockingHttp
 from casemate.remote.client import RemoteOperations, connect
 from casemate.remote.following import Run, Ways, run_to_end, stream_to_end
 from casemate.remote.given import limits_of, plain, upload_files, uploaded_blocking
+from casemate.remote.parts import Approvals, Artifacts, Audit, Egress, Packages, Sessions, Tools, Vault
 from casemate.remote.revived import revive, type_named
-from casemate.remote.rooms import Approvals, Artifacts, Audit, Egress, Packages, Sessions, Tools, Vault
 from casemate.remote.session import Session
 
 if TYPE_CHECKING:

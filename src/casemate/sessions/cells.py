@@ -26,7 +26,7 @@ from casemate.workspace.upper import covers, marks_here
 
 if TYPE_CHECKING:
     from casemate.execution.admit import AdmittedRequest
-    from casemate.execution.house import House
+    from casemate.execution.context import ExecutionContext
     from casemate.execution.interception import CellInterception
     from casemate.model.isolation import IsolationReport
     from casemate.model.plan import Plan
@@ -49,10 +49,12 @@ class SessionCells:
     """Starts an interpreter when one is needed, and goes on with its files when it has ended. ``names``: what the user
     has bound in it."""
 
-    def __init__(self, admitted: AdmittedRequest, house: House, redaction: Redaction | None = None) -> None:
+    def __init__(
+        self, admitted: AdmittedRequest, context: ExecutionContext, redaction: Redaction | None = None
+    ) -> None:
         self.names = BoundNames()
         self._admitted = admitted
-        self._house = house
+        self._context = context
         self._redaction = redaction
         self._starting = asyncio.Lock()
         self._current: InterpreterCell | None = None
@@ -96,14 +98,14 @@ class SessionCells:
 
     async def _find_hidden(self) -> tuple[str, ...]:
         """What of the caller's folder is to be hidden now. What the session has put there itself is its own."""
-        return tuple(path for path in await hidden_in(self._house) if not self._is_own(path))
+        return tuple(path for path in await hidden_in(self._context) if not self._is_own(path))
 
     def _is_own(self, path: str) -> bool:
         return self._upper >= 0 and covers(self._upper, path, marks_here())
 
     def hides(self, name: str) -> bool:
         """Whether what lies at ``name`` in the workspace is hidden from the session's programs, or is to be."""
-        guard, folder = self._house.guard, self._house.workspace
+        guard, folder = self._context.guard, self._context.workspace
         if guard is None or folder is None:
             return False
         known = self._current.plan.workspace.hidden if self._current is not None else ()
@@ -128,13 +130,13 @@ class SessionCells:
             return self._current if self._current.is_alive else None
 
     async def _start(self) -> InterpreterCell:
-        report = await self._house.wall.prove()
-        await self._house.ready()
-        intercepted = self._house.sandbox_network.interception_for(self._admitted)
+        report = await self._context.wall.prove()
+        await self._context.ready()
+        intercepted = self._context.sandbox_network.interception_for(self._admitted)
         plan = self._make_plan(intercepted, await self._find_hidden())
         if self._collector is None:
             await prepare(self._redaction)
-            self._collector = await asyncio.to_thread(StepFileCollector, plan, self._house, self._redaction)
+            self._collector = await asyncio.to_thread(StepFileCollector, plan, self._context, self._redaction)
         if self._ended_cell is not None:
             plan = replace(plan, continues=self._ended_cell.id, files={})  # they lie there
         self._current, self._ended_cell = self._make_cell(plan, intercepted, report), None
@@ -144,14 +146,14 @@ class SessionCells:
         return self._current
 
     def _make_cell(self, plan: Plan, intercepted: CellInterception | None, report: IsolationReport) -> InterpreterCell:
-        interpreter = InterpreterCell(self._house.wall, plan, INTERPRETERS[plan.language], self._redaction)
-        network, offers = self._house.sandbox_network, self._house.offers()
+        interpreter = InterpreterCell(self._context.wall, plan, INTERPRETERS[plan.language], self._redaction)
+        network, offers = self._context.sandbox_network, self._context.offers()
         interpreter.cell_network = network.cell_network(
             self._admitted, intercepted, interpreter.cell, lambda _: None, offers
         )
         interpreter.cell_network.attend(None)
         interpreter.packages = dict(self._packages)
-        interpreter.report = report_for(plan, self._house, report, interpreter.cell)
+        interpreter.report = report_for(plan, self._context, report, interpreter.cell)
         return interpreter
 
     def _check_open(self) -> None:
@@ -159,7 +161,7 @@ class SessionCells:
             raise SandboxClosed("the session was closed")
 
     def _make_plan(self, intercepted: CellInterception | None, hidden: tuple[str, ...]) -> Plan:
-        plan = make_plan(self._admitted, self._house, intercepted, session=True, hidden=hidden)
+        plan = make_plan(self._admitted, self._context, intercepted, session=True, hidden=hidden)
         return replace(plan, deadline=_NO_DEADLINE, id=os.urandom(16).hex())
 
     def ending_of(self, interpreter: InterpreterCell) -> CellEnding:

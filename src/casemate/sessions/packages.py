@@ -45,7 +45,7 @@ from casemate.packages.store import PackageStore, default_folder
 
 if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
-    from casemate.execution.house import House
+    from casemate.execution.context import ExecutionContext
     from casemate.execution.install_node import NodeInstaller
     from casemate.execution.install_python import PythonInstaller
     from casemate.files.temporary import TemporaryFolder
@@ -91,16 +91,16 @@ class PackageService:
             await client.send(line_of(answer))
 
     async def _answer(self, line: bytes) -> dict[str, Any]:
-        asker = self.whose()
-        if asker is None or asker.loop is None:
+        requester = self.whose()
+        if requester is None or requester.loop is None:
             return _no("denied", "nothing runs in this session that could install packages")
         try:
-            work = self._work(line, asker)
+            work = self._work(line, requester)
         except InvalidArgument as error:
             return _no("invalid", str(error))
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, asker.loop))
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, requester.loop))
 
-    def _work(self, line: bytes, asker: Requester) -> Coroutine[Any, Any, dict[str, Any]]:
+    def _work(self, line: bytes, requester: Requester) -> Coroutine[Any, Any, dict[str, Any]]:
         """What is asked for. Raises ``InvalidArgument`` for what is not understood."""
         asked = read_object(line)
         names = asked.get("packages")
@@ -108,23 +108,23 @@ class PackageService:
             raise InvalidArgument("packages", "the request is not understood")
         language = "node" if asked.get("language") == "node" else "python"
         if asked.get("do") == "install":
-            return self._install(names, asker, language, upgrade=asked.get("upgrade") is True)
+            return self._install(names, requester, language, upgrade=asked.get("upgrade") is True)
         if asked.get("do") == "remove":
-            return self._remove(names, asker, language)
+            return self._remove(names, requester, language)
         raise InvalidArgument("packages", "the request is not understood")
 
-    async def _install(self, names: list[str], asker: Requester, language: str, *, upgrade: bool) -> dict[str, Any]:
+    async def _install(self, names: list[str], requester: Requester, language: str, *, upgrade: bool) -> dict[str, Any]:
         try:
-            installed = await self.packages.install_for(asker, names, upgrade=upgrade, language=language)
+            installed = await self.packages.install_for(requester, names, upgrade=upgrade, language=language)
         except CasemateError as error:
             return _no("invalid" if isinstance(error, InvalidArgument) else "unavailable", str(error))
         if not installed.ok:
             return _no(installed.status, installed.reason)
         return {"ok": True, "packages": [{"name": one.name, "version": one.version} for one in installed.packages]}
 
-    async def _remove(self, names: list[str], asker: Requester, language: str) -> dict[str, Any]:
+    async def _remove(self, names: list[str], requester: Requester, language: str) -> dict[str, Any]:
         with contextlib.suppress(CasemateError):
-            there = await self.packages.remove(names, language=language, session=asker.session)
+            there = await self.packages.remove(names, language=language, session=requester.session)
             return {"ok": True, "packages": [{"name": name, "version": version} for name, version in there]}
         return _no("invalid", "packages that were installed into a session can be removed from it, by their names")
 
@@ -143,7 +143,7 @@ class Packages:
 
     def __init__(
         self,
-        house: House,
+        context: ExecutionContext,
         namespace: str,
         sessions: Sessions,
         indexes: tuple[Index, ...],
@@ -152,7 +152,7 @@ class Packages:
     ) -> None:
         """``indexes``: those that the application has named; none, for the operator's own; ``env``: this process's
         variables; ``wanted``: what all cells are to have, from the first on."""
-        self._house = house
+        self._context = context
         self._namespace = namespace
         self._sessions = sessions
         self._given = indexes
@@ -201,7 +201,7 @@ class Packages:
             )
         wanted = _READ[language](packages)
         for_whom = await self._session(session, language)
-        seconds = check_timeout(timeout) or self._house.limits.wall
+        seconds = check_timeout(timeout) or self._context.limits.wall
         await self.prepare()
         return await self._request_install(
             wanted, for_whom, InstallTerms(sources or scripts, upgrade, seconds), language
@@ -211,30 +211,30 @@ class Packages:
         self, wanted: tuple[Requirement, ...], session: Session | None, terms: InstallTerms, language: str = "python"
     ) -> Installed:
         """What the application asks for."""
-        approvals = self._house.approvals()
+        approvals = self._context.approvals()
         if not approvals.may_ask("package", stream=False):
             return Installed("denied", reason="no rule allows packages, and there is nobody to ask")
-        asker = approvals.requester(
+        requester = approvals.requester(
             Origin(self._namespace, session.id if session else None, os.urandom(16).hex()), None
         )
         try:
-            return await self._install(wanted, session, asker, terms, language)
+            return await self._install(wanted, session, requester, terms, language)
         finally:
-            await asker.end()
+            await requester.end()
 
     async def install_for(
-        self, asker: Requester, packages: Sequence[str], *, upgrade: bool = False, language: str = "python"
+        self, requester: Requester, packages: Sequence[str], *, upgrade: bool = False, language: str = "python"
     ) -> Installed:
-        """What code of a step asks for: the same for its session, asked by ``asker``. Raises likewise."""
+        """What code of a step asks for: the same for its session, asked by ``requester``. Raises likewise."""
         language = _language(language)
         wanted = _READ[language](packages)
-        if asker.session is None:
+        if requester.session is None:
             return Installed("failed", reason="packages come into sessions, or into a sandbox ahead of its runs")
-        session = await self._session(asker.session, language)
-        if asker.stream is None and not self._house.approvals().may_ask("package", stream=False):
+        session = await self._session(requester.session, language)
+        if requester.stream is None and not self._context.approvals().may_ask("package", stream=False):
             return Installed("denied", reason="no rule allows packages, and there is nobody to ask")
         return await self._install(
-            wanted, session, asker, InstallTerms(False, upgrade, self._house.limits.wall), language
+            wanted, session, requester, InstallTerms(False, upgrade, self._context.limits.wall), language
         )
 
     async def remove(
@@ -284,14 +284,16 @@ class Packages:
 
         kept = Environments(default_folder(self._env) / "environments")
         texts = [one.text for one in self._wanted]
-        python = self._house.runtime_for("python").launch(self._house.environment, "main.py", ())
+        python = self._context.runtime_for("python").launch(self._context.environment, "main.py", ())
         executable = await asyncio.to_thread(os.path.realpath, python.argv[0])
         hashes = sorted(f"{wanted.name} {one}" for wanted in self._wanted for one in wanted.hashes)
         indexes = [one.url for one in (await self._python_indexes()).indexes]
         key = key_of([python.version, executable], sorted(texts), hashes, indexes)
         found = await asyncio.to_thread(kept.find, key)
         if found is None:
-            made = await self._request_install(self._wanted, None, InstallTerms(False, False, self._house.limits.wall))
+            made = await self._request_install(
+                self._wanted, None, InstallTerms(False, False, self._context.limits.wall)
+            )
             if not made.ok:
                 raise Unavailable(
                     f"environment: {made.reason}", remediation="Look at the index, the rules or who is asked."
@@ -301,11 +303,11 @@ class Packages:
             await asyncio.to_thread(kept.keep, key, made_set, texts, made.packages)
             return made.packages
         cached, packages = found
-        asker = self._house.approvals().requester(Origin(self._namespace, None, os.urandom(16).hex()), None)
+        requester = self._context.approvals().requester(Origin(self._namespace, None, os.urandom(16).hex()), None)
         try:
-            verdict = await permission(asker, texts, packages)
+            verdict = await permission(requester, texts, packages)
         finally:
-            await asker.end()
+            await requester.end()
         if not verdict.allow:
             raise Unavailable(f"environment: denied: {verdict.reason or 'it was asked for and not approved'}")
         await asyncio.to_thread(_begin_with, await self._package_set("python", ""), cached)
@@ -333,7 +335,7 @@ class Packages:
         self,
         wanted: tuple[Requirement, ...],
         session: Session | None,
-        asker: Requester,
+        requester: Requester,
         terms: InstallTerms,
         language: str,
     ) -> Installed:
@@ -342,9 +344,9 @@ class Packages:
         from casemate.packages.upstream import Upstream
 
         key = (language, session.id if session else "")
-        house = self._house
+        context = self._context
         if session is not None and session.language == "shell" and language == "python":
-            house = replace(house, environment=await asyncio.to_thread(_of_shell, house))
+            context = replace(context, environment=await asyncio.to_thread(_of_shell, context))
         async with self._turns.setdefault(key, asyncio.Lock()):
             package_set = await self._package_set(*key)
             installer, indexes = await self._installer(package_set)
@@ -353,7 +355,7 @@ class Packages:
             kind = partial(Gateway, hashes=hashes_of(wanted)) if language == "python" else Registry
             try:
                 order = Order(wanted, terms, installer, self._namespace)
-                installed = await install(order, house, kind(upstream, store, terms.sources), asker)
+                installed = await install(order, context, kind(upstream, store, terms.sources), requester)
             finally:
                 await upstream.close()
             if installed.ok and session is not None and package_set.current is not None:
@@ -369,7 +371,7 @@ class Packages:
 
         if isinstance(package_set, PackageSet):
             return PythonInstaller(package_set, _uv(self._env)), await self._python_indexes()
-        node = self._house.runtime_for("node")
+        node = self._context.runtime_for("node")
         program = await asyncio.to_thread(lambda: node.launch(None, node.default_name, ()).argv[0])
         npm = await asyncio.to_thread(npm_of, program)
         if self._registries is None:
@@ -442,12 +444,12 @@ def _take_away(package_set: PackageSet | NodePackageSet, names: set[str]) -> Non
         package_set.remove_packages(names)
 
 
-def _of_shell(house: House) -> str:
+def _of_shell(context: ExecutionContext) -> str:
     """The Python that programs of Shell find: as the environment's is, or packages for one would not suit the other.
     Raises ``Unavailable``."""
-    runtime = house.runtime_for("python")
+    runtime = context.runtime_for("python")
     found = shutil.which("python3", path=SYSTEM_PATH)
-    wanted = runtime.launch(house.environment, runtime.default_name, ()).version.split(".")[:2]
+    wanted = runtime.launch(context.environment, runtime.default_name, ()).version.split(".")[:2]
     if found is not None and runtime.launch(found, runtime.default_name, ()).version.split(".")[:2] == wanted:
         return found
     raise Unavailable(

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from casemate.errors import Fault, InvalidArgument, SandboxClosed
-from casemate.execution.house import House
+from casemate.execution.context import ExecutionContext
 from casemate.execution.network import make_recorder
 from casemate.execution.record import record_execution
 from casemate.execution.redact import redacted_crossings, redaction_of
@@ -58,7 +58,7 @@ class Session:
         files: The files of its workspace.
     """
 
-    def __init__(self, terms: SessionTerms, house: House, slot: Callable[[], asyncio.Semaphore]) -> None:
+    def __init__(self, terms: SessionTerms, context: ExecutionContext, slot: Callable[[], asyncio.Semaphore]) -> None:
         """``slot`` lets as many steps and runs go on at once as the sandbox allows."""
         self.id = terms.admitted.request.id
         self.name = terms.name
@@ -66,10 +66,10 @@ class Session:
         self._redaction = redaction_of(terms.admitted.request.secrets)
         self.tally = Tally()  # of its steps
         self._terms = terms
-        self._house = replace(house, finished=self.tally.before(house.finished))
+        self._context = replace(context, finished=self.tally.before(context.finished))
         self._slot = slot
         self._lock = asyncio.Lock()  # of the interpreter: steps and requests for values hold it one after the other
-        self._cells = SessionCells(terms.admitted, house, self._redaction)
+        self._cells = SessionCells(terms.admitted, context, self._redaction)
         self.files = SessionFiles(self._workspace, self._redaction, self._cells.hides, self._cells.note_upload)
         self._lifetime = Lifetime(terms.idle_timeout, terms.lifetime, self._expire)
         self._runs = StartedRuns()
@@ -140,7 +140,7 @@ class Session:
         request = self._make_request("start", code, options)
 
         def answer(request_id: str) -> Callable[[Decision], bool]:
-            return self._house.approvals().answer_function(request_id)
+            return self._context.approvals().answer_function(request_id)
 
         def interrupt(_emitter: Emitter | None) -> bool:
             return self._interrupt(request.id)
@@ -290,9 +290,9 @@ class Session:
         interpreter = await self._cells.get_alive()
         self._check_open()  # it may have been closed meanwhile
         plan = self._plan(interpreter, request, stream=emitter is not None)
-        interpreter.cell_network.note = make_recorder(self._house.log, request, self._redaction)
+        interpreter.cell_network.note = make_recorder(self._context.log, request, self._redaction)
         self._interrupted, self._running = False, request.id
-        async with record_execution(self._house, request, plan, self._redaction) as record:
+        async with record_execution(self._context, request, plan, self._redaction) as record:
             capture = interpreter.make_capture(plan.limits, emitter, self._redaction)
             step = RunningStep(interpreter.next_number(), capture, emitter)
             try:
@@ -309,7 +309,7 @@ class Session:
 
     def _plan(self, interpreter: InterpreterCell, request: Request, *, stream: bool) -> Plan:
         plan = interpreter.plan
-        network = "listed" if plan.network == "none" and self._house.may_ask(stream=stream) else plan.network
+        network = "listed" if plan.network == "none" and self._context.may_ask(stream=stream) else plan.network
         return replace(plan, code=request.code, deadline=self._terms.deadline(request), network=network)
 
     def _new_crossings(self, interpreter: InterpreterCell) -> tuple[Crossing, ...]:
@@ -321,15 +321,15 @@ class Session:
         self, interpreter: InterpreterCell, step: RunningStep, request: Request, deadline: float
     ) -> StepEnd:
         """Run a step, with what it asks for meanwhile. In Shell somebody may have to allow it first."""
-        async with open_requester(self._house, request, step.emitter, self._redaction) as requester:
+        async with open_requester(self._context, request, step.emitter, self._redaction) as requester:
             self._requester = requester
-            commands = Commands(requester, self._house.approvals().rules, interpreter)
+            commands = Commands(requester, self._context.approvals().rules, interpreter)
             denial = await commands.check(request.code) if self.language == "shell" else None
             if denial is not None:
                 is_closed = bool(self._close_reason)
                 return denied_end(deadline, denial, interrupted=self._interrupted, closed=is_closed)
             requester.attach(interpreter.cell)
-            await self._house.open_step(interpreter.cell_network, requester, stream=step.emitter is not None)
+            await self._context.open_step(interpreter.cell_network, requester, stream=step.emitter is not None)
             if self.language == "python":
                 commands.watch(step)
             return await self._run_to_end(interpreter, step, request, deadline)
@@ -440,13 +440,13 @@ class Session:
             self._note({"action": "closed", "reason": why})
         self._close_reason = self._close_reason or why
         self._stop_asking(why)
-        self._house.approvals().forget_session(self._terms.admitted.request.namespace, self.id)
+        self._context.approvals().forget_session(self._terms.admitted.request.namespace, self.id)
         if self._cells.current is not None:
             self._cells.current.cell.kill("closed")
 
     def _note(self, detail: Mapping[str, object]) -> None:
         detail = {name: value for name, value in detail.items() if value}
-        self._house.log.note_soon("session", self.id, self._terms.admitted.request.namespace, detail)
+        self._context.log.note_soon("session", self.id, self._terms.admitted.request.namespace, detail)
 
     def _check_open(self) -> None:
         if self._close_reason:

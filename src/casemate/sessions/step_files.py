@@ -21,7 +21,7 @@ from casemate.workspace.apply import WRITTEN_BACK, apply
 from casemate.workspace.upper import marks_here
 
 if TYPE_CHECKING:
-    from casemate.execution.house import House
+    from casemate.execution.context import ExecutionContext
     from casemate.redaction.redaction import Redaction
 
 _MOST_KNOWN = 100_000  # names; what is put there after so many counts as a step's
@@ -33,7 +33,7 @@ class StepFileCollector:
     """Collects what each step of a session leaves. ``known_files``: digests by name of files that no step made."""
 
     plan: Plan
-    house: House
+    context: ExecutionContext
     redaction: Redaction | None = None
     known_files: dict[str, str] = field(init=False)
     _collected: SeenFiles = field(default_factory=SeenFiles)
@@ -94,7 +94,7 @@ class StepFileCollector:
                 unlock=dead and kind != "direct",
                 seen=self._collected,
                 redaction=self.redaction,
-                hidden=hidden_from(self.plan, self.house) if kind == "direct" else lambda _: False,
+                hidden=hidden_from(self.plan, self.context) if kind == "direct" else lambda _: False,
             )
             skipped = (*files.skipped, *(self._apply(folder, dead) if kind == "overlay" else ()))
         return StepFiles(files.files, (*skipped, *self._export(files)))
@@ -116,9 +116,9 @@ class StepFileCollector:
             ).skipped
 
     def _export(self, files: CollectedFiles) -> tuple[SkippedFile, ...]:
-        if not self.house.output_dir or not files.files:
+        if not self.context.output_dir or not files.files:
             return ()
-        return export(files.files, self.house.output_dir, under=(OUTPUT_NAME,)).skipped
+        return export(files.files, self.context.output_dir, under=(OUTPUT_NAME,)).skipped
 
 
 class _Folder:

@@ -30,7 +30,7 @@ from casemate.model.execution import Execution
 from casemate.model.isolation import Diagnosis
 from casemate.model.options import takes_options
 from casemate.model.plan import Plan
-from casemate.sync.rooms import ApprovalRequest, Approvals, Blocking, ProgramPlan, Vault, Wait, each, plain
+from casemate.sync.parts import ApprovalRequest, Approvals, Blocking, ProgramPlan, Vault, Wait, each, plain
 
 if TYPE_CHECKING:
     from casemate.model.limits import Limits

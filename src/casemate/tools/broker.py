@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from casemate.errors import CasemateError, InvalidArgument
 from casemate.files.lines import Crowded, LineBudget, LineClient, LineShare, line_of, read_line, while_there
 from casemate.tools import shell
-from casemate.tools.calls import SMALL, Asker, CallRefused, Calls, CallTurns, Foreseen, Note, is_large, kind_of
+from casemate.tools.calls import SMALL, CallRefused, CallRequester, Calls, CallTurns, Foreseen, Note, is_large, kind_of
 from casemate.tools.connections.answers import CallProgress
 from casemate.tools.requests import (
     Describe,
@@ -121,7 +121,7 @@ class Broker:
     note: Note
     foreseen: Foreseen | None = None
 
-    def begin(self, whose: Callable[[], Asker | None]) -> ToolService:
+    def begin(self, whose: Callable[[], CallRequester | None]) -> ToolService:
         """The service of one cell. ``whose``: what runs there now."""
         return ToolService(self, whose)
 
@@ -139,11 +139,11 @@ class ToolService:
     """Of one cell. It answers one request after the other on each connection; when that is closed, its call ends."""
 
     broker: Broker
-    whose: Callable[[], Asker | None]
+    whose: Callable[[], CallRequester | None]
     name: str = NAME
     port: int = PORT
     turns: CallTurns = field(default_factory=CallTurns)
-    room: LineBudget = field(default_factory=lambda: LineBudget(_MOST_ASKED))
+    budget: LineBudget = field(default_factory=lambda: LineBudget(_MOST_ASKED))
     unsent: list[int] = field(default_factory=list)  # bytes of each answer that is not read to its end
 
     async def serve(self, client: LineClient) -> None:
@@ -151,7 +151,7 @@ class ToolService:
         await self.broker.tools.servers.beside(lambda: self._serve_within_bounds(client))
 
     async def _serve_within_bounds(self, client: LineClient) -> None:
-        with self.room.share() as share:
+        with self.budget.share() as share:
             try:
                 await self._serve(client, share)
             except Crowded as crowded:
@@ -191,30 +191,30 @@ class ToolService:
 
     async def _answer(self, line: bytes, client: LineClient) -> Said:
         request = await self.turns.take(len(line) > SMALL, read_request, line)
-        asker = self.whose()
+        requester = self.whose()
         try:
-            if asker is None:
+            if requester is None:
                 raise CallRefused("denied", "nothing runs in this cell now, so nothing is done for it")
-            made = await self._dispatch(request, asker, client)
+            made = await self._dispatch(request, requester, client)
         except CallRefused as refused:
             made = refused.answer
         except CasemateError as error:
             made = CallRefused(kind_of(error), error.message).answer
-        if asker is not None and not made["ok"]:
-            made = await self._redact(asker, made)
+        if requester is not None and not made["ok"]:
+            made = await self._redact(requester, made)
         if isinstance(request, ShellCall):
             return Said((await self.turns.take(is_large(made), shell.text_of, made)).encode(), is_text=True)
         return Said(await self.turns.take(is_large(made), line_of, made))
 
-    async def _redact(self, asker: Asker, value: Any) -> Any:
-        return await self.turns.take(is_large(value), asker.redact, value)
+    async def _redact(self, requester: CallRequester, value: Any) -> Any:
+        return await self.turns.take(is_large(value), requester.redact, value)
 
-    async def _dispatch(self, request: Request, asker: Asker, client: LineClient) -> dict[str, Any]:
+    async def _dispatch(self, request: Request, requester: CallRequester, client: LineClient) -> dict[str, Any]:
         broker, tools = self.broker, self.broker.tools
-        calls = Calls(tools, asker, broker.note, self.turns, broker.foreseen)
+        calls = Calls(tools, requester, broker.note, self.turns, broker.foreseen)
         match request:
             case ToolCall(progress=True):
-                async with send_progress(client, partial(self._redact, asker)) as hear:
+                async with send_progress(client, partial(self._redact, requester)) as hear:
                     return await calls.call(request, hear)
             case ToolCall():
                 return await calls.call(request)
@@ -223,9 +223,9 @@ class ToolService:
             case Register():
                 return await calls.register(request)
             case ListTools():
-                return await self._search("", request.detail, asker)
+                return await self._search("", request.detail, requester)
             case Search():
-                return await self._search(request.query, request.detail, asker)
+                return await self._search(request.query, request.detail, requester)
             case Describe():
                 return {"ok": True, "text": await tools.describe(request.server, request.tool, aside=self._run_aside)}
             case ShellCall():
@@ -235,9 +235,9 @@ class ToolService:
                     raise CallRefused("unknown", await tools.explain_missing(request.module))
                 return {"ok": True, "source": found[0], "package": found[1]}
 
-    async def _search(self, query: str, detail: Detail, asker: Asker) -> dict[str, Any]:
+    async def _search(self, query: str, detail: Detail, requester: CallRequester) -> dict[str, Any]:
         found = await self.broker.tools.search_all(query, detail, aside=self._run_aside)
-        missing = f"\n{asker.redact(found.missing)}" if found.missing else ""
+        missing = f"\n{requester.redact(found.missing)}" if found.missing else ""
         return {"ok": True, "text": found.text + missing, "tools": found.rows}
 
     async def _run_aside(self, step: Callable[..., Made], *given: Any) -> Made:
@@ -248,7 +248,7 @@ class ToolService:
         try:
             wanted = await shell.resolve_words(request.words, self.broker.tools, self._run_aside)
             if isinstance(wanted, Search):
-                return await self._search(wanted.query, wanted.detail, calls.asker)
+                return await self._search(wanted.query, wanted.detail, calls.requester)
         except BadWords as error:
             raise CallRefused("invalid", str(error)) from None
         if isinstance(wanted, str):

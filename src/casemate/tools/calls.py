@@ -39,7 +39,7 @@ Made = TypeVar("Made")
 Refusal = Literal["denied", "tool", "invalid", "unknown", "unavailable", "limit"]
 
 
-class Asker(Protocol):
+class CallRequester(Protocol):
     """The run or step that a request comes from."""
 
     @property
@@ -110,7 +110,7 @@ class Calls:
     somebody would be asked about, instead of anybody being asked: nothing comes of them."""
 
     tools: Tools
-    asker: Asker
+    requester: CallRequester
     note: Note
     turns: CallTurns
     foreseen: Foreseen | None = None
@@ -176,7 +176,7 @@ class Calls:
 
     async def _decide(self, question: Question, is_slow: bool = False) -> bool:
         """Whether it may be done now; False where it is only foreseen. Raises :class:`CallRefused`."""
-        deciding = await self.turns.take(is_slow, partial(self.asker.decide, inline=not is_slow), question)
+        deciding = await self.turns.take(is_slow, partial(self.requester.decide, inline=not is_slow), question)
         verdict = await result_of(deciding)
         if verdict.by == "nobody" and self.foreseen is not None:
             if question.kind != "tool":  # who allows a list of calls allows nothing else
@@ -202,7 +202,7 @@ class Calls:
             verdict = decided.result()
             told.set_result(Elicited("accept" if verdict.allow else "decline", verdict.content))
 
-        self.asker.decide(question).add_done_callback(answer)
+        self.requester.decide(question).add_done_callback(answer)
         return told
 
     async def _await_answer(self, server: str, tool: str, answering: Future[Any]) -> dict[str, Any]:
@@ -219,22 +219,22 @@ class Calls:
         finally:
             self._record(server, tool, outcome, time.monotonic() - began)
         told = _content_for_cell(answer)
-        made = await self.turns.take(is_large(told), self.asker.redact, told)
+        made = await self.turns.take(is_large(told), self.requester.redact, told)
         if is_error:
             raise CallRefused("tool", _text_of(made["content"]), made["content"])
         return {"ok": True, **made}
 
     def _record(self, server: str, tool: str, outcome: str, seconds: float) -> None:
-        asker = self.asker
+        requester = self.requester
         detail: dict[str, Any] = {"kind": "tool", "server": server, "tool": tool, "outcome": outcome}
-        detail |= {"session": asker.session} if asker.session else {}
+        detail |= {"session": requester.session} if requester.session else {}
         detail["seconds"] = round(seconds, 6)
 
         def note() -> None:
             with contextlib.suppress(CasemateError):  # that it was allowed is on record
-                self.note(asker.run, asker.namespace, detail)
+                self.note(requester.run, requester.namespace, detail)
 
-        asker.defer(note)  # a row takes 0.2 ms, for which the answer need not wait
+        requester.defer(note)  # a row takes 0.2 ms, for which the answer need not wait
 
 
 def kind_of(error: CasemateError) -> Refusal:

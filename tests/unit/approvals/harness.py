@@ -1,4 +1,4 @@
-"""A whole broker without cells: what doors ask it, and what it writes down."""
+"""A whole broker without cells: what requesters ask it, and what it writes down."""
 
 from __future__ import annotations
 

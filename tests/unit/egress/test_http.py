@@ -148,7 +148,7 @@ def follow(request: bytes, *answer: bytes) -> AnswerReader:
 
 
 def fed(following: AnswerReader, data: bytes) -> None:
-    """Step by step, as the door does."""
+    """Step by step, as the egress proxy does."""
     has_more = following.feed(data)
     while has_more:
         has_more = following.feed()

@@ -133,7 +133,7 @@ AUTHORIZED = (b"Authorization", f"Bearer {TEXT}".encode())
         ("good.test", "host that it is not for"),
         ("x.api.good.test", "host that it is not for"),
         ("evilapi.good.test", "host that it is not for"),
-        ("API.good.test", "host that it is not for"),  # the door's names are canonical
+        ("API.good.test", "host that it is not for"),  # the egress proxy's names are canonical
     ],
 )
 def test_va_15_another_host_gets_the_placeholder(host: str, where: str) -> None:

@@ -92,17 +92,17 @@ def test_a_value_is_one_line_of_ascii() -> None:
 
 
 def test_lines_of_several_connections_share_their_room_until_each_reads_its_next() -> None:
-    room = LineBudget(100)
+    budget = LineBudget(100)
 
     async def main() -> None:
-        with room.share() as first, room.share() as second:
+        with budget.share() as first, budget.share() as second:
             answered = Pieces(b"x" * 59 + b"\n", b"y\n")
             assert await read_line(answered, share=first) == b"x" * 59
             with pytest.raises(Crowded):
                 await read_line(Pieces(b"x" * 30, b"x" * 30 + b"\n"), share=second)
             assert await read_line(answered, share=first) == b"y"
             assert await read_line(Pieces(b"x" * 30, b"x" * 30 + b"\n"), share=second) == b"x" * 60
-        with room.share() as third:
+        with budget.share() as third:
             assert await read_line(Pieces(b"x" * 99 + b"\n"), share=third) == b"x" * 99
 
     asyncio.run(main())

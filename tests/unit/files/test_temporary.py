@@ -66,7 +66,7 @@ async def pieces():
 
 async def keep():
     store, uploads = TemporaryStore(), Uploads()
-    handle = await uploads.put(pieces(), Principal("one", Audience.AGENT))
+    handle = await uploads.store_bytes(pieces(), Principal("one", Audience.AGENT))
     store.begin("0" * 32, {"started": 0})
     print(handle, flush=True)
     sys.stdin.read()

@@ -26,7 +26,7 @@ FOR_LATER = f"{_GONE}; an answer is for when exactly the same is asked again"
 
 
 def explain_withdrawn(*, allow: bool) -> str:
-    """What an answer is good for to a request whose asker is gone."""
+    """What an answer is good for to a request whose requester is gone."""
     then = "exactly the same of the same caller is allowed once, within an hour" if allow else "it is no longer listed"
     return f"{_GONE}; {then}"
 

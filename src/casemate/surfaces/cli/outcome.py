@@ -39,8 +39,8 @@ def not_done(execution: Execution) -> Iterator[str]:
 
 
 def _asked_in_vain(execution: Execution) -> bool:
-    """Whether a program that ended says that a name was not found, and no door has told of it as a crossing. It is only
-    what the program says: what is told for it holds in any case."""
+    """Whether a program that ended says that a name was not found, and the egress proxy has not told of it as a
+    crossing. It is only what the program says: what is told for it holds in any case."""
     error = execution.error
     if error is None or execution.ok or execution.crossings:
         return False

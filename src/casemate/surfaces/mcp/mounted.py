@@ -80,7 +80,7 @@ def _make(toolset: str) -> tuple[ASGIApp, list[Any]]:
 
 
 class _ServiceBackend:
-    """Desks of the service, each of the namespace of whoever asks."""
+    """The operations of the service, each in the namespace of whoever asks."""
 
     def who(self, request: Request | None) -> str:
         """A name that no two principals share."""

@@ -423,7 +423,7 @@ class Connection:
 
     async def _on_elicit(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:  # noqa: ARG002
         """Before MCP 2026-07-28 a question does not say which call it is about: it is asked where all that can be meant
-        are of one asker."""
+        are of one requester."""
         from mcp import types
 
         callings = list(self._life.callings) if self._life is not None else []

@@ -98,7 +98,7 @@ class Servers:
             return self._connection(server).tools
 
     def present(self, server: str) -> ServerTools | None:
-        """As :meth:`last_tools`, of a server that is connected now; what it says of changes is heard."""
+        """As :meth:`last_tools`, of a server that is connected now; what it says of changes is noticed."""
         with self._lock:
             connection = self._connection(server)
             return connection.tools if connection.is_there else None

@@ -1,4 +1,4 @@
-"""The rooms of a service's sandbox: the same names as of a local one, each method an operation."""
+"""The parts of a service's sandbox: the same names as of a local one, each method an operation."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from casemate.model.approval import ApprovalRequest
 
 
-class Room:
+class RemotePart:
     """``ways``: to the service. Methods raise what it says, and ``Unavailable`` where it is gone."""
 
     def __init__(self, ways: Ways) -> None:
         self._ways = ways
 
 
-class Sessions(Room):
+class Sessions(RemotePart):
     """See :class:`casemate.sessions.registry.Sessions`."""
 
     async def get(self, id_or_name: str) -> Session:
@@ -51,7 +51,7 @@ class Sessions(Room):
         return await self._ways.call("sessions.bridge", name=name, source=giving, target=taking)
 
 
-class Approvals(Room):
+class Approvals(RemotePart):
     """See :class:`casemate.approvals.approvals.Approvals`. As there its methods do not wait for anybody's answer; they
     block for a round trip to the service."""
 
@@ -72,7 +72,7 @@ class Approvals(Room):
         return count
 
 
-class Tools(Room):
+class Tools(RemotePart):
     """See :class:`casemate.tools.tools.Tools`."""
 
     async def add(self, name: str, definition: Mapping[str, Any]) -> None:
@@ -125,7 +125,7 @@ class Tools(Room):
         return [revive(ToolSummary, one) for one in told]
 
 
-class Vault(Room):
+class Vault(RemotePart):
     """See :class:`casemate.vault.vault.Vault`."""
 
     async def set(self, name: str, value: str, *, inject: Inject | None = None) -> None:
@@ -147,7 +147,7 @@ class Vault(Room):
         return {one["name"]: revive(Inject, one["inject"]) for one in told}
 
 
-class Packages(Room):
+class Packages(RemotePart):
     """See :class:`casemate.sessions.packages.Packages`."""
 
     async def install(
@@ -174,7 +174,7 @@ class Packages(Room):
         return tuple((one["name"], one["version"]) for one in told)
 
 
-class Artifacts(Room):
+class Artifacts(RemotePart):
     """Files that runs have left, by the run's id."""
 
     async def list(self, run: str) -> builtins.list[Artifact]:
@@ -191,7 +191,7 @@ class Artifacts(Room):
         return await self._ways.remote.download("artifacts", run, name)
 
 
-class Audit(Room):
+class Audit(RemotePart):
     """The record of the namespace."""
 
     async def tail(self, limit: int = 50, **given: Any) -> builtins.list[Any]:
@@ -213,7 +213,7 @@ class Audit(Room):
         return revive(type_named("casemate.audit.chain:Verdict"), told)
 
 
-class Egress(Room):
+class Egress(RemotePart):
     """Hosts that programs may reach."""
 
     async def request(self, domain: str, *, session: Session | str | None = None, **given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The rooms of a sandbox without ``await``: ``sandbox.approvals``, ``sandbox.vault``, ``sandbox.tools`` and others."""
+"""The parts of a sandbox without ``await``: ``sandbox.approvals``, ``sandbox.vault``, ``sandbox.tools`` and others."""
 
 from __future__ import annotations
 

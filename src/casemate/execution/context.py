@@ -1,17 +1,18 @@
-"""What an execution needs of the sandbox it runs in: the rooms, opened and handed in."""
+"""What an execution needs of the sandbox that it runs in."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from casemate.execution.admit import AdmittedRequest, SandboxBounds, admit
 
 if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
     from casemate.approvals.requester import Requester
+    from casemate.audit.log import AuditLog
     from casemate.execution.network import CellNetwork, Offer, SandboxNetwork
     from casemate.languages.runtime import Environment, Runtime
     from casemate.model.execution import Execution
@@ -22,32 +23,12 @@ if TYPE_CHECKING:
     from casemate.workspace.guarding import Guard
 
 
-class Log(Protocol):
-    """The audit record, as the steps use it. Raises ``RecordUnavailable``."""
-
-    def append(
-        self,
-        kind: Literal["intent", "outcome", "decision", "crossing", "request"],
-        execution_id: str,
-        namespace: str,
-        detail: Mapping[str, object],
-        *,
-        wait: bool = True,
-    ) -> bool:
-        """Write a row about an execution. Without ``wait``, False where that would take time."""
-        ...
-
-    def note_soon(self, kind: str, execution_id: str, namespace: str, detail: Mapping[str, object]) -> None:
-        """Write a row about something else, now or just before the next one; raises nothing."""
-        ...
-
-
 async def _at_once() -> None:
     """There is nothing to wait for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class House:
+class ExecutionContext:
     """``runtime_for``: the runtime of a language by its name; ``environment``: where its packages come from;
     ``preload``: modules to load ahead, None for the usual; ``approvals``: made when first wanted; ``hosts``: what cells
     may reach, and ``outside`` the way there; None where they may reach none; ``offers``: what the host has in each cell
@@ -58,7 +39,7 @@ class House:
     a caller's folder is hidden from cells, None where there is no folder."""
 
     wall: Wall
-    log: Log
+    log: AuditLog
     approvals: Callable[[], Approvals]
     limits: Limits
     runtime_for: Callable[[str], Runtime]
@@ -87,7 +68,8 @@ class House:
         """Whether somebody may be asked for a host that no rule covers."""
         return self.hosts is not None and self.approvals().may_ask("egress", stream=stream)
 
-    async def open_step(self, cell_network: CellNetwork, asker: Requester, *, stream: bool) -> None:
-        """Open a session's door as far as a step of ``asker``'s may use it; ``stream``: its events are followed."""
+    async def open_step(self, cell_network: CellNetwork, requester: Requester, *, stream: bool) -> None:
+        """Open a session's network as far as a step of ``requester``'s may use it; ``stream``: its events are
+        followed."""
         offers = (*self.offers(), *self.step_offers(stream))
-        await cell_network.step(asker, offers, asks=self.may_ask(stream=stream))
+        await cell_network.step(requester, offers, asks=self.may_ask(stream=stream))
