@@ -55,7 +55,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "verify": (f"{_HERE}.operations:verify", "Say whether a file is what its hash was made of."),
     },
     "Agents, and what keeps their sessions": {
-        "serve": (f"{_HERE}.serve:command", "Serve agents over MCP: tools that run code in cells."),
+        "serve": (f"{_HERE}.service:serve_mcp", "Serve agents over MCP: tools that run code in cells."),
         "install": (f"{_HERE}.install:install", "Make casemate known to an MCP client."),
         "service": (f"{_HERE}.service:app", "Keep sessions, runs and approvals alive."),
     },

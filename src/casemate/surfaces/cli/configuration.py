@@ -37,8 +37,6 @@ def show(key: str | None = None, /, *, output: Output = "text") -> int:
     ----------
     key
         One key, whose value alone is printed, or a section: policy, limits, sandbox, service or serve.
-    output
-        text (unless given), or json: one JSON object.
     """
     settings = settings_of(os.environ)
     for warning in settings.policy.warnings:
@@ -65,8 +63,6 @@ def check(file: str, /, *, output: Output = "text") -> int:
     ----------
     file
         The file: YAML, TOML or JSON, by its ending.
-    output
-        text (unless given), or json: how many settings and rules it has, and its warnings.
     """
     settings = settings_in_file(file)
     list(settings.in_force())
@@ -139,8 +135,6 @@ def show_policy(*, file: str | None = None, output: Output = "text", as_json: As
     file
         The policy file. Unless given, what is configured: that of CASEMATE_POLICY, or of the user's configuration file;
         else what is built in.
-    output
-        text (unless given), or json: the same as one JSON object.
     """
     found = policy_in(file) if file else settings_of(os.environ).policy
     if as_json or output == "json":
@@ -158,8 +152,6 @@ def check_policy(file: str, /, *, output: Output = "text") -> int:
     ----------
     file
         The policy file.
-    output
-        text (unless given), or json: how many settings and rules it has, and its warnings.
     """
     found = policy_in(file)
     return print_sound(len(found.settings), len(found.rules.written), found.warnings, is_json=output == "json")

@@ -30,8 +30,6 @@ class Asked:
 
     Parameters
     ----------
-    output
-        text (unless given), or json: the whole answer on stdout, for programs.
     namespace
         Whose sessions, runs and requests; those of the default one unless given.
     """

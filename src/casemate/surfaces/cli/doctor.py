@@ -34,11 +34,6 @@ def doctor(*, output: Output = "text") -> int:
 
     Which walls it can have and what their self-test proved, which mechanism enforces each limit, which languages
     there are. The exit code is 0 when a wall can be had, else 69.
-
-    Parameters
-    ----------
-    output
-        text (unless given), or json: everything as one JSON object.
     """
     diagnosis = interrupts.run(_examine())
     if output == "json":

@@ -23,7 +23,7 @@ from casemate.surfaces.cli.answers import format_age, print_document, print_done
 from casemate.surfaces.cli.connection import PLAIN, Asked, Filter, Quiet, ask, list_rows, with_service
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.inputs import env_of, given_limits
-from casemate.surfaces.cli.parameters import LIMITS, OUTPUT_LIMITS, Name, takes
+from casemate.surfaces.cli.parameters import LIMITS, OUTPUT_LIMITS, Name, RunHandle, SessionName, takes
 
 if TYPE_CHECKING:
     from casemate.remote.client import RemoteOperations
@@ -193,13 +193,11 @@ def close(*names: Name, asked: Asked = PLAIN) -> int:
 
 
 @sessions.command(name="set")
-def set_value(session: Name, name: Name, value: Name, /, *, asked: Asked = PLAIN) -> int:
+def set_value(session: SessionName, name: Name, value: Name, /, *, asked: Asked = PLAIN) -> int:
     """Bind a name in a session to a JSON value; what is no JSON is taken for a text.
 
     Parameters
     ----------
-    session
-        Its handle or name.
     name
         The variable's name.
     value
@@ -227,15 +225,13 @@ for _operation, _names, _show, _about in (
 sessions.command(_asks("inspect", "session", print_document, _INSPECTED), name="inspect")
 
 
-def bridge(session: Name, name: Name, value: Name, /, *, asked: Asked = PLAIN) -> int:
+def bridge(session: SessionName, name: Name, value: Name, /, *, asked: Asked = PLAIN) -> int:
     """Bind a name in a session to a JSON value: casemate bridge SESSION NAME VALUE
 
     casemate sessions bridge NAME SOURCE TARGET copies one from another session.
 
     Parameters
     ----------
-    session
-        Its handle or name.
     name
         The variable's name.
     value
@@ -370,13 +366,11 @@ audit.command(_asks("audit.verify", "", _show_verdict, _CHECKED), name="verify")
 _DIFFERS = 1  # the exit code where a file is not what it should be
 
 
-def artifacts(run: Name, /, *, save: str | None = None, asked: Asked = PLAIN) -> int:
+def artifacts(run: RunHandle, /, *, save: str | None = None, asked: Asked = PLAIN) -> int:
     """List the files that a run has left, with their hashes.
 
     Parameters
     ----------
-    run
-        Its handle.
     save
         A folder to copy them into.
     """

@@ -49,8 +49,6 @@ def install(
         A policy file: its rules about packages decide first.
     yes
         Install without asking; what a rule denies stays denied.
-    output
-        text (unless given), or json: what was installed, and from where.
     """
     if not names:
         raise InvalidArgument("name", "name one or more packages, such as 'requests' or 'requests>=2'")

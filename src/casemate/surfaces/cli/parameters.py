@@ -14,7 +14,15 @@ from casemate.model.limits import LimitOptions
 from casemate.model.options import defaults_of, docs_of
 
 Name = Annotated[str, Parameter(allow_leading_hyphen=True)]
-Output = Annotated[Literal["text", "json"], Parameter(name=("--output", "--format"))]  # json: the answer, for programs
+RunHandle = Annotated[Name, Parameter(help="Its handle.")]
+SessionName = Annotated[Name, Parameter(help="Its handle or name.")]
+Raw = Annotated[bool, Parameter(help="Send its bytes to the terminal as they are.")]
+Output = Annotated[
+    Literal["text", "json"],
+    Parameter(
+        name=("--output", "--format"), help="text (unless given), or json: the whole answer on stdout, for programs."
+    ),
+]
 AsJson = Annotated[bool, Parameter(name="--json", show=False)]  # what --output json was called before
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,6 +70,8 @@ _FORMS = {
         "A host that it may reach: example.org, *.example.org or example.org:5432; none unless given.",
         True,
     ),
+    "host_names": _Form(("--host-name",)),
+    "allow_origins": _Form(("--allow-origin",)),
     "tools": _Form(
         ("--tool-server",),
         "An MCP server of casemate tools, by name, whose tools it may call. On a terminal you are asked about each "
@@ -71,10 +81,11 @@ _FORMS = {
 }
 
 
-def takes(*options: str, defaults: bool = True, **forms: str) -> Callable[[F], F]:
+def takes(*options: str, of: type | None = None, defaults: bool = True, **forms: str) -> Callable[[F], F]:
     """Give a command with ``**options`` the ``options`` of the API as parameters; what is not given is None, or ().
 
-    ``defaults``: the help says what holds unless it is given. ``forms``: other help for some of them.
+    ``defaults``: the help says what holds unless it is given. ``forms``: other help for some of them; ``of``: what
+    defines them, where it is none of the API's calls.
     """
 
     def mark(command: F) -> F:
@@ -82,33 +93,43 @@ def takes(*options: str, defaults: bool = True, **forms: str) -> Callable[[F], F
         kept = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
         own = [one for one in kept if one.kind is one.KEYWORD_ONLY]
         before = [one for one in kept if one.kind is not one.KEYWORD_ONLY]
-        derived = [_parameter(name, forms.get(name), defaults=defaults) for name in options]
+        derived = [_parameter(name, of or _definition_of(name), forms.get(name), defaults=defaults) for name in options]
         setattr(command, "__signature__", signature.replace(parameters=[*before, *derived, *own]))  # noqa: B010
         return command
 
     return mark
 
 
-def _parameter(name: str, text: str | None, *, defaults: bool) -> inspect.Parameter:
-    definition = next(one for one in _DEFINITIONS if name in one.__annotations__)
+def _definition_of(name: str) -> type:
+    return next(one for one in _DEFINITIONS if name in one.__annotations__)
+
+
+def _parameter(name: str, definition: type, text: str | None, *, defaults: bool) -> inspect.Parameter:
     form = _FORMS.get(name, _Form())
     about = text or form.help or docs_of(definition)[name].partition(";")[0].replace("`", "").replace('"', "")
     default = defaults_of(definition)[name]
     if defaults and default and not form.many and name != "language":  # which a file's name says
         shown = f"{default:g}" if isinstance(default, float | int) else default
         about = f"{about.rstrip('.')}; {shown} unless given."
-    kind = tuple[str, ...] if form.many else _kind_of(definition.__annotations__[name].__origin__)
+    origin = definition.__annotations__[name].__origin__
+    many = form.many or get_origin(origin) is tuple
+    kind = tuple[str, ...] if many else _kind_of(origin)
     how = Parameter(
         name=form.names or None, allow_leading_hyphen=name == "stdin",
-        help=about.rstrip(".") + (". May be repeated." if form.many else "."),
+        help=about.rstrip(".") + (". May be repeated." if many else "."),
     )  # fmt: skip
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=() if form.many else None, annotation=Annotated[kind, how]
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=() if many else default if kind is bool else None,
+        annotation=Annotated[kind, how],
     )
 
 
 def _kind_of(annotation: Any) -> Any:
     """What cyclopts reads for a value of such a type: a text, unless it is a number or one of some words."""
+    if annotation is bool:
+        return bool
     kinds = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     kinds = tuple(get_args(one)[0] if get_origin(one) is Annotated else one for one in kinds)
     chosen = next((one for one in kinds if one is float or get_origin(one) is Literal), None)

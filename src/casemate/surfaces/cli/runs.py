@@ -14,7 +14,7 @@ from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import format_age, print_json, print_lines, print_table
 from casemate.surfaces.cli.connection import PLAIN, Asked, Filter, Quiet, list_rows, with_service
 from casemate.surfaces.cli.failures import say
-from casemate.surfaces.cli.parameters import LIMITS, OUTPUT_LIMITS, Name, Output, takes
+from casemate.surfaces.cli.parameters import LIMITS, OUTPUT_LIMITS, Name, Output, Raw, RunHandle, takes
 
 if TYPE_CHECKING:
     from casemate.remote.client import RemoteOperations
@@ -78,8 +78,6 @@ def validate(
         python, node or shell, where the file's name does not say it.
     fix
         Print the program with what can be mended mended; its file is left alone.
-    output
-        text (unless given), or json.
     """
     from casemate.api.sandbox import Sandbox
     from casemate.surfaces.cli.inputs import program_in
@@ -125,7 +123,7 @@ def execute(
     *,
     file: Annotated[str | None, Parameter(name=("--file", "-f"))] = None,
     detach: Annotated[bool, Parameter(name=("--detach", "-d"))] = False,
-    raw: bool = False,
+    raw: Raw = False,
     asked: Asked = PLAIN,
     **options: Any,
 ) -> int:
@@ -151,8 +149,6 @@ def execute(
         The program's file, instead.
     detach
         Print the run's handle and leave it alone: casemate attach follows it.
-    raw
-        Send its bytes to the terminal as they are.
     """
     from casemate.surfaces.cli.inputs import env_of, given_limits  # commands that only ask need none of it
 
@@ -233,11 +229,11 @@ def ps(
 
 
 def logs(
-    run: Name,
+    run: RunHandle,
     /,
     *,
     follow: Annotated[bool, Parameter(name=("--follow", "-f"))] = False,
-    raw: bool = False,
+    raw: Raw = False,
     asked: Asked = PLAIN,
 ) -> int:
     """Print what a run has written, stdout, stderr and the text of what it showed, in the order in which it came.
@@ -246,12 +242,8 @@ def logs(
 
     Parameters
     ----------
-    run
-        Its handle.
     follow
         Go on until it is over.
-    raw
-        Send its bytes to the terminal as they are.
     """
     return with_service(lambda remote: _print_log(remote, run, follows=follow, raw=raw), asked)
 
@@ -274,17 +266,10 @@ async def _print_log(remote: RemoteOperations, run: str, *, follows: bool, raw: 
     return 0
 
 
-def attach(run: Name, /, *, raw: bool = False, asked: Asked = PLAIN) -> int:
+def attach(run: RunHandle, /, *, raw: Raw = False, asked: Asked = PLAIN) -> int:
     """Follow a run from its beginning until it is over; its exit code is casemate's.
 
     What it wants to be allowed is asked here. Ctrl-C leaves it alone, and it goes on. With --output json it is wait.
-
-    Parameters
-    ----------
-    run
-        Its handle.
-    raw
-        Send its bytes to the terminal as they are.
     """
 
     from casemate.surfaces.cli.following import follow
@@ -301,14 +286,8 @@ def attach(run: Name, /, *, raw: bool = False, asked: Asked = PLAIN) -> int:
     return with_service(follow_run, asked)
 
 
-def wait(run: Name, /, *, asked: Asked = PLAIN) -> int:
-    """Wait until a run is over; its exit code is casemate's.
-
-    Parameters
-    ----------
-    run
-        Its handle.
-    """
+def wait(run: RunHandle, /, *, asked: Asked = PLAIN) -> int:
+    """Wait until a run is over; its exit code is casemate's."""
 
     async def wait_for_run(remote: RemoteOperations) -> int:
         return _outcome(await _over(remote, run), asked)

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, InvalidArgument
 from casemate.surfaces.cli.failures import say
@@ -246,61 +246,3 @@ def _token(options: Options) -> str:
         token = secrets.token_urlsafe(32)
         say(f"token, for Authorization: Bearer: {token}")
     return token
-
-
-def command(
-    *,
-    transport: Literal["stdio", "http", "sse"] | None = None,
-    toolset: Literal["default", "sandboxmcp", "ipybox", "full"] | None = None,
-    host: str | None = None,
-    port: int | None = None,
-    token_file: str | None = None,
-    plain_http: bool = False,
-    may_approve: bool = False,
-    workspace: str | None = None,
-    policy: str | None = None,
-    settings: str | None = None,
-    embedded: bool = False,
-    log_level: Literal["debug", "info", "warning", "error"] | None = None,
-) -> int:
-    """Serve agents over MCP: tools that run code in cells.
-
-    It joins your casemate service, or starts it, so that casemate approvals shows what its programs ask for.
-
-    casemate serve
-
-    casemate serve --transport http --port 8417 --token-file ~/.config/casemate/token
-
-    Parameters
-    ----------
-    transport
-        stdio, for a client that starts this command; http (streamable HTTP) or sse, for clients that connect.
-    toolset
-        default is a handful; sandboxmcp and ipybox add the tools of these systems by their names; full has all.
-    host
-        The address to listen at.
-    port
-        The port to listen at; 0 for a free one, which is said.
-    token_file
-        A file with the token that clients must send. Unless given: CASEMATE_SERVE_TOKEN, else a new one that is said.
-    plain_http
-        Listen without TLS beyond this machine's loopback: whoever is on the way can read and take over everything.
-    may_approve
-        Whoever uses the client over HTTP may approve what its agent asks for. Over stdio the user may.
-    workspace
-        The folder that programs work in, with a sandbox of this command's own.
-    policy
-        A file of rules for programs, in casemate's keys, with a sandbox of this command's own.
-    settings
-        A file of rules for programs, in srt's keys, with a sandbox of this command's own.
-    embedded
-        Run programs in this process's own sandbox, without the service; only the client can then approve.
-    log_level
-        What is written to standard error.
-    """
-    given = {
-        "transport": transport, "toolset": toolset, "host": host, "port": port, "token_file": token_file,
-        "plain_http": plain_http or None, "may_approve": may_approve or None, "workspace": workspace,
-        "policy": policy, "settings": settings, "embedded": embedded or None, "log_level": log_level,
-    }  # fmt: skip
-    return serve(options_of({name: one for name, one in given.items() if one is not None}, os.environ))

@@ -11,19 +11,23 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from casemate.api.keys import ServeSettings, ServiceSettings
 from casemate.errors import CasemateError, InvalidArgument, Unavailable
 from casemate.remote.client import attach
 from casemate.remote.places import LOG, places_of
 from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import print_json, print_lines
 from casemate.surfaces.cli.failures import say
-from casemate.surfaces.cli.parameters import Output
+from casemate.surfaces.cli.parameters import Output, takes
 from casemate.surfaces.http.tokens import Token, Tokens
 from casemate.surfaces.http.unit import container, unit
 
 app = App(name="service", help="Keep sessions, runs and approvals alive for the user's commands and servers.")
 tokens = App(name="token", help="Tokens for those who come over TCP.")
 app.command(tokens)
+_PLAIN_HTTP = (
+    "Listen without TLS beyond this machine's loopback: whoever is on the way can read and take over everything."
+)
 _STOPS_WITHIN = 120.0  # seconds
 _SAYS_AFTER = 1.0  # seconds, after which somebody at a terminal wonders
 _IDLE_STOP = 900.0  # seconds without anything that lives, after which a service on demand ends, unless it is configured
@@ -32,51 +36,55 @@ _TOLD = ("name", "audience", "namespace", "may_approve", "created", "expires")  
 _LOG_TAIL = 64 * 1024  # bytes
 
 
-@app.default
-def serve(
-    *,
-    idle_stop: float | None = None,
-    drain: float | None = None,
-    listen: tuple[str, ...] = (),
-    tls_cert: str | None = None,
-    tls_key: str | None = None,
-    plain_http: bool = False,
-    host_name: tuple[str, ...] = (),
-    allow_origin: tuple[str, ...] = (),
-    on_demand: Annotated[bool, Parameter(show=False)] = False,
+@takes(
+    "transport", "toolset", "host", "port", "token_file", "plain_http", "may_approve", "embedded", "log_level",
+    of=ServeSettings, plain_http=_PLAIN_HTTP,
+    port="The port to listen at; 0 for a free one, which is said.",
+    transport="stdio, for a client that starts this command; http (streamable HTTP) or sse, for clients that connect.",
+    toolset="default is a handful; sandboxmcp and ipybox add the tools of these systems by their names; full has all.",
+    token_file="A file with the token that clients must send. Unless given: CASEMATE_SERVE_TOKEN, else a new one.",  # noqa: S106
+    embedded="Run programs in this process's own sandbox, without the service; only the client can then approve.",
+)  # fmt: skip
+def serve_mcp(
+    *, workspace: str | None = None, policy: str | None = None, settings: str | None = None, **options: Any
 ) -> int:
-    """Serve until SIGTERM or Ctrl-C: on a Unix socket that only you can reach.
+    """Serve agents over MCP: tools that run code in cells.
 
-    Commands start it by themselves when they need it. A second signal ends it at once.
+    It joins your casemate service, or starts it, so that casemate approvals shows what its programs ask for.
+
+    casemate serve
+
+    casemate serve --transport http --port 8417 --token-file ~/.config/casemate/token
 
     Parameters
     ----------
-    idle_stop
-        End after so many seconds without sessions, runs and requests; never unless given.
-    drain
-        Seconds that running runs have when the service is told to end; then they end with what there is.
-    listen
-        An address of this machine besides, as HOST:PORT. Only those with a token are let in. May be repeated.
-    tls_cert
-        The file of a certificate, and those above it: what listens on TCP then speaks TLS.
-    tls_key
-        The file of its key.
-    plain_http
-        Listen without TLS beyond this machine's loopback: whoever is on the way can read and take over everything.
-    host_name
-        Another name by which requests may call the service. May be repeated.
-    allow_origin
-        A page's origin, as https://example.org, from which browsers may ask. May be repeated.
+    workspace
+        The folder that programs work in, with a sandbox of this command's own.
+    policy
+        A file of rules for programs, in casemate's keys, with a sandbox of this command's own.
+    settings
+        A file of rules for programs, in srt's keys, with a sandbox of this command's own.
+    """
+    from casemate.surfaces.cli import serve
+
+    chosen = {**options, "workspace": workspace, "policy": policy, "settings": settings}
+    return serve.serve(serve.options_of({name: one for name, one in chosen.items() if one is not None}, os.environ))
+
+
+@app.default
+@takes(*ServiceSettings.__annotations__, of=ServiceSettings, defaults=False, plain_http=_PLAIN_HTTP)
+def serve(*, on_demand: Annotated[bool, Parameter(show=False)] = False, **settings: Any) -> int:
+    """Serve until SIGTERM or Ctrl-C: on a Unix socket that only you can reach.
+
+    Commands start it by themselves when they need it. A second signal ends it at once.
     """
     if on_demand:
         os.closerange(3, _MOST_DESCRIPTORS)  # what whoever started it had open, such as a pipe that somebody waits on
     from casemate.surfaces.cli.daemon import Options, run
     from casemate.surfaces.mcp.mounted import mounts
 
-    given = {
-        "idle_stop": idle_stop, "drain": drain, "listen": [*listen] or None, "tls_cert": tls_cert, "tls_key": tls_key,
-        "plain_http": plain_http or None, "host_names": [*host_name] or None, "origins": [*allow_origin] or None,
-    }  # fmt: skip
+    given = {name: settings.get(name) for name in ServiceSettings.__annotations__}
+    given["origins"] = given.pop("allow_origins")
     return run(Options(**options(given, on_demand=on_demand), on_demand=on_demand), os.environ, mounts=mounts())
 
 
@@ -98,13 +106,7 @@ def options(given: Mapping[str, Any], *, on_demand: bool) -> dict[str, Any]:
 
 @app.command
 def status(*, output: Output = "text") -> int:
-    """Say whether your service runs, and what lives in it. The exit code is 0 when it runs, else 69.
-
-    Parameters
-    ----------
-    output
-        text (unless given), or json.
-    """
+    """Say whether your service runs, and what lives in it. The exit code is 0 when it runs, else 69."""
     said = interrupts.run(_health())
     if output == "json":
         print_json(said)
@@ -175,8 +177,6 @@ def add(
         It may answer what waits to be approved; that of an agent only what its own runs ask for.
     expires
         Days after which it opens nothing.
-    output
-        text (unless given), or json: an object with the token.
     """
     seconds = None if expires is None else expires * 86_400
     audience = "operator" if operator else "agent"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _UNAVAILABLE = 69  # the exit code where a server cannot be reached (sysexits.h)
 T = TypeVar("T")
-File = str | None
+File = Annotated[str | None, Parameter(help="Another file of servers than your own.")]
 _FAILED = 1  # the exit code where a tool says that it failed
 
 app = App(name="tools", help="Keep MCP servers for programs, and call their tools.")
@@ -103,8 +103,6 @@ def add(
         A variable of this machine that ${V} may stand for. May be repeated.
     timeout
         Seconds for a call; 120 unless given.
-    file
-        Another file of servers than your own.
     """
     if words and command:
         raise InvalidArgument("command", "is there twice: behind -- and as --command")
@@ -146,8 +144,6 @@ def list_servers(*, output: Output = "text", as_json: AsJson = False, file: File
     ----------
     output
         text (unless given), or json: names and definitions; of variables and headers the names alone.
-    file
-        Another file of servers than your own.
     """
     kept = read_file(_file(file))
     if as_json or output == "json":
@@ -168,8 +164,6 @@ def remove(name: Name, /, *, file: File = None) -> int:
     ----------
     name
         Its name.
-    file
-        Another file of servers than your own.
     """
     remove_from_file(_file(file), name)
     if file is None:
@@ -187,10 +181,6 @@ def search(*words: Name, output: Output = "text", file: File = None) -> int:
     ----------
     words
         What the tool should do.
-    output
-        text (unless given), or json: the same text as a JSON value.
-    file
-        Another file of servers than your own.
     """
 
     async def search_tools(sandbox: Sandbox) -> str:
@@ -211,10 +201,6 @@ def describe(tool: Name, /, *, output: Output = "text", file: File = None) -> in
     ----------
     tool
         SERVER.TOOL
-    output
-        text (unless given), or json: the same text as a JSON value.
-    file
-        Another file of servers than your own.
     """
 
     async def describe_tool(sandbox: Sandbox) -> str:
@@ -250,8 +236,6 @@ def call(
         Several arguments as one JSON object.
     output
         text (unless given), or json: all that came back: content, structured where there is such, and is_error.
-    file
-        Another file of servers than your own.
     """
 
     async def call_tool(sandbox: Sandbox) -> tuple[bool, dict[str, Any]]:
@@ -292,8 +276,6 @@ def generate(
         One server; may be repeated. All of them unless given.
     language
         python, unless given, or node for TypeScript's declarations.
-    file
-        Another file of servers than your own.
     """
 
     async def read_catalogue(sandbox: Sandbox) -> tuple[Any, bool]:
