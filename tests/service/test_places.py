@@ -167,7 +167,7 @@ def test_only_one_service_holds_a_state_folder(env: dict[str, str]) -> None:
 def test_a_service_that_is_replaced_while_it_ends_does_not_take_the_others_socket(env: dict[str, str]) -> None:
     places = places_of(env)
     first = ServiceLock(places)
-    listening = first.listening()
+    listening = first.bind_socket()
     os.unlink(places.sockets / "service.sock")
     (places.sockets / "service.sock").write_text("another's")
     first.close()
@@ -178,7 +178,7 @@ def test_a_service_that_is_replaced_while_it_ends_does_not_take_the_others_socke
 def test_whoever_connects_while_it_is_replaced_finds_one_or_the_other(env: dict[str, str]) -> None:
     places, failures, stopped = places_of(env), [], threading.Event()
     held = ServiceLock(places)
-    listening = [held.listening()]
+    listening = [held.bind_socket()]
 
     def connecting() -> None:
         while not stopped.is_set():
@@ -189,7 +189,7 @@ def test_whoever_connects_while_it_is_replaced_finds_one_or_the_other(env: dict[
 
     thread = threading.Thread(target=connecting)
     thread.start()
-    listening += [held.listening() for _ in range(50)]
+    listening += [held.bind_socket() for _ in range(50)]
     stopped.set()
     thread.join()
     for one in listening:

@@ -160,7 +160,7 @@ def test_an_open_request_and_an_answer_expire(tmp_path: Path) -> None:
     kept = KeptRequests(Database(tmp_path / "kept"), lambda: now[0])
     for number in range(2):
         told = {"id": f"r{number}", "namespace": "n", "run": "run", "hash": f"h{number}", "summary": "s"}
-        kept.asked("one", told)
+        kept.keep_request("one", told)
     assert kept.open("n") == []
     kept.reopen()
     assert kept.answer("r0", "elsewhere", allow=True) is False

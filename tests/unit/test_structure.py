@@ -9,9 +9,9 @@ BOUNDS = {
     "without docstrings, imports, comments and blanks": 44_364,
     "files": 379,
     "files of 40 lines or fewer": 47,
-    "functions whose name is a participle or an adverb": 261,
-    "class names in more than one file": 24,
-    "import circles": 2,
+    "functions whose name is a participle or an adverb": 0,
+    "class names in more than one file": 23,
+    "import circles": 1,
     "host files with the text node or shell, outside languages": 20,
     "lines of tests": 63_400,
 }

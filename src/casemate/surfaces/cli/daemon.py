@@ -131,7 +131,7 @@ class _Fronts:
                 made.append(Server(self._front(Listener("tcp", names, origins)), listening, files))
             except OSError as error:
                 raise Unavailable(f"{host}:{port} cannot be listened at: {error.strerror or error}") from None
-        made.append(Server(self._front(UNIX), lock.listening()))
+        made.append(Server(self._front(UNIX), lock.bind_socket()))
         return made
 
     def _front(self, listener: Listener) -> HttpApplication:

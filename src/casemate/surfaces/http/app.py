@@ -116,7 +116,7 @@ class HttpApplication:
             case "GET", "openapi.json", "":
                 await exchange.answer(200, document_of(catalogue()))
             case "GET", "v1", "health":
-                await exchange.answer(200, describe(self._service, self._told()))
+                await exchange.answer(200, describe(self._service, self._settings_told()))
             case "POST", "v1", "service/stop":
                 await self._stop(exchange, principal)
             case "PUT", "v1", "uploads":
@@ -128,7 +128,7 @@ class HttpApplication:
             case _:
                 raise _nothing_at(exchange)
 
-    def _told(self) -> Mapping[str, str]:
+    def _settings_told(self) -> Mapping[str, str]:
         """Of how it was set, to its own user alone."""
         return self._settings if self._listener.kind == "unix" else {}
 

@@ -48,7 +48,7 @@ class ServiceLock:
             ) from None
         self._socket: tuple[int, int] | None = None  # device and inode of ours
 
-    def listening(self) -> socket.socket:
+    def bind_socket(self) -> socket.socket:
         """A Unix socket that this user alone can reach, in place of what an earlier service has left there.
 
         It is bound under another name and put into its place in one step, with its mode: nobody reaches it earlier, and
@@ -127,7 +127,7 @@ class Logbook(logging.Handler):
         if record.exc_info and record.exc_info[0]:
             told["error"], told["where"] = record.exc_info[0].__name__, _where(record.exc_info[2])
         with contextlib.suppress(OSError, Unavailable):
-            os.write(self._opened(), json.dumps(told).encode() + b"\n")
+            os.write(self._open_file(), json.dumps(told).encode() + b"\n")
 
     def close(self) -> None:
         """Harmless when repeated."""
@@ -136,7 +136,7 @@ class Logbook(logging.Handler):
             os.close(fd)
         super().close()
 
-    def _opened(self) -> int:
+    def _open_file(self) -> int:
         if self._fd >= 0 and os.fstat(self._fd).st_size < MOST_BYTES:
             return self._fd
         folder = open_private(self._folder, make=True)
@@ -180,7 +180,7 @@ async def live(service: Service, make_servers: Callable[[], Sequence[Server]], r
     """
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _told, service, number)
+        loop.add_signal_handler(number, _stop_on_signal, service, number)
     servers = make_servers()
     async with asyncio.TaskGroup() as serving:
         tasks = [serving.create_task(server.until_ended()) for server in servers]
@@ -197,6 +197,6 @@ async def live(service: Service, make_servers: Callable[[], Sequence[Server]], r
     _log.info("ended", extra={"event": "ended"})
 
 
-def _told(service: Service, number: int) -> None:
+def _stop_on_signal(service: Service, number: int) -> None:
     _log.info("signal", extra={"event": "signal", "signal": signal.Signals(number).name})
     service.stop()

@@ -62,13 +62,13 @@ async def answer_request(
         exchange.status = exchange.status or 499
     except Refused as refused:
         reason = {"kind": "denied" if refused.status in (401, 403, 421) else "invalid", "message": refused.message}
-        await _failed(exchange, refused.status, {**reason, "remediation": refused.remediation}, refused.allow)
+        await _send_error(exchange, refused.status, {**reason, "remediation": refused.remediation}, refused.allow)
     except CasemateError as error:
-        await _failed(exchange, status_of(error), error_document(error))
+        await _send_error(exchange, status_of(error), error_document(error))
     except Exception:
         _log.exception("a request failed", extra={"event": "fault", "path": _known_path(exchange.path)})
         fault = Fault("casemate itself failed; its log has more", remediation="casemate service logs")
-        await _failed(exchange, 500, error_document(fault))
+        await _send_error(exchange, 500, error_document(fault))
         raise
     finally:
         if exchange.status >= 400:
@@ -86,7 +86,7 @@ async def hand_over(exchange: Exchange, app: Application, scope: Scope) -> None:
     await app(scope, receive, exchange.send)
 
 
-async def _failed(exchange: Exchange, status: int, told: Mapping[str, Any], allow: str = "") -> None:
+async def _send_error(exchange: Exchange, status: int, told: Mapping[str, Any], allow: str = "") -> None:
     """The typed error body, unless the answer has begun: then the last event of one that is a stream of events, else
     nothing, and the connection ends. ``allow``: the header of that name."""
     if exchange.status:

@@ -254,7 +254,7 @@ class Exchange:
 
     async def answer(self, status: int, value: Any, headers: Mapping[str, str] | None = None) -> None:
         """``value`` as JSON. Raises :class:`Gone`."""
-        pieces = [_dumped(value)] if _is_small(value) else [piece async for piece in json_pieces(value)]
+        pieces = [_dump(value)] if _is_small(value) else [piece async for piece in json_pieces(value)]
         size = sum(len(piece) for piece in pieces)
         given = {"content-type": "application/json", "content-length": str(size), **(headers or {})}
         bodies = [*(_body(piece, is_more=True) for piece in pieces[:-1]), _body(pieces[-1], is_more=False)]
@@ -306,7 +306,7 @@ def _body(piece: bytes, *, is_more: bool) -> Message:
 async def json_pieces(value: Any) -> AsyncGenerator[bytes]:
     """``value`` as JSON, made piece by piece: others have their turn in between."""
     if _is_small(value):
-        yield _dumped(value)
+        yield _dump(value)
         return
     held: list[bytes] = []
     size = 0
@@ -342,7 +342,7 @@ def _parts(value: Any) -> Any:
     """JSON of ``value`` in parts that are each made quickly: long texts are cut."""
     if isinstance(value, dict) and not _is_small(value):
         for number, (name, one) in enumerate(value.items()):
-            yield b"%s%s:" % (b"," if number else b"{", _dumped(name))
+            yield b"%s%s:" % (b"," if number else b"{", _dump(name))
             yield from _parts(one)
         yield b"}"
     elif isinstance(value, list) and not _is_small(value):
@@ -353,13 +353,13 @@ def _parts(value: Any) -> Any:
     elif isinstance(value, str) and len(value) > _PIECE:
         yield b'"'
         for start in range(0, len(value), _PIECE):
-            yield _dumped(value[start : start + _PIECE])[1:-1]
+            yield _dump(value[start : start + _PIECE])[1:-1]
         yield b'"'
     else:
-        yield _dumped(value)
+        yield _dump(value)
 
 
-def _dumped(value: Any) -> bytes:
+def _dump(value: Any) -> bytes:
     return _ENCODER.encode(value).encode("ascii")
 
 

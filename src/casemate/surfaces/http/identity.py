@@ -85,7 +85,7 @@ def check_place(head: Headers, listener: Listener) -> None:
 
 def user_of(head: Headers) -> Principal:
     """Who sends it over a Unix socket: the user. Raises :class:`Refused`."""
-    return Principal("user", Audience.OPERATOR, _named(head, "casemate-namespace") or "default", True)
+    return Principal("user", Audience.OPERATOR, _name_in(head, "casemate-namespace") or "default", True)
 
 
 def token_of(head: Headers) -> str:
@@ -102,7 +102,7 @@ def check_principal(head: Headers, principal: Principal | None) -> Principal:
             "the token is unknown or has expired" if head.get("authorization") else "a token is needed",
             "Make one where the service runs (casemate service token add), and send it as Authorization: Bearer ...",
         )
-    wanted = _named(head, "casemate-namespace")
+    wanted = _name_in(head, "casemate-namespace")
     if wanted is not None and wanted != principal.namespace:
         raise Refused(403, f"this token is of the namespace {principal.namespace!r}, not of {wanted!r}")
     return principal
@@ -125,7 +125,7 @@ def reduce_principal(head: Headers, principal: Principal) -> Principal:
     )
 
 
-def _named(head: Headers, header: str) -> str | None:
+def _name_in(head: Headers, header: str) -> str | None:
     raw = head.get(header)
     if raw is None:
         return None

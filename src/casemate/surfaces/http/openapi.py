@@ -58,7 +58,7 @@ def _document(catalogue: Mapping[str, Operation]) -> dict[str, Any]:
 
 
 def _post(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
-    answer = _lifted(operation.result_schema(), schemas)
+    answer = _lift_definitions(operation.result_schema(), schemas)
     media = "text/event-stream" if operation.streams else "application/json"
     said = "Events, each a data line of JSON; the last is named end or error." if operation.streams else "The result."
     return {
@@ -67,27 +67,29 @@ def _post(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
         "description": operation.description,
         "tags": [operation.name.rpartition(".")[0] or "sandbox"],
         "x-audience": str(operation.audience),
-        "requestBody": {"content": {"application/json": {"schema": _lifted(operation.params_schema(), schemas)}}},
+        "requestBody": {
+            "content": {"application/json": {"schema": _lift_definitions(operation.params_schema(), schemas)}}
+        },
         "responses": {"200": {"description": said, "content": {media: {"schema": answer}}}, "default": _FAILED},
     }
 
 
-def _lifted(schema: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
+def _lift_definitions(schema: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
     """A schema whose definitions are among the document's own."""
     for name, one in schema.pop("$defs", {}).items():
-        schemas.setdefault(name, _pointed(one))
-    return dict(_pointed(schema))
+        schemas.setdefault(name, _point_to_components(one))
+    return dict(_point_to_components(schema))
 
 
-def _pointed(value: Any) -> Any:
+def _point_to_components(value: Any) -> Any:
     if isinstance(value, dict):
         return {
             name: one.replace("#/$defs/", "#/components/schemas/")
-            if name == "$ref" and isinstance(one, str) else _pointed(one)
+            if name == "$ref" and isinstance(one, str) else _point_to_components(one)
             for name, one in value.items()
         }  # fmt: skip
     if isinstance(value, list):
-        return [_pointed(one) for one in value]
+        return [_point_to_components(one) for one in value]
     return value
 
 

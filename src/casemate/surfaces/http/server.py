@@ -105,7 +105,7 @@ class _Checked(H11Protocol):
     _waiting: asyncio.TimerHandle | None = None
     _answered_last: Any = None
 
-    def accepted(self, transport: asyncio.Transport) -> None:
+    def register(self, transport: asyncio.Transport) -> None:
         """It counts from now on, and has its time to say something."""
         self.transport = transport
         self.connections.add(self)
@@ -113,7 +113,7 @@ class _Checked(H11Protocol):
         if len(self.connections) > _MOST_CONNECTIONS:
             self._make_room()
 
-    def left(self) -> None:
+    def unregister(self) -> None:
         """It counts no more. Harmless when repeated."""
         self.connections.discard(self)
         if self._waiting is not None:
@@ -121,7 +121,7 @@ class _Checked(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         if self._waiting is None:
-            self.accepted(transport)
+            self.register(transport)
         super().connection_made(_AtOnce(transport, self.loop))  # type: ignore[arg-type]
         one: Any = transport.get_extra_info("socket")
         if one is not None and one.family == socket.AF_UNIX and peer_of(one) != os.geteuid():
@@ -133,7 +133,7 @@ class _Checked(H11Protocol):
             self._wait_for_head()  # a part of it is there, and whoever is idle may be so for longer
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.left()
+        self.unregister()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()  # which uvicorn leaves, and with it all of this, where it was reset
 
@@ -179,11 +179,11 @@ class _Encrypted(SSLProtocol):
         )
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._http.accepted(transport)
+        self._http.register(transport)
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._http.left()
+        self._http.unregister()
         super().connection_lost(exc)
 
 

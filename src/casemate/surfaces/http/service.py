@@ -165,7 +165,7 @@ class Service:
                 making.made.results.stop()
         async with asyncio.TaskGroup() as ending:
             for making in self._namespaces.values():
-                ending.create_task(_closed(making))
+                ending.create_task(_close(making))
         await to_thread_to_end(self._requests.reopen)
         await to_thread_to_end(self._database.close)
 
@@ -174,7 +174,7 @@ class Service:
         channel = KeepingChannel(self._requests, namespace, _log.error)
         sandbox.approvals.set_store(channel)
         place = self._folder / "runs" / hashlib.sha256(namespace.encode()).hexdigest()[:32]
-        results = await asyncio.to_thread(Results, place, self._requests.waited)
+        results = await asyncio.to_thread(Results, place, self._requests.what_it_waits_for)
         operations = Operations(sandbox, results, idle_timeout=self.terms.idle_timeout)
         try:
             await operations.load()
@@ -185,7 +185,7 @@ class Service:
         return _Namespace(sandbox, operations, channel, results)
 
 
-async def _closed(making: _Making) -> None:
+async def _close(making: _Making) -> None:
     async with making.lock:
         if making.made is None:
             return

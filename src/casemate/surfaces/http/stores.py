@@ -50,7 +50,7 @@ class Database:
         self._path = folder / _NAME
         self._lock = threading.Lock()
         os.close(open_private(folder, make=True))
-        with self._told():
+        with self._translate_errors():
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
             self._opened = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
             self._opened.execute("PRAGMA journal_mode = WAL")
@@ -59,12 +59,12 @@ class Database:
 
     def rows(self, query: str, values: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
         """What a question gives."""
-        with self._lock, self._told():
+        with self._lock, self._translate_errors():
             return self._opened.execute(query, tuple(values)).fetchall()
 
     def write(self, *statements: tuple[str, tuple[Any, ...]]) -> int:
         """All of them or none; how many rows they have changed."""
-        with self._lock, self._told(), self._transaction():
+        with self._lock, self._translate_errors(), self._transaction():
             return sum(self._opened.execute(text, values).rowcount for text, values in statements)
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class Database:
             raise
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
@@ -131,7 +131,7 @@ class KeptRequests:
         self._database = database
         self._today = today
 
-    def asked(self, owner: str, document: dict[str, Any]) -> None:
+    def keep_request(self, owner: str, document: dict[str, Any]) -> None:
         """A cell waits for this answer."""
         text = json.dumps(document)
         if len(text) > _MOST_BYTES:
@@ -181,7 +181,7 @@ class KeptRequests:
         )
         return self._database.write((one, (namespace, owner, shown, self._today()))) == 1
 
-    def waited(self, run: str) -> str:
+    def what_it_waits_for(self, run: str) -> str:
         """What a run waits or waited for, in words; empty where it waits for nothing."""
         rows = self._database.rows("SELECT document FROM requests WHERE run = ? LIMIT 1", (run,))
         return str(json.loads(rows[0][0]).get("summary", "")) if rows else ""
@@ -232,7 +232,7 @@ class KeepingChannel:
                 reason = "allowed beforehand, for what was asked before the service was stopped"
                 self._sink.answer(request.id, Decision(True, reason=reason), self.name)
                 return "shown"
-            self._kept.asked(request.caller, document(request))
+            self._kept.keep_request(request.caller, document(request))
         except RecordUnavailable as error:
             self._note(error.message)
             return "unavailable"

@@ -81,7 +81,7 @@ class Tokens:
         now = self._today()
         expires = None if expires_in is None else now + expires_in
         made = Token(token_id, name, audience, namespace, may_approve, now, expires, _hash(text))
-        with self._changed() as known:
+        with self._change() as known:
             if any(one.name == name for one in known.values()):
                 raise InvalidArgument("name", f"there is a token {name!r} already; remove it, or take another name")
             if len(known) >= _MOST:
@@ -95,7 +95,7 @@ class Tokens:
 
     def remove(self, name: str) -> bool:
         """No longer let in whoever comes with this one; whether there was such a token."""
-        with self._changed() as known:
+        with self._change() as known:
             found = [one.id for one in known.values() if one.name == name]
             for token_id in found:
                 del known[token_id]
@@ -104,7 +104,7 @@ class Tokens:
     def principals_of(self, texts: Collection[str]) -> dict[str, Principal]:
         """Who comes with each of these tokens; nobody with one that is unknown, or has expired."""
         known, now = self._read(), self._today()
-        found = {text: _matching(text, known) for text in texts}
+        found = {text: _find_token(text, known) for text in texts}
         return {
             text: one.principal
             for text, one in found.items()
@@ -116,7 +116,7 @@ class Tokens:
         return self.principals_of([text]).get(text)
 
     @contextmanager
-    def _changed(self) -> Iterator[dict[str, Token]]:
+    def _change(self) -> Iterator[dict[str, Token]]:
         folder = open_private(self._folder, make=True)
         lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
         try:
@@ -162,18 +162,18 @@ class Tokens:
         seen = (status.st_ino, status.st_mtime_ns, status.st_size)
         if seen != self._seen:
             with open(fd, "rb", closefd=False) as file:
-                self._known = _parsed(file.read(_MOST_BYTES), self._folder)
+                self._known = _parse(file.read(_MOST_BYTES), self._folder)
             self._seen = seen
 
 
-def _matching(text: str, known: Mapping[str, Token]) -> Token | None:
+def _find_token(text: str, known: Mapping[str, Token]) -> Token | None:
     parts = text.split("_", 2)
     one = known.get(parts[1]) if len(parts) == 3 and parts[0] == _BEGIN else None
     is_right = hmac.compare_digest(_hash(text), one.hash if one else _NOBODY)
     return one if is_right else None
 
 
-def _parsed(raw: bytes, folder: Path) -> dict[str, Token]:
+def _parse(raw: bytes, folder: Path) -> dict[str, Token]:
     try:
         made = [_token_of(one) for one in json.loads(raw)]
     except (ValueError, TypeError, KeyError, RecursionError) as error:

@@ -111,7 +111,7 @@ class Callers:
         if (own := self._known.pop(self._process, None)) is not None:
             await own.end()
 
-    def left(self, request: Request) -> None:
+    def forget(self, request: Request) -> None:
         """The client has ended the MCP session of this ``request``: end what it has left behind, meanwhile."""
         caller = self._known.pop(self._name(request, has_sessions=True), None)
         if caller is not None and self.tasks is not None:

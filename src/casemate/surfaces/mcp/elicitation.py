@@ -151,7 +151,7 @@ async def ask_now(call: Call, question: Question, work: Work, seen: frozenset[st
     async def until_settled() -> None:
         waiting = seen
         while call.seconds_left > 0:
-            waiting = (await work.wait(min(1.0, call.seconds_left), waiting)).asked
+            waiting = (await work.wait(min(1.0, call.seconds_left), waiting)).awaited_ids
             if question.id not in waiting:
                 break
             await call.tell("waits for your answer")

@@ -106,7 +106,7 @@ class _Leaving:
         await self._app(scope, receive, hear)
         if scope["method"] == "DELETE" and said == [200]:
             async with self._server.lifespan(self._server) as callers:
-                callers.left(Request(scope))
+                callers.forget(Request(scope))
 
 
 class _Asgi:

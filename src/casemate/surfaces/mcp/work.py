@@ -41,7 +41,7 @@ class State:
         return self.status == "done"
 
     @property
-    def asked(self) -> frozenset[str]:
+    def awaited_ids(self) -> frozenset[str]:
         """The ids of what it waits for."""
         return frozenset(str(one["id"]) for one in self.approvals)
 
@@ -132,7 +132,7 @@ class Job:
             asked = await self._list_questions()
             state = State("waiting" if asked else "running", asked, {})
             left = end - anyio.current_time()
-            if state.asked - seen or left <= 0:
+            if state.awaited_ids - seen or left <= 0:
                 return state
             with anyio.move_on_after(min(_LOOK_EVERY, left)):
                 await self._over.wait()
@@ -209,8 +209,8 @@ async def _follow(call: Call, work: Work, answer: Answer, first: State | None) -
     seen: frozenset[str] = frozenset()
     state = first if first is not None else await work.wait(min(_EACH, call.seconds_left), seen)
     while not state.is_done:
-        fresh = await questions(call, state.asked - seen) if call.can_ask() or call.can_ask("url") else []
-        seen = state.asked
+        fresh = await questions(call, state.awaited_ids - seen) if call.can_ask() or call.can_ask("url") else []
+        seen = state.awaited_ids
         if fresh and call.is_modern:
             from mcp_types import InputRequiredResult
 
