@@ -293,6 +293,7 @@ class Sandbox:
     @property
     def egress(self) -> Egress:
         """Hosts that programs may reach, asked for ahead: ``await request(domain)``."""
+        self._parts.check_open()
         return self._parts.egress
 
     @property

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from casemate.api.policy_options import Bounded, bound_by_policy, rulebook
 from casemate.audit.log import AuditLog, default_path
@@ -61,23 +61,28 @@ if TYPE_CHECKING:
     from casemate.vault.vault import Vault
     from casemate.workspace.guarding import Guard
 
+T = TypeVar("T")
 _MOST_KNOWN = 10_000  # runs of which nothing is kept but that they left no files
+
+
+class _Part(Generic[T]):
+    """A part that is made when it is first wanted, by whatever thread, and then found in the object itself."""
+
+    def __init__(self, make: Callable[[SandboxParts], T]) -> None:
+        self._make = make
+        self._name = make.__name__
+
+    def __get__(self, parts: SandboxParts, _: type) -> T:
+        with parts.making:
+            made = vars(parts)
+            if self._name not in made:
+                made[self._name] = self._make(parts)
+            return cast("T", made[self._name])
 
 
 class SandboxParts:
     """``options``: those of :class:`casemate.Sandbox`, all of them. Raises as that does."""
 
-    # Made when first wanted.
-    _packages: Packages | None = None
-    _vault: Vault | None = None
-    _slots: Slots | None = None
-    _sessions: Sessions | None = None
-    _background: StartedRuns | None = None
-    _approvals: Approvals | None = None
-    _tools: Tools | None = None
-    _broker: Broker | None = None
-    _artifacts: Artifacts | None = None
-    _egress: Egress | None = None
     _closed = False
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -110,40 +115,29 @@ class SandboxParts:
             sandbox_network=SandboxNetwork(bound.policy.requests, Interceptions(bound.intercept, bound.trust)),
             hosts=bound.hosts, guard=None if folder is None else _guard_of(bound),
             offers=self._offers, step_offers=self._step_offers, ready=self._ready, finished=self._note_finished,
-            layer=lambda: () if self._packages is None else self._packages.shared_folders(),
+            layer=lambda: self.packages.shared_folders() if "packages" in vars(self) else (),
         )  # fmt: skip
         self._most, self._tally, self._without_files = bound.limits, Tally(), deque[str](maxlen=_MOST_KNOWN)
-        self._making = threading.Lock()  # of approvals, vault and tools: other threads may ask for them
+        self.making = threading.RLock()  # other threads may ask for parts
 
-    @property
+    @_Part
     def approvals(self) -> Approvals:
         """The approvals of the sandbox."""
         from casemate.approvals.approvals import Approvals
 
-        with self._making:
-            if self._approvals is None:
-                policy = self._policy
-                given = (
-                    self._approve,
-                    self._approval_timeout,
-                    partial(self.log.append, "decision"),
-                    partial(rulebook, policy),
-                )
-                self._approvals = Approvals(
-                    *given, has_rules=policy.written is not None, record_request=partial(self.log.append, "request"),
-                    record_now=partial(self.log.append, "decision", wait=False),
-                )  # fmt: skip
-            return self._approvals
+        return Approvals(
+            self._approve, self._approval_timeout, partial(self.log.append, "decision"),
+            partial(rulebook, self._policy), has_rules=self._policy.written is not None,
+            record_request=partial(self.log.append, "request"),
+            record_now=partial(self.log.append, "decision", wait=False),
+        )  # fmt: skip
 
-    @property
+    @_Part
     def vault(self) -> Vault:
         """The secrets of the namespace."""
         from casemate.vault.vault import Vault
 
-        with self._making:
-            if self._vault is None:
-                self._vault = Vault(self._store or opened_store(None, os.environ), self.namespace, self.log.note)
-            return self._vault
+        return Vault(self._store or opened_store(None, os.environ), self.namespace, self.log.note)
 
     def resolve_secrets(self, names: object) -> Secrets:
         """The secrets of these names, or those that somebody has already. May block. Raises as the vault does."""
@@ -151,15 +145,19 @@ class SandboxParts:
             return names
         return self.vault.resolve(names) if names not in (None, (), []) else NO_SECRETS
 
-    @property
+    @_Part
     def tools(self) -> Tools:
         """MCP servers and their tools."""
         from casemate.tools.tools import Tools
 
-        with self._making:
-            if self._tools is None:
-                self._tools = Tools(self._servers)
-            return self._tools
+        return Tools(self._servers)
+
+    @_Part
+    def broker(self) -> Broker:
+        """Between the tools and the cells."""
+        from casemate.tools.broker import Broker
+
+        return Broker(self.tools, self._note_call)
 
     def _servers(self, heard: Callable[[ServerTools], None]) -> Servers:
         from casemate.tools.connections.servers import Servers
@@ -171,33 +169,25 @@ class SandboxParts:
 
     def _offers(self) -> tuple[Offer, ...]:
         """What each cell has of the host's own, now."""
-        if (self._tools is None and not self._definitions) or not self.tools.has_servers:
-            return ()
-        from casemate.tools.broker import Broker
-
-        self._broker = self._broker or Broker(self.tools, self._note_call)
-        return (self._broker,)
+        is_wanted = "tools" in vars(self) or self._definitions
+        return (self.broker,) if is_wanted and self.tools.has_servers else ()
 
     def _note_call(self, run: str, namespace: str, detail: dict[str, Any]) -> None:
         self.log.append("crossing", run, namespace, detail)
 
-    @property
+    @_Part
     def sessions(self) -> Sessions:
         """Those that are open."""
         from casemate.sessions.registry import Sessions
 
-        if self._sessions is None:
-            self._sessions = Sessions()
-        return self._sessions
+        return Sessions()
 
-    @property
+    @_Part
     def background(self) -> StartedRuns:
-        """The runs of their own that go on by themselves."""
+        """The runs that go on by themselves."""
         from casemate.sessions.run import StartedRuns
 
-        if self._background is None:
-            self._background = StartedRuns()
-        return self._background
+        return StartedRuns()
 
     def start_run(self, request: Request, work: Callable[[Emitter], Coroutine[Any, Any, object]] | None = None) -> Run:
         """Start ``request`` in a fresh cell; it goes on when whoever began it goes away, and ends with the sandbox at
@@ -222,15 +212,13 @@ class SandboxParts:
             self.check_open()
             await pipeline.execute(request, self.context, emitter)
 
-    @property
+    @_Part
     def packages(self) -> Packages:
         """What is installed."""
         from casemate.sessions.packages import Packages
 
-        if self._packages is None:
-            mine = (self.context, self.namespace, self.sessions, self._indexes, dict(os.environ), self._wanted)
-            self._packages = Packages(*mine)
-        return self._packages
+        environ = dict(os.environ)
+        return Packages(self.context, self.namespace, self.sessions, self._indexes, environ, self._wanted)
 
     async def _ready(self) -> None:
         if self._wanted:
@@ -240,46 +228,46 @@ class SandboxParts:
         """Packages, where they could be allowed."""
         return self.packages.offers() if self.approvals.may_ask("package", stream=stream) else ()
 
-    def slot(self) -> Slots:
-        """One of the cells that may run at once. asyncio loads while the supervisor starts, so not before."""
+    @_Part
+    def slots(self) -> Slots:
+        """The cells that may run at once. asyncio loads while the supervisor starts, so not before."""
         from casemate.execution.slots import Slots
 
-        if self._slots is None:
-            self._slots = Slots(self._concurrency, self._note_refused)
-        return self._slots
+        return Slots(self._concurrency, self._note_refused)
+
+    def slot(self) -> Slots:
+        """One of them, to be entered."""
+        return self.slots
 
     def _note_refused(self, full: QueueFull) -> None:
         self.log.note_soon("queue", "", self.namespace, {"problem": full.message, "retry_after": full.retry_after})
 
-    @property
+    @_Part
     def artifacts(self) -> Artifacts:
         """What the last runs left."""
         from casemate.artifacts.kept import Artifacts
 
-        self._artifacts = self._artifacts or Artifacts(without=self._without_files)
-        return self._artifacts
+        return Artifacts(without=self._without_files)
 
-    @property
+    @_Part
     def audit(self) -> Audit:
         """The record, for reading."""
         from casemate.audit.reading import Audit
 
         return Audit(self.log, self.namespace)
 
-    @property
+    @_Part
     def egress(self) -> Egress:
-        """Hosts that are asked for ahead."""
+        """Hosts that are asked for before a program needs them."""
         from casemate.execution.egress_request import Egress
 
-        async def session(id_or_name: str) -> tuple[str, HostRules | None]:
+        async def find_session(id_or_name: str) -> tuple[str, HostRules | None]:
             from casemate.sessions.inspection import hosts_of
 
-            found = await self.sessions.get(id_or_name)
-            return found.id, hosts_of(found)
+            session = await self.sessions.get(id_or_name)
+            return session.id, hosts_of(session)
 
-        self.check_open()
-        self._egress = self._egress or Egress(lambda: self.context, self.namespace, session)
-        return self._egress
+        return Egress(lambda: self.context, self.namespace, find_session)
 
     def _note_finished(self, execution: Execution) -> None:
         self._tally.add(execution)
@@ -292,16 +280,17 @@ class SandboxParts:
         """What goes on now."""
         from casemate.execution.overview import Load
 
-        slots = self.slot()
-        sessions = 0 if self._sessions is None else len(await self._sessions.list())
-        approvals = 0 if self._approvals is None else self._approvals.pending_count
+        made = vars(self)
+        sessions = len(await self.sessions.list()) if "sessions" in made else 0
+        approvals = self.approvals.pending_count if "approvals" in made else 0
+        slots = self.slots
         return Load(slots.running, slots.waiting, self._concurrency, sessions, approvals, self._tally)
 
     async def packages_of(self, session: Session) -> tuple[InstalledPackage, ...]:
         """What was installed for it, or for all."""
-        if self._packages is None or session.language not in ("python", "node"):
+        if "packages" not in vars(self) or session.language not in ("python", "node"):
             return ()
-        return await self._packages.list(language=session.language, session=session)
+        return await self.packages.list(language=session.language, session=session)
 
     def set_limits(self, given: Mapping[str, Any]) -> Limits:
         """Those of later runs. Raises ``InvalidArgument``."""
@@ -320,22 +309,17 @@ class SandboxParts:
         self._closed = True
         from casemate.execution.finishing import to_thread_to_end
 
+        made = vars(self)
         async with contextlib.AsyncExitStack() as closing:  # in reverse, each whatever becomes of the others
             closing.callback(self.log.close)
-            if self._artifacts is not None:
-                closing.callback(self._artifacts.close)
-            if self._packages is not None:
-                closing.push_async_callback(to_thread_to_end, self._packages.close)
-            if self._approvals is not None:
-                closing.push_async_callback(to_thread_to_end, self._approvals.close)
-            if self._tools is not None:
-                closing.push_async_callback(to_thread_to_end, self._tools.close)
+            for name in ("artifacts", "packages", "approvals", "tools"):
+                if name in made:
+                    closing.push_async_callback(to_thread_to_end, made[name].close)
             closing.push_async_callback(to_thread_to_end, self.context.sandbox_network.close)
             closing.push_async_callback(self.wall.close)
-            if self._sessions is not None:
-                closing.push_async_callback(self._sessions.close)
-            if self._background is not None:
-                closing.push_async_callback(self._background.close)
+            for name in ("sessions", "background"):
+                if name in made:
+                    closing.push_async_callback(made[name].close)
 
 
 def _guard_of(bound: Bounded) -> Guard:
