@@ -8,27 +8,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, lru_cache, partial
+from importlib import import_module
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin, get_type_hints
 
 from casemate import errors
 from casemate.errors import CasemateError
 from casemate.model.execution import (
     Artifact,
-    Cause,
     Content,
-    Crossing,
     Execution,
-    ProgramError,
     Result,
-    SkippedFile,
-    Usage,
 )
-from casemate.model.isolation import IsolationReport, Mechanism, Proof
+from casemate.model.isolation import IsolationReport
 
 if TYPE_CHECKING:
     from casemate.model.events import Event
@@ -118,35 +116,13 @@ _WAYS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (  # the first that fits
 
 def execution_of(told: Mapping[str, Any], fetch: Fetch) -> Execution:
     """The execution that a document is of; ``fetch`` gets the contents of its files when they are wanted."""
-    given = {field.name: told[field.name] for field in fields(Execution) if field.name in told}
-    run = str(told["id"])
 
     def artifact(one: Mapping[str, Any]) -> Artifact:
-        return Artifact(**known_fields(Artifact, one), content=fetch(run, one["name"]))
+        return Artifact(**known_fields(Artifact, one), content=fetch(str(told["id"]), one["name"]))
 
-    return Execution(
-        **{
-            **given,
-            "results": tuple(Result(one) for one in told["results"]),
-            "error": _maybe(ProgramError, told["error"]),
-            "artifacts": tuple(artifact(one) for one in told["artifacts"]),
-            "full_output": artifact(told["full_output"]) if told["full_output"] else None,
-            "usage": Usage(**known_fields(Usage, told["usage"])),
-            "cause": _maybe(Cause, told["cause"]),
-            "isolation": _report(told["isolation"]),
-            "skipped": tuple(SkippedFile(**known_fields(SkippedFile, one)) for one in told.get("skipped", ())),
-            "lost_names": tuple(told.get("lost_names", ())),
-            "crossings": tuple(Crossing(**known_fields(Crossing, one)) for one in told.get("crossings", ())),
-        }
-    )
-
-
-def _report(told: Mapping[str, Any]) -> IsolationReport:
-    kept = known_fields(IsolationReport, told)
-    kept["proofs"] = tuple(Proof(**known_fields(Proof, one)) for one in told["proofs"])
-    kept["limits"] = tuple(Mechanism(**known_fields(Mechanism, one)) for one in told["limits"])
-    kept |= {name: tuple(kept[name]) for name in ("layers", "missing", "notes")}
-    return IsolationReport(**kept)
+    execution: Execution = revive(Execution, {**told, "artifacts": [], "full_output": None})
+    full_output = artifact(told["full_output"]) if told["full_output"] else None
+    return replace(execution, artifacts=tuple(map(artifact, told["artifacts"])), full_output=full_output)
 
 
 def known_fields(kind: Any, told: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,8 +130,58 @@ def known_fields(kind: Any, told: Mapping[str, Any]) -> dict[str, Any]:
     return {field.name: told[field.name] for field in fields(kind) if field.name in told and field.repr}
 
 
-def _maybe(kind: Any, told: Mapping[str, Any] | None) -> Any:
-    return None if told is None else kind(**known_fields(kind, told))
+def revive(kind: Any, told: Any) -> Any:
+    """``told`` as a ``kind``: a dataclass, a list, tuple or mapping of such, or whatever it is. What a newer service
+    says besides is left out."""
+    way = _revival_of(kind)
+    return told if told is None or way is None else way(told)
+
+
+@cache
+def _revival_of(kind: Any) -> Callable[[Any], Any] | None:
+    """How a document becomes one of these; None for as it is."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if isinstance(kind, type) and is_dataclass(kind):
+        return lambda told: _revive_fields(kind, told) if isinstance(told, Mapping) else told
+    if origin in (Union, types.UnionType):
+        inner = [one for one in arguments if one is not type(None)]
+        return _revival_of(inner[0]) if len(inner) == 1 else lambda told: revive(_choice(inner, told), told)
+    if origin in (list, Sequence, tuple):
+        make = tuple if origin is tuple else list
+        return lambda told: make([revive(arguments[0], one) for one in told]) if isinstance(told, list) else told
+    if origin in (dict, Mapping) and _revival_of(arguments[1]) is not None:
+        return lambda told: {name: revive(arguments[1], one) for name, one in told.items()}
+    return Result if kind is Result else None
+
+
+def _revive_fields(kind: type, told: Mapping[str, Any]) -> Any:
+    return kind(**{name: revive(one, told[name]) for name, one in _types_of(kind).items() if name in told})
+
+
+@cache
+def _types_of(kind: type) -> Mapping[str, Any]:
+    """The types of what a document has of a dataclass."""
+    hints = get_type_hints(kind, globalns=vars(sys.modules[kind.__module__]))
+    return {field.name: hints[field.name] for field in fields(kind) if field.init and field.repr}
+
+
+def _choice(kinds: Sequence[Any], told: Any) -> Any:
+    """Which of these a document is of: for a mapping the first dataclass all whose fields it has, else the first
+    dataclass or mapping; list or tuple for a list."""
+    if isinstance(told, Mapping):
+        fits = [one for one in kinds if is_dataclass(one) or get_origin(one) in (dict, Mapping)]
+        fits.sort(key=lambda one: not (is_dataclass(one) and all(field.name in told for field in fields(one))))
+    elif isinstance(told, list):
+        fits = [one for one in kinds if get_origin(one) in (list, tuple, Sequence)]
+    else:
+        fits = []
+    return fits[0] if fits else Any
+
+
+def type_named(place: str) -> Any:
+    """The type that lies at ``module:name``, loaded when it is needed."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
 
 
 _TEXTS: Final = ("argument", "problem", "reason", "language", "server")

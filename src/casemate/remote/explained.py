@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from casemate.execution.request import code_of, stdin_of
 from casemate.model.plan import ListeningSocket, Plan, ReadyStart, Secrets, Workspace
 from casemate.operations.cell_plan import CellPlan, CellWait
-from casemate.remote.revived import revive
+from casemate.operations.documents import revive
 from casemate.sessions.inspection import MASK
 
 if TYPE_CHECKING:

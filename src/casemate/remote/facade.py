@@ -11,12 +11,12 @@ from casemate.api.options import RunOptions, SessionOptions
 from casemate.model.foreign import no_attribute
 from casemate.model.limits import Limits
 from casemate.model.options import complete, takes_options
+from casemate.operations.documents import revive, type_named
 from casemate.remote.blocking import BlockingHttp
 from casemate.remote.client import RemoteOperations, connect
 from casemate.remote.following import Run, Ways, run_to_end, stream_to_end
 from casemate.remote.given import limits_of, plain, upload_files, uploaded_blocking
 from casemate.remote.parts import Approvals, Artifacts, Audit, Egress, Packages, Sessions, Tools, Vault
-from casemate.remote.revived import revive, type_named
 from casemate.remote.session import Session
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from casemate.model.call_options import DecisionOptions
 from casemate.model.execution import Artifact
 from casemate.model.options import complete, takes_options
 from casemate.model.overview import Installed, InstalledPackage
+from casemate.operations.documents import revive, type_named
 from casemate.policy.inject import Inject
 from casemate.remote.following import Ways
-from casemate.remote.revived import revive, type_named
 from casemate.remote.session import Session
 from casemate.tools.connections.answers import ABSENT, Answer
 from casemate.tools.tools import ToolSummary

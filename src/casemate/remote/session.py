@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self, Unpack
 from casemate.errors import InvalidArgument, NotFound, SandboxClosed, Unavailable
 from casemate.model.call_options import StepOptions
 from casemate.model.options import complete, takes_options
+from casemate.operations.documents import revive, type_named
 from casemate.remote.following import Run, Ways, run_to_end, stream_to_end
 from casemate.remote.given import plain
-from casemate.remote.revived import revive, type_named
 from casemate.sessions.files import FileInfo
 from casemate.sessions.protocol import Variable
 
