@@ -31,7 +31,7 @@ from casemate import Limits, Sandbox
 
 _PROCESSES = 40
 _TIMEOUT = 1.5  # seconds; enough to start all of them on a busy machine
-_PATIENCE = 20.0
+_MAX_WAIT = 20.0
 _GOAL = Goal(plus=0.1)
 _LIMITS = Limits(memory="128MiB", disk="16MiB", processes=100, full_output="2MiB", wall=30)
 _CROWD = f"""
@@ -104,7 +104,7 @@ async def _one(sandbox: Sandbox, status: str) -> dict[str, float]:
 
 def _watch(deaths: Deaths) -> None:
     """Find the cell's processes, hold a pidfd of each, and note when they die."""
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _MAX_WAIT
     members: set[int] = set()
     while len(members) <= _PROCESSES + 1 and time.monotonic() < until:  # its init and the program itself, too
         time.sleep(0.02)

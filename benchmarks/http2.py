@@ -57,7 +57,7 @@ class Peer:
             elif end > len(self.buffer):
                 break
             else:
-                self.heard(kind, flags, stream, bytes(self.buffer[at + 9:end]))
+                self.received(kind, flags, stream, bytes(self.buffer[at + 9:end]))
             at = min(end, len(self.buffer))
         del self.buffer[:at]
     def took(self, length):
@@ -67,7 +67,7 @@ class Peer:
             grown = struct.pack("!L", self.used)
             self.one.sendall(frame(8, 0, 0, grown) + frame(8, 0, ONE, grown))
             self.used = 0
-    def heard(self, kind, flags, stream, payload):
+    def received(self, kind, flags, stream, payload):
         if kind == 4 and not flags & 1:
             for at in range(0, len(payload), 6):
                 key, value = struct.unpack_from("!HL", payload, at)

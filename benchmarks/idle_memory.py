@@ -35,7 +35,7 @@ from casemate.languages.python import PRELOADED
 _GOAL = 5e6  # bytes, of each Python cell
 _MB = 1e6
 _CELLS, _QUICK_CELLS = 8, 2
-_PATIENCE = 60.0  # seconds until cells are there and at rest
+_MAX_WAIT = 60.0  # seconds until cells are there and at rest
 _LOOK_AGAIN = 0.2
 _STILL = 3  # looks that must find the same memory
 _SLACK = 64 << 10  # bytes between two looks that are the same memory
@@ -177,7 +177,7 @@ async def _sessions(
 
 async def _at_rest(number: int) -> list[Pair]:
     """Exactly so many cells with a process besides their init, once their memory stays what it is. RuntimeError."""
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _MAX_WAIT
     before: list[int] = []
     still = 0
     while still < _STILL:
@@ -249,7 +249,7 @@ def _kernel() -> list[Pair]:
 def _rest(look: Callable[[], list[int]]) -> None:
     """Wait until what is found stays what it is; bounded, because it is only a reference."""
     before: list[int] = []
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _MAX_WAIT
     still = 0
     while still < _STILL and time.monotonic() < deadline:
         time.sleep(_LOOK_AGAIN)

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from typing import Any
 
-_PATIENCE = 60.0  # seconds for an answer
+_MAX_WAIT = 60.0  # seconds for an answer
 NEEDED = ("ipykernel", "jupyter_client")
 
 
@@ -39,7 +39,7 @@ class Kernel:
             self._client = self._manager.blocking_client()
             self._client.start_channels(iopub=hears, stdin=False, hb=hears, control=False)
             if hears:
-                self._client.wait_for_ready(timeout=_PATIENCE)
+                self._client.wait_for_ready(timeout=_MAX_WAIT)
             self.execute(first)
         except BaseException:
             self.close()
@@ -59,7 +59,7 @@ class Kernel:
         self._answered(asked)
         texts: list[str] = []
         while True:
-            message = self._client.get_iopub_msg(timeout=_PATIENCE)
+            message = self._client.get_iopub_msg(timeout=_MAX_WAIT)
             kind, content = message["msg_type"], message["content"]
             if message["parent_header"].get("msg_id") != asked:
                 continue
@@ -72,7 +72,7 @@ class Kernel:
 
     def _answered(self, asked: str) -> None:
         while True:
-            reply = self._client.get_shell_msg(timeout=_PATIENCE)
+            reply = self._client.get_shell_msg(timeout=_MAX_WAIT)
             if reply["parent_header"].get("msg_id") == asked:
                 break
         if reply["content"]["status"] != "ok":

@@ -67,9 +67,9 @@ class Served:
         self._say({"jsonrpc": "2.0", "id": self._number, "method": method, "params": {**params, **self._meta}})
         assert self._process.stdout
         while True:
-            heard = json.loads(self._process.stdout.readline())
-            if heard.get("id") == self._number and "method" not in heard:
-                result: dict[str, Any] = heard["result"]
+            received = json.loads(self._process.stdout.readline())
+            if received.get("id") == self._number and "method" not in received:
+                result: dict[str, Any] = received["result"]
                 return result
 
     def greet(self) -> None:

@@ -13,7 +13,7 @@ from casemate.model.plan import Plan
 from casemate.walls.wall import SessionCell, SessionSink
 
 WARM = ("pool", "zygote")  # `execution.isolation.start` of a program that began in a cell which was ready
-_PATIENCE = 60.0  # seconds until everything is ready, on a machine under heavy load
+_MAX_WAIT = 60.0  # seconds until everything is ready, on a machine under heavy load
 _LOOK_AGAIN = 0.01
 _REST = 0.3  # seconds: what counts as ready may still be on its last steps
 
@@ -66,10 +66,10 @@ async def settle(sandbox: Sandbox, *languages: str) -> None:
 
 async def settled(sandbox: Sandbox) -> None:
     """Wait until everything is there that ``sandbox`` wants to keep ready. Raises ``RuntimeError``."""
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _MAX_WAIT
     # A state of another thread's, looked at now and then.
     while not (warmth := sandbox._parts.wall.warmth()).is_settled:
         if time.monotonic() > deadline:
-            raise RuntimeError(f"not everything was ready within {_PATIENCE:g} s: {warmth}")
+            raise RuntimeError(f"not everything was ready within {_MAX_WAIT:g} s: {warmth}")
         await asyncio.sleep(_LOOK_AGAIN)
     await asyncio.sleep(_REST)

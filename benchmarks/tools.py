@@ -41,21 +41,21 @@ def say(id, result):
         sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": id, "result": result}) + "\\n")
         sys.stdout.flush()
 for line in sys.stdin:
-    heard = json.loads(line)
-    if "id" not in heard: continue
-    if heard["method"] == "initialize":
-        say(heard["id"], {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+    received = json.loads(line)
+    if "id" not in received: continue
+    if received["method"] == "initialize":
+        say(received["id"], {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
                           "serverInfo": {"name": "bench", "version": "1"}})
-    elif heard["method"] == "tools/list":
-        say(heard["id"], {"tools": [{"name": "echo", "description": "Says it.", "inputSchema": TAKES}]})
-    elif heard["method"] == "tools/call":
-        given = heard["params"].get("arguments") or {}
+    elif received["method"] == "tools/list":
+        say(received["id"], {"tools": [{"name": "echo", "description": "Says it.", "inputSchema": TAKES}]})
+    elif received["method"] == "tools/call":
+        given = received["params"].get("arguments") or {}
         result = {"content": [{"type": "text", "text": given.get("text", "")}]}
-        if given.get("seconds"): threading.Timer(given["seconds"], say, (heard["id"], result)).start()
-        else: say(heard["id"], result)
+        if given.get("seconds"): threading.Timer(given["seconds"], say, (received["id"], result)).start()
+        else: say(received["id"], result)
     else:
         with lock:
-            sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": heard["id"], "error": {"code": -32601, "message": ""}}) + "\\n")
+            sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": received["id"], "error": {"code": -32601, "message": ""}}) + "\\n")
             sys.stdout.flush()
 """  # noqa: E501
 _POLICY = {"rules": [{"allow": "tool", "server": "bench", "tool": "echo", "arguments": "any"}]}

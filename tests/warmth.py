@@ -18,7 +18,7 @@ from casemate.model.plan import Plan, ReadyStart
 from casemate.walls.native.pool import Pools
 
 STARTS = ("exec", "warm")
-_PATIENCE = 60.0  # seconds a zygote has to be ready, on a machine under heavy load
+_MAX_WAIT = 60.0  # seconds a zygote has to be ready, on a machine under heavy load
 _PAUSE = 0.002
 _SUPERVISOR = b"casemate-supervisor"
 
@@ -46,7 +46,7 @@ def _warm() -> Iterator[None]:
 
     def take(pools: Pools, plan: Plan, waiting: ReadyStart, root: str) -> Any:
         pools.start(plan, waiting, root)
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _MAX_WAIT
         while (turn := real(pools, plan, waiting, root)).cell is None:
             if "is not ready yet" not in turn.why and "no cell" not in turn.why:
                 break

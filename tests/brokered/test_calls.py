@@ -182,11 +182,11 @@ async def test_ap_07_and_ap_08_each_call_is_asked_about_however_alike_they_are(
 line = json.dumps({"do": "call", "server": "w", "tool": "note", "arguments": {"text": "a"}}).encode() + b"\\n"
 other = line.replace(b'"note"', b'"note_other"')
 with socket.create_connection(("tools.casemate.internal", 7), 30) as one:
-    heard = one.makefile("rb")
+    received = one.makefile("rb")
     said = []
     for each in (line, line, other):
         one.sendall(each)
-        said.append(json.loads(heard.readline())["ok"])
+        said.append(json.loads(received.readline())["ok"])
 print(json.dumps(said))
 """
     async with opened(approve=approve) as sandbox:

@@ -13,7 +13,7 @@ from tests.brokered.test_calls import RAW, told
 from casemate.approvals.requester import Requester
 from casemate.model.approval import Question
 
-PATIENCE = 60.0  # seconds
+MAX_WAIT = 60.0  # seconds
 ALLOWED = ("note", "fail", "steps")
 RULES = {"rules": [{"allow": "tool", "server": "w", "tool": one, "arguments": "any"} for one in ALLOWED]}
 
@@ -58,19 +58,19 @@ async def test_a_cell_that_asks_without_a_pause_keeps_no_other_waiting(
     opened: Opened, witness: Witness, request_: dict[str, Any]
 ) -> None:
     """What is asked can be answered without waiting for anything, so nothing but fairness interrupts it."""
-    flood = FLOOD.format(request={"do": "call", "tool": "note", **request_}, seconds=3 * PATIENCE)
+    flood = FLOOD.format(request={"do": "call", "tool": "note", **request_}, seconds=3 * MAX_WAIT)
     async with opened(policy=RULES) as sandbox:
         assert told(await sandbox.run(RAW + CALL))
         begun = asyncio.Event()
 
         async def greedy() -> None:
-            async for event in sandbox.stream("import threading\n" + RAW + flood, timeout=4 * PATIENCE):
+            async for event in sandbox.stream("import threading\n" + RAW + flood, timeout=4 * MAX_WAIT):
                 if getattr(event, "text", "").startswith("told"):
                     begun.set()
 
         flooding = asyncio.create_task(greedy())
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(MAX_WAIT):
                 await begun.wait()
                 assert told(await sandbox.run(RAW + CALL))
         finally:

@@ -112,11 +112,11 @@ async def together():
     return await asyncio.gather(*(echo.arun(message=str(n)) for n in range(8)))
 print([str(one) for one in asyncio.run(together())] == [f"Echo: {n}" for n in range(8)])
 
-heard = []
-threads = [threading.Thread(target=lambda n=n: heard.append(echo.run(message=str(n)))) for n in range(8)]
+received = []
+threads = [threading.Thread(target=lambda n=n: received.append(echo.run(message=str(n)))) for n in range(8)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
-print(sorted(heard) == [f"Echo: {n}" for n in range(8)])
+print(sorted(received) == [f"Echo: {n}" for n in range(8)])
 
 reading, writing = os.pipe()
 if (child := os.fork()) == 0:
@@ -187,9 +187,9 @@ const { e, search } = require('mcptools');
   console.log((await Promise.all([1, 2].map((n) => e.echo({ message: `${n}` })))).map((one) => one.text).join());
   console.log((await e.get_tiny_image()).content.map((one) => one.type).join());
   console.log((await search('sum')).split('\\n')[0].split(':')[0]);
-  const heard = [];
-  await e.trigger_long_running_operation({ duration: 0.5, steps: 2 }, { onProgress: (one) => heard.push(one) });
-  console.log(heard.length > 0, heard.at(-1).progress, heard.at(-1).total);
+  const received = [];
+  await e.trigger_long_running_operation({ duration: 0.5, steps: 2 }, { onProgress: (one) => received.push(one) });
+  console.log(received.length > 0, received.at(-1).progress, received.at(-1).total);
 })();
 """
 
@@ -238,19 +238,19 @@ async def test_a_program_hears_how_far_a_call_is(tmp_path: Path, peers: Path) ->
     code = """
 import asyncio, mcptools
 from mcptools.e import trigger_long_running_operation as long
-heard = []
-with mcptools.on_progress(lambda *said: heard.append(said)):
+received = []
+with mcptools.on_progress(lambda *said: received.append(said)):
     long.run(duration=0.5, steps=2)
-print(heard[-1][:2] == (2, 2))
-heard.clear()
+print(received[-1][:2] == (2, 2))
+received.clear()
 long.run(duration=0.1, steps=1)
-print(heard)
+print(received)
 
 async def main():
-    with mcptools.on_progress(lambda *said: heard.append(said)):
+    with mcptools.on_progress(lambda *said: received.append(said)):
         await long.arun(duration=0.5, steps=2)
 asyncio.run(main())
-print(heard[-1][:2] == (2, 2))
+print(received[-1][:2] == (2, 2))
 """
     async with with_server(tmp_path, "e", of_everything(peers), policy=ALLOW) as sandbox:
         lines = said(await sandbox.run(code)).splitlines()
@@ -261,10 +261,10 @@ async def test_a_server_that_reports_without_end_is_told_of_a_few_times(opened: 
     code = """
 import mcptools
 from mcptools.w import steps
-heard = []
-with mcptools.on_progress(lambda *said: heard.append(said)):
+received = []
+with mcptools.on_progress(lambda *said: received.append(said)):
     print(steps.run(number=2000))
-print(1 <= len(heard) < 1000, heard[-1], [one[0] for one in heard] == sorted(one[0] for one in heard))
+print(1 <= len(received) < 1000, received[-1], [one[0] for one in received] == sorted(one[0] for one in received))
 """
     async with opened(policy={"rules": allowed("w", "steps")}) as sandbox:
         lines = said(await sandbox.run(code)).splitlines()
@@ -296,14 +296,14 @@ async def test_progress_has_no_secrets_of_the_run(opened: Opened) -> None:
     code = """
 import mcptools, os
 from mcptools.w import steps
-heard = []
-with mcptools.on_progress(lambda *said: heard.append(said)):
+received = []
+with mcptools.on_progress(lambda *said: received.append(said)):
     steps.run(number=3, text=os.environ["MINE"])
-print(heard[-1][0] == 3, heard[-1][2])
+print(received[-1][0] == 3, received[-1][2])
 """
     async with opened(policy={"rules": allowed("w", "steps")}, vault=MemoryStore()) as sandbox:
         await sandbox.vault.set("MINE", "a-secret-of-the-run")
-        shown = "print(os.environ['MINE'] in heard[-1][2])"  # printed values would be hidden by themselves
+        shown = "print(os.environ['MINE'] in received[-1][2])"  # printed values would be hidden by themselves
         execution = await sandbox.run(code + shown, secrets=["MINE"])
     assert said(execution).splitlines() == ["True [secret:MINE]", "False"]
 

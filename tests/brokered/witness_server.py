@@ -130,13 +130,13 @@ def serve(message: dict[str, Any]) -> None:
 
 
 for line in sys.stdin:
-    heard = json.loads(line)
-    if "method" not in heard:
+    received = json.loads(line)
+    if "method" not in received:
         with answered:
-            answers[heard["id"]] = heard.get("result")
+            answers[received["id"]] = received.get("result")
             answered.notify_all()
-    elif heard["method"] == "notifications/cancelled":
+    elif received["method"] == "notifications/cancelled":
         written(json.dumps(["cancelled", None]))
         cancelled.set()
-    elif "id" in heard:
-        threading.Thread(target=serve, args=(heard,), daemon=True).start()
+    elif "id" in received:
+        threading.Thread(target=serve, args=(received,), daemon=True).start()

@@ -47,9 +47,9 @@ def answer(descriptor: int) -> bytes:
         listener.settimeout(60)
         client, _ = listener.accept()
         with client:
-            heard = client.recv(100)
+            received = client.recv(100)
             client.sendall(b"from the host")
-    return heard
+    return received
 
 
 async def with_a_listener(audit: Path) -> tuple[bytes, bytes, int | None]:
@@ -59,15 +59,15 @@ async def with_a_listener(audit: Path) -> tuple[bytes, bytes, int | None]:
         kept = Kept()
         cell = sandbox._parts.wall.start(plan, kept)  # as the egress proxy's; no public name of this version leads here
         (descriptor,) = await asyncio.wrap_future(cell.listeners())
-        heard = await asyncio.to_thread(answer, descriptor)
+        received = await asyncio.to_thread(answer, descriptor)
         ending = await cell.wait()
         os.close(ending.tree_fd)
-        return heard, kept.data, ending.wait_status
+        return received, kept.data, ending.wait_status
 
 
 def test_the_host_answers_on_a_listener_inside_the_cell(tmp_path: Path) -> None:
-    heard, said, status = asyncio.run(with_a_listener(tmp_path / "audit.db"))
-    assert (heard, said, status) == (b"from the cell", b"from the host\n", 0)
+    received, said, status = asyncio.run(with_a_listener(tmp_path / "audit.db"))
+    assert (received, said, status) == (b"from the cell", b"from the host\n", 0)
 
 
 def test_without_a_listener_nobody_answers_there(tmp_path: Path) -> None:

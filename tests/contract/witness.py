@@ -15,7 +15,7 @@ from tests.warmth import is_init, runs_a_program
 from casemate import Event
 
 SUPERVISOR = b"casemate-supervisor"
-PATIENCE = 60.0  # seconds until something that must happen is taken as not happening
+MAX_WAIT = 60.0  # seconds until something that must happen is taken as not happening
 _PIECE = 1 << 22  # bytes of memory read at once
 
 
@@ -86,7 +86,7 @@ class Watched:
         """How many of them live at this moment."""
         return len(self.pidfds) - len(select.select(self.pidfds, [], [], 0)[0])
 
-    def wait(self, seconds: float = PATIENCE) -> bool:
+    def wait(self, seconds: float = MAX_WAIT) -> bool:
         """Wait for the end of all; whether they did end."""
         poll = select.poll()
         left = set(self.pidfds)

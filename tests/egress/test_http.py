@@ -40,15 +40,15 @@ def answer(one: socket.socket) -> tuple[int, bytes]:
 @contextlib.contextmanager
 def hearing(said: bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") -> Iterator[tuple[int, list[bytes]]]:
     """A server that notes what it hears, and says the same to everything."""
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     def serve(one: socket.socket) -> None:
         while data := one.recv(1 << 16):
-            heard.append(data)
+            received.append(data)
             one.sendall(said)
 
     with listening(serve) as port:
-        yield port, heard
+        yield port, received
 
 
 def test_requests_of_one_connection_reach_the_permitted_host(stage: Stage, http_port: int) -> None:
@@ -90,14 +90,14 @@ OTHER_HOST = {
 
 @pytest.mark.parametrize("said", OTHER_HOST)
 def test_a_request_for_another_host_or_of_two_meanings_is_refused_and_says_why(stage: Stage, said: str) -> None:
-    with hearing() as (port, heard):
+    with hearing() as (port, received):
         stage.allow("good.test", "x.good.test", "evil.test")
         stage.internet.add("good.test", 80, port)
         with stage.connect("good.test", 80) as one:
             one.sendall(OTHER_HOST[said])
             code, text = answer(one)
             assert everything_from(one) == b""
-        assert heard == []
+        assert received == []
     assert code == 403
     assert text.startswith(b"casemate: good.test:80 is refused: ")
     assert [decision for decision, _ in stage.crossing("good.test")] == ["denied"]
@@ -105,7 +105,7 @@ def test_a_request_for_another_host_or_of_two_meanings_is_refused_and_says_why(s
 
 @pytest.mark.parametrize("said", OTHER_HOST)
 def test_the_second_request_of_a_connection_is_checked_like_the_first(stage: Stage, said: str) -> None:
-    with hearing() as (port, heard):
+    with hearing() as (port, received):
         stage.allow("good.test", "x.good.test", "evil.test")
         stage.internet.add("good.test", 80, port)
         with stage.connect("good.test", 80) as one:
@@ -113,12 +113,12 @@ def test_the_second_request_of_a_connection_is_checked_like_the_first(stage: Sta
             assert answer(one)[0] == 200
             one.sendall(OTHER_HOST[said])
             assert answer(one)[0] == 403
-        assert len(heard) == 1
+        assert len(received) == 1
 
 
 def test_a_body_is_passed_on_and_nothing_hides_in_it(stage: Stage) -> None:
     hidden = request(host="evil.test")
-    with hearing() as (port, heard):
+    with hearing() as (port, received):
         stage.allow("good.test")
         stage.internet.add("good.test", 80, port)
         with stage.connect("good.test", 80) as one:
@@ -127,11 +127,11 @@ def test_a_body_is_passed_on_and_nothing_hides_in_it(stage: Stage) -> None:
             one.sendall(request(method="POST", extra="Transfer-Encoding: chunked\r\n") + b"0\r\n\r\n" + hidden)
             codes = [answer(one)[0], answer(one)[0]]
         assert sorted(codes) == [200, 403]
-        assert b"".join(heard).count(b"evil.test") == 1  # in a body of known length
+        assert b"".join(received).count(b"evil.test") == 1  # in a body of known length
 
 
 def test_chunks_reach_the_server_written_anew(stage: Stage) -> None:
-    with hearing() as (port, heard):
+    with hearing() as (port, received):
         stage.allow("good.test")
         stage.internet.add("good.test", 80, port)
         with stage.connect("good.test", 80) as one:
@@ -139,20 +139,20 @@ def test_chunks_reach_the_server_written_anew(stage: Stage) -> None:
                 request(method="POST", extra="Transfer-Encoding: chunked\r\n") + b"5;a=b\r\nhello\r\n0\r\nX: y\r\n\r\n"
             )
             assert answer(one)[0] == 200
-        assert b"".join(heard).endswith(b"\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
+        assert b"".join(received).endswith(b"\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
 
 
 @pytest.mark.parametrize("body", [b"5\nhello\r\n0\r\n\r\n", b"zz\r\n", b"5\r\nhelloX\r\n0\r\n\r\n"])
 def test_a_chunk_of_two_meanings_ends_the_connection(stage: Stage, body: bytes) -> None:
-    with hearing() as (port, heard):
+    with hearing() as (port, received):
         stage.allow("good.test")
         stage.internet.add("good.test", 80, port)
         with stage.connect("good.test", 80) as one:
             one.sendall(request(method="POST", extra="Transfer-Encoding: chunked\r\n"))
             with contextlib.suppress(ConnectionError):
                 one.sendall(body)
-                assert not everything_from(one).startswith(b"HTTP/1.1 200") or b"hello" not in b"".join(heard)
-        assert b"helloX" not in b"".join(heard)
+                assert not everything_from(one).startswith(b"HTTP/1.1 200") or b"hello" not in b"".join(received)
+        assert b"helloX" not in b"".join(received)
 
 
 def test_answers_of_every_framing_are_followed_to_their_end(stage: Stage, http_port: int) -> None:
@@ -221,7 +221,7 @@ def test_a_websocket_becomes_a_tunnel_after_the_server_agreed(stage: Stage) -> N
 
 
 def test_a_server_that_does_not_agree_gets_no_tunnel(stage: Stage) -> None:
-    with hearing() as (port, heard):
+    with hearing() as (port, received):
         stage.allow("good.test")
         stage.internet.add("good.test", 80, port)
         with stage.connect("good.test", 80) as one:
@@ -229,13 +229,13 @@ def test_a_server_that_does_not_agree_gets_no_tunnel(stage: Stage) -> None:
             assert answer(one)[0] == 200
             one.sendall(request(host="evil.test"))
             assert answer(one)[0] == 403
-        assert len(heard) == 1
+        assert len(received) == 1
 
 
 def test_an_upgrade_that_was_not_asked_for_ends_the_connection(stage: Stage) -> None:
     with hearing(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n") as (
         port,
-        heard,
+        received,
     ):
         stage.allow("good.test")
         stage.internet.add("good.test", 80, port)
@@ -243,7 +243,7 @@ def test_an_upgrade_that_was_not_asked_for_ends_the_connection(stage: Stage) -> 
             one.sendall(request() + request(host="evil.test"))
             with contextlib.suppress(ConnectionResetError):
                 assert b"evil" not in everything_from(one)
-        assert b"evil" not in b"".join(heard)
+        assert b"evil" not in b"".join(received)
 
 
 def test_a_server_that_refuses_a_body_early_is_heard(stage: Stage) -> None:

@@ -45,14 +45,14 @@ def test_va_15_in_a_head_in_clear_nothing_is_put_in(
     stage: Stage, host: str, sent: dict[str, str], where: str, through: str
 ) -> None:
     stage.open(injecting())
-    with hearing() as (port, heard):
+    with hearing() as (port, received):
         stage.internet.add(host, 80, port)
         if through == "proxy":
             sent = {**sent, "path": f"http://{host}{sent.get('path', '/')}"}
         with stage.connect(host, 80) if through == "name" else stage.proxy() as one:
             one.sendall(request(host=host, **sent))
             assert answer(one) == (200, b"ok")
-    said = b"".join(heard)
+    said = b"".join(received)
     assert VALUE.encode() not in said
     assert TEXT.encode() in said or BASIC.encode() in said
     (note,) = notes(stage, host)
@@ -65,11 +65,11 @@ def test_va_15_in_a_body_in_clear_nothing_is_put_in_and_it_is_on_record_once(sta
     stage.open(injecting())
     parts = [b"a=1&b=" + TEXT[:9].encode(), TEXT[9:].encode() + b"&c=", TEXT.encode()]
     framing = "Transfer-Encoding: chunked\r\n" if in_chunks else f"Content-Length: {sum(map(len, parts))}\r\n"
-    heard = bytearray()
+    received = bytearray()
 
     def serve(one: socket.socket) -> None:
-        while not heard.endswith((TEXT.encode(), b"0\r\n\r\n")):
-            heard.extend(one.recv(1 << 16))
+        while not received.endswith((TEXT.encode(), b"0\r\n\r\n")):
+            received.extend(one.recv(1 << 16))
         one.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
     with listening(serve) as port:
@@ -82,17 +82,17 @@ def test_va_15_in_a_body_in_clear_nothing_is_put_in_and_it_is_on_record_once(sta
             if in_chunks:
                 one.sendall(b"0\r\n\r\n")
             assert answer(one) == (200, b"ok")
-    assert VALUE.encode() not in heard
+    assert VALUE.encode() not in received
     assert notes(stage, "good.test") == ["the placeholder of TOKEN was sent in the body, and stayed one"]
 
 
 def test_requests_without_a_placeholder_are_as_they_were(stage: Stage) -> None:
     stage.open(injecting())
-    with hearing() as (port, heard):
+    with hearing() as (port, received):
         stage.internet.add("good.test", 80, port)
         with stage.connect("good.test", 80) as one:
             for _ in range(3):
                 one.sendall(request(extra="Authorization: Bearer mine\r\nAccept-Encoding: gzip\r\n"))
                 assert answer(one) == (200, b"ok")
-    assert b"".join(heard).count(b"Authorization: Bearer mine\r\nAccept-Encoding: gzip\r\n") == 3
+    assert b"".join(received).count(b"Authorization: Bearer mine\r\nAccept-Encoding: gzip\r\n") == 3
     assert notes(stage, "good.test") == []

@@ -116,13 +116,13 @@ def test_a_url_reaches_its_host_and_another_one_on_the_same_connection_another(s
     ],
 )
 def test_a_url_for_another_host_than_the_one_it_names_is_refused(stage: Stage, target: str, host: str) -> None:
-    with hearing() as (port, heard):
+    with hearing() as (port, received):
         stage.allow("good.test")
         stage.internet.add("good.test", 80, port)
         with stage.proxy() as one:
             one.sendall(request(target, host))
             assert answer(one)[0] == 403
-        assert heard == []
+        assert received == []
 
 
 def test_http_inside_a_tunnel_to_port_80_is_read_too(stage: Stage, http_port: int) -> None:
@@ -138,7 +138,7 @@ def test_http_inside_a_tunnel_to_port_80_is_read_too(stage: Stage, http_port: in
 
 
 def test_credentials_for_the_proxy_are_not_passed_on(stage: Stage) -> None:
-    with hearing() as (port, heard):
+    with hearing() as (port, received):
         stage.allow("good.test")
         stage.internet.add("good.test", 80, port)
         with stage.proxy() as one:
@@ -146,7 +146,7 @@ def test_credentials_for_the_proxy_are_not_passed_on(stage: Stage) -> None:
                 request("http://good.test/", extra="Proxy-Authorization: Basic c2VjcmV0\r\nProxy-Connection: x\r\n")
             )
             assert answer(one)[0] == 200
-        assert b"roxy" not in b"".join(heard)
+        assert b"roxy" not in b"".join(received)
 
 
 def socks(stage: Stage, address: bytes, port: int, command: int = 1) -> tuple[int, socket.socket]:

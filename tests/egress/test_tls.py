@@ -42,15 +42,15 @@ MODES = [transparent, connect, by_socks]
 @contextlib.contextmanager
 def hearing() -> Iterator[tuple[int, list[bytes]]]:
     """A server that notes what it hears."""
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     def serve(one: socket.socket) -> None:
         while data := one.recv(1 << 16):
-            heard.append(data)
-            one.sendall(b"heard")
+            received.append(data)
+            one.sendall(b"received")
 
     with listening(serve) as port:
-        yield port, heard
+        yield port, received
 
 
 @pytest.mark.parametrize("open_", MODES)
@@ -83,7 +83,7 @@ REFUSED = {
 @pytest.mark.parametrize("said", REFUSED)
 def test_what_is_not_tls_to_the_permitted_name_is_refused_at_443(stage: Stage, said: str, open_: Open) -> None:
     data, why = REFUSED[said]
-    with hearing() as (port, heard):
+    with hearing() as (port, received):
         stage.allow("good.test", "evil.test")
         stage.internet.add("good.test", 443, port)
         with open_(stage, "good.test", 443) as one:
@@ -91,7 +91,7 @@ def test_what_is_not_tls_to_the_permitted_name_is_refused_at_443(stage: Stage, s
                 one.sendall(data)
                 one.shutdown(socket.SHUT_WR)
             assert was_reset(one)
-        assert heard == []
+        assert received == []
     assert [why in reason for decision, reason in stage.crossing("good.test", 443) if decision == "denied"] == [True]
 
 
@@ -100,19 +100,19 @@ def test_what_is_not_tls_to_the_permitted_name_is_refused_at_443(stage: Stage, s
 def test_a_hello_in_pieces_is_put_together(stage: Stage, size: int, in_records: bool) -> None:
     hello = message((0, names(b"good.test")))
     whole = records(hello, max(size, 7) if in_records else 1 << 14)
-    with hearing() as (port, heard):
+    with hearing() as (port, received):
         stage.allow("good.test")
         stage.internet.add("good.test", 443, port)
         with stage.connect("good.test", 443) as one:
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             for at in range(0, len(whole), size):
                 one.sendall(whole[at : at + size])
-            assert one.recv(5) == b"heard"
-        assert b"".join(heard) == whole
+            assert one.recv(5) == b"received"
+        assert b"".join(received) == whole
 
 
 def test_tls_at_another_port_must_name_the_server_too(stage: Stage) -> None:
-    with hearing() as (port, heard):
+    with hearing() as (port, received):
         stage.allow("good.test:8443", "good.test")
         stage.internet.add("good.test", 8443, port)
         stage.internet.add("good.test", 80, port)
@@ -120,11 +120,11 @@ def test_tls_at_another_port_must_name_the_server_too(stage: Stage) -> None:
             with stage.connect("good.test", number) as one:
                 one.sendall(real("evil.test"))
                 assert was_reset(one)
-            assert heard == []
+            assert received == []
             with stage.connect("good.test", number) as one:
                 one.sendall(real("good.test"))
-                assert one.recv(5) == b"heard"
-            heard.clear()
+                assert one.recv(5) == b"received"
+            received.clear()
 
 
 def test_a_server_at_another_port_may_speak_first(stage: Stage) -> None:

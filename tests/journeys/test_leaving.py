@@ -25,7 +25,7 @@ while True: signal.pause()
 
 async def until(holds: Callable[[], bool]) -> None:
     """Wait for what the host can see, and for nothing else."""
-    async with asyncio.timeout(witness.PATIENCE):
+    async with asyncio.timeout(witness.MAX_WAIT):
         while not holds():
             await asyncio.sleep(0.005)
 
@@ -235,7 +235,7 @@ def test_closing_from_another_thread_ends_a_waiting_run(audit: Path) -> None:
     asyncio.run(until(lambda: len(witness.in_cells()) == 20))
     sandbox.close()
     for thread in threads:
-        thread.join(witness.PATIENCE)
+        thread.join(witness.MAX_WAIT)
     assert [type(error) for error in seen] == [SandboxClosed] * 4
 
 

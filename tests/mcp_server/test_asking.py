@@ -146,7 +146,7 @@ async def test_what_a_server_asks_for_is_passed_on_with_its_own_form(connect: Co
 async def test_a_client_that_cannot_ask_is_told_what_waits_and_which_command_answers_it(
     connect: Connect, operator: Invoke, era: str
 ) -> None:
-    async with connect(era, patience=2.0) as agent:
+    async with connect(era, answer_within=2.0) as agent:
         answer = await agent.call("execute_code", code=CALLS)
         while (structure := structure_of(answer))["status"] == "running":  # it asks later on a busy machine
             answer = await agent.call("read_output", run=structure["run"])
@@ -166,7 +166,7 @@ async def test_an_answer_from_elsewhere_takes_the_question_back(connect: Connect
     def never(_params: Any) -> ElicitResult:
         raise AssertionError("the user is not asked for what may not be approved here")
 
-    async with connect(era, never, may_approve=False, patience=60.0) as agent:
+    async with connect(era, never, may_approve=False, answer_within=60.0) as agent:
 
         async def decide() -> None:
             while not (waiting := await operator("approvals.pending", {})):
@@ -187,7 +187,7 @@ async def test_a_dialog_is_taken_back_when_somebody_else_has_answered(connect: C
     def answered_elsewhere(_params: Any) -> ElicitResult:
         raise NotImplementedError
 
-    async with connect("legacy", answered_elsewhere, patience=60.0) as agent:
+    async with connect("legacy", answered_elsewhere, answer_within=60.0) as agent:
         opened = asyncio.Event()
 
         async def thinks(_context: Any, params: Any) -> ElicitResult:
@@ -272,7 +272,7 @@ async def test_a_denial_without_a_reason_is_told_in_words(connect: Connect) -> N
 
 
 async def test_a_job_that_nobody_has_answered_yet_is_told_and_can_be_cancelled(connect: Connect) -> None:
-    async with connect(toolset="ipybox", patience=1.0) as agent:
+    async with connect(toolset="ipybox", answer_within=1.0) as agent:
         params = {"command": "/bin/false"}
         answer = await agent.call("register_mcp_server", server_name="waits", server_params=params)
         handle = structure_of(answer)["run"]

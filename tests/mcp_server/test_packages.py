@@ -63,7 +63,7 @@ async def answered(operator: Invoke, *, allow: bool) -> dict[str, object]:
 async def test_what_the_operator_allows_can_be_imported_in_the_next_cell_of_that_session_alone(
     connect: Connect, operator: Invoke, era: str
 ) -> None:
-    async with connect(era, patience=60.0) as agent:
+    async with connect(era, answer_within=60.0) as agent:
         before = await agent.call("execute_code", code="x = 41\nimport alpha", session="new")
         assert "ModuleNotFoundError" in text_of(before)
         session = structure_of(before)["session"]
@@ -96,7 +96,7 @@ async def test_the_user_of_the_client_can_allow_it_as_well(connect: Connect, era
 async def test_what_the_operator_denies_is_not_there_and_the_agent_is_told_why(
     connect: Connect, operator: Invoke
 ) -> None:
-    async with connect(patience=60.0) as agent:
+    async with connect(answer_within=60.0) as agent:
         session = structure_of(await agent.call("execute_code", code="1", session="new"))["session"]
         asking = asyncio.ensure_future(agent.call("install_package", packages=["alpha"], session=session))
         await answered(operator, allow=False)
@@ -109,7 +109,7 @@ async def test_what_the_operator_denies_is_not_there_and_the_agent_is_told_why(
 
 
 async def test_what_the_index_does_not_have_is_said_and_nobody_is_asked(connect: Connect, operator: Invoke) -> None:
-    async with connect(patience=60.0) as agent:
+    async with connect(answer_within=60.0) as agent:
         told = await agent.call("install_package", packages=["gamma"])
         assert told.is_error
         assert "gamma" in text_of(told)

@@ -145,7 +145,7 @@ async def test_nothing_that_a_program_prints_stands_where_casemate_s_own_lines_d
 
 async def test_a_run_that_goes_on_says_so_above_what_it_has_printed(connect: Connect) -> None:
     code = f"import time\nprint({FORGERIES['plain']!r}, flush=True)\ntime.sleep(600)"
-    async with connect(patience=8.0) as agent:  # by then it has printed, also on a busy machine
+    async with connect(answer_within=8.0) as agent:  # by then it has printed, also on a busy machine
         answer = await agent.call("execute_code", code=code)
         run = structure_of(answer)["run"]
         assert text_of(answer).startswith(f"[running, and it goes on. run: {run}]\n[Call read_output(")
@@ -304,7 +304,7 @@ async def test_a_file_of_zeros_is_no_text_as_a_resource_either(connect: Connect)
 @pytest.mark.parametrize("era", ERAS)
 async def test_what_takes_longer_is_told_how_to_go_on_and_goes_on(connect: Connect, era: str) -> None:
     code = "import time\nprint('first', flush=True)\ntime.sleep(9)\nprint('second')"
-    async with connect(era, patience=4.0) as agent:
+    async with connect(era, answer_within=4.0) as agent:
         answer = await agent.call("execute_code", code=code)
         structure = structure_of(answer)
         assert not answer.is_error
@@ -322,7 +322,7 @@ async def test_what_takes_longer_is_told_how_to_go_on_and_goes_on(connect: Conne
 
 
 async def test_a_run_that_is_cancelled_by_its_handle_gives_what_it_had_printed(connect: Connect) -> None:
-    async with connect(patience=1.5) as agent:
+    async with connect(answer_within=1.5) as agent:
         code = "import time\nprint('so far', flush=True)\ntime.sleep(100)"
         answer = await agent.call("execute_code", code=code)
         run = structure_of(answer)["run"]

@@ -35,7 +35,7 @@ stream.on('end', () => { console.log('HTTP/2', %s); client.close() })
 stream.end(%s)
 """
 HEARD = """
-def heard():
+def received():
     data = one.recv(65536)
     if not data:
         raise EOFError
@@ -88,7 +88,7 @@ for stream, path in ((1, "/cut"), (3, "/pattern")):
 send()
 got, ended = {1: 0, 3: 0}, {}
 while len(ended) < 2:
-    for e in heard():
+    for e in received():
         if isinstance(e, h2.events.DataReceived):
             got[e.stream_id] += len(e.data)
         elif isinstance(e, h2.events.StreamReset):
@@ -111,7 +111,7 @@ for stream in (1, 3, 5):
     send()
     got[stream], ended = 0, False
     while not ended and (stream == 5 or got[stream] < 600000):
-        for e in heard():
+        for e in received():
             if isinstance(e, h2.events.DataReceived) and e.stream_id == stream:
                 got[stream] += len(e.data)
             ended = ended or (isinstance(e, h2.events.StreamEnded) and e.stream_id == stream)
@@ -130,7 +130,7 @@ http.send_headers(1, head("/digest", method="POST"))
 said = hashlib.sha256()
 for n in range(40):
     while http.local_flow_control_window(1) < 10256:
-        heard()
+        received()
     part = bytes([n]) * 10000
     said.update(part)
     http.send_data(1, part, pad_length=255, end_stream=n == 39)

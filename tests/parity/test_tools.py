@@ -24,7 +24,7 @@ async def test_execute_code_takes_hosts_and_a_time_limit_of_its_own(connect: Con
     async with connect() as agent:
         late = await agent.call("execute_code", code="while True: pass", timeout_seconds=0.5)
         assert structure_of(late)["cause"]["code"] == "timeout"
-    async with connect(patience=2.0) as agent:
+    async with connect(answer_within=2.0) as agent:
         beyond = await agent.call("execute_code", code=NETWORK.format("a.test"), allowed_domains=["b.test"])
         while structure_of(beyond)["status"] == "running":  # it asks later on a busy machine
             beyond = await agent.call("read_output", run=structure_of(beyond)["run"])

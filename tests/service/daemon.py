@@ -18,13 +18,13 @@ import casemate
 from casemate.remote.client import RemoteOperations, connect
 from casemate.remote.places import Places, places_of, read_running
 
-PATIENCE = 60.0  # seconds until something that must happen is taken as not happening, also on a busy machine
+MAX_WAIT = 60.0  # seconds until something that must happen is taken as not happening, also on a busy machine
 ASKS = '{"rules": [{"ask": "shell"}]}'  # commands of sessions
 
 
 def until(happened: Callable[[], Any], what: str = "it never happened") -> Any:
     """Wait for something, bounded; what it gave."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + MAX_WAIT
     while not (found := happened()):
         assert time.monotonic() < deadline, what
         time.sleep(0.01)
@@ -77,7 +77,7 @@ class Daemon:
     def ended(self) -> int:
         """Wait for its end; its exit code."""
         assert self.process is not None
-        code = self.process.wait(PATIENCE)
+        code = self.process.wait(MAX_WAIT)
         assert self.process.stderr is not None
         self.process.stderr.close()
         return code
@@ -96,7 +96,7 @@ class Daemon:
     def command(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """What ``casemate`` says, as this user."""
         ran = subprocess.run(
-            casemate_command(*words), env=self.env, capture_output=True, text=True, check=False, timeout=PATIENCE
+            casemate_command(*words), env=self.env, capture_output=True, text=True, check=False, timeout=MAX_WAIT
         )
         assert not check or ran.returncode == 0, ran.stderr
         return ran
@@ -151,7 +151,7 @@ def reserved_port() -> Iterator[int]:
 def http(where: socket.socket, text: str, body: bytes = b"") -> tuple[int, dict[str, str], bytes]:
     """Send the lines of a request as they are, and read an answer with a length; its status, headers and body."""
     head = text.strip().replace("\n", "\r\n") + f"\r\nContent-Length: {len(body)}\r\n\r\n"
-    where.settimeout(PATIENCE)
+    where.settimeout(MAX_WAIT)
     with contextlib.suppress(BrokenPipeError):  # it has answered, and reads no more
         where.sendall(head.encode("latin-1") + body)
     file = where.makefile("rb")
@@ -170,4 +170,4 @@ def unix(daemon: Daemon) -> socket.socket:
 
 
 def tcp(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), PATIENCE)
+    return socket.create_connection(("127.0.0.1", port), MAX_WAIT)

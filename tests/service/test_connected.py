@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.service.daemon import ASKS, PATIENCE, Daemon
+from tests.service.daemon import ASKS, MAX_WAIT, Daemon
 
 import casemate
 from casemate import (
@@ -46,7 +46,7 @@ async def opened(kind: str, shared: Daemon, folder: Path) -> AsyncIterator[Any]:
 
 
 async def until(happened: Any) -> Any:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(MAX_WAIT):
         while not (found := happened()):
             await asyncio.sleep(0.01)
     return found
@@ -302,7 +302,7 @@ use()
 asyncio.run(main())
 """
     ran = subprocess.run(
-        [sys.executable, "-c", program], env=shared.env, capture_output=True, text=True, timeout=PATIENCE, check=False
+        [sys.executable, "-c", program], env=shared.env, capture_output=True, text=True, timeout=MAX_WAIT, check=False
     )
     assert ran.stderr == ""
     assert ran.stdout == "4\n21 20\nTrue 0\n['Session']\n" * 2

@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 import pytest
-from tests.service.daemon import PATIENCE, Daemon, http, unix
+from tests.service.daemon import MAX_WAIT, Daemon, http, unix
 
 from casemate.errors import CasemateError, Fault, QueueFull, SandboxClosed
 from casemate.operations.catalogue import catalogue
@@ -220,7 +220,7 @@ def test_one_who_reads_nothing_holds_up_nobody_else(shared: Daemon) -> None:
         answers: list[int] = []
         thread = threading.Thread(target=lambda: answers.append(ask(shared, "POST /v1/runs/list")[0]))
         thread.start()
-        thread.join(PATIENCE)
+        thread.join(MAX_WAIT)
         assert answers == [200]
     finally:
         for one in idle:

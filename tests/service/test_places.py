@@ -113,7 +113,7 @@ def test_another_user_is_not_answered_even_where_modes_let_them_in(env: dict[str
         for place in (path.parent, path.parent.parent, path.parent.parent.parent):  # to the test's own folder
             place.chmod(0o755)
         path.chmod(0o777)
-        heard, said = os.pipe()
+        received, said = os.pipe()
         pid = os.fork()
         if pid == 0:
             try:
@@ -130,8 +130,8 @@ def test_another_user_is_not_answered_even_where_modes_let_them_in(env: dict[str
             finally:
                 os._exit(0)
         os.waitpid(pid, 0)
-        assert os.read(heard, 200) == b"got "
-        os.close(heard)
+        assert os.read(received, 200) == b"got "
+        os.close(received)
         os.close(said)
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.brokered.conftest import Witness
 from tests.brokered.test_calls import RAW, told
 from tests.brokered.test_plans import THREE
-from tests.service.daemon import PATIENCE, Daemon, serving
+from tests.service.daemon import MAX_WAIT, Daemon, serving
 from tests.service.test_connected import KINDS, opened, until
 
 from casemate import ApprovalRequest, InvalidArgument, Limits, PlanDenied, PlannedCall, ProgramPlan, Unavailable
@@ -254,7 +254,7 @@ with Sandbox.connect(start=False) as sandbox:
     sandbox.tools.remove("w")
 """
     ran = subprocess.run(
-        [sys.executable, "-c", program], env=shared.env, capture_output=True, text=True, timeout=PATIENCE, check=False
+        [sys.executable, "-c", program], env=shared.env, capture_output=True, text=True, timeout=MAX_WAIT, check=False
     )
     assert ran.stderr == ""
     assert ran.stdout == "casemate.sync.parts True ['0', '1', '2']\n[true, true, true]\ndenied\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.service.daemon import PATIENCE, Daemon, environment, reserved_port, serving
+from tests.service.daemon import MAX_WAIT, Daemon, environment, reserved_port, serving
 from tests.service.test_shares import KINDS, called, of_tool
 
 from casemate.errors import Denied, InvalidArgument, Unavailable
@@ -91,7 +91,7 @@ async def test_a_stream_ends_with_the_reason_when_its_token_holds_no_longer(
             assert (await anext(events))["text"] == "begun\n"
             taken_back(service[0], "taken")
             with pytest.raises(Denied, match="was removed, has expired or was changed"):
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(MAX_WAIT):
                     await anext(events)
             if taken_back is not open_to_others:
                 assert not waiting.done()
@@ -109,7 +109,7 @@ async def test_what_waits_for_a_run_is_told_and_the_run_goes_on(service: Service
         waiting = asyncio.create_task(remote("runs.wait", {"run": run, "seconds": 600.0}))
         await until_asked(user, 1)
         removed(service[0], "waiting")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_WAIT):
             with pytest.raises(Denied, match="was removed"):
                 await waiting
         assert (await user("runs.get", {"run": run}))["status"] in ("running", "queued")
@@ -122,7 +122,7 @@ async def test_a_call_that_a_caller_waits_in_ends_with_its_program(service: Serv
             await asyncio.sleep(0.01)
         (run,) = (one["run"] for one in await user("runs.list") if one["status"] == "running")
         removed(service[0], "running")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_WAIT):
             with pytest.raises(Denied, match="was removed"):
                 await waiting
             while (state := await user("runs.get", {"run": run}))["status"] != "done":
@@ -136,7 +136,7 @@ async def test_what_happens_is_no_longer_told_to_an_operator_whose_token_is_remo
         await user("run", {"code": "1"})
         assert (await anext(events))["name"]
         removed(service[0], "watching")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_WAIT):
             with pytest.raises(Denied, match="was removed"):
                 async for _ in events:
                     pass
@@ -174,7 +174,7 @@ async def answered(port: int, token: str, body: Any, headers: str = "") -> dict[
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
     """What is left of a stream, to its end."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(MAX_WAIT):
         return await reader.readuntil(b"\r\n0\r\n\r\n")
 
 
@@ -208,7 +208,7 @@ async def test_a_call_of_a_tool_ends_with_its_program(service: Service) -> None:
             while not (running := [one for one in await user("runs.list") if one["status"] == "running"]):
                 await asyncio.sleep(0.01)
             removed(daemon, "calling")
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(MAX_WAIT):
                 assert b"was removed, has expired or was changed" in await reader.readuntil(b"changed")
         while (await user("runs.get", {"run": running[0]["run"]}))["status"] != "done":
             await asyncio.sleep(0.01)
@@ -223,7 +223,7 @@ async def test_a_body_that_is_still_coming_is_no_longer_read(service: Service) -
     ):
         await until_asked(user, 1)
         removed(daemon, "uploading")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_WAIT):
             answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 401 ")
         assert b"was removed" in answer
@@ -250,7 +250,7 @@ async def test_all_that_is_open_costs_one_look_and_nothing_when_nothing_is(monke
                 await asyncio.Event().wait()
         ended.append(token)
 
-    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(MAX_WAIT), asyncio.TaskGroup() as tasks:
         for token in "aab":
             tasks.create_task(is_open(token))
         while ["a", "b"] not in looks:
@@ -304,7 +304,7 @@ async def test_one_look_that_fails_ends_nothing_and_two_end_all(
             raise error
         return dict.fromkeys(tokens, somebody)
 
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(MAX_WAIT):
         with pytest.raises(Refused):
             async with Admitted(principals_of).while_it_holds("a", somebody):
                 while looks < 4:

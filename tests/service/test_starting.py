@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.service.daemon import (
-    PATIENCE,
+    MAX_WAIT,
     Daemon,
     casemate_command,
     is_service,
@@ -57,7 +57,7 @@ def test_many_commands_that_start_at_once_start_one_service(env: dict[str, str])
         asking = [
             subprocess.Popen([sys.executable, "-c", ASK], env=env, stdout=subprocess.PIPE, text=True) for _ in range(6)
         ]
-        said = [one.communicate(timeout=2 * PATIENCE)[0] for one in asking]
+        said = [one.communicate(timeout=2 * MAX_WAIT)[0] for one in asking]
         assert said == ["ok\n"] * 6
         log = (places_of(env).state / LOG).read_text()
         assert log.count('"event": "listening"') == 1
@@ -66,7 +66,7 @@ def test_many_commands_that_start_at_once_start_one_service(env: dict[str, str])
 
 def test_the_service_outlives_whoever_started_it_and_has_no_terminal_of_its(env: dict[str, str]) -> None:
     with on_demand(env):
-        subprocess.run([sys.executable, "-c", ASK], env=env, check=True, stdout=subprocess.DEVNULL, timeout=PATIENCE)
+        subprocess.run([sys.executable, "-c", ASK], env=env, check=True, stdout=subprocess.DEVNULL, timeout=MAX_WAIT)
         pid = pid_of(env)
         assert is_service(pid)
         assert os.getsid(pid) == pid
@@ -92,7 +92,7 @@ def test_the_service_gets_no_secret_of_the_shell_that_started_it(env: dict[str, 
     }  # fmt: skip
     with on_demand(env):
         shell = {**env, **secrets, "LD_PRELOAD": ""}
-        subprocess.run([sys.executable, "-c", ASK], env=shell, check=True, stdout=subprocess.DEVNULL, timeout=PATIENCE)
+        subprocess.run([sys.executable, "-c", ASK], env=shell, check=True, stdout=subprocess.DEVNULL, timeout=MAX_WAIT)
         given = Path(f"/proc/{pid_of(env)}/environ").read_bytes()
         assert b"hidden-value" not in given
         assert b"XDG_STATE_HOME" in given
@@ -229,7 +229,7 @@ def test_a_service_that_a_command_starts_stops_being_idle_as_it_is_configured(en
         file.write_text("service: {idle_stop: 1}\n")
         env = {**env, "CASEMATE_CONFIG": str(file)}
     with on_demand(env):
-        subprocess.run([sys.executable, "-c", CONNECT], env=env, check=True, timeout=PATIENCE)
+        subprocess.run([sys.executable, "-c", CONNECT], env=env, check=True, timeout=MAX_WAIT)
         pid = pid_of(env)
         until(lambda: not is_service(pid), "it takes no notice of what is configured")
 
@@ -316,7 +316,7 @@ def test_the_command_says_what_it_is_told_wrongly(env: dict[str, str]) -> None:
         (["--idle-stop", "-1"], "idle-stop"),
     ):
         ran = subprocess.run(
-            casemate_command("service", *words), env=env, capture_output=True, text=True, check=False, timeout=PATIENCE
+            casemate_command("service", *words), env=env, capture_output=True, text=True, check=False, timeout=MAX_WAIT
         )
         assert ran.returncode == 2, ran.stderr
         assert said in ran.stderr
@@ -329,7 +329,7 @@ def test_the_example_of_the_documentation_does_what_it_says(env: dict[str, str])
     assert f"```python\n{example.read_text()}```\n" in (root / "docs" / "how-to" / "service.md").read_text()
     with on_demand(env):
         ran = subprocess.run(
-            [sys.executable, example], env=env, capture_output=True, text=True, timeout=2 * PATIENCE, check=False
+            [sys.executable, example], env=env, capture_output=True, text=True, timeout=2 * MAX_WAIT, check=False
         )
         assert (ran.stderr, ran.stdout) == ("", "4\n21\nstill here\n")
 
@@ -362,6 +362,6 @@ def test_the_description_of_a_container_starts_a_service_that_its_health_check_f
         check = json.loads(said["HEALTHCHECK"].removeprefix("CMD ").replace("8321", str(port)))
         assert (said["USER"], words[:2], check[0]) == ("casemate", ["casemate", "service"], "python")
         with serving(env, *words[2:]):
-            assert subprocess.run([sys.executable, *check[1:]], env=env, check=False, timeout=PATIENCE).returncode == 0
-        gone = subprocess.run([sys.executable, *check[1:]], env=env, capture_output=True, check=False, timeout=PATIENCE)
+            assert subprocess.run([sys.executable, *check[1:]], env=env, check=False, timeout=MAX_WAIT).returncode == 0
+        gone = subprocess.run([sys.executable, *check[1:]], env=env, capture_output=True, check=False, timeout=MAX_WAIT)
         assert gone.returncode != 0

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.service.daemon import ASKS, PATIENCE, Daemon, environment, reserved_port, serving
+from tests.service.daemon import ASKS, MAX_WAIT, Daemon, environment, reserved_port, serving
 
 # Whoever can reach the service finds what waits there, and allows it.
 APPROVE = """
@@ -101,7 +101,7 @@ async def test_ap_04_what_an_earlier_run_left_takes_no_approvers_chair(asked: tu
 
 
 async def test_the_same_program_on_the_host_would_have_allowed_it(tmp_path: Path) -> None:
-    with asking(tmp_path, PATIENCE) as (daemon, port):
+    with asking(tmp_path, MAX_WAIT) as (daemon, port):
         await allowed_from_the_host(daemon, port)
 
 
@@ -111,7 +111,7 @@ async def allowed_from_the_host(daemon: Daemon, port: int) -> None:
     assert state["status"] == "waiting"
     program = f"{attack(daemon, port)}\nprint(try_all())"
     ran = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=True
+        subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, timeout=MAX_WAIT, check=True
     )
     assert int(ran.stdout) == 1
     done = await remote("runs.wait", {"run": state["run"], "seconds": 60.0, "told": [state["approvals"][0]["id"]]})

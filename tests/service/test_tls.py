@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.network.servers import certified
-from tests.service.daemon import PATIENCE, Daemon, environment, http, reserved_port, serving, tcp
+from tests.service.daemon import MAX_WAIT, Daemon, environment, http, reserved_port, serving, tcp
 
 from casemate import Denied, InvalidArgument, Sandbox, Unavailable
 
@@ -68,7 +68,7 @@ with Sandbox.connect({encrypted.url!r}, input()) as sandbox:
     env = {**encrypted.daemon.env, "SSL_CERT_FILE": str(encrypted.authority)}
     ran = subprocess.run(
         [sys.executable, "-c", program], env=env, input=encrypted.token, capture_output=True, text=True,
-        timeout=PATIENCE, check=False,
+        timeout=MAX_WAIT, check=False,
     )  # fmt: skip
     assert (ran.stdout, ran.stderr) == ("42\n", "")
 

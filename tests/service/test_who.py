@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.service.daemon import (
-    PATIENCE,
+    MAX_WAIT,
     Daemon,
     casemate_command,
     environment,
@@ -243,7 +243,7 @@ def test_plain_http_beyond_this_machine_is_refused_unless_acknowledged(env: dict
         env=env,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=MAX_WAIT,
         check=False,
     )
     assert ran.returncode == 2

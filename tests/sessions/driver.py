@@ -79,7 +79,7 @@ def both_starts(request: pytest.FixtureRequest) -> str:
 
 async def until(holds: Callable[[], object], what: str = "") -> None:
     """Look again and again until ``holds``, which the host can see; fail when it never does."""
-    deadline = time.monotonic() + witness.PATIENCE
+    deadline = time.monotonic() + witness.MAX_WAIT
     while not holds():
         assert time.monotonic() < deadline, what or "it did not come about"
         await asyncio.sleep(_PAUSE)
@@ -87,7 +87,7 @@ async def until(holds: Callable[[], object], what: str = "") -> None:
 
 async def until_there(session: Session, name: str) -> None:
     """Until the workspace has a file of that name."""
-    deadline = time.monotonic() + witness.PATIENCE
+    deadline = time.monotonic() + witness.MAX_WAIT
     while name not in [file.name for file in await session.files.list()]:
         assert time.monotonic() < deadline, f"{name} was never made"
         await asyncio.sleep(_PAUSE)

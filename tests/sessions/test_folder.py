@@ -308,7 +308,7 @@ async def test_a_cell_in_which_something_ran_while_its_files_were_taken_is_told(
         before = watch.run_time(pids)
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
-        deadline = time.monotonic() + witness.PATIENCE
+        deadline = time.monotonic() + witness.MAX_WAIT
         while watch.run_time(pids) == before:
             assert time.monotonic() < deadline
         return real(collector, tree, dead=dead)

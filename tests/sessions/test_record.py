@@ -127,7 +127,7 @@ async def test_when_the_supervisor_dies_a_step_fails_and_the_session_goes_on_or_
         while len(rows(audit)) < 3:
             await asyncio.sleep(0.005)
         os.kill(witness.supervisors()[0] if which == "the one that waits" else witness.serving()[0], signal.SIGKILL)
-        async with asyncio.timeout(witness.PATIENCE):
+        async with asyncio.timeout(witness.MAX_WAIT):
             with pytest.raises(casemate.CasemateError):
                 await step
             after = await session.run("print('mine' in globals())")

@@ -61,15 +61,15 @@ async def test_a_service_knows_which_step_is_asking_and_that_none_is() -> None:
         second = await session.run("print(ask())")
         await session.run(
             "import threading\n"
-            "heard = ''\n"
+            "received = ''\n"
             "def later():\n"
-            "    global heard\n"
-            "    while heard != 'nothing runs':\n"
-            "        heard = ask()\n"
+            "    global received\n"
+            "    while received != 'nothing runs':\n"
+            "        received = ask()\n"
             "threading.Thread(target=later, daemon=True).start()"
         )
         async with asyncio.timeout(30):
-            while await session.get("heard") != "nothing runs":
+            while await session.get("received") != "nothing runs":
                 pass
     assert [first.stdout, second.stdout] == [f"{session.id} {one.id}\n" for one in (first, second)]
 

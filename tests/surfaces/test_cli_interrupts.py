@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-PATIENCE = 60.0  # seconds
+MAX_WAIT = 60.0  # seconds
 # Has the kernel give SIGINT to another thread, as soon as the main one waits in its loop: nothing else ends that wait.
 PROGRAM = """
 import asyncio, os, signal, threading
@@ -71,7 +71,7 @@ except KeyboardInterrupt:
 def test_an_interrupt_that_ends_no_wait_is_noticed_at_once(program: str, said: str) -> None:
     with subprocess.Popen([sys.executable, "-c", PROGRAM + program], stdout=subprocess.PIPE, text=True) as started:
         try:
-            told, _ = started.communicate(timeout=PATIENCE)
+            told, _ = started.communicate(timeout=MAX_WAIT)
         finally:
             started.kill()
     assert (told, started.returncode) == (said, 0)

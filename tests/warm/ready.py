@@ -18,14 +18,14 @@ from tests.warmth import waits
 from casemate import Execution, sync
 from casemate.model.isolation import Warmth
 
-PATIENCE = 60.0  # seconds until something that must happen is taken as not happening
+MAX_WAIT = 60.0  # seconds until something that must happen is taken as not happening
 _PAUSE = 0.003
 ZYGOTE = "casemate-zygote"
 
 
 def until(holds: Callable[[], object], what: str = "") -> None:
     """Look again and again until ``holds``; fail when it never does."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + MAX_WAIT
     while not holds():
         assert time.monotonic() < deadline, what or "it did not come about"
         time.sleep(_PAUSE)
@@ -39,7 +39,7 @@ def warmth(sandbox: sync.Sandbox) -> Warmth:
 def settle(sandbox: sync.Sandbox, *languages: str) -> Warmth:
     """Have cells for programs in ``languages`` kept ready, and wait until everything that can be is."""
     sandbox.warm_up(*(languages or ("python",)))
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + MAX_WAIT
     while not warmth(sandbox).is_settled:
         assert time.monotonic() < deadline, warmth(sandbox)
         time.sleep(_PAUSE)

@@ -16,7 +16,7 @@ import pytest
 from tests.contract import witness
 from tests.contract.test_listeners import ADDRESS, CLIENT, Kept, answer
 from tests.warm.ready import (
-    PATIENCE,
+    MAX_WAIT,
     all_ready,
     name_of,
     ours,
@@ -163,7 +163,7 @@ def test_closing_ends_everything(audit: Path, moment: str) -> None:
                 sandbox.close()
                 assert watched.wait()
         if running is not None:
-            assert isinstance(running.exception(PATIENCE), casemate.SandboxClosed)
+            assert isinstance(running.exception(MAX_WAIT), casemate.SandboxClosed)
     assert ours() == []
     assert not any(name_of(pid).startswith("casemate-") for pid in witness.descendants(os.getpid()))
 
@@ -192,7 +192,7 @@ def test_the_command_line_starts_no_zygote_for_a_single_run(tmp_path: Path, line
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, cwd=tmp_path) as process:
         try:
             assert process.stdout is not None
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + MAX_WAIT
             while process.poll() is None:
                 below = [pid for first in witness.supervisors(process.pid) for pid in witness.descendants(first)]
                 names |= {name_of(pid) for pid in below}
@@ -209,22 +209,22 @@ async def with_a_listener(audit: Path) -> tuple[bytes, bytes, int | None, str]:
     async with Sandbox(audit=audit, preload=()) as sandbox:
         await sandbox.run("pass")
         sandbox.warm_up("python")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_WAIT):
             while not sandbox._parts.wall.warmth().is_settled:
                 await asyncio.sleep(0.01)
         plan = replace(await sandbox.explain(CLIENT), listeners=(ListeningSocket("tcp", *ADDRESS),))
         kept = Kept()
         cell = sandbox._parts.wall.start(plan, kept)
         (descriptor,) = await asyncio.wrap_future(cell.listeners())
-        heard = await asyncio.to_thread(answer, descriptor)
+        received = await asyncio.to_thread(answer, descriptor)
         ending = await cell.wait()
         os.close(ending.tree_fd)
-        return heard, kept.data, ending.wait_status, ending.start
+        return received, kept.data, ending.wait_status, ending.start
 
 
 def test_the_host_answers_on_a_listener_inside_a_cell_that_was_ready(audit: Path) -> None:
-    heard, said, status, start = asyncio.run(with_a_listener(audit))
-    assert (heard, said, status, start) == (b"from the cell", b"from the host\n", 0, "pool")
+    received, said, status, start = asyncio.run(with_a_listener(audit))
+    assert (received, said, status, start) == (b"from the cell", b"from the host\n", 0, "pool")
 
 
 def test_a_listener_of_one_run_is_not_there_in_the_next(sandbox: sync.Sandbox) -> None:
@@ -257,6 +257,6 @@ def test_runs_that_are_cancelled_at_any_moment_leave_nothing(audit: Path, langua
 
 
 async def until_async(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(MAX_WAIT):
         while not holds():
             await asyncio.sleep(0.005)

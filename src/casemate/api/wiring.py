@@ -159,10 +159,10 @@ class SandboxParts:
 
         return Broker(self.tools, self._note_call)
 
-    def _servers(self, heard: Callable[[ServerTools], None]) -> Servers:
+    def _servers(self, on_tools: Callable[[ServerTools], None]) -> Servers:
         from casemate.tools.connections.servers import Servers
 
-        servers = Servers(os.environ, self.vault.host_secrets, on_tools=heard)
+        servers = Servers(os.environ, self.vault.host_secrets, on_tools=on_tools)
         for name, definition in self._definitions.items():
             servers.add(name, definition)
         return servers

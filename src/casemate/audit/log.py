@@ -82,14 +82,14 @@ def unavailable(path: str, error: Exception) -> RecordUnavailable:
     return RecordUnavailable(f"the audit record {path} cannot be used: {why}", remediation=remedy)
 
 
-def open_database(path: str, patience: float) -> sqlite3.Connection:
-    """A connection that waits ``patience`` seconds for others. Raises :class:`casemate.RecordUnavailable`."""
+def open_database(path: str, max_wait: float) -> sqlite3.Connection:
+    """A connection that waits ``max_wait`` seconds for others. Raises :class:`casemate.RecordUnavailable`."""
     database = None
     try:
         _make_file(path)
-        database = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
+        database = sqlite3.connect(path, timeout=max_wait, isolation_level=None, check_same_thread=False)
         database.text_factory = text_of
-        _write_ahead(database, patience)
+        _write_ahead(database, max_wait)
         database.execute("PRAGMA synchronous = NORMAL")
         database.execute("PRAGMA wal_autocheckpoint = 0")  # it writes to the disk, which a commit must not wait for
         _prepare(database)
@@ -138,9 +138,9 @@ def _make_folders(folder: str) -> None:
                 raise OSError(errno.ENOTDIR, f"{path} is not a folder") from None
 
 
-def _write_ahead(database: sqlite3.Connection, patience: float) -> None:
+def _write_ahead(database: sqlite3.Connection, max_wait: float) -> None:
     """Switch to the write-ahead log; SQLite does not wait for others here by itself, so this does."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + max_wait
     while True:
         try:
             (mode,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -260,17 +260,17 @@ class AuditLog:
     Usable from any thread, not across a fork. Raises :class:`casemate.RecordUnavailable`, as every method does.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, clock: Clock = clocks, patience: float = 5.0) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, clock: Clock = clocks, max_wait: float = 5.0) -> None:
         self.path = os.path.abspath(os.fspath(path))
         self._clock = clock
         self._lock = threading.Lock()
         self._process = os.getpid()
-        self._patience = patience
+        self._max_wait = max_wait
         self._held: deque[tuple[str, str, str, str]] = deque(maxlen=_MOST_HELD)
         self._listeners: set[Callable[[], None]] = set()
         self._waits = True  # whether SQLite waits for other processes, as it was last told
         self._long_after = _FOLD_BYTES  # of the write-ahead log, which is then folded into the file
-        self._database: sqlite3.Connection | None = open_database(self.path, patience)
+        self._database: sqlite3.Connection | None = open_database(self.path, max_wait)
         self._file = self._file_there()
 
     def append(
@@ -390,7 +390,7 @@ class AuditLog:
 
     def _let_wait(self, database: sqlite3.Connection, wait: bool) -> None:
         if wait != self._waits:
-            database.execute(f"PRAGMA busy_timeout = {int(self._patience * 1000) if wait else 0}")
+            database.execute(f"PRAGMA busy_timeout = {int(self._max_wait * 1000) if wait else 0}")
             self._waits = wait
 
     def _insert(self, database: sqlite3.Connection, kind: str, execution_id: str, namespace: str, text: str) -> None:

@@ -171,7 +171,7 @@ def test_a_server_that_fails_is_started_later_and_later_and_then_not() -> None:
 
 
 def test_a_flood_is_more_than_fills_up_again() -> None:
-    flood = MessageBudget(0.0)
-    assert all(flood.spend(0.0) for _ in range(10_000))
-    assert not flood.spend(0.0)
-    assert flood.spend(10.0)
+    budget = MessageBudget(0.0)
+    assert all(budget.spend(0.0) for _ in range(10_000))
+    assert not budget.spend(0.0)
+    assert budget.spend(10.0)

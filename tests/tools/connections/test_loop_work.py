@@ -15,7 +15,7 @@ from casemate.errors import Fault, SandboxClosed
 from casemate.tools.connections.loop_work import LoopWork, result_of
 from casemate.tools.connections.servers import Servers
 
-PATIENCE = 60.0
+MAX_WAIT = 60.0
 THREAD = "casemate-tools"
 
 
@@ -24,7 +24,7 @@ async def opened() -> AsyncIterator[Servers]:
     """Servers of nobody, closed in another thread as a sandbox does."""
     servers = Servers({}, Secrets())
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_WAIT):
             yield servers
     finally:
         await asyncio.to_thread(servers.close)
@@ -63,7 +63,7 @@ async def test_cancelling_who_waits_ends_it_before_that_goes_on() -> None:
 
     async with opened() as servers:
         waiting = asyncio.ensure_future(waits(servers))
-        await asyncio.to_thread(begun.wait, PATIENCE)
+        await asyncio.to_thread(begun.wait, MAX_WAIT)
         for _ in range(3):  # however often
             waiting.cancel()
             await asyncio.sleep(0)
@@ -77,11 +77,11 @@ async def test_one_that_is_cancelled_before_it_begins_is_waited_for_no_longer() 
 
     async def hold() -> None:
         held.set()
-        go.wait(PATIENCE)
+        go.wait(MAX_WAIT)
 
     async with opened() as servers:
         holding = asyncio.ensure_future(servers.beside(hold))
-        await asyncio.to_thread(held.wait, PATIENCE)
+        await asyncio.to_thread(held.wait, MAX_WAIT)
         waiting = asyncio.ensure_future(servers.beside(asyncio.Event().wait))  # type: ignore[arg-type]
         await asyncio.sleep(0)
         waiting.cancel()
@@ -101,7 +101,7 @@ async def test_closing_ends_all_that_is_there_and_takes_no_more() -> None:
     async with opened() as servers:
         waiting = [asyncio.ensure_future(servers.beside(work)) for _ in range(20)]
         for _ in waiting:
-            await asyncio.to_thread(begun.acquire, timeout=PATIENCE)
+            await asyncio.to_thread(begun.acquire, timeout=MAX_WAIT)
         await asyncio.to_thread(servers.close)
         done = await asyncio.gather(*waiting, return_exceptions=True)
         assert all(one is None or isinstance(one, Fault) for one in done)
@@ -119,11 +119,11 @@ async def test_where_the_loop_dies_nobody_waits_for_ever() -> None:
             await asyncio.Event().wait()
 
         waiting = asyncio.ensure_future(servers.beside(work))
-        await asyncio.to_thread(begun.wait, PATIENCE)
+        await asyncio.to_thread(begun.wait, MAX_WAIT)
         loop = servers._loop
         assert loop is not None
         loop.call_soon_threadsafe(loop.stop)
-        await asyncio.wait([waiting], timeout=PATIENCE)
+        await asyncio.wait([waiting], timeout=MAX_WAIT)
         assert waiting.done()
         with pytest.raises(Fault):
             await servers.beside(work)
@@ -153,7 +153,7 @@ async def test_what_arrives_is_had_wherever_it_comes_from(comes: str) -> None:
         asyncio.get_running_loop().call_soon(future.set_result, 7)
     else:
         threading.Timer(0.01, future.set_result, (7,)).start()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(MAX_WAIT):
         assert await result_of(future) == 7
 
 

@@ -28,7 +28,7 @@ from tests.tools.peer import PNG, TOOLS, Peer, on_the_loopback
 from casemate.tools.modules.catalogue import Catalogue
 from casemate.tools.tool import Tool
 
-PATIENCE = 60.0  # seconds
+MAX_WAIT = 60.0  # seconds
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_objects_survive_copies_and_pickles(mcptools: Any) -> None:
 
 def test_calls_from_threads_run_beside_each_other(mcptools: Any, peer: Peer) -> None:
     run = tool("echo").run
-    meeting = threading.Barrier(8, timeout=PATIENCE)
+    meeting = threading.Barrier(8, timeout=MAX_WAIT)
 
     def call(n: int) -> int:
         meeting.wait()
@@ -170,7 +170,7 @@ def test_calls_from_tasks_run_beside_each_other(mcptools: Any, peer: Peer) -> No
     arun = tool("echo").arun
 
     async def all_at_once() -> list[Any]:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_WAIT):
             return await asyncio.gather(*(arun(b=n) for n in range(8)))
 
     assert [result.json().b for result in asyncio.run(all_at_once())] == list(range(8))
@@ -186,7 +186,7 @@ def test_a_cancelled_task_cancels_its_call(mcptools: Any, peer: Peer) -> None:
             await task
 
     asyncio.run(cancel_it())
-    assert peer.cancelled.acquire(timeout=PATIENCE)
+    assert peer.cancelled.acquire(timeout=MAX_WAIT)
 
 
 def test_an_interrupt_cancels_the_call_and_the_next_one_works(mcptools: Any, peer: Peer) -> None:
@@ -200,13 +200,13 @@ def test_an_interrupt_cancels_the_call_and_the_next_one_works(mcptools: Any, pee
         while not raised.wait(0.1):
             signal.pthread_kill(ident, signal.SIGINT)
 
-    def heard(_signal: int, _frame: object) -> None:
+    def received(_signal: int, _frame: object) -> None:
         if not raised.is_set():
             raised.set()
             raise KeyboardInterrupt
 
     thread = threading.Thread(target=interrupt)
-    before = signal.signal(signal.SIGINT, heard)
+    before = signal.signal(signal.SIGINT, received)
     try:
         thread.start()
         with pytest.raises(KeyboardInterrupt):
@@ -214,7 +214,7 @@ def test_an_interrupt_cancels_the_call_and_the_next_one_works(mcptools: Any, pee
         thread.join()
     finally:
         signal.signal(signal.SIGINT, before)
-    assert peer.cancelled.acquire(timeout=PATIENCE)
+    assert peer.cancelled.acquire(timeout=MAX_WAIT)
     assert tool("echo").run(b=1).json() == {"b": 1}
 
 

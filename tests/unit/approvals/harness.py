@@ -15,7 +15,7 @@ from casemate.approvals.requester import Origin, Requester
 from casemate.model.approval import ApprovalVerdict, Effect, Question
 from casemate.policy.rules import Rulebook, Rules
 
-PATIENCE = 60.0
+MAX_WAIT = 60.0
 
 
 def question(path: str = "a", **others: Any) -> Question:
@@ -71,12 +71,12 @@ class Harness:
 
 
 async def verdict(future: Future[ApprovalVerdict]) -> ApprovalVerdict:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(MAX_WAIT):
         return await asyncio.wrap_future(future)
 
 
 async def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + MAX_WAIT
     while not holds():
         assert time.monotonic() < deadline, "it did not come about"
         await asyncio.sleep(0.002)

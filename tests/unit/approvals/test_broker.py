@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.unit.approvals.harness import PATIENCE, Harness, question, until, verdict
+from tests.unit.approvals.harness import MAX_WAIT, Harness, question, until, verdict
 
 from casemate import ApprovalRequest, Decision, InvalidArgument, RecordUnavailable, allow_all
 from casemate.approvals.requests import SHOWN_AT_ONCE
@@ -22,7 +22,7 @@ def running(case: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
     def run(*arguments: Any, **named: Any) -> None:
         async def bounded() -> None:
-            async with asyncio.timeout(PATIENCE * 3):
+            async with asyncio.timeout(MAX_WAIT * 3):
                 await case(*arguments, **named)
 
         asyncio.run(bounded())
@@ -175,7 +175,7 @@ async def test_ap_18_the_first_answer_wins_and_later_ones_are_ignored_and_on_rec
 
     def slow(_request: ApprovalRequest) -> bool:
         asked.set()
-        go.wait(PATIENCE)
+        go.wait(MAX_WAIT)
         return False
 
     harness = Harness(slow)
@@ -251,13 +251,13 @@ async def test_ap_20_what_is_over_is_withdrawn_and_who_answers_is_told(is_async:
 
     def wait(_request: ApprovalRequest) -> bool:
         asked.set()
-        go.wait(PATIENCE)
+        go.wait(MAX_WAIT)
         return True
 
     async def wait_async(_request: ApprovalRequest) -> bool:
         asked.set()
         try:
-            await asyncio.sleep(PATIENCE)
+            await asyncio.sleep(MAX_WAIT)
         finally:
             cancelled.append(True)
         return True
@@ -413,7 +413,7 @@ async def test_a_sync_approver_is_asked_one_after_the_other_and_one_that_hangs_d
 
     def approve(request: ApprovalRequest) -> bool:
         if request.arguments["path"] == "hangs":
-            go.wait(PATIENCE)
+            go.wait(MAX_WAIT)
             return True
         at_once[0] += 1
         most[0] = max(most[0], at_once[0])
@@ -541,7 +541,7 @@ async def test_a_session_whose_questions_leave_the_approver_behind_uses_it_up_fo
 
     def approve(request: ApprovalRequest) -> bool:
         asked.append(request.run)
-        return request.session != "hostile" or go.wait(PATIENCE)
+        return request.session != "hostile" or go.wait(MAX_WAIT)
 
     harness = Harness(approve)
     given = ApprovalVerdict(True, "nothing yet")
@@ -566,7 +566,7 @@ async def test_the_end_of_a_run_waits_for_what_is_to_be_done_after_its_calls() -
     harness, go = Harness(lambda _: True), threading.Event()
     requester, done = harness.requester(), list[bool]()
     await verdict(requester.decide(question()))
-    requester.defer(lambda: done.append(go.wait(PATIENCE)))
+    requester.defer(lambda: done.append(go.wait(MAX_WAIT)))
     ending = asyncio.ensure_future(requester.end())
     for _ in range(10):
         await asyncio.sleep(0)

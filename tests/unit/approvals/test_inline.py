@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from tests.unit.approvals.harness import PATIENCE, Harness, question
+from tests.unit.approvals.harness import MAX_WAIT, Harness, question
 
 from casemate import RecordUnavailable
 from casemate.model.approval import ApprovalVerdict, Effect, Question
@@ -54,7 +54,7 @@ def test_who_has_no_time_is_answered_by_the_brokers_thread() -> None:
 
     harness.approvals._record = record
     future, _ = asked(harness, inline=False)
-    assert future.result(PATIENCE).allow
+    assert future.result(MAX_WAIT).allow
     assert threads == ["casemate-approvals"]
     harness.approvals.close()
 
@@ -63,7 +63,7 @@ def test_who_has_no_time_is_answered_by_the_brokers_thread() -> None:
 def test_what_no_rule_allows_is_decided_as_ever(effect: Effect) -> None:
     harness = Harness(rules=Rules((replace(ALLOWED, effect=effect),)))
     future, _ = asked(harness)
-    assert future.result(PATIENCE).allow is False
+    assert future.result(MAX_WAIT).allow is False
     harness.approvals.close()
     assert harness.decisions == ["denied"]
 
@@ -73,7 +73,7 @@ def test_where_the_record_would_have_to_wait_the_thread_does_and_one_use_is_spen
     harness = Harness(rules=Rules((rule,)))
     harness.is_busy = True
     future, _ = asked(harness)
-    assert future.result(PATIENCE).allow
+    assert future.result(MAX_WAIT).allow
     assert harness.rules.use_count(rule) == 1
     harness.approvals.close()
     assert harness.decisions == ["allowed"]
@@ -83,7 +83,7 @@ def test_what_cannot_be_recorded_is_denied_here_too() -> None:
     harness = Harness(rules=Rules((ALLOWED,)))
     harness.record_fails = RecordUnavailable("the disk is full")
     future, _ = asked(harness)
-    assert (future.result(PATIENCE).allow, future.result(0).by) == (False, "record")
+    assert (future.result(MAX_WAIT).allow, future.result(0).by) == (False, "record")
     harness.approvals.close()
 
 
@@ -100,7 +100,7 @@ def test_a_question_that_takes_long_to_look_up_is_none_for_the_thread_that_asks(
 
     harness.rules.judge = judged  # type: ignore[method-assign, assignment]
     future, _ = asked(harness, question("a" * 2001))
-    assert future.result(PATIENCE).allow
+    assert future.result(MAX_WAIT).allow
     assert set(threads) == {"casemate-approvals"}
     harness.approvals.close()
 
@@ -127,12 +127,12 @@ def test_a_budget_is_counted_exactly_however_many_threads_ask_here_and_there() -
         begin = threading.Barrier(10)
 
         def some(number: int) -> list[Future[ApprovalVerdict]]:
-            begin.wait(PATIENCE)
+            begin.wait(MAX_WAIT)
             return [requester.decide(question(f"{number}/{n}"), inline=(number + n) % 3 > 0) for n in range(20)]
 
         with ThreadPoolExecutor(10) as threads:
             futures = [future for made in threads.map(some, range(10)) for future in made]
-        verdicts = [future.result(PATIENCE) for future in futures]
+        verdicts = [future.result(MAX_WAIT) for future in futures]
         await requester.end()
         return verdicts
 
@@ -164,7 +164,7 @@ def test_who_asks_here_waits_for_nobody_who_is_slow() -> None:
 
     def slow(run: str, namespace: str, detail: dict[str, object]) -> None:
         held.set()
-        assert go.wait(PATIENCE)
+        assert go.wait(MAX_WAIT)
         harness._record(run, namespace, detail)
 
     harness.approvals._record = slow
@@ -172,11 +172,11 @@ def test_who_asks_here_waits_for_nobody_who_is_slow() -> None:
     async def both() -> tuple[bool, list[bool]]:
         requester = harness.requester()
         first = requester.decide(question("first"))
-        assert await asyncio.to_thread(held.wait, PATIENCE)
+        assert await asyncio.to_thread(held.wait, MAX_WAIT)
         second = requester.decide(question("second"), inline=True)
         was_there = second.done()
         go.set()
-        return was_there, [first.result(PATIENCE).allow, second.result(PATIENCE).allow]
+        return was_there, [first.result(MAX_WAIT).allow, second.result(MAX_WAIT).allow]
 
     assert asyncio.run(both()) == (False, [True, True])
     harness.approvals.close()
@@ -191,7 +191,7 @@ def test_what_is_put_off_is_done_by_itself_in_order_and_all_of_it_before_the_run
         for n in range(100):
             requester.defer(partial(done.append, n))
         requester.defer(all_there.set)
-        assert await asyncio.to_thread(all_there.wait, PATIENCE)
+        assert await asyncio.to_thread(all_there.wait, MAX_WAIT)
         for n in range(100, 200):
             requester.defer(partial(done.append, n))
         await requester.end()

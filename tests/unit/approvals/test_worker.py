@@ -11,7 +11,7 @@ import pytest
 
 from casemate.approvals.worker import Worker
 
-PATIENCE = 60.0
+MAX_WAIT = 60.0
 
 
 @pytest.fixture
@@ -66,18 +66,18 @@ def test_no_two_things_are_ever_done_at_the_same_time(worker: Worker) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(MAX_WAIT)
     over = threading.Event()
     worker.submit_later(0.05, over.set)
-    assert over.wait(PATIENCE)
+    assert over.wait(MAX_WAIT)
     assert overlaps == []
     assert sorted(done) == [which * 1000 + n for which in range(6) for n in range(300)]
 
 
 def test_nothing_overtakes_what_waits_or_is_being_done(worker: Worker) -> None:
     held, go, done = threading.Event(), threading.Event(), list[str]()
-    worker.submit(all_of(held.set, partial(go.wait, PATIENCE), partial(done.append, "first")))
-    assert held.wait(PATIENCE)
+    worker.submit(all_of(held.set, partial(go.wait, MAX_WAIT), partial(done.append, "first")))
+    assert held.wait(MAX_WAIT)
     assert not worker.run_inline(done.append, "too early")
     worker.submit(done.append, "second")
     assert not worker.run_inline(done.append, "too early")
@@ -94,25 +94,25 @@ def test_what_comes_while_somebody_is_at_it_is_done_when_that_is_over(worker: Wo
 
     def long() -> None:
         begun.set()
-        assert go.wait(PATIENCE)
+        assert go.wait(MAX_WAIT)
         order.append("long")
 
     def borrow() -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + MAX_WAIT
         while not worker.run_inline(long):
             assert time.monotonic() < deadline
 
     borrowing = threading.Thread(target=borrow)
     borrowing.start()
-    assert begun.wait(PATIENCE)
+    assert begun.wait(MAX_WAIT)
     if is_timed:
         worker.submit_later(0.001, all_of(partial(order.append, "other"), done.set))
     else:
         worker.submit(all_of(partial(order.append, "other"), done.set))
     assert not done.wait(0.05)
     go.set()
-    assert done.wait(PATIENCE)
-    borrowing.join(PATIENCE)
+    assert done.wait(MAX_WAIT)
+    borrowing.join(MAX_WAIT)
     assert order == ["long", "other"]
 
 
@@ -129,16 +129,16 @@ def test_what_fails_at_once_is_told_and_ends_nothing(worker: Worker, failures: l
 
 def test_after_the_end_nothing_is_done_at_once_and_the_end_waits_for_who_is_at_it(worker: Worker) -> None:
     begun, go, done = threading.Event(), threading.Event(), list[str]()
-    long = all_of(begun.set, partial(go.wait, PATIENCE), partial(done.append, "borrowed"))
+    long = all_of(begun.set, partial(go.wait, MAX_WAIT), partial(done.append, "borrowed"))
     borrowing = threading.Thread(target=worker.run_inline, args=(long,))
     borrowing.start()
-    assert begun.wait(PATIENCE)
+    assert begun.wait(MAX_WAIT)
     closing = threading.Thread(target=all_of(worker.close, partial(done.append, "closed")))
     closing.start()
     assert not worker.run_inline(done.append, "at once")
     go.set()
-    closing.join(PATIENCE)
-    borrowing.join(PATIENCE)
+    closing.join(MAX_WAIT)
+    borrowing.join(MAX_WAIT)
     assert done == ["borrowed", "closed"]
     assert not worker.run_inline(done.append, "after the end")
     assert worker.submit_later(0, done.append, "after the end").is_cancelled
@@ -151,8 +151,8 @@ def test_who_is_at_it_may_end_it(worker: Worker) -> None:
 
 def test_what_is_aside_comes_last_one_thing_after_the_other_and_leaves_turns_to_others(worker: Worker) -> None:
     held, go, order = threading.Event(), threading.Event(), list[str]()
-    worker.submit_idle(all_of(held.set, partial(go.wait, PATIENCE), partial(order.append, "aside")))
-    assert held.wait(PATIENCE)
+    worker.submit_idle(all_of(held.set, partial(go.wait, MAX_WAIT), partial(order.append, "aside")))
+    assert held.wait(MAX_WAIT)
     worker.submit_idle(partial(order.append, "aside, too"))
     worker.submit_later(0, order.append, "due")
     assert worker.run_inline(order.append, "at once")
@@ -166,5 +166,5 @@ def test_what_is_aside_comes_last_one_thing_after_the_other_and_leaves_turns_to_
 def test_what_is_done_aside_may_end_it(worker: Worker, failures: list[Exception]) -> None:
     over = threading.Event()
     assert worker.submit_idle(all_of(worker.close, over.set))
-    assert over.wait(PATIENCE)
+    assert over.wait(MAX_WAIT)
     assert (failures, worker.submit(over.clear)) == ([], False)

@@ -223,7 +223,7 @@ def test_the_order_of_rows_does_not_depend_on_the_clock(path: Path) -> None:
 WRITER = """
 import sys
 from casemate.audit.log import AuditLog
-log = AuditLog(sys.argv[1], patience=60)
+log = AuditLog(sys.argv[1], max_wait=60)
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(100):
@@ -277,9 +277,9 @@ def test_threads_that_write_at_once_lose_no_row(log: AuditLog) -> None:
     assert log.verify().ok
 
 
-def test_a_locked_record_stops_the_run_after_the_given_patience(path: Path) -> None:
+def test_a_locked_record_stops_the_run_after_the_given_max_wait(path: Path) -> None:
     """AU-06."""
-    log = AuditLog(path, patience=0.05)
+    log = AuditLog(path, max_wait=0.05)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(RecordUnavailable, match=r"locked(.|\n)*Another process"):

@@ -104,7 +104,7 @@ def asked(*head: tuple[bytes, bytes]) -> tuple[Http2Side, bytes]:
     return side, peer.data_to_send()
 
 
-def heard(side: Http2Side, said: bytes) -> list[h2.events.Event]:
+def received(side: Http2Side, said: bytes) -> list[h2.events.Event]:
     return side.h2.receive_data(side.frames.take(said).data)
 
 
@@ -129,19 +129,19 @@ LIES = {
 def test_a_body_that_is_none_is_refused_as_if_its_frames_came_one_by_one(lie: str, at_once: bool) -> None:
     head, frames = LIES[lie]
     side, begin = asked(*head)
-    heard(side, begin)
+    received(side, begin)
     with pytest.raises(h2.exceptions.ProtocolError):
         for one in [b"".join(frames)] if at_once else frames:
-            heard(side, one)
+            received(side, one)
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["at once", "one by one"])
 def test_a_body_that_goes_on_after_its_end_is_not_heard(at_once: bool) -> None:
     side, begin = asked()
-    heard(side, begin)
+    received(side, begin)
     side.to_send()
     frames = [BODY, frame(0, END, 1, b"abc"), BODY, BODY]
-    events = [event for one in ([b"".join(frames)] if at_once else frames) for event in heard(side, one)]
+    events = [event for one in ([b"".join(frames)] if at_once else frames) for event in received(side, one)]
     bodies = [event.data or b"" for event in events if isinstance(event, h2.events.DataReceived)]
     assert b"".join(bodies) == b"abcabc"
     assert {(kind, stream) for kind, _, stream, _ in parsed(side.to_send())} == {(3, 1)}
@@ -153,7 +153,7 @@ def test_a_body_that_fills_its_window_and_length_is_taken_with_its_padding() -> 
     sizes = [MOST_FRAME] * whole + [rest]
     frames = [frame(0, PADDED, 1, b"\x03abcdef" + bytes(3)), *(frame(0, 0, 1, bytes(size)) for size in sizes)]
     frames[-1] = frame(0, END, 1, bytes(rest))
-    events = heard(side, begin + b"".join(frames))
+    events = received(side, begin + b"".join(frames))
     bodies = [event for event in events if isinstance(event, h2.events.DataReceived)]
     assert sum(len(event.data or b"") for event in bodies) == WINDOW - 10
     assert sum(event.flow_controlled_length or 0 for event in bodies) == WINDOW - 6
@@ -166,7 +166,7 @@ def test_bodies_of_two_streams_stay_apart_and_trailers_come_after() -> None:
     side, begin = asked()
     trailers = frame(HEADERS, END | 0x4, 1, b"\x00\x01x\x01y")
     said = [BODY, BODY, frame(1, 4, 3, b"\x88"), frame(0, 0, 3, b"xyz"), BODY, trailers, frame(0, END, 3, b"!")]
-    events = heard(side, begin + b"".join(said))
+    events = received(side, begin + b"".join(said))
     bodies = [(one.stream_id, one.data) for one in events if isinstance(one, h2.events.DataReceived)]
     assert bodies == [(1, b"abcabc"), (3, b"xyz"), (1, b"abc"), (3, b"!")]
     kinds = [type(one) for one in events]

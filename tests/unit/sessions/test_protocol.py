@@ -57,24 +57,24 @@ def test_any_mixture_comes_out_as_it_was_said_however_it_is_cut_up() -> None:
             else:
                 frames.append(_said(len(pipes["stdout"]), len(pipes["stderr"]), number))
                 said.append(number)
-        heard = _heard(chance, pipes, frames)
-        assert heard == _joined(said), seed
+        received = _heard(chance, pipes, frames)
+        assert received == _joined(said), seed
 
 
 def _heard(chance: random.Random, pipes: dict[str, bytes], frames: list[StepMessage]) -> list[object]:
     """The same in the order of a host that reads in pieces: what is said before a piece of text was read has come."""
     order = MessageOrder()
-    heard: list[object] = []
+    received: list[object] = []
     left = dict(pipes)
     for frame in frames:
-        heard += order.add_frame(frame)
+        received += order.add_frame(frame)
     while any(left.values()):
         stream = chance.choice([name for name, data in left.items() if data])
         size = chance.randrange(1, 12)
-        heard += order.add_text(stream, left[stream][:size])  # type: ignore[arg-type]
+        received += order.add_text(stream, left[stream][:size])  # type: ignore[arg-type]
         left[stream] = left[stream][size:]
-    heard += order.settle()
-    return _joined([item if isinstance(item, tuple) else item.size for item in heard if not _is_mark(item)])  # type: ignore[attr-defined]
+    received += order.settle()
+    return _joined([item if isinstance(item, tuple) else item.size for item in received if not _is_mark(item)])  # type: ignore[attr-defined]
 
 
 def _is_mark(item: object) -> bool:

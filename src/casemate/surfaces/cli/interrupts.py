@@ -29,20 +29,20 @@ def _bell(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are the main thread's
         return
-    heard, rung = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    wakeup, rung = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        loop.add_reader(heard, _listen, heard)
+        loop.add_reader(wakeup, _listen, wakeup)
         before = signal.set_wakeup_fd(rung, warn_on_full_buffer=False)
         try:
             yield
         finally:
             signal.set_wakeup_fd(before)
-            loop.remove_reader(heard)
+            loop.remove_reader(wakeup)
     finally:
-        os.close(heard)
+        os.close(wakeup)
         os.close(rung)
 
 
-def _listen(heard: int) -> None:
+def _listen(wakeup: int) -> None:
     with contextlib.suppress(BlockingIOError):
-        os.read(heard, _MANY)
+        os.read(wakeup, _MANY)

@@ -250,7 +250,7 @@ def value_of(text: str) -> Any:
 
 # -- what the service has, and may do
 
-_PATIENCE = 1.0  # seconds after which whoever asks is told where the answer is given
+_MAX_WAIT = 1.0  # seconds after which whoever asks is told where the answer is given
 _DENIED = 77  # the exit code of what was refused (failures.py)
 
 
@@ -312,7 +312,7 @@ def egress(domain: Name, /, *, port: int = 443, reason: str = "", asked: Asked =
     async def ask_egress(remote: RemoteOperations) -> dict[str, Any]:
         asking = asyncio.ensure_future(remote("egress.request", arguments))  # noqa: TID251 - ended here in every case
         try:
-            if not (await asyncio.wait([asking], timeout=_PATIENCE))[0]:
+            if not (await asyncio.wait([asking], timeout=_MAX_WAIT))[0]:
                 say("waits for an answer: casemate approvals, in another terminal")
             return dict(await asking)
         finally:

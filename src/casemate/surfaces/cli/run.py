@@ -219,7 +219,7 @@ def _explain(sandbox: Sandbox, options: Options, language: str) -> int:
 
 
 _MAX_STDIN = (256 << 20) + 1
-_PATIENCE = 1.0  # seconds until casemate says what it is waiting for
+_MAX_WAIT = 1.0  # seconds until casemate says what it is waiting for
 _DEFAULT_TIMEOUT = 60.0
 
 
@@ -352,6 +352,6 @@ def _read_piped() -> bytes:
         return read(0, _MAX_STDIN)
     if not stat.S_ISFIFO(mode) and not stat.S_ISSOCK(mode):
         return b""
-    if not select.select([0], [], [], _PATIENCE)[0]:
+    if not select.select([0], [], [], _MAX_WAIT)[0]:
         say("waiting for the end of standard input; '--stdin /dev/null' gives the program an empty one")
     return read(0, _MAX_STDIN)

@@ -41,14 +41,14 @@ class Resumed:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """``context``: the SDK's; ``patience``: seconds until the call is answered, done or not."""
+    """``context``: the SDK's; ``answer_within``: seconds until the call is answered, done or not."""
 
     caller: Caller
     callers: Callers
     arguments: Mapping[str, Any]
     context: ServerRequestContext[Any, Any]
     params: CallToolRequestParams
-    patience: float
+    answer_within: float
     began: float = field(default_factory=time.monotonic)
     resumed: Resumed | None = None
     progress: int = 0
@@ -61,7 +61,7 @@ class Call:
     @property
     def seconds_left(self) -> float:
         """Seconds until it must be answered."""
-        return max(0.0, self.patience - (time.monotonic() - self.began))
+        return max(0.0, self.answer_within - (time.monotonic() - self.began))
 
     @property
     def is_modern(self) -> bool:

@@ -56,9 +56,9 @@ async def execute_ipython_cell(call: Call) -> CallToolResult | InputRequiredResu
 
 
 async def read_output(call: Call) -> CallToolResult | InputRequiredResult:
-    """What a run has printed from a cursor on, when it is done or the patience is over."""
+    """What a run has printed from a cursor on, when it is done or the time is over."""
     handle, cursor = str(call.arguments["run"]), int(call.arguments.get("cursor", 0))
-    call.patience = min(call.patience, float(call.arguments.get("wait_seconds", call.patience)))
+    call.answer_within = min(call.answer_within, float(call.arguments.get("wait_seconds", call.answer_within)))
     if is_job(handle):
         job = job_of(call.caller, handle)
         return await follow(call, job, partial(job_answer, call, job), ends=False)

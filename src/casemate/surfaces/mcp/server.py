@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from casemate.surfaces.mcp.early import Early
 
 Context = Any  # mcp.server.context.ServerRequestContext, whose parameters say nothing here
-PATIENCE = 45.0  # seconds until a call is answered that goes on; clients give up after 60
+ANSWER_WITHIN = 45.0  # seconds until a call is answered that goes on; clients give up after 60
 _STATE_HOLDS = 86_400.0  # seconds that somebody may take to answer: longer than any approval waits
 _LISTS_HOLD = 3_600_000  # milliseconds: the tools of a server never change
 _BEFORE_LINKS = ("2024-11-05", "2025-03-26")  # revisions without links among the content of an answer
@@ -42,9 +42,9 @@ _log = logging.getLogger(__name__)
 
 
 def make_server(
-    backend: Backend, *, toolset: str = "default", patience: float = PATIENCE, state_key: bytes | None = None
+    backend: Backend, *, toolset: str = "default", answer_within: float = ANSWER_WITHIN, state_key: bytes | None = None
 ) -> Server[Callers]:
-    """A server for any number of connections. ``backend``: how callers reach the operations. ``patience``: seconds
+    """A server for any number of connections. ``backend``: how callers reach the operations. ``answer_within``: seconds
     until a call is answered that goes on. ``state_key``: at least 32 secret bytes that seal what clients hand back, for
     servers that are to know each other's; none for a key of this one's. Raises ``InvalidArgument`` for an unknown
     toolset.
@@ -62,7 +62,7 @@ def make_server(
     server: Server[Callers] = Server(
         NAME, version=__version__, title=NAME, instructions=INSTRUCTIONS, lifespan=run_callers,
         get_tool_input_schema=_schemas(toolset),
-        on_list_tools=_make_lister(toolset), on_call_tool=_make_caller(toolset, patience),
+        on_list_tools=_make_lister(toolset), on_call_tool=_make_caller(toolset, answer_within),
         on_list_resources=_no_resources, on_list_resource_templates=_templates, on_read_resource=_read,
     )  # fmt: skip
 
@@ -95,7 +95,7 @@ def _make_lister(toolset: str) -> Callable[..., Any]:
     return list_tools
 
 
-def _make_caller(toolset: str, patience: float) -> Callable[..., Any]:
+def _make_caller(toolset: str, answer_within: float) -> Callable[..., Any]:
     async def call_tool(
         context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
@@ -110,7 +110,7 @@ def _make_caller(toolset: str, patience: float) -> Callable[..., Any]:
         arguments = params.arguments or {}
         try:
             tool.check(arguments)
-            answer = await tool.run(Call(callers.of(context), callers, arguments, context, params, patience))
+            answer = await tool.run(Call(callers.of(context), callers, arguments, context, params, answer_within))
             return _without_links(answer) if context.protocol_version in _BEFORE_LINKS else answer
         except CasemateError as error:
             return failure(error)

@@ -191,7 +191,7 @@ async def follow(
     ends: bool = True,
 ) -> CallToolResult | InputRequiredResult:
     """The ``answer`` when ``work`` is done, when the client's user must be asked between two calls, or when the call's
-    patience is over; the work goes on in the two latter cases. ``first``: a state that is known already. ``ends``: the
+    time is over; the work goes on in the two latter cases. ``first``: a state that is known already. ``ends``: the
     work is ended if this call is cancelled.
     """
     try:
