@@ -18,7 +18,7 @@ from casemate.model.overview import InstalledPackage
 from casemate.packages.package_sets import Environments, PackageSet
 from casemate.packages.store import default_folder
 from casemate.surfaces.cli import application, command
-from casemate.surfaces.cli.connection import Asked
+from casemate.surfaces.cli.connection import ServiceOptions
 
 FORMS = {"text", "json"}
 # What has no answer for programs, and why.
@@ -100,7 +100,7 @@ def test_every_command_that_asks_no_service_is_tried_here_or_elsewhere() -> None
     mine = {
         path
         for path, parameters in commands(application())
-        if not any(one.field_info.annotation is Asked for one in parameters)
+        if not any(one.field_info.annotation is ServiceOptions for one in parameters)
     }
     assert sorted(mine - WITHOUT.keys() - EMPTY.keys() - ELSEWHERE) == []
 

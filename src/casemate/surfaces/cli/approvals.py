@@ -11,7 +11,7 @@ from cyclopts import App
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.model.events import request_of
 from casemate.surfaces.cli.answers import print_json
-from casemate.surfaces.cli.connection import PLAIN, Asked, Filter, Quiet, ask, list_rows, with_service
+from casemate.surfaces.cli.connection import PLAIN, Filter, Quiet, ServiceOptions, ask, list_rows, with_service
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.following import FOR_LATER, TOO_LATE, decide_at_terminal, explain_withdrawn
 from casemate.surfaces.cli.parameters import Name
@@ -25,7 +25,7 @@ app = App(name="approvals", help="See what programs wait for, and answer it.")
 
 @app.default
 @app.command(name="list")
-def list_requests(*, filters: Filter = (), quiet: Quiet = False, asked: Asked = PLAIN) -> int:
+def list_requests(*, filters: Filter = (), quiet: Quiet = False, service: ServiceOptions = PLAIN) -> int:
     """List the requests that wait for an answer, the oldest first.
 
     One whose state is withdrawn has nobody that waits: what asked has ended with the service. It can be answered for
@@ -40,13 +40,13 @@ def list_requests(*, filters: Filter = (), quiet: Quiet = False, asked: Asked = 
         Only their ids.
     """
     return list_rows(
-        "approvals.pending", filters, asked, quiet=quiet, row=lambda one: {**one, "what": one["summary"]},
+        "approvals.pending", filters, service, quiet=quiet, row=lambda one: {**one, "what": one["summary"]},
         columns=("id", "kind", "what", "session", "run", "state"), empty="Nothing waits for an approval.",
     )  # fmt: skip
 
 
 @app.command
-def show(request: Name, /, *, asked: Asked = PLAIN) -> int:
+def show(request: Name, /, *, service: ServiceOptions = PLAIN) -> int:
     """Show everything of a request: exactly what would cross.
 
     Parameters
@@ -56,8 +56,8 @@ def show(request: Name, /, *, asked: Asked = PLAIN) -> int:
     """
     from casemate.surfaces.cli.terminal import request_lines
 
-    found = ask(asked, "approvals.get", request=request)
-    if asked.is_json:
+    found = ask(service, "approvals.get", request=request)
+    if service.is_json:
         print_json(found)
     else:
         waiting = request_of(found)
@@ -75,7 +75,7 @@ def approve(
     uses: int | None = None,
     expires: float | None = None,
     reason: str = "",
-    asked: Asked = PLAIN,
+    service: ServiceOptions = PLAIN,
 ) -> int:
     """Allow requests.
 
@@ -95,12 +95,12 @@ def approve(
     """
     more = {"scope": scope, "uses": uses, "expires": expires, "reason": reason}
     return _decide_requests(
-        requests, {"allow": True, **{name: one for name, one in more.items() if one is not None}}, asked
+        requests, {"allow": True, **{name: one for name, one in more.items() if one is not None}}, service
     )
 
 
 @app.command
-def deny(*requests: Name, reason: str = "", asked: Asked = PLAIN) -> int:
+def deny(*requests: Name, reason: str = "", service: ServiceOptions = PLAIN) -> int:
     """Refuse requests.
 
     Parameters
@@ -110,11 +110,11 @@ def deny(*requests: Name, reason: str = "", asked: Asked = PLAIN) -> int:
     reason
         Recorded, and told to the program.
     """
-    return _decide_requests(requests, {"allow": False, "reason": reason}, asked)
+    return _decide_requests(requests, {"allow": False, "reason": reason}, service)
 
 
 @app.command
-def watch(*, asked: Asked = PLAIN) -> int:
+def watch(*, service: ServiceOptions = PLAIN) -> int:
     """Be asked about each request as it comes, until Ctrl-C.
 
     Needs a terminal; what is answered elsewhere meanwhile is taken back here.
@@ -126,7 +126,7 @@ def watch(*, asked: Asked = PLAIN) -> int:
             "nobody can be asked here: standard input and standard error are no terminal of casemate's own",
             remediation="Use casemate approvals list, approve and deny.",
         )
-    with_service(_watch_requests, asked)
+    with_service(_watch_requests, service)
     return 0
 
 
@@ -154,7 +154,7 @@ async def _watch_requests(remote: RemoteOperations) -> None:
         raise failed.exceptions[0] from None
 
 
-def _decide_requests(requests: tuple[str, ...], decision: dict[str, Any], asked: Asked) -> int:
+def _decide_requests(requests: tuple[str, ...], decision: dict[str, Any], service: ServiceOptions) -> int:
     if not requests:
         raise InvalidArgument("request_id", "name one or more; casemate approvals list has them")
 
@@ -166,8 +166,8 @@ def _decide_requests(requests: tuple[str, ...], decision: dict[str, Any], asked:
             answers.append({"id": found["id"], "decided": taken, "state": request_of(found).state})
         return answers
 
-    answers = with_service(decide_each, asked)
-    if asked.is_json:
+    answers = with_service(decide_each, service)
+    if service.is_json:
         print_json(answers)
     for one in answers:
         if not one["decided"]:

@@ -49,7 +49,7 @@ def show(key: str | None = None, /, *, output: Output = "text") -> int:
     elif key in KEYS:
         from casemate.surfaces.cli.inert import visible
 
-        sys.stdout.write(visible(format_value(*_pair(found[0]))) + "\n")
+        sys.stdout.write(visible(format_value(found[0][0], found[0][1].value)) + "\n")
     else:
         sys.stdout.write("\n".join(_lines(settings, found)) + "\n")
     return 0
@@ -66,7 +66,8 @@ def check(file: str, /, *, output: Output = "text") -> int:
     """
     settings = settings_in_file(file)
     list(settings.in_force())
-    told = len(settings.given) + len(settings.policy.settings) - _both(settings)
+    both = sum(one.name in settings.given for one in settings.policy.settings)
+    told = len(settings.given) + len(settings.policy.settings) - both
     found = settings.policy
     return print_sound(told, len(found.rules.written), found.warnings, is_json=output == "json")
 
@@ -78,15 +79,6 @@ def reference() -> int:
 
     sys.stdout.write(tables())
     return 0
-
-
-def _both(settings: Settings) -> int:
-    """Values that are counted among the policy's and by themselves."""
-    return sum(one.name in settings.given for one in settings.policy.settings)
-
-
-def _pair(found: tuple[Key, Setting]) -> tuple[Key, Any]:
-    return found[0], found[1].value
 
 
 def _choose_values(found: list[tuple[Key, Setting]], name: str) -> list[tuple[Key, Setting]]:

@@ -25,7 +25,7 @@ Work = Callable[["RemoteOperations"], Awaitable[T]]
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Asked:
+class ServiceOptions:
     """What every command of the service takes.
 
     Parameters
@@ -43,10 +43,10 @@ class Asked:
         return self.output == "json"
 
 
-PLAIN = Asked()
+PLAIN = ServiceOptions()
 
 
-def with_service(work: Work[T], asked: Asked = PLAIN, *, runs: bool = False) -> T:
+def with_service(work: Work[T], service: ServiceOptions = PLAIN, *, runs: bool = False) -> T:
     """Do ``work`` with a connection to the service: the one that ``CASEMATE_URL`` and ``CASEMATE_TOKEN`` name, else the
     user's own, which is started where none runs. ``runs``: it is to run programs with the packages that are here.
 
@@ -56,7 +56,7 @@ def with_service(work: Work[T], asked: Asked = PLAIN, *, runs: bool = False) -> 
 
     async def connect_and_work() -> T:
         url, token = os.environ.get("CASEMATE_URL"), os.environ.get("CASEMATE_TOKEN")
-        remote = await connect(url, token if url else None, namespace=asked.namespace, runs=runs)
+        remote = await connect(url, token if url else None, namespace=service.namespace, runs=runs)
         try:
             return await work(remote)
         finally:
@@ -65,10 +65,10 @@ def with_service(work: Work[T], asked: Asked = PLAIN, *, runs: bool = False) -> 
     return interrupts.run(connect_and_work())
 
 
-def ask(asked: Asked, operation: str, **arguments: Any) -> Any:
+def ask(service: ServiceOptions, operation: str, **arguments: Any) -> Any:
     """The answer to one operation; arguments that are None are left out."""
     given = {name: value for name, value in arguments.items() if value is not None}
-    return with_service(lambda remote: remote(operation, given), asked)
+    return with_service(lambda remote: remote(operation, given), service)
 
 
 def tell_service(operation: str, **arguments: Any) -> None:
@@ -96,7 +96,9 @@ Quiet = Annotated[bool, Parameter(name=("--quiet", "-q"))]
 _NAMESPACE = "namespace"  # whose list is asked for, where the others choose from it
 
 
-def _split_filters(filters: Sequence[str], asked: Asked) -> tuple[Asked, dict[str, list[str]] | None]:
+def _split_filters(
+    filters: Sequence[str], service: ServiceOptions
+) -> tuple[ServiceOptions, dict[str, list[str]] | None]:
     """What KEY=VALUE filters ask for: whom to ask, and the ``filters`` of the operation. Raises ``InvalidArgument``."""
     chosen: dict[str, list[str]] = {}
     for one in filters:
@@ -105,16 +107,16 @@ def _split_filters(filters: Sequence[str], asked: Asked) -> tuple[Asked, dict[st
             raise InvalidArgument("filters", f"{one[:100]!r} is not KEY=VALUE")
         chosen.setdefault(key, []).append(value)
     for namespace in chosen.pop(_NAMESPACE, ()):
-        if asked.namespace not in (None, namespace):
-            raise InvalidArgument("filters", f"one namespace at a time: {asked.namespace!r} is asked for already")
-        asked = replace(asked, namespace=namespace)
-    return asked, chosen or None
+        if service.namespace not in (None, namespace):
+            raise InvalidArgument("filters", f"one namespace at a time: {service.namespace!r} is asked for already")
+        service = replace(service, namespace=namespace)
+    return service, chosen or None
 
 
 def list_rows(
     operation: str,
     filters: Sequence[str],
-    asked: Asked,
+    service: ServiceOptions,
     *,
     quiet: bool,
     columns: Sequence[str],
@@ -123,11 +125,11 @@ def list_rows(
     keeps: Callable[[dict[str, Any]], bool] = lambda _: True,
 ) -> int:
     """Print what an operation lists: as JSON, as a table, or with ``quiet`` the first column alone, one a line."""
-    asked, chosen = _split_filters(filters, asked)
-    rows = [one for one in ask(asked, operation, filters=chosen) if keeps(one)]
+    service, chosen = _split_filters(filters, service)
+    rows = [one for one in ask(service, operation, filters=chosen) if keeps(one)]
     if quiet:
         print_lines(one[columns[0]] for one in rows)
-    elif asked.is_json:
+    elif service.is_json:
         print_json(rows)
     else:
         print_table(columns, [row(one) for one in rows], empty)

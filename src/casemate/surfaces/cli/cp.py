@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from casemate.errors import InvalidArgument, NotFound, Unavailable
 from casemate.files.archives import Packer, unpack
-from casemate.files.beneath import Attributes, write_file
+from casemate.files.beneath import write_file
 from casemate.files.protected import PROTECTED
 from casemate.model.limits import format_size
 from casemate.model.plan import WORKSPACE
 from casemate.operations.lookup import match_handle
 from casemate.operations.stores import MOST_BYTES
 from casemate.surfaces.cli.answers import print_json
-from casemate.surfaces.cli.connection import PLAIN, Asked, with_service
+from casemate.surfaces.cli.connection import PLAIN, ServiceOptions, with_service
 from casemate.surfaces.cli.failures import WHAT_THERE_IS, say
 from casemate.surfaces.cli.parameters import Name
 from casemate.surfaces.cli.terminal import Progress
@@ -36,7 +36,7 @@ _PIPE = "-"
 _AWAY_IS = "One of the two is SESSION:PATH or RUN:NAME, and SESSION: alone is a session's workspace."
 
 
-def cp(source: Name, target: Name, /, *, asked: Asked = PLAIN) -> int:
+def cp(source: Name, target: Name, /, *, service: ServiceOptions = PLAIN) -> int:
     """Copy files and folders out of sessions and runs, and into sessions.
 
     casemate cp analysis:plot.png .
@@ -65,7 +65,7 @@ def cp(source: Name, target: Name, /, *, asked: Asked = PLAIN) -> int:
         raise InvalidArgument("source", "neither names a session or run", remediation=_AWAY_IS)
 
     async def copy_places(remote: RemoteOperations) -> dict[str, Any]:
-        with Progress(shows=not asked.is_json) as progress:
+        with Progress(shows=not service.is_json) as progress:
             copying = _Copying(remote, progress)
             if away is None:
                 assert home is not None
@@ -75,8 +75,8 @@ def cp(source: Name, target: Name, /, *, asked: Asked = PLAIN) -> int:
                 return await copying.fetch_place(place, target)
             return await copying.pass_on(place, await copying.find_place(home, "target", makes=True))
 
-    done = with_service(copy_places, asked)
-    return _report_copy({"source": source, "target": target, **done}, asked, quiet=target == _PIPE)
+    done = with_service(copy_places, service)
+    return _report_copy({"source": source, "target": target, **done}, service, quiet=target == _PIPE)
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class _Copying:
     async def _fetch_file(self, place: _Place, path: Path) -> dict[str, Any]:
         kind, handle = ("files", place.of["session"]) if "session" in place.of else ("artifacts", place.of["run"])
         data = await self._remote.download(kind, handle, *place.path.split("/"))
-        _write(path, data)
+        write_target(path, data)
         return _one(data)
 
     async def _to_pipe(self, place: _Place) -> dict[str, Any]:
@@ -331,12 +331,12 @@ def _refusal_of(top: str, path: tuple[bytes, ...], is_folder: bool) -> str | Non
     return f"{why}; copy it by itself" if why else None
 
 
-def _write(target: Path, data: bytes) -> None:
+def write_target(target: Path, data: bytes) -> None:
     """Put ``data`` at ``target``; a link that was there is replaced, not followed."""
     try:
         folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            write_file(folder, target.name, (data,), Attributes())
+            write_file(folder, target.name, (data,))
         finally:
             os.close(folder)
     except OSError as error:
@@ -361,8 +361,8 @@ def _sum(written: dict[str, Any], packed: dict[str, Any]) -> dict[str, Any]:
     return {**known, "left_out": left_out, "is_whole": all(told["is_whole"] for told in both)}
 
 
-def _report_copy(done: dict[str, Any], asked: Asked, *, quiet: bool) -> int:
-    if asked.is_json and not quiet:
+def _report_copy(done: dict[str, Any], service: ServiceOptions, *, quiet: bool) -> int:
+    if service.is_json and not quiet:
         print_json(done)
     else:
         from casemate.surfaces.cli.inert import visible

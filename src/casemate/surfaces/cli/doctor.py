@@ -35,7 +35,7 @@ def doctor(*, output: Output = "text") -> int:
     Which walls it can have and what their self-test proved, which mechanism enforces each limit, which languages
     there are. The exit code is 0 when a wall can be had, else 69.
     """
-    diagnosis = interrupts.run(_examine())
+    diagnosis = interrupts.run_in(Sandbox(), lambda sandbox: sandbox.doctor())
     if output == "json":
         print_json(_document(diagnosis))
     elif sys.stdout.isatty():
@@ -51,11 +51,6 @@ def _document(diagnosis: Diagnosis) -> dict[str, Any]:
     for wall, state in zip(document["walls"], diagnosis.walls, strict=True):
         wall["available"] = state.available
     return document
-
-
-async def _examine() -> Diagnosis:
-    async with Sandbox() as sandbox:
-        return await sandbox.doctor()
 
 
 def _title(diagnosis: Diagnosis) -> str:

@@ -11,8 +11,11 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Coroutine, Iterator
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from casemate.api.sandbox import Sandbox
 
 T = TypeVar("T")
 _MANY = 4096  # bytes: one for each signal
@@ -22,6 +25,16 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     """As ``asyncio.run``. Raises what ``work`` raises, and ``KeyboardInterrupt``."""
     with asyncio.Runner() as runner, _bell(runner.get_loop()):
         return runner.run(work)
+
+
+def run_in(sandbox: Sandbox, work: Callable[[Sandbox], Awaitable[T]]) -> T:
+    """Do ``work`` in ``sandbox``, and close it. Raises as `run`."""
+
+    async def enter() -> T:
+        async with sandbox:
+            return await work(sandbox)
+
+    return run(enter())
 
 
 @contextlib.contextmanager

@@ -7,8 +7,6 @@ import hashlib
 import hmac
 import inspect
 import json
-import os
-import secrets
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -20,7 +18,7 @@ from cyclopts import App, Parameter
 from casemate.errors import InvalidArgument
 from casemate.model.limits import parse_size
 from casemate.surfaces.cli.answers import format_age, print_document, print_done, print_json, print_lines, print_table
-from casemate.surfaces.cli.connection import PLAIN, Asked, Filter, Quiet, ask, list_rows, with_service
+from casemate.surfaces.cli.connection import PLAIN, Filter, Quiet, ServiceOptions, ask, list_rows, with_service
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.inputs import env_of, given_limits
 from casemate.surfaces.cli.parameters import LIMITS, OUTPUT_LIMITS, Name, RunHandle, SessionName, takes
@@ -47,9 +45,9 @@ def _asks(operation: str, arguments: str, show: Callable[..., int], about: str) 
     """The command that asks ``operation``; ``show`` prints the answer, and gives the exit code."""
     names = arguments.split()
 
-    def command(*values: str, asked: Asked = PLAIN) -> int:
-        answer = ask(asked, operation, **dict(zip(names, values, strict=True)))
-        return show(answer, is_json=asked.is_json)
+    def command(*values: str, service: ServiceOptions = PLAIN) -> int:
+        answer = ask(service, operation, **dict(zip(names, values, strict=True)))
+        return show(answer, is_json=service.is_json)
 
     parameters = [
         inspect.Parameter(
@@ -59,8 +57,8 @@ def _asks(operation: str, arguments: str, show: Callable[..., int], about: str) 
         )
         for name in names
     ]
-    asked = inspect.Parameter("asked", inspect.Parameter.KEYWORD_ONLY, default=PLAIN, annotation=Asked)
-    setattr(command, "__signature__", inspect.Signature([*parameters, asked]))  # noqa: B010 - no attribute mypy knows
+    service = inspect.Parameter("service", inspect.Parameter.KEYWORD_ONLY, default=PLAIN, annotation=ServiceOptions)
+    setattr(command, "__signature__", inspect.Signature([*parameters, service]))  # noqa: B010 - no attribute mypy knows
     command.__doc__ = about
     return command
 
@@ -103,8 +101,12 @@ _show_runtimes = _show_rows(
     ("language", "available", "version", "executable", "source", "wall"),
     row=lambda one: {**one, "version": one["version"] or one["problem"]},
 )
-_INSPECTED = "Show what is known of a session: its limits, its variables' names, what it used."
-inspect_session = _asks("inspect", "session", print_document, f"{_INSPECTED} Values of secrets are masked.")
+inspect_session = _asks(
+    "inspect",
+    "session",
+    print_document,
+    "Show what is known of a session: its limits, its variables' names, what it used. Values of secrets are masked.",
+)
 stats = _asks("stats", "", print_document, "Show what goes on in the service: queue, cells, sessions, memory and cpu.")
 runtimes = _asks("runtimes", "", _show_runtimes, "List the languages that there are, and the wall that is in force.")
 
@@ -121,7 +123,7 @@ audit = App(name="audit", help="Read the record of what happened, and check that
     defaults=False, language="python (unless given), node or shell.",
     allowed_domains="A host that it may reach, of those that the service permits.",
 )  # fmt: skip
-def open_session(name: str | None = None, *, asked: Asked = PLAIN, **options: Any) -> int:
+def open_session(name: str | None = None, *, service: ServiceOptions = PLAIN, **options: Any) -> int:
     """Open a session, and print its handle.
 
     casemate sessions open analysis --memory 2GiB --cpus 4
@@ -139,8 +141,8 @@ def open_session(name: str | None = None, *, asked: Asked = PLAIN, **options: An
         "name": name, "env": env_of(options.get("env", ())), "limits": limits,
     }  # fmt: skip
     given = {option: value for option, value in arguments.items() if value not in (None, (), {})}
-    state = ask(asked, "sessions.open", **given)
-    if asked.is_json:
+    state = ask(service, "sessions.open", **given)
+    if service.is_json:
         print_json(state)
     else:
         print_lines([state["session"]])
@@ -149,7 +151,7 @@ def open_session(name: str | None = None, *, asked: Asked = PLAIN, **options: An
 
 @sessions.default
 @sessions.command(name="list")
-def list_sessions(*, filters: Filter = (), quiet: Quiet = False, asked: Asked = PLAIN) -> int:
+def list_sessions(*, filters: Filter = (), quiet: Quiet = False, service: ServiceOptions = PLAIN) -> int:
     """List the sessions that are open.
 
     casemate sessions list --filter language=python --filter status=idle
@@ -166,14 +168,14 @@ def list_sessions(*, filters: Filter = (), quiet: Quiet = False, asked: Asked = 
     """
     now = time.time()
     return list_rows(
-        "sessions.list", filters, asked, quiet=quiet, empty="No session is open.",
+        "sessions.list", filters, service, quiet=quiet, empty="No session is open.",
         columns=("session", "name", "language", "steps", "busy", "age", "owner"),
         row=lambda one: {**one, "busy": one["is_busy"], "age": format_age(now - one["created"])},
     )  # fmt: skip
 
 
 @sessions.command(name=("close", "kill"))
-def close(*names: Name, asked: Asked = PLAIN) -> int:
+def close(*names: Name, service: ServiceOptions = PLAIN) -> int:
     """End sessions and everything in them.
 
     Parameters
@@ -188,12 +190,12 @@ def close(*names: Name, asked: Asked = PLAIN) -> int:
         for session in names:
             await remote("sessions.close", {"session": session})
 
-    with_service(close_each, asked)
-    return print_done(is_json=asked.is_json)
+    with_service(close_each, service)
+    return print_done(is_json=service.is_json)
 
 
 @sessions.command(name="set")
-def set_value(session: SessionName, name: Name, value: Name, /, *, asked: Asked = PLAIN) -> int:
+def set_value(session: SessionName, name: Name, value: Name, /, *, service: ServiceOptions = PLAIN) -> int:
     """Bind a name in a session to a JSON value; what is no JSON is taken for a text.
 
     Parameters
@@ -204,9 +206,9 @@ def set_value(session: SessionName, name: Name, value: Name, /, *, asked: Asked 
         Its value.
     """
     with_service(
-        lambda remote: remote("sessions.set", {"session": session, "name": name, "value": value_of(value)}), asked
+        lambda remote: remote("sessions.set", {"session": session, "name": name, "value": value_of(value)}), service
     )
-    return print_done(is_json=asked.is_json)
+    return print_done(is_json=service.is_json)
 
 
 for _operation, _names, _show, _about in (
@@ -222,10 +224,10 @@ for _operation, _names, _show, _about in (
     ),
 ):
     sessions.command(_asks(_operation, _names, _show, _about), name=_operation.partition(".")[2])
-sessions.command(_asks("inspect", "session", print_document, _INSPECTED), name="inspect")
+sessions.command(inspect_session, name="inspect")
 
 
-def bridge(session: SessionName, name: Name, value: Name, /, *, asked: Asked = PLAIN) -> int:
+def bridge(session: SessionName, name: Name, value: Name, /, *, service: ServiceOptions = PLAIN) -> int:
     """Bind a name in a session to a JSON value: casemate bridge SESSION NAME VALUE
 
     casemate sessions bridge NAME SOURCE TARGET copies one from another session.
@@ -237,7 +239,7 @@ def bridge(session: SessionName, name: Name, value: Name, /, *, asked: Asked = P
     value
         Its value; what is no JSON is taken for a text.
     """
-    return set_value(session, name, value, asked=asked)
+    return set_value(session, name, value, service=service)
 
 
 def value_of(text: str) -> Any:
@@ -254,14 +256,16 @@ _MAX_WAIT = 1.0  # seconds after which whoever asks is told where the answer is 
 _DENIED = 77  # the exit code of what was refused (failures.py)
 
 
-def queue(action: Annotated[str | None, Parameter(show=False)] = None, /, *, asked: Asked = PLAIN) -> int:  # noqa: ARG001 - "queue status" is what people type
+def queue(action: Annotated[str | None, Parameter(show=False)] = None, /, *, service: ServiceOptions = PLAIN) -> int:  # noqa: ARG001 - "queue status" is what people type
     """Show how many programs run, how many wait for their turn, and how many may run at once."""
-    found = ask(asked, "stats")
-    return print_document({name: found[name] for name in ("running", "waiting", "concurrency")}, is_json=asked.is_json)
+    found = ask(service, "stats")
+    return print_document(
+        {name: found[name] for name in ("running", "waiting", "concurrency")}, is_json=service.is_json
+    )
 
 
 @takes(*LIMITS, *OUTPUT_LIMITS, "wall", defaults=False)
-def limits(*, reset: bool = False, caller: str | None = None, asked: Asked = PLAIN, **options: Any) -> int:
+def limits(*, reset: bool = False, caller: str | None = None, service: ServiceOptions = PLAIN, **options: Any) -> int:
     """Show the limits of what you run in the service; with options, narrow them from now on.
 
     casemate limits --memory 256MiB --processes 16
@@ -283,19 +287,19 @@ def limits(*, reset: bool = False, caller: str | None = None, asked: Asked = PLA
         in_force = await remote("reset_limits", {} if caller is None else {"caller": caller}) if reset else {}
         return dict(in_force if caller is not None else await remote("set_limits", {"limits": narrowed}))
 
-    in_force = with_service(ask_limits, asked)
+    in_force = with_service(ask_limits, service)
     for name, value in narrowed.items():
         if in_force[name] is not None and _number(value) > in_force[name]:
             named = {"wall": "timeout", "output": "output-limit"}.get(name, name.replace("_", "-"))
             say(f"{named} stays as it is: limits are only narrowed; casemate limits --reset undoes that")
-    return print_document(in_force, is_json=asked.is_json)
+    return print_document(in_force, is_json=service.is_json)
 
 
 def _number(value: str | float) -> float:
     return parse_size(value) if isinstance(value, str) else value
 
 
-def egress(domain: Name, /, *, port: int = 443, reason: str = "", asked: Asked = PLAIN) -> int:
+def egress(domain: Name, /, *, port: int = 443, reason: str = "", service: ServiceOptions = PLAIN) -> int:
     """Ask whether a host may be reached, and wait for the answer; the exit code is 77 where it may not.
 
     Parameters
@@ -318,8 +322,8 @@ def egress(domain: Name, /, *, port: int = 443, reason: str = "", asked: Asked =
         finally:
             asking.cancel()
 
-    answer = with_service(ask_egress, asked)
-    print_document(answer, is_json=asked.is_json)
+    answer = with_service(ask_egress, service)
+    print_document(answer, is_json=service.is_json)
     return 0 if answer.get("allowed") else _DENIED
 
 
@@ -328,7 +332,7 @@ def egress(domain: Name, /, *, port: int = 443, reason: str = "", asked: Asked =
 
 @audit.default
 @audit.command(name="tail")
-def tail(*, limit: int = 50, kind: str | None = None, run: str | None = None, asked: Asked = PLAIN) -> int:
+def tail(*, limit: int = 50, kind: str | None = None, run: str | None = None, service: ServiceOptions = PLAIN) -> int:
     """Print the last rows of the record, the newest first.
 
     Parameters
@@ -340,8 +344,8 @@ def tail(*, limit: int = 50, kind: str | None = None, run: str | None = None, as
     run
         Only rows of this run.
     """
-    rows = ask(asked, "audit.tail", limit=limit, kind=kind, run=run)
-    if asked.is_json:
+    rows = ask(service, "audit.tail", limit=limit, kind=kind, run=run)
+    if service.is_json:
         print_json(rows)
         return 0
     print_table(
@@ -366,7 +370,7 @@ audit.command(_asks("audit.verify", "", _show_verdict, _CHECKED), name="verify")
 _DIFFERS = 1  # the exit code where a file is not what it should be
 
 
-def artifacts(run: RunHandle, /, *, save: str | None = None, asked: Asked = PLAIN) -> int:
+def artifacts(run: RunHandle, /, *, save: str | None = None, service: ServiceOptions = PLAIN) -> int:
     """List the files that a run has left, with their hashes.
 
     Parameters
@@ -374,17 +378,17 @@ def artifacts(run: RunHandle, /, *, save: str | None = None, asked: Asked = PLAI
     save
         A folder to copy them into.
     """
-    found = ask(asked, "artifacts.list", run=run)
+    found = ask(service, "artifacts.list", run=run)
     if save is not None:
-        with_service(lambda remote: _save_artifacts(remote, run, found, Path(save)), asked)
-    if asked.is_json:
+        with_service(lambda remote: _save_artifacts(remote, run, found, Path(save)), service)
+    if service.is_json:
         print_json(found)
     else:
         print_table(("name", "size", "media_type", "sha256"), found, "The run has left no file.")
     return 0
 
 
-def verify(file: Name, sha256: Name, /, *, asked: Asked = PLAIN) -> int:
+def verify(file: Name, sha256: Name, /, *, service: ServiceOptions = PLAIN) -> int:
     """Say whether a file is exactly what a hash was made of: casemate verify FILE SHA256
 
     The exit code is 0 when it is, and 1 when a byte of it differs.
@@ -405,7 +409,7 @@ def verify(file: Name, sha256: Name, /, *, asked: Asked = PLAIN) -> int:
     except OSError as error:
         raise InvalidArgument("file", f"cannot read {file!r}: {error.strerror}") from None
     matches = hmac.compare_digest(found, wanted)
-    if asked.is_json:
+    if service.is_json:
         print_json({"file": file, "sha256": found, "matches": matches})
     else:
         print_lines([f"{file}: {'matches' if matches else 'DIFFERS: it is ' + found}"])
@@ -413,21 +417,12 @@ def verify(file: Name, sha256: Name, /, *, asked: Asked = PLAIN) -> int:
 
 
 async def _save_artifacts(remote: RemoteOperations, run: str, found: list[dict[str, Any]], folder: Path) -> None:
+    from casemate.surfaces.cli.cp import write_target
+
     for artifact in found:
         relative = Path(artifact["name"])
         if relative.is_absolute() or ".." in relative.parts:
             raise InvalidArgument("save", f"{artifact['name']!r} is no name of a file below a folder")
         target = folder / relative
         target.parent.mkdir(parents=True, exist_ok=True)
-        _write(target, await remote.download("artifacts", run, *artifact["name"].split("/")))
-
-
-def _write(target: Path, data: bytes) -> None:
-    """Put ``data`` at ``target``; a link that was there is replaced, not followed."""
-    fresh = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-    try:
-        fresh.write_bytes(data)
-        os.replace(fresh, target)
-    except OSError as error:
-        fresh.unlink(missing_ok=True)
-        raise InvalidArgument("target", f"cannot write {str(target)!r}: {error.strerror}") from None
+        write_target(target, await remote.download("artifacts", run, *artifact["name"].split("/")))

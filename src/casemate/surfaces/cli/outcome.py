@@ -8,6 +8,7 @@ import re
 import secrets
 from collections.abc import Iterator
 
+from casemate.files.beneath import write_file
 from casemate.model.execution import Artifact, Execution, Result, not_reached
 from casemate.surfaces.cli.failures import OPTION_OF_CAUSE, option_of
 from casemate.surfaces.cli.inert import visible
@@ -157,25 +158,12 @@ def _save(files: list[tuple[str, bytes]], folder: str) -> dict[str, str]:
     try:
         for name, data in files:
             try:
-                _replace(root, name, data)
+                write_file(root, name, (data,))
             except OSError as error:
                 failed[name] = str(error.strerror)
     finally:
         os.close(root)
     return failed
-
-
-def _replace(root: int, name: str, data: bytes) -> None:
-    """Put a file at ``name``; a link that was there is replaced, not followed."""
-    fresh = f".{name}.{secrets.token_hex(8)}"
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=root)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-        os.rename(fresh, name, src_dir_fd=root, dst_dir_fd=root)
-    except OSError:
-        os.unlink(fresh, dir_fd=root)
-        raise
 
 
 def _names(names: list[str]) -> str:

@@ -57,13 +57,10 @@ def install(
         _show(request)
         return yes or _confirm()
 
-    async def prepare() -> tuple[InstalledPackage, ...]:
-        said = configured_arguments("policy", "package_indexes", "audit", "namespace")
-        given = {name: value for name, value in (("package_indexes", index), ("policy", policy)) if value}
-        async with Sandbox(**{**said, **given, "environment": list(names), "approve": approve}) as sandbox:
-            return await sandbox.packages.prepare()
-
-    packages = interrupts.run(prepare())
+    said = configured_arguments("policy", "package_indexes", "audit", "namespace")
+    given = {name: value for name, value in (("package_indexes", index), ("policy", policy)) if value}
+    sandbox = Sandbox(**{**said, **given, "environment": list(names), "approve": approve})
+    packages = interrupts.run_in(sandbox, lambda sandbox: sandbox.packages.prepare())
     if output == "json":
         print_json(document(Installed("installed", packages)))
     else:

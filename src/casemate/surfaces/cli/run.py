@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from casemate.model.approval import ApprovalRequest
     from casemate.model.events import Event
     from casemate.model.execution import Execution
-    from casemate.model.plan import Plan
     from casemate.policy.policy import Policy
     from casemate.surfaces.cli.terminal import Streams
 
@@ -206,11 +205,8 @@ def _explain(sandbox: Sandbox, options: Options, language: str) -> int:
     from casemate.surfaces.cli.answers import print_json
     from casemate.surfaces.cli.plans import plan_document, plan_text
 
-    async def plan() -> Plan:
-        async with sandbox:
-            return await sandbox.explain(**run_arguments(options, language))
-
-    document = plan_document(interrupts.run(plan()))
+    arguments = run_arguments(options, language)
+    document = plan_document(interrupts.run_in(sandbox, lambda sandbox: sandbox.explain(**arguments)))
     if options.format == "json":
         print_json(document)
     else:

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from casemate.errors import InvalidArgument
 from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import format_age, print_json, print_lines, print_table
-from casemate.surfaces.cli.connection import PLAIN, Asked, Filter, Quiet, list_rows, with_service
+from casemate.surfaces.cli.connection import PLAIN, Filter, Quiet, ServiceOptions, list_rows, with_service
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.parameters import LIMITS, OUTPUT_LIMITS, Name, Output, Raw, RunHandle, takes
 
@@ -86,7 +86,7 @@ def validate(
     spoken = language or ("python" if script == "-" else Sandbox.language_of(script))
     if spoken is None:
         raise InvalidArgument("language", f"cannot be told from the name of {script!r}; give --language NAME")
-    found = interrupts.run(_check_program(code, spoken, fix=fix))
+    found = interrupts.run_in(Sandbox(), lambda sandbox: sandbox.validate(code, spoken, fix=fix))
     if output == "json":
         from casemate.operations.documents import document
 
@@ -98,13 +98,6 @@ def validate(
             f"{script}:{issue.line}:{issue.column}: {issue.severity}: {issue.message}" for issue in found.issues
         )
     return 0 if found.valid else 1
-
-
-async def _check_program(code: bytes, language: str, *, fix: bool) -> Any:
-    from casemate.api.sandbox import Sandbox
-
-    async with Sandbox() as sandbox:
-        return await sandbox.validate(code, language, fix=fix)
 
 
 _PAGE = 200_000  # characters of output in one answer
@@ -124,7 +117,7 @@ def execute(
     file: Annotated[str | None, Parameter(name=("--file", "-f"))] = None,
     detach: Annotated[bool, Parameter(name=("--detach", "-d"))] = False,
     raw: Raw = False,
-    asked: Asked = PLAIN,
+    service: ServiceOptions = PLAIN,
     **options: Any,
 ) -> int:
     """Run a program as the next step of a session: casemate exec SESSION CODE
@@ -165,12 +158,12 @@ def execute(
         if session == "new":
             say(f"session {state['session']}")
         if detach:
-            _told_handle(state, asked)
+            _told_handle(state, service)
             return 0
-        return await _until_over(remote, state["run"], asked, raw=raw)
+        return await _until_over(remote, state["run"], service, raw=raw)
 
     try:
-        return with_service(start_run, asked, runs=True)
+        return with_service(start_run, service, runs=True)
     except InvalidArgument as error:
         names = {"limits": f"limits.{next(iter(limits), '')}", "code": "CODE" if file is None else "file"}
         if error.argument not in names:
@@ -178,13 +171,13 @@ def execute(
         raise InvalidArgument(names[error.argument], error.problem, remediation=error.remediation) from None
 
 
-async def _until_over(remote: RemoteOperations, run: str, asked: Asked, *, raw: bool) -> int:
+async def _until_over(remote: RemoteOperations, run: str, service: ServiceOptions, *, raw: bool) -> int:
     from casemate.surfaces.cli.following import follow
 
     try:
-        if not asked.is_json:
+        if not service.is_json:
             return await follow(remote, run, raw=raw)
-        return _outcome(await _over(remote, run), asked)
+        return _outcome(await _over(remote, run), service)
     except (asyncio.CancelledError, BrokenPipeError):  # Ctrl-C; nobody reads its output any more
         await remote("runs.cancel", {"run": run})
         raise
@@ -195,7 +188,7 @@ def ps(
     all: Annotated[bool, Parameter(name=("--all", "-a"))] = False,  # noqa: A002 - the option's name
     filters: Filter = (),
     quiet: Quiet = False,
-    asked: Asked = PLAIN,
+    service: ServiceOptions = PLAIN,
 ) -> int:
     """List the runs that go on.
 
@@ -222,7 +215,7 @@ def ps(
         return {**run, "status": run["outcome"] or run["status"], "age": format_age(now - run["started"]), "took": took}
 
     return list_rows(
-        "runs.list", filters, asked, quiet=quiet, row=row, empty="No run goes on.",
+        "runs.list", filters, service, quiet=quiet, row=row, empty="No run goes on.",
         columns=("run", "session", "language", "status", "age", "took", "owner"),
         keeps=lambda run: are_over or run["status"] != "done",
     )  # fmt: skip
@@ -234,7 +227,7 @@ def logs(
     *,
     follow: Annotated[bool, Parameter(name=("--follow", "-f"))] = False,
     raw: Raw = False,
-    asked: Asked = PLAIN,
+    service: ServiceOptions = PLAIN,
 ) -> int:
     """Print what a run has written, stdout, stderr and the text of what it showed, in the order in which it came.
 
@@ -245,7 +238,7 @@ def logs(
     follow
         Go on until it is over.
     """
-    return with_service(lambda remote: _print_log(remote, run, follows=follow, raw=raw), asked)
+    return with_service(lambda remote: _print_log(remote, run, follows=follow, raw=raw), service)
 
 
 async def _print_log(remote: RemoteOperations, run: str, *, follows: bool, raw: bool) -> int:
@@ -266,7 +259,7 @@ async def _print_log(remote: RemoteOperations, run: str, *, follows: bool, raw: 
     return 0
 
 
-def attach(run: RunHandle, /, *, raw: Raw = False, asked: Asked = PLAIN) -> int:
+def attach(run: RunHandle, /, *, raw: Raw = False, service: ServiceOptions = PLAIN) -> int:
     """Follow a run from its beginning until it is over; its exit code is casemate's.
 
     What it wants to be allowed is asked here. Ctrl-C leaves it alone, and it goes on. With --output json it is wait.
@@ -276,26 +269,26 @@ def attach(run: RunHandle, /, *, raw: Raw = False, asked: Asked = PLAIN) -> int:
 
     async def follow_run(remote: RemoteOperations) -> int:
         try:
-            if not asked.is_json:
+            if not service.is_json:
                 return await follow(remote, run, raw=raw)
-            return _outcome(await _over(remote, run), asked)
+            return _outcome(await _over(remote, run), service)
         except asyncio.CancelledError:
             say(f"the run goes on; casemate attach {run} follows it again, casemate kill {run} ends it")
             raise
 
-    return with_service(follow_run, asked)
+    return with_service(follow_run, service)
 
 
-def wait(run: RunHandle, /, *, asked: Asked = PLAIN) -> int:
+def wait(run: RunHandle, /, *, service: ServiceOptions = PLAIN) -> int:
     """Wait until a run is over; its exit code is casemate's."""
 
     async def wait_for_run(remote: RemoteOperations) -> int:
-        return _outcome(await _over(remote, run), asked)
+        return _outcome(await _over(remote, run), service)
 
-    return with_service(wait_for_run, asked)
+    return with_service(wait_for_run, service)
 
 
-def kill(*runs: Name, asked: Asked = PLAIN) -> int:
+def kill(*runs: Name, service: ServiceOptions = PLAIN) -> int:
     """End runs: a step of a session is interrupted, and the session goes on; a cell of its own is ended.
 
     Parameters
@@ -308,13 +301,13 @@ def kill(*runs: Name, asked: Asked = PLAIN) -> int:
 
     async def cancel_runs(remote: RemoteOperations) -> int:
         states = [await remote("runs.cancel", {"run": run}) for run in runs]
-        if asked.is_json:
+        if service.is_json:
             print_json(states)
         else:
             print_table(("run", "ended"), [{**one, "ended": one["outcome"] or one["status"]} for one in states], "")
         return 0
 
-    return with_service(cancel_runs, asked)
+    return with_service(cancel_runs, service)
 
 
 async def _over(remote: RemoteOperations, run: str) -> dict[str, Any]:
@@ -328,9 +321,9 @@ async def _over(remote: RemoteOperations, run: str) -> dict[str, Any]:
     return state
 
 
-def _outcome(state: dict[str, Any], asked: Asked) -> int:
+def _outcome(state: dict[str, Any], service: ServiceOptions) -> int:
     """Show how a run ended; the exit code."""
-    if asked.is_json:
+    if service.is_json:
         print_json(state)
     if (error := state["error"]) is not None:
         say(error["message"])
@@ -345,8 +338,8 @@ def _outcome(state: dict[str, Any], asked: Asked) -> int:
     return report_outcome(execution, state["run"])
 
 
-def _told_handle(state: dict[str, Any], asked: Asked) -> None:
-    if asked.is_json:
+def _told_handle(state: dict[str, Any], service: ServiceOptions) -> None:
+    if service.is_json:
         print_json(state)
     else:
         print_lines([state["run"]])

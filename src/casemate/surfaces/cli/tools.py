@@ -322,12 +322,7 @@ async def _tell_problems(sandbox: Sandbox) -> bool:
 def _with_servers(file: File, work: Callable[[Sandbox], Awaitable[T]], only: tuple[str, ...] = ()) -> T:
     """Do something with the servers that are kept, or some of them; none is started before it is needed."""
     kept = choose_servers(_file(file), only)
-
-    async def run() -> T:
-        async with Sandbox(tools=kept, vault=users_vault()) as sandbox:
-            return await work(sandbox)
-
-    return interrupts.run(run())
+    return interrupts.run_in(Sandbox(tools=kept, vault=users_vault()), work)
 
 
 def _file(given: File) -> Path:

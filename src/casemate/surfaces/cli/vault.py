@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Coroutine
-from typing import Any, TypeVar
 
 from cyclopts import App
 
@@ -19,7 +17,6 @@ from casemate.surfaces.cli.parameters import Name, Output
 from casemate.vault.vault import default_path
 
 _MOST = 1 << 16  # bytes to read of a value: enough to be told that it is too long
-T = TypeVar("T")
 
 app = App(name="vault", help="Keep secrets for programs, in an encrypted file.")
 
@@ -52,8 +49,8 @@ def set_secret(
         That field's whole value, with {} for the secret; "Bearer {}" unless given.
     """
     inject = _inject(inject_host, header, format)
-    sandbox = _open_sandbox(namespace)
-    interrupts.run(_run_in(sandbox, sandbox.vault.set(name, _value(name), inject=inject)))
+    sandbox, value = _open_sandbox(namespace), _value(name)
+    interrupts.run_in(sandbox, lambda sandbox: sandbox.vault.set(name, value, inject=inject))
     return 0
 
 
@@ -68,8 +65,7 @@ def list_secrets(*, output: Output = "text", namespace: str | None = None) -> in
     namespace
         Whose; as configured, or default, unless given.
     """
-    sandbox = _open_sandbox(namespace)
-    found = interrupts.run(_run_in(sandbox, sandbox.vault.injects()))
+    found = interrupts.run_in(_open_sandbox(namespace), lambda sandbox: sandbox.vault.injects())
     if output == "json":
         from casemate.operations.documents import document
 
@@ -91,8 +87,7 @@ def delete_secret(name: Name, /, *, namespace: str | None = None) -> int:
     namespace
         Whose it is; as configured, or default, unless given.
     """
-    sandbox = _open_sandbox(namespace)
-    interrupts.run(_run_in(sandbox, sandbox.vault.delete(name)))
+    interrupts.run_in(_open_sandbox(namespace), lambda sandbox: sandbox.vault.delete(name))
     return 0
 
 
@@ -102,11 +97,6 @@ def _open_sandbox(namespace: str | None) -> Sandbox:
     path = said.pop("vault", None)
     said["vault"] = path if isinstance(path, str) else default_path(os.environ)
     return Sandbox(**{**said, **({"namespace": namespace} if namespace else {})})
-
-
-async def _run_in(sandbox: Sandbox, work: Coroutine[Any, Any, T]) -> T:
-    async with sandbox:
-        return await work
 
 
 def _inject(hosts: tuple[str, ...], header: str | None, form: str | None) -> Inject | None:
