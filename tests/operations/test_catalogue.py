@@ -198,7 +198,7 @@ async def test_a_stream_is_not_called_and_a_call_not_streamed(agent: Invoke) -> 
         await anext(agent.stream("runs.list"))
 
 
-def test_a_principal_of_another_namespace_has_no_desk_here(operations: Operations) -> None:
+def test_a_principal_of_another_namespace_is_refused(operations: Operations) -> None:
     with pytest.raises(InvalidArgument):
         local(operations, Principal("user", Audience.OPERATOR, "elsewhere"))
 

@@ -27,7 +27,7 @@ raise ValueError("over")
 """
 
 
-async def test_a_desk_finds_the_runs_that_another_has_kept(sandbox: Sandbox, tmp_path: Path) -> None:
+async def test_a_service_finds_the_runs_that_another_has_kept(sandbox: Sandbox, tmp_path: Path) -> None:
     async with Operations(sandbox, FolderStore(tmp_path / "runs")) as first:
         agent = Checked(local(first, AGENT))
         before = await agent("runs.start", {"code": PROGRAM, "wait": 60})
@@ -45,7 +45,7 @@ async def test_a_desk_finds_the_runs_that_another_has_kept(sandbox: Sandbox, tmp
             await local(second, OTHER)("runs.get", {"run": run})
 
 
-async def test_a_run_that_went_on_when_its_desk_died_is_over_and_says_so(sandbox: Sandbox, tmp_path: Path) -> None:
+async def test_a_run_that_went_on_when_its_service_died_is_over_and_says_so(sandbox: Sandbox, tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "runs")
     async with Operations(sandbox, store) as first:
         run = (await local(first, AGENT)("runs.start", {"code": SLOW}))["run"]
@@ -107,7 +107,7 @@ async def test_only_so_many_runs_of_a_caller_go_on(sandbox: Sandbox, monkeypatch
         assert operations.activity().runs == 0
 
 
-async def test_what_is_kept_in_temporary_files_is_gone_with_the_desk(sandbox: Sandbox) -> None:
+async def test_what_is_kept_in_temporary_files_is_gone_at_the_end(sandbox: Sandbox) -> None:
     operations = Operations(sandbox)
     run = (await local(operations, AGENT)("runs.start", {"code": "open('a', 'w').write('b')", "wait": 60}))["run"]
     (artifact,) = await operations.kept.files_of(run, AGENT)

@@ -298,7 +298,7 @@ async def test_an_unknown_run_and_a_foreign_one_are_refused_alike(
     assert (await operator("runs.get", {"run": run}))["owner"] == AGENT.name
 
 
-async def test_a_desk_that_is_closed_takes_nothing_more(sandbox: Sandbox) -> None:
+async def test_what_is_closed_takes_nothing_more(sandbox: Sandbox) -> None:
     operations = Operations(sandbox)
     invoke = local(operations, AGENT)
     run = (await invoke("runs.start", {"code": SLOW}))["run"]

@@ -119,7 +119,7 @@ async def test_a_session_that_could_not_be_begun_with_is_not_left_open(agent: In
     assert await agent("sessions.list") == []
 
 
-async def test_a_desk_s_idle_sessions_end_by_themselves(sandbox: Sandbox) -> None:
+async def test_idle_sessions_end_by_themselves(sandbox: Sandbox) -> None:
     operations = Operations(sandbox, idle_timeout=1.5)
     agent = local(operations, AGENT)
     session = await opened(agent)

@@ -95,14 +95,14 @@ class SandboxOptions(TypedDict, total=False):
     """Options of ``Sandbox``."""
 
     workspace: Annotated[FilePath | None, Default(None), ConfigNote("a private one for each run or session")]
-    """None gives each run a private folder. A folder is seen through an overlay, and what a run changed is written
-    back when it ends."""
+    """The folder that programs work in; None gives each run a private one. It is seen through an overlay, and what a
+    run changed is written back when it ends."""
     workspace_mode: Annotated[Literal["overlay", "direct"] | None, Default(None), ConfigNote(default="overlay")]
-    """`"overlay"` unless given, or `"direct"`, which writes through."""
+    """`"overlay"` (unless given) writes changes back when a run ends; `"direct"` writes at once."""
     output_dir: Annotated[FilePath | None, Default(None)]
     """A folder for copies of artifacts."""
     environment: Annotated[FilePath | Sequence[str] | None, Default(None), ConfigNote("the one that casemate runs on")]
-    """None for the interpreter and packages that casemate runs on; a path of another; or a list of requirements."""
+    """Interpreter and packages: None for casemate's, the path of others, or a list of requirements."""
     preload: Annotated[Sequence[str] | None, Default(None), ConfigNote("numpy, pandas and matplotlib, where installed")]
     """Modules that Python programs find loaded; None for the usual ones."""
     isolation: Annotated[str, Default("auto")]
@@ -110,7 +110,8 @@ class SandboxOptions(TypedDict, total=False):
     policy: Annotated[Any, Default(None)]
     """A file or mapping: the most that is permitted, which other options narrow."""
     network: Annotated[Literal["none", "listed", "public"] | None, Default(None), ConfigNote(default="listed")]
-    """`"listed"` unless given: what `allowed_domains` names, or an approver allows."""
+    """Hosts that there are: `"none"`, `"public"`, or `"listed"` (unless given) in `allowed_domains`. An approver
+    may allow others of a list."""
     allowed_domains: Annotated[Sequence[str], Default(())]
     """Hosts that programs may reach: `example.org`, `*.example.org`, `example.org:5432`."""
     allow_local: Annotated[Sequence[int], Default(())]
@@ -138,4 +139,4 @@ class SandboxOptions(TypedDict, total=False):
     tools: Annotated[FilePath | Mapping[str, Any] | None, Default(None)]
     """MCP servers from the start: names and definitions, or the path of a file with `mcpServers`."""
     allow_read: Annotated[Sequence[FilePath], Default(())]
-    """Files called `.env` in the workspace that programs see and change all the same; others are hidden."""
+    """Files called `.env` in the workspace that programs may read and change; others are hidden."""

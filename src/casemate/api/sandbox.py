@@ -47,17 +47,40 @@ class Sandbox:
 
     It starts on first use; ``async with`` only makes sure of :meth:`close`. Use one sandbox in one
     event loop; ``casemate.sync.Sandbox`` is the same for scripts and notebooks.
-
-    Args:
-        **options: See :class:`casemate.api.options.SandboxOptions`.
-
-    Raises:
-        InvalidArgument: It names the argument.
-        Unavailable: This version or machine cannot do what was asked.
     """
 
     @takes_options(SandboxOptions)
     def __init__(self, **options: Unpack[SandboxOptions]) -> None:
+        """Check the options; nothing is started.
+
+        Args:
+            workspace: The folder that programs work in; None gives each run a private one.
+            workspace_mode: `"overlay"` (unless given) writes changes back when a run ends; `"direct"` writes at once.
+            output_dir: A folder for copies of artifacts.
+            environment: Interpreter and packages: None for casemate's, the path of others, or a list of requirements.
+            preload: Modules that Python programs find loaded; None for the usual ones.
+            isolation: The wall, by name; `"auto"` is the strongest that proves itself here.
+            policy: A file or mapping: the most that is permitted, which other options narrow.
+            network: Hosts that there are: `"none"`, `"public"`, or `"listed"` (unless given) in `allowed_domains`.
+            allowed_domains: Hosts that programs may reach: `example.org`, `*.example.org`, `example.org:5432`.
+            allow_local: Ports of this machine's loopback that programs may reach.
+            intercept: Hosts whose TLS ends at the egress proxy, so that their requests are seen.
+            trust: A PEM file of authorities that intercepted hosts may have besides those of the system.
+            limits: The most that any run may use.
+            approve: Called with each `ApprovalRequest`; only True or a `Decision` that allows lets it cross.
+            approval_timeout: Seconds that somebody has to answer; None for no bound.
+            vault: Where secrets are kept: None for memory, the path of an encrypted file, or a store.
+            audit: Path of the record; by default in the user's state folder.
+            namespace: Whose secrets there are, and what each row of the record carries.
+            concurrency: Runs and steps of sessions at once, from 1 to 10000; None for 16.
+            package_indexes: Where packages come from; those of the operator's pip unless given.
+            tools: MCP servers from the start: names and definitions, or the path of a file with `mcpServers`.
+            allow_read: Files called `.env` in the workspace that programs may read and change; others are hidden.
+
+        Raises:
+            InvalidArgument: It names the argument.
+            Unavailable: This version or machine cannot do what was asked.
+        """
         self._parts = SandboxParts(complete(SandboxOptions, options, "Sandbox"))
 
     if not TYPE_CHECKING:  # a type checker has its own message

@@ -83,3 +83,9 @@ def test_names_of_other_sandboxes_are_answered_with_ours() -> None:
 
 def test_defaults_are_filled_in() -> None:
     assert complete(RunOptions, {"timeout": 1.0}, "run") == {**defaults_of(RunOptions), "timeout": 1.0}
+
+
+def test_a_sandbox_documents_each_argument_in_one_line_as_its_definition_does() -> None:
+    lines = (inspect.getdoc(Sandbox.__init__) or "").partition("Args:\n")[2].partition("\n\n")[0].splitlines()
+    first = {name: text.partition(". ")[0].rstrip(".") for name, text in docs_of(SandboxOptions).items()}
+    assert [line.strip() for line in lines] == [f"{name}: {text}." for name, text in first.items()]
