@@ -33,8 +33,8 @@ _NEVER = {
     "importlib.metadata", "pydantic", "rich", "shutil", "tempfile", "yaml",
 }  # fmt: skip
 _LATER = {
-    "casemate.artifacts.collect", "casemate.execution.collect", "casemate.execution.diagnose",
-    "casemate.execution.gather", "casemate.execution.seal", "casemate.files.walk",
+    "casemate.artifacts.collect", "casemate.execution.collect", "casemate.execution.seal",
+    "casemate.execution.gather", "casemate.files.walk",
     "casemate.model.approval", "casemate.model.events", "casemate.model.execution", "casemate.workspace.apply",
 }  # fmt: skip
 _TELLS_WHAT_IS_LOADED = """

@@ -10,9 +10,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
+from casemate.api.arguments import checked_path
 from casemate.api.options import SandboxOptions
 from casemate.errors import InvalidArgument
-from casemate.execution.given import checked_path
 from casemate.execution.request import domains_of
 from casemate.model.limits import Limits
 from casemate.model.options import defaults_of

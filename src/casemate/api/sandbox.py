@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from casemate.api.arguments import check_files, checked_cwd, checked_folder
 from casemate.api.options import CellOptions, RunOptions, SandboxOptions, SessionOptions
 from casemate.api.wiring import SandboxParts
-from casemate.execution.given import check_files, checked_cwd, checked_folder
 from casemate.execution.request import check_timeout, make_request
 from casemate.languages.catalogue import examples, language_of, runtime_for
 from casemate.model.limits import LimitOptions
@@ -157,12 +157,13 @@ class Sandbox:
         pipes are full; nothing is lost and memory does not grow. The options are those of :meth:`run`.
         """
         request = await self._resolved_request("stream", code, options)
-        from casemate.execution import pipeline, stream
+        from casemate.execution import pipeline
+        from casemate.execution.emitter import stream_events
 
         async with self._parts.slot():
             self._parts.check_open()
             async with contextlib.aclosing(
-                stream.events(partial(pipeline.execute, request, self._parts.context))
+                stream_events(partial(pipeline.execute, request, self._parts.context))
             ) as happened:
                 async for event in happened:
                     yield event
@@ -357,9 +358,9 @@ class Sandbox:
 
     async def doctor(self) -> Diagnosis:
         """What this machine offers, as proved by the self-tests. Raises nothing for what is missing."""
-        from casemate.execution import examine
+        from casemate.execution.overview import examine
 
-        return await examine.examine(self._parts.wall, self.warm_up)
+        return await examine(self._parts.wall, self.warm_up)
 
     @staticmethod
     def language_of(file_name: str) -> str | None:

@@ -11,11 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from casemate.api.policy_options import Bounded, bound_by_policy, rulebook
-from casemate.audit.log import AuditLog, default_path
-from casemate.errors import QueueFull, SandboxClosed
-from casemate.execution.context import ExecutionContext
-from casemate.execution.given import (
+from casemate.api.arguments import (
     check_apart,
     check_approver,
     check_namespace,
@@ -26,6 +22,10 @@ from casemate.execution.given import (
     checked_path,
     opened_store,
 )
+from casemate.api.policy_options import Bounded, bound_by_policy, rulebook
+from casemate.audit.log import AuditLog, default_path
+from casemate.errors import QueueFull, SandboxClosed
+from casemate.execution.context import ExecutionContext
 from casemate.execution.interception import Interceptions
 from casemate.execution.network import Offer, SandboxNetwork
 from casemate.execution.request import check_timeout
@@ -294,7 +294,7 @@ class SandboxParts:
 
     def set_limits(self, given: Mapping[str, Any]) -> Limits:
         """Those of later runs. Raises ``InvalidArgument``."""
-        from casemate.execution.limits_in_force import Cap
+        from casemate.execution.admit import Cap
 
         self.context = replace(self.context, limits=Cap(self._most, self._policy).change(self.context.limits, given))
         return self.context.limits
@@ -307,7 +307,7 @@ class SandboxParts:
     async def close(self) -> None:
         """End every cell and everything that was started. Bounded; harmless when repeated."""
         self._closed = True
-        from casemate.execution.finishing import to_thread_to_end
+        from casemate.execution.threads import to_thread_to_end
 
         made = vars(self)
         async with contextlib.AsyncExitStack() as closing:  # in reverse, each whatever becomes of the others

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from casemate.api.arguments import check_namespace, checked_folder, opened_store
 from casemate.api.policy_options import bound_by_policy
 from casemate.audit.log import AuditLog, default_path
 from casemate.errors import InvalidArgument
 from casemate.execution import wrapped
 from casemate.execution.context import ExecutionContext
-from casemate.execution.given import check_namespace, checked_folder, opened_store
 from casemate.execution.interception import Interceptions
 from casemate.execution.network import SandboxNetwork
 from casemate.execution.request import make_command
@@ -150,7 +150,7 @@ class Wrapping:
 
     async def close(self) -> None:
         """End everything. Bounded; harmless when repeated."""
-        from casemate.execution.finishing import to_thread_to_end
+        from casemate.execution.threads import to_thread_to_end
 
         self._watched.close()
         await to_thread_to_end(self._context.sandbox_network.close)

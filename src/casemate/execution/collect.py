@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from casemate.execution.finishing import to_thread_to_end
+from casemate.execution.threads import to_thread_to_end
 from casemate.files.walk import open_folder
 from casemate.model.plan import OUTPUT_NAME
 

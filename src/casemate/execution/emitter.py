@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from casemate.model.events import Event
@@ -69,3 +69,18 @@ class Emitter:
         if was_full and not self.is_full() and self.on_room:
             self.on_room()
         return event
+
+
+async def stream_events(work: Callable[[Emitter], Coroutine[Any, Any, object]]) -> AsyncGenerator[Event]:
+    """Events of ``work``, whose task is cancelled when the consumer leaves; then what it raises."""
+    emitter = Emitter()
+    # The task is this generator's own: awaited or cancelled below, whatever happens.
+    task = asyncio.ensure_future(work(emitter))  # noqa: TID251
+    task.add_done_callback(lambda _: emitter.close())
+    try:
+        async for event in emitter.events():
+            yield event
+        await task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

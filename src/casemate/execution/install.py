@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 
 from casemate.errors import Fault
 from casemate.execution.collect import Collected
-from casemate.execution.finishing import to_thread_to_end
 from casemate.execution.pipeline import report_for
 from casemate.execution.plan import plan as make_plan
 from casemate.execution.record import record_execution
 from casemate.execution.request import make_request
 from casemate.execution.run import Finished, end_first
 from casemate.execution.seal import seal
+from casemate.execution.threads import to_thread_to_end
 from casemate.files.bounds import TreeBounds
 from casemate.files.protected import Protection
 from casemate.files.walk import open_folder

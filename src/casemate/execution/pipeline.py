@@ -8,13 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from casemate.execution import guarding
-from casemate.execution.ahead import loading_the_rest
 from casemate.execution.network import make_recorder
 from casemate.execution.plan import plan as make_plan
 from casemate.execution.record import record_execution
 from casemate.execution.redact import prepare, redaction_of
-from casemate.execution.requester import open_requester
-from casemate.execution.run import RunNetwork, run
+from casemate.execution.run import RunNetwork, loading_the_rest, open_requester, run
 from casemate.model.plan import Plan, ReadyStart
 
 if TYPE_CHECKING:

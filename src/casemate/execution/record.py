@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
 from casemate.errors import CasemateError
-from casemate.execution.finishing import to_thread_to_end
+from casemate.execution.threads import to_thread_to_end
 from casemate.model.operation import caller
 
 if TYPE_CHECKING:

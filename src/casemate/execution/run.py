@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
+from casemate.approvals.channels import StreamChannel
+from casemate.approvals.requester import Origin, Requester
 from casemate.execution.capture import Capture
 from casemate.execution.guarding import Watch
 
 if TYPE_CHECKING:
-    from casemate.approvals.requester import Requester
+    from casemate.execution.context import ExecutionContext
     from casemate.execution.emitter import Emitter
     from casemate.execution.network import CellNetwork
     from casemate.model.execution import Crossing
-    from casemate.model.plan import Plan
+    from casemate.model.plan import Plan, Request
     from casemate.redaction.redaction import Redaction
     from casemate.walls.wall import Cell, CellEnding, Sink
 
@@ -99,3 +104,60 @@ async def end_first(cell: Cell) -> None:
 def _close_tree(waiting: asyncio.Future[CellEnding]) -> None:
     if not waiting.cancelled() and waiting.exception() is None:
         os.close(waiting.result().tree_fd)
+
+
+@asynccontextmanager
+async def open_requester(
+    context: ExecutionContext, request: Request, emitter: Emitter | None, redaction: Redaction | None = None
+) -> AsyncIterator[Requester]:
+    """The requester of ``request``. When this is left, nothing of it crosses any more."""
+    approvals = context.approvals()
+    stream = StreamChannel(emitter.emit, lambda: emitter.is_followed) if emitter else None
+    origin = Origin(request.namespace, request.session, request.id)
+    requester = approvals.requester(origin, stream, redaction, asks=context.asks)
+    if emitter and stream:
+        emitter.on_unfollowed = lambda: approvals.drop_channel(stream)
+        emitter.has_begun = True
+    try:
+        yield requester
+    finally:
+        await requester.end()
+        if emitter:
+            emitter.on_unfollowed = None  # nothing waits any more for whoever follows it
+
+
+# In the order in which they are needed.
+_ALWAYS = (
+    "casemate.model.events",
+    "casemate.walls.wall",
+    "casemate.execution.collect",
+    "casemate.execution.seal",
+    "concurrent.futures.thread",  # asyncio's threads, in which a sandbox is closed
+)
+_WITH_FILES = ("casemate.artifacts.collect", "casemate.workspace.apply", "casemate.execution.gather")
+_A_WHILE = 0.05  # seconds that a short program runs: who leaves no file need not wait for what collects them
+
+
+@contextmanager
+def loading_the_rest() -> Iterator[None]:
+    """As long as this is entered, load what the end always needs, and later what it may need: one module in each turn
+    of the event loop, so that what a cell says waits for one at most."""
+    loop = asyncio.get_running_loop()
+    is_over = False
+
+    def load(names: list[str]) -> None:
+        if names and not is_over:
+            import_module(names.pop(0))
+            loop.call_soon(load, names)
+
+    loop.call_soon(load, _not_loaded(_ALWAYS))
+    later = loop.call_later(_A_WHILE, load, _not_loaded(_WITH_FILES))
+    try:
+        yield
+    finally:
+        is_over = True
+        later.cancel()
+
+
+def _not_loaded(names: tuple[str, ...]) -> list[str]:
+    return [name for name in names if name not in sys.modules]

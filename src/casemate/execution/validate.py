@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.errors import InvalidArgument
 from casemate.execution import pipeline
-from casemate.execution.hints import hints_of
-from casemate.execution.repairs import LONGEST_REPAIRED, repair
 from casemate.execution.request import MAX_CODE, make_request
 from casemate.languages.catalogue import runtime_for
 from casemate.languages.checkers import ruff_path
+from casemate.languages.hints import hints_of
+from casemate.languages.repairs import LONGEST_REPAIRED, repair
 from casemate.model.limits import Limits, format_size
 from casemate.model.overview import Fix, Issue, Severity, Validation
 from casemate.model.plan import GUEST, Bind

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from casemate.api.options import Cursor, Name, Page, Path
 from casemate.errors import InvalidArgument, NotFound
-from casemate.execution.finishing import to_thread_to_end
 from casemate.execution.request import check_name
+from casemate.execution.threads import to_thread_to_end
 from casemate.files.archives import Carried, Packer, close_after
 from casemate.model.call_options import Text
 from casemate.model.execution import Artifact, SkippedFile

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, Fault, NotFound, SandboxClosed, Unavailable
 from casemate.execution.event_log import EventLog
-from casemate.execution.finishing import to_thread_to_end
+from casemate.execution.threads import to_thread_to_end
 from casemate.model.approval import ApprovalRequest
 from casemate.model.events import Done
 from casemate.model.execution import Cause

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from casemate.errors import InvalidArgument, NotFound, Unavailable
-from casemate.execution.finishing import to_thread_to_end
+from casemate.execution.threads import to_thread_to_end
 from casemate.files.temporary import TemporaryFolder, sweep
 from casemate.model.limits import format_size
 from casemate.model.operation import Principal

@@ -10,11 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from casemate.errors import CasemateError, Fault, RuntimeMissing, SandboxClosed
-from casemate.execution.finishing import to_thread_to_end
 from casemate.execution.guarding import hidden_in
 from casemate.execution.pipeline import report_for
 from casemate.execution.plan import plan as make_plan
 from casemate.execution.redact import prepare
+from casemate.execution.threads import to_thread_to_end
 from casemate.files.names import display_path
 from casemate.files.walk import open_folder
 from casemate.model.execution import SkippedFile

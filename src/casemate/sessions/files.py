@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from casemate.errors import InvalidArgument
-from casemate.execution.finishing import to_thread_to_end
 from casemate.execution.request import check_name
+from casemate.execution.threads import to_thread_to_end
 from casemate.files.beneath import CHUNK, Attributes, Hashed, data_in, open_beneath, pieces_of, write_file
 from casemate.files.names import text_of
 from casemate.files.walk import Entry, kind_of, open_file

@@ -8,7 +8,7 @@ from typing import Literal
 
 from casemate.execution import seal
 from casemate.execution.capture import Capture
-from casemate.execution.diagnose import EndDiagnosis, Evidence, diagnose
+from casemate.execution.seal import EndDiagnosis, Evidence, diagnose
 from casemate.model import approval
 from casemate.model.execution import Artifact, Cause, Execution, SkippedFile
 from casemate.model.isolation import IsolationReport

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.approvals.requester import Origin
 from casemate.errors import CasemateError, InvalidArgument, Unavailable
-from casemate.execution.finishing import to_thread_to_end
 from casemate.execution.request import check_timeout
+from casemate.execution.threads import to_thread_to_end
 from casemate.files.lines import LineClient, line_of, read_line, read_object, while_there
 from casemate.languages.node import npm_of
 from casemate.languages.runtime import SYSTEM_PATH

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import InvalidArgument, SandboxClosed
+from casemate.execution.emitter import stream_events
 from casemate.execution.event_log import EventLog
-from casemate.execution.stream import events
 from casemate.model.events import Answer, Done, Event
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Run:
             return work(emitter)
 
         self._done: Done | None = None
-        self._task = asyncio.ensure_future(self._record(events(follow)))  # noqa: TID251 - ended by the session, see `end`
+        self._task = asyncio.ensure_future(self._record(stream_events(follow)))  # noqa: TID251 - ended by the session, see `end`
         self._task.add_done_callback(lambda _: self.log.finish())
 
     def __repr__(self) -> str:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from casemate.errors import Fault, InvalidArgument, SandboxClosed
 from casemate.execution.context import ExecutionContext
+from casemate.execution.emitter import stream_events
 from casemate.execution.network import make_recorder
 from casemate.execution.record import record_execution
 from casemate.execution.redact import redacted_crossings, redaction_of
-from casemate.execution.requester import open_requester
-from casemate.execution.stream import events
+from casemate.execution.run import open_requester
 from casemate.execution.tally import Tally
 from casemate.model.call_options import StepOptions
 from casemate.model.events import Done, Event
@@ -118,7 +118,7 @@ class Session:
             CasemateError: As of :meth:`run`.
         """
         request = self._make_request("stream", code, options)
-        async with contextlib.aclosing(events(partial(self._run, request, wait=wait))) as emitted:
+        async with contextlib.aclosing(stream_events(partial(self._run, request, wait=wait))) as emitted:
             async for event in emitted:
                 yield event
 

@@ -6,9 +6,9 @@ from importlib.util import find_spec
 
 import pytest
 
-from casemate.execution import ahead
+from casemate.execution import run
 
 
-@pytest.mark.parametrize("name", [*ahead._ALWAYS, *ahead._WITH_FILES])
+@pytest.mark.parametrize("name", [*run._ALWAYS, *run._WITH_FILES])
 def test_what_is_loaded_ahead_is_there(name: str) -> None:
     assert find_spec(name) is not None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from casemate import Limits, ProgramError
-from casemate.execution.diagnose import EndDiagnosis, Evidence, diagnose
+from casemate.execution.seal import EndDiagnosis, Evidence, diagnose
 from casemate.walls.wall import CellEnding
 
 MIB = 2**20

@@ -7,7 +7,7 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casemate.execution.transcript import Stream, Transcript
+from casemate.execution.capture import Stream, Transcript
 
 pieces = st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.binary(max_size=60)), max_size=40)
 letters = st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.text("abcä漢\n", max_size=20)), max_size=40)

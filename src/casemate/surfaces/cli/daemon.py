@@ -82,8 +82,8 @@ def run(
 def _load() -> None:
     """Everything that the first requests need: loading it later would hold up all that are there by then."""
     import casemate.approvals.broker
+    import casemate.execution.emitter
     import casemate.execution.pipeline
-    import casemate.execution.stream
     import casemate.sessions.session  # noqa: F401 - loaded, not used
 
     catalogue()

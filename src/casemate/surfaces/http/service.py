@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import SandboxClosed, Unavailable
-from casemate.execution.finishing import to_thread_to_end
+from casemate.execution.threads import to_thread_to_end
 from casemate.operations.operations import Operations
 from casemate.surfaces.http.stores import Database, KeepingChannel, KeptRequests, Results
 
