@@ -13,7 +13,7 @@ from tests.mcp_server.conftest import ERAS, Connect, Connected, structure_of, te
 
 from casemate.operations.invoke import Invoke
 from casemate.surfaces.mcp.answers import Page, end_answer
-from casemate.surfaces.mcp.work import State
+from casemate.surfaces.mcp.callers import State
 
 CALLS = """\
 from mcptools.own.echo import run

@@ -11,7 +11,7 @@ BOUNDS = {
     "files of 40 lines or fewer": 47,
     "functions whose name is a participle or an adverb": 0,
     "class names in more than one file": 23,
-    "import circles": 1,
+    "import circles": 0,
     "host files with the text node or shell, outside languages": 20,
     "lines of tests": 63_400,
 }

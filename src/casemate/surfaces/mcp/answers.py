@@ -26,7 +26,7 @@ from casemate.policy.shown import escape_text
 if TYPE_CHECKING:
     from mcp_types import ContentBlock
 
-    from casemate.surfaces.mcp.work import Document, State
+    from casemate.surfaces.mcp.callers import Document, State
 
 _SCHEME = "casemate"
 _HANDLE = r"[A-Za-z0-9._:-]{1,128}"

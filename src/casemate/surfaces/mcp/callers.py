@@ -25,10 +25,47 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from casemate.operations.operations import Operations
-    from casemate.surfaces.mcp.work import Job
 
 _MOST_CALLERS = 10_000  # as many as the SDK keeps MCP sessions
 _END_WITHIN = 5.0  # seconds for ending what a caller has left behind
+
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """``status``: "queued", "running", "waiting" or "done"; ``approvals``: the questions it waits for; ``document``:
+    all that is known of it."""
+
+    status: str
+    approvals: tuple[Document, ...]
+    document: Document
+
+    @property
+    def is_done(self) -> bool:
+        return self.status == "done"
+
+    @property
+    def awaited_ids(self) -> frozenset[str]:
+        """The ids of what it waits for."""
+        return frozenset(str(one["id"]) for one in self.approvals)
+
+
+class Work(Protocol):
+    """Something that takes its time."""
+
+    handle: str
+    """What ``read_output`` and ``cancel_run`` take."""
+
+    async def wait(self, seconds: float, seen: frozenset[str]) -> State:
+        """Its state when it is done, when it waits for a question that is not among ``seen``, or after so many
+        seconds."""
+        ...
+
+    async def cancel(self) -> None:
+        """End it. Harmless when it is over."""
+        ...
 
 
 class Invoke(Protocol):
@@ -65,7 +102,7 @@ class Caller:
     invoke: Invoke
     person: Invoke | None
     session: str | None = None
-    jobs: dict[str, Job] = field(default_factory=dict)
+    jobs: dict[str, Work] = field(default_factory=dict)
     turn: anyio.Lock = field(default_factory=anyio.Lock)
 
     async def end(self) -> None:

@@ -25,7 +25,7 @@ from casemate.policy.shown import escape_text, request_text, shown_value
 
 if TYPE_CHECKING:
     from casemate.surfaces.mcp.call import Call
-    from casemate.surfaces.mcp.work import Document, Work
+    from casemate.surfaces.mcp.callers import Document, Work
 
 ONCE = "allow once"
 RUN = "allow for this run"

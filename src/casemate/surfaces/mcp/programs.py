@@ -12,8 +12,9 @@ from mcp_types import CallToolResult, InputRequiredResult
 from casemate.surfaces.mcp import answers
 from casemate.surfaces.mcp.answers import Page
 from casemate.surfaces.mcp.call import Call, Refused
+from casemate.surfaces.mcp.callers import State
 from casemate.surfaces.mcp.tool import CHANGES, ENDS, LOOKS, Definition, number, text, texts, whole
-from casemate.surfaces.mcp.work import Job, Run, State, follow, is_job, job_of, state_of
+from casemate.surfaces.mcp.work import Job, Run, follow, is_job, job_of, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

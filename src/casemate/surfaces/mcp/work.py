@@ -10,56 +10,19 @@ import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from casemate.errors import CasemateError, Fault
 from casemate.surfaces.mcp.call import Call, Refused, Resumed
-from casemate.surfaces.mcp.callers import Caller
+from casemate.surfaces.mcp.callers import Caller, Document, State, Work
 from casemate.surfaces.mcp.elicitation import answer_asked, ask_now, questions
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, InputRequiredResult
 
     from casemate.surfaces.mcp.callers import Callers
-
-Document = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """``status``: "queued", "running", "waiting" or "done"; ``approvals``: the questions it waits for; ``document``:
-    all that is known of it."""
-
-    status: str
-    approvals: tuple[Document, ...]
-    document: Document
-
-    @property
-    def is_done(self) -> bool:
-        return self.status == "done"
-
-    @property
-    def awaited_ids(self) -> frozenset[str]:
-        """The ids of what it waits for."""
-        return frozenset(str(one["id"]) for one in self.approvals)
-
-
-class Work(Protocol):
-    """Something that takes its time."""
-
-    handle: str
-    """What ``read_output`` and ``cancel_run`` take."""
-
-    async def wait(self, seconds: float, seen: frozenset[str]) -> State:
-        """Its state when it is done, when it waits for a question that is not among ``seen``, or after so many
-        seconds."""
-        ...
-
-    async def cancel(self) -> None:
-        """End it. Harmless when it is over."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -153,7 +116,7 @@ def begin(callers: Callers, caller: Caller, job: Job) -> Job:
     """Start a job. Raises :class:`Refused` where too many are going on."""
     kept = caller.jobs
     if len(kept) >= _MOST:
-        over = next((handle for handle, one in kept.items() if one._over.is_set()), None)
+        over = next((handle for handle, one in kept.items() if isinstance(one, Job) and one._over.is_set()), None)
         if over is None:
             raise Refused(f"{_MOST} jobs of yours are going on: wait for one, or cancel it with cancel_run")
         del kept[over]
@@ -170,10 +133,10 @@ def is_job(handle: str) -> bool:
 
 def job_of(caller: Caller, handle: str) -> Job:
     """The caller's own job with this handle. Raises :class:`Refused`."""
-    try:
-        return caller.jobs[handle]
-    except KeyError:
-        raise Refused(f"there is no run {handle!r}: it is not yours, or was over too long ago") from None
+    job = caller.jobs.get(handle)
+    if not isinstance(job, Job):
+        raise Refused(f"there is no run {handle!r}: it is not yours, or was over too long ago")
+    return job
 
 
 _EACH = 1.0  # seconds between two reports of progress
