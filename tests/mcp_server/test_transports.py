@@ -30,7 +30,7 @@ from tests.mcp_server.serving import CALLER, by_http
 
 from casemate import InvalidArgument, Sandbox
 from casemate.operations.operations import Operations
-from casemate.surfaces.cli.serve import Options, options_of, serve
+from casemate.surfaces.cli.serve import ServeOptions, options_of, serve
 from casemate.surfaces.mcp import early
 from casemate.surfaces.mcp.callers import Callers, LocalBackend
 from casemate.surfaces.mcp.early import reply_to
@@ -97,7 +97,7 @@ def test_what_is_wrong_with_a_named_file_is_told_before_anything_is_served(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rules.yaml").write_text("netwrk: none\n")
     with pytest.raises(InvalidArgument) as raised:
-        serve(Options(**option, embedded=True))
+        serve(ServeOptions(**option, embedded=True))
     assert raised.value.argument == named
 
 
@@ -401,7 +401,7 @@ def test_what_is_configured_for_serve_holds_unless_it_is_given() -> None:
     environ = {"CASEMATE_CONFIG": "none", "CASEMATE_SERVE_TOOLSET": "full", "CASEMATE_SERVE_PORT": "0"}
     assert (options_of({}, environ).toolset, options_of({}, environ).port) == ("full", 0)
     assert options_of({"toolset": "ipybox"}, environ).toolset == "ipybox"
-    assert options_of({}, {"CASEMATE_CONFIG": "none"}) == Options()
+    assert options_of({}, {"CASEMATE_CONFIG": "none"}) == ServeOptions()
 
 
 @pytest.mark.parametrize("end", [b"\n", b""])

@@ -79,7 +79,8 @@ class InProcess(Cli):
 
     def __call__(self, *arguments: str, stdin: bytes | None = None) -> Done:
         """A command to its end."""
-        if stdin is not None or arguments[:1] == ("run",):  # whose supervisor ends with the process
+        if stdin is not None or (arguments[:1] == ("run",) and "--explain" not in arguments):
+            # whose supervisor ends with the process
             return super().__call__(*arguments, stdin=stdin)
         self.capture.readouterr()
         with patch.dict(os.environ, self.env, clear=True), contextlib.chdir(self.folder):
@@ -126,8 +127,9 @@ def cli(make_cli: Callable[..., Cli]) -> Cli:
 
 
 @pytest.fixture
-def in_process(cli: Cli, capfdbinary: pytest.CaptureFixture[bytes]) -> Cli:
+def in_process(make_cli: Callable[..., Cli], capfdbinary: pytest.CaptureFixture[bytes]) -> Cli:
     """The command, called in this process."""
+    cli = make_cli()
     return InProcess(cli.folder, cli.env, capfdbinary)
 
 

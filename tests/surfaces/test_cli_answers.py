@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from cyclopts import App
 from cyclopts.argument import ArgumentCollection
+from tests.surfaces.conftest import Cli
 
 from casemate.model.overview import InstalledPackage
 from casemate.packages.package_sets import Environments, PackageSet
 from casemate.packages.store import default_folder
-from casemate.surfaces.cli import application, command
+from casemate.surfaces.cli import application
 from casemate.surfaces.cli.connection import ServiceOptions
 
 FORMS = {"text", "json"}
@@ -64,25 +61,11 @@ def commands(app: App, path: str = "") -> Iterator[tuple[str, ArgumentCollection
             yield from commands(app[name], f"{path} {name}".strip())
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+def answer_of(cli: Cli, *arguments: str) -> Any:
     """What a command gives for programs, which is all that it prints."""
-    assert command([*arguments]) == 0
-    printed = capsys.readouterr()
-    assert printed.err == ""
-    return json.loads(printed.out)
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user who has nothing yet."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("STATE", "CONFIG", "CACHE", "DATA"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
-    for name in ("CASEMATE_POLICY", "CASEMATE_CONFIG", "CASEMATE_URL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    done = cli(*arguments, "--output", "json")
+    assert (done.code, done.stderr) == (0, b"")
+    return json.loads(done.stdout)
 
 
 def test_every_command_that_prints_facts_prints_them_for_programs_too() -> None:
@@ -106,50 +89,43 @@ def test_every_command_that_asks_no_service_is_tried_here_or_elsewhere() -> None
 
 
 @pytest.mark.parametrize("name", EMPTY)
-@pytest.mark.usefixtures("home")
-def test_where_there_is_nothing_programs_get_an_empty_value(capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_where_there_is_nothing_programs_get_an_empty_value(in_process: Cli, name: str) -> None:
     arguments, expected = EMPTY[name]
-    assert told(capsys, *arguments, "--output", "json") == expected
-    assert told(capsys, *arguments, "--format", "json") == expected
+    assert answer_of(in_process, *arguments) == expected
+    assert json.loads(in_process(*arguments, "--format", "json").stdout) == expected
 
 
-def test_a_policy_and_what_is_noticed_in_it_are_one_value(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (home / "p.json").write_text('{"network": "listed", "rules": [{"allow": "egress", "host": "a.test"}]}')
-    shown = told(capsys, "policy", "show", "--file", "p.json", "--output", "json")
+def test_a_policy_and_what_is_noticed_in_it_are_one_value(in_process: Cli) -> None:
+    in_process.program('{"network": "listed", "rules": [{"allow": "egress", "host": "a.test"}]}', "p.json")
+    shown = answer_of(in_process, "policy", "show", "--file", "p.json")
     assert [one["about"] for one in shown["rules"]] == ["host a.test"]
-    assert told(capsys, "policy", "show", "--file", "p.json", "--json") == shown  # as it was called before
-    assert told(capsys, "policy", "check", "p.json", "--output", "json") == {"settings": 1, "rules": 1, "warnings": []}
-    (home / "c.yaml").write_text("limits:\n  memory: 64MiB\n")
-    assert told(capsys, "config", "check", "c.yaml", "--output", "json")["settings"] == 1
+    before = in_process("policy", "show", "--file", "p.json", "--json")  # as it was called before
+    assert json.loads(before.stdout) == shown
+    assert answer_of(in_process, "policy", "check", "p.json") == {"settings": 1, "rules": 1, "warnings": []}
+    in_process.program("limits:\n  memory: 64MiB\n", "c.yaml")
+    assert answer_of(in_process, "config", "check", "c.yaml")["settings"] == 1
 
 
-def test_servers_are_listed_for_programs_without_what_may_be_secret(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (home / "s.json").write_text('{"mcpServers": {"time": {"command": "uvx", "env": {"TOKEN": "hunter2"}}}}')
-    (home / "s.json").chmod(0o600)
-    shown = told(capsys, "tools", "list", "--file", "s.json", "--output", "json")
+def test_servers_are_listed_for_programs_without_what_may_be_secret(in_process: Cli) -> None:
+    text = '{"mcpServers": {"time": {"command": "uvx", "env": {"TOKEN": "hunter2"}}}}'
+    (in_process.folder / in_process.program(text, "s.json")).chmod(0o600)
+    shown = answer_of(in_process, "tools", "list", "--file", "s.json")
     assert shown == {"time": {"command": "uvx", "env": ["TOKEN"]}}
-    assert told(capsys, "tools", "list", "--file", "s.json", "--json") == shown  # as it was called before
+    assert json.loads(in_process("tools", "list", "--file", "s.json", "--json").stdout) == shown  # as before
 
 
-@pytest.mark.usefixtures("home")
-def test_secrets_are_listed_as_the_operation_gives_them(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secrets_are_listed_as_the_operation_gives_them(in_process: Cli) -> None:
     for name, *more in (("PLAIN",), ("HELD", "--inject-host", "api.test")):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"hunter2-hunter2")))
-        assert command(["vault", "set", name, *more]) == 0
-    assert told(capsys, "vault", "list", "--output", "json") == [
+        assert in_process("vault", "set", name, *more, stdin=b"hunter2-hunter2").code == 0
+    assert answer_of(in_process, "vault", "list") == [
         {"name": "HELD", "inject": {"hosts": ["api.test"], "header": "Authorization", "format": "Bearer {}"}},
         {"name": "PLAIN", "inject": None},
     ]
 
 
-@pytest.mark.usefixtures("home")
-def test_tokens_are_told_once_and_listed_without_their_hashes(capsys: pytest.CaptureFixture[str]) -> None:
-    made = told(capsys, "service", "token", "add", "laptop", "--may-approve", "--output", "json")
-    [listed] = told(capsys, "service", "token", "list", "--output", "json")
+def test_tokens_are_told_once_and_listed_without_their_hashes(in_process: Cli) -> None:
+    made = answer_of(in_process, "service", "token", "add", "laptop", "--may-approve")
+    [listed] = answer_of(in_process, "service", "token", "list")
     assert made["name"] == "laptop"
     assert made["token"].startswith("casemate_")
     assert {name: listed[name] for name in ("name", "audience", "namespace", "may_approve", "expires")} == {
@@ -158,12 +134,11 @@ def test_tokens_are_told_once_and_listed_without_their_hashes(capsys: pytest.Cap
     assert listed.keys() == {"name", "audience", "namespace", "may_approve", "created", "expires"}
 
 
-def test_environments_are_listed_with_what_was_asked_for(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_environments_are_listed_with_what_was_asked_for(in_process: Cli) -> None:
     packages = (InstalledPackage("rich", "15.0.0", "rich.whl", "https://a.test/rich.whl", "0" * 64, 7),)
-    kept = Environments(default_folder(os.environ) / "environments")
-    (home / "layer").mkdir()
-    kept.keep("key", PackageSet(home / "layer"), ["rich>=2"], packages)
+    kept = Environments(default_folder(in_process.env) / "environments")
+    (in_process.folder / "layer").mkdir()
+    kept.keep("key", PackageSet(in_process.folder / "layer"), ["rich>=2"], packages)
     expected = [{"asked": ["rich>=2"], "packages": [{"name": "rich", "version": "15.0.0"}]}]
-    assert told(capsys, "packages", "list", "--output", "json") == expected
-    assert command(["packages", "list"]) == 0
-    assert capsys.readouterr().out == "rich>=2: rich==15.0.0\n"
+    assert answer_of(in_process, "packages", "list") == expected
+    assert in_process("packages", "list").stdout == b"rich>=2: rich==15.0.0\n"

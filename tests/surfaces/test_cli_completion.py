@@ -12,6 +12,12 @@ import pytest
 from tests.surfaces.conftest import Cli
 
 
+@pytest.fixture
+def cli(in_process: Cli) -> Cli:
+    """The command, called in this process."""
+    return in_process
+
+
 def completed_by_bash(cli: Cli, *words: str) -> list[str]:
     script = (
         'source completions; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _casemate; printf "%s\\n" "${COMPREPLY[@]}"'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,12 @@ package_indexes: ["https://u:hunter2@pypi.test/simple/"]
 """
 
 
+@pytest.fixture
+def cli(in_process: Cli) -> Cli:
+    """The command, called in this process."""
+    return in_process
+
+
 def written(cli: Cli, text: str = FILE) -> str:
     path = Path(cli.env["HOME"], ".config", "casemate", "config.yaml")
     path.parent.mkdir(parents=True)
@@ -26,7 +33,7 @@ def written(cli: Cli, text: str = FILE) -> str:
 
 
 def with_variables(cli: Cli, **variables: str) -> Cli:
-    return Cli(cli.folder, {**cli.env, **variables})
+    return replace(cli, env={**cli.env, **variables})
 
 
 def test_each_value_is_shown_with_where_it_came_from(cli: Cli) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import pty
 import shutil
 import subprocess
 import sys
@@ -14,11 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.surfaces.conftest import Cli
+from tests.surfaces.conftest import At, Cli
 
 from casemate.surfaces.clients.known import CLIENTS, Client
 
 FILES = sorted(name for name in CLIENTS if name != "codex")
+
+
+@pytest.fixture
+def cli(in_process: Cli) -> Cli:
+    """The command, called in this process."""
+    return in_process
 
 
 def place(cli: Cli, name: str) -> Path:
@@ -142,33 +146,19 @@ def test_print_shows_the_entry_and_writes_nothing(cli: Cli) -> None:
     assert not place(cli, "claude-desktop").exists()
 
 
-def answered(cli: Cli, answer: bytes, *arguments: str) -> tuple[int, bytes]:
-    """On a terminal, where somebody types ``answer`` when asked."""
-    ours, theirs = pty.openpty()
-    try:
-        with cli.start(*arguments, stdin=theirs, stdout=theirs, stderr=theirs) as process:
-            os.close(theirs)
-            shown = b""
-            with contextlib.suppress(OSError):
-                while data := os.read(ours, 1 << 16):
-                    shown += data
-                    if data.endswith(b"[y/N] "):
-                        os.write(ours, answer)
-        return process.returncode, shown
-    finally:
-        os.close(ours)
-
-
 @pytest.mark.parametrize(("answer", "code"), [(b"y\n", 0), (b"n\n", 2), (b"\n", 2)])
-def test_what_changes_is_shown_and_asked_about(cli: Cli, answer: bytes, code: int) -> None:
+def test_what_changes_is_shown_and_asked_about(cli: Cli, at_terminal: At, answer: bytes, code: int) -> None:
     path = written(
         place(cli, "cursor"), '{\n  "mcpServers": {\n    "a": {"env": {"T": "hunter2"}},\n    "b": 1\n  }\n}\n'
     )
     before = path.read_text()
-    told = answered(cli, answer, "install", "cursor")
-    assert told[0] == code
-    assert b'+    "casemate": {' in told[1]
-    assert b"hunter2" not in told[1]
+    at = at_terminal("install", "cursor")
+    at.until(b"[y/N] ")
+    at.type(answer)
+    done = at.done()
+    assert done.code == code
+    assert b'+    "casemate": {' in done.stdout
+    assert b"hunter2" not in done.stdout
     assert (path.read_text() == before) == (code != 0)
 
 

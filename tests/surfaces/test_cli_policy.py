@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from tests.surfaces.conftest import Cli
@@ -23,9 +24,10 @@ defaults: {package: deny}
 """
 
 
-def written(cli: Cli, text: str, name: str = "p.yaml") -> str:
-    (cli.folder / name).write_text(text)
-    return name
+@pytest.fixture
+def cli(in_process: Cli) -> Cli:
+    """The command, called in this process."""
+    return in_process
 
 
 def rows(output: bytes) -> list[list[str]]:
@@ -33,7 +35,7 @@ def rows(output: bytes) -> list[list[str]]:
 
 
 def test_show_prints_what_is_in_force_and_from_which_line(cli: Cli) -> None:
-    done = cli("policy", "show", "--file", written(cli, POLICY))
+    done = cli("policy", "show", "--file", cli.program(POLICY, "p.yaml"))
     assert (done.code, done.stderr) == (0, b"")
     shown = rows(done.stdout)
     for row in (
@@ -48,12 +50,12 @@ def test_show_prints_what_is_in_force_and_from_which_line(cli: Cli) -> None:
 
 def test_show_prints_where_a_host_is_that_has_private_addresses(cli: Cli) -> None:
     text = 'rules:\n  - {allow: egress, host: "db.test.example:5432", addresses: [10.20.0.0/16, 10.30.0.5]}\n'
-    done = cli("policy", "show", "--file", written(cli, text))
+    done = cli("policy", "show", "--file", cli.program(text, "p.yaml"))
     assert b"allow  egress  host db.test.example:5432; at 10.20.0.0/16, 10.30.0.5/32" in done.stdout
 
 
 def test_show_gives_the_same_as_json(cli: Cli) -> None:
-    document = json.loads(cli("policy", "show", "--json", "--file", written(cli, POLICY)).stdout)
+    document = json.loads(cli("policy", "show", "--json", "--file", cli.program(POLICY, "p.yaml")).stdout)
     assert {"name": "limits.wall", "value": 5, "where": "p.yaml:3"} in document["settings"]
     assert [(rule["effect"], rule["kind"], rule["where"]) for rule in document["rules"]] == [
         ("allow", "tool", "p.yaml:6")
@@ -63,26 +65,26 @@ def test_show_gives_the_same_as_json(cli: Cli) -> None:
 
 def test_without_a_file_the_variable_names_it_or_what_is_built_in_is_shown(cli: Cli) -> None:
     assert b"listed   built in" in cli("policy", "show").stdout
-    cli = Cli(cli.folder, {**cli.env, "CASEMATE_POLICY": written(cli, POLICY)})
+    cli = replace(cli, env={**cli.env, "CASEMATE_POLICY": cli.program(POLICY, "p.yaml")})
     assert b"pypi.org" in cli("policy", "show").stdout
 
 
 def test_check_says_what_is_wrong_and_where(cli: Cli) -> None:
-    sound = cli("policy", "check", written(cli, POLICY))
+    sound = cli("policy", "check", cli.program(POLICY, "p.yaml"))
     assert (sound.code, sound.stdout) == (0, b"sound: 3 settings, 1 rules, 0 warnings\n")
-    wrong = cli("policy", "check", written(cli, POLICY.replace("wall: 5", "wal: 5")))
+    wrong = cli("policy", "check", cli.program(POLICY.replace("wall: 5", "wal: 5"), "p.yaml"))
     assert wrong.code == 2
     assert wrong.stderr.startswith(b"casemate: --policy: p.yaml:3: limits.wal: is no key that casemate knows")
 
 
 def test_a_warning_of_srts_settings_is_told(cli: Cli) -> None:
-    done = cli("policy", "check", written(cli, '{"enableWeakerNestedSandbox": true}', "s.json"))
+    done = cli("policy", "check", cli.program('{"enableWeakerNestedSandbox": true}', "s.json"))
     assert done.code == 0
     assert done.stderr.startswith(b"casemate: s.json:1: enableWeakerNestedSandbox: casemate never weakens")
 
 
 def test_what_a_hostile_file_says_cannot_command_the_terminal(cli: Cli) -> None:
-    file = written(cli, 'rules: [{deny: tool, reason: x, server: "a\\e]0;x\\a"}]\n"\\e[2J": 1\n')
+    file = cli.program('rules: [{deny: tool, reason: x, server: "a\\e]0;x\\a"}]\n"\\e[2J": 1\n', "p.yaml")
     for command in ("show", "check"):
         done = cli("policy", command, *(("--file",) if command == "show" else ()), file)
         assert done.code == 2
@@ -90,7 +92,7 @@ def test_what_a_hostile_file_says_cannot_command_the_terminal(cli: Cli) -> None:
 
 
 def test_a_run_keeps_to_its_policy(cli: Cli) -> None:
-    file = written(cli, POLICY)
+    file = cli.program(POLICY, "p.yaml")
     plan = json.loads(cli("run", cli.program("1"), "--policy", file, "--explain", "--format", "json").stdout)
     assert (plan["limits"]["wall"], plan["limits"]["processes"]) == (5, 40)
     given = ("--processes", "90", "--memory", "64MiB")

@@ -519,19 +519,19 @@ def test_json_with_cut_output_keeps_all_of_it_in_a_file(cli: Cli) -> None:
 # -- the plan
 
 
-def test_the_plan_is_printed_and_nothing_runs(cli: Cli) -> None:
-    marker = cli.folder / "work"
+def test_the_plan_is_printed_and_nothing_runs(in_process: Cli) -> None:
+    marker = in_process.folder / "work"
     marker.mkdir()
-    program = cli.program("open('ran', 'w')")
+    program = in_process.program("open('ran', 'w')")
     arguments = ("run", program, "--workspace", "work", "--explain", "--memory", "64MiB", "-e", "A=b")
-    text = cli(*arguments)
-    plan = json.loads(cli(*arguments, "--format", "json").stdout)
+    text = in_process(*arguments)
+    plan = json.loads(in_process(*arguments, "--format", "json").stdout)
     assert text.code == 0
     for part in (b"64 MiB", b"/usr", b"seccomp", b"network", str(marker).encode(), b"A "):
         assert part in text.stdout
     assert (plan["limits"]["memory"], plan["network"], plan["env"]["A"]) == (64 << 20, "none", "b")
     assert list(marker.iterdir()) == []
-    assert list((cli.folder.parent / "state").rglob("*.db-wal")) == []
+    assert list((in_process.folder.parent / "state").rglob("*.db-wal")) == []
 
 
 # -- on a terminal
@@ -556,18 +556,20 @@ def test_a_program_on_a_terminal_has_an_empty_standard_input(cli: Cli) -> None:
 # -- help
 
 
-def test_help_names_the_commands_and_every_exit_code(cli: Cli) -> None:
-    done = cli("--help")
+def test_help_names_the_commands_and_every_exit_code(in_process: Cli) -> None:
+    done = in_process("--help")
     assert done.code == 0
     for word in (b"run", b"doctor", *(str(code).encode() for code, _ in failures.MEANINGS)):
         assert word in done.stdout
-    assert cli("--version").stdout.startswith(b"casemate ")
-    assert cli().code == 2
+    assert in_process("--version").stdout.startswith(b"casemate ")
+    assert in_process().code == 2
 
 
-def test_every_option_and_exit_code_is_documented(cli: Cli) -> None:
+def test_every_option_and_exit_code_is_documented(in_process: Cli) -> None:
     manual = (ROOT / "docs" / "reference" / "cli.md").read_text()
-    options = {word.strip("│ ,") for word in cli("run", "--help").stdout.decode().split() if word.startswith("--")}
+    options = {
+        word.strip("│ ,") for word in in_process("run", "--help").stdout.decode().split() if word.startswith("--")
+    }
     assert len(options) > 20
     assert [option for option in sorted(options) if f"`{option}" not in manual] == []
     assert [code for code, _ in failures.MEANINGS if f"| {code} |" not in manual] == []

@@ -135,9 +135,9 @@ def _dispatch(given: list[str]) -> int:
         if (options := plain(given[1:])) is not None:
             return serve(options)
     if _is_plain_run(given):
-        from casemate.surfaces.cli.run import Options, run
+        from casemate.surfaces.cli.run import RunRequest, run
 
-        return run(Options(given[1], arguments=tuple(given[3:])))
+        return run(RunRequest(given[1], arguments=tuple(given[3:])))
     return _run_parsed(given)
 
 

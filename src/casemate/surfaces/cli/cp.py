@@ -80,7 +80,7 @@ def cp(source: Name, target: Name, /, *, service: ServiceOptions = PLAIN) -> int
 
 
 @dataclass(frozen=True)
-class _Place:
+class _RemotePath:
     """A path of a session or a run. ``of``: which, as operations take it; ``kind``: what lies there, or None."""
 
     of: dict[str, str]
@@ -110,7 +110,7 @@ class _Copying:
         self._remote = remote
         self._progress = progress
 
-    async def find_place(self, place: tuple[str, str], argument: str, *, makes: bool = False) -> _Place:
+    async def find_place(self, place: tuple[str, str], argument: str, *, makes: bool = False) -> _RemotePath:
         """What HANDLE:PATH names; ``makes``: it need not be there. Raises ``InvalidArgument``."""
         handle, path = place
         of = await self._handle(handle, argument)
@@ -126,7 +126,7 @@ class _Copying:
             kind = None
         if kind not in (None, "file", "folder"):
             raise InvalidArgument(argument, f"{path!r} is a {kind}; only files and folders are copied")
-        return _Place(of, plain, kind, path.endswith("/"), is_content or not plain)
+        return _RemotePath(of, plain, kind, path.endswith("/"), is_content or not plain)
 
     async def _handle(self, handle: str, argument: str) -> dict[str, str]:
         """A session by its name, or a session or a run by its handle or the beginning of that."""
@@ -142,7 +142,7 @@ class _Copying:
             )
         return {known[found]: found}
 
-    async def fetch_place(self, place: _Place, target: str) -> dict[str, Any]:
+    async def fetch_place(self, place: _RemotePath, target: str) -> dict[str, Any]:
         """From a session or a run to here."""
         if target == _PIPE:
             return await self._to_pipe(place)
@@ -155,13 +155,13 @@ class _Copying:
             written = _unpack_archive(archive, path, self._progress)
         return _sum(written, made)
 
-    async def _fetch_file(self, place: _Place, path: Path) -> dict[str, Any]:
+    async def _fetch_file(self, place: _RemotePath, path: Path) -> dict[str, Any]:
         kind, handle = ("files", place.of["session"]) if "session" in place.of else ("artifacts", place.of["run"])
         data = await self._remote.download(kind, handle, *place.path.split("/"))
         write_target(path, data)
         return _one(data)
 
-    async def _to_pipe(self, place: _Place) -> dict[str, Any]:
+    async def _to_pipe(self, place: _RemotePath) -> dict[str, Any]:
         if sys.stdout.isatty():
             raise InvalidArgument("target", "an archive is nothing for a terminal; send it to a file or to tar")
         top = {"top": place.name} if place.kind == "folder" and place.name else {}
@@ -179,7 +179,7 @@ class _Copying:
             await self._remote("archives.drop", {"handle": made["handle"]})
         archive.seek(0)
 
-    async def send_path(self, source: str, place: _Place) -> dict[str, Any]:
+    async def send_path(self, source: str, place: _RemotePath) -> dict[str, Any]:
         """From here to a session."""
         if source == _PIPE:
             if place.kind != "folder":
@@ -205,14 +205,14 @@ class _Copying:
             handle = await self._remote.upload(archive.read())
         return _sum(await self._unpack_upload(handle, place, into), packed)
 
-    async def _unpack_upload(self, handle: str, place: _Place, path: str) -> dict[str, Any]:
+    async def _unpack_upload(self, handle: str, place: _RemotePath, path: str) -> dict[str, Any]:
         try:
             told = await self._remote("archives.unpack", {**place.of, "handle": handle, "path": path})
         finally:
             await self._remote("archives.drop", {"handle": handle})
         return _sum(told, told)
 
-    async def pass_on(self, place: _Place, home: _Place) -> dict[str, Any]:
+    async def pass_on(self, place: _RemotePath, home: _RemotePath) -> dict[str, Any]:
         """From a session or a run to a session, within the service."""
         kind = place.kind or "file"
         path = home.path if place.is_content else home.within(place.name, kind)
@@ -259,7 +259,7 @@ def _resolve_source(source: str) -> tuple[Path, bool]:
     return Path(os.path.abspath(source)), is_folder
 
 
-def _within(target: str, place: _Place) -> Path:
+def _within(target: str, place: _RemotePath) -> Path:
     """Where something goes that is copied to ``target`` here. Raises ``InvalidArgument``."""
     path = Path(target)
     if target.endswith("/") and place.kind == "file" and not path.is_dir():

@@ -30,7 +30,7 @@ MakeSandbox = Callable[[str], Sandbox]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ServiceArguments:
     """Those of ``casemate service``."""
 
     idle_stop: float | None = None
@@ -45,7 +45,7 @@ class Options:
 
 
 def run(
-    options: Options,
+    options: ServiceArguments,
     environ: Mapping[str, str],
     make_sandbox: MakeSandbox | None = None,
     mounts: Mapping[str, Application] | None = None,
@@ -111,7 +111,7 @@ def _users_servers(environ: Mapping[str, str]) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True)
 class _Fronts:
     service: Service
-    options: Options
+    options: ServiceArguments
     addresses: Sequence[tuple[str, int]]
     admitted: Admitted
     settings: Mapping[str, str]
@@ -138,7 +138,7 @@ class _Fronts:
         return HttpApplication(self.service, listener, self.admitted, self.settings, self.mounts)
 
 
-def _check_addresses(options: Options) -> list[tuple[str, int]]:
+def _check_addresses(options: ServiceArguments) -> list[tuple[str, int]]:
     """The addresses to listen at. Raises ``InvalidArgument`` for those that would lay open what is said."""
     for name, seconds in (("idle_stop", options.idle_stop), ("drain", options.drain)):
         if seconds is not None and not (0 <= seconds < math.inf):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from casemate.surfaces.cli.terminal import Streams
 
 
-def run(options: Options) -> int:
+def run(options: RunRequest) -> int:
     """Do what ``casemate run`` was asked to do; the exit code. Raises ``CasemateError``, and as JSON tells it too."""
     try:
         return _do(options)
@@ -47,7 +47,7 @@ def run(options: Options) -> int:
         raise
 
 
-def _do(options: Options) -> int:
+def _do(options: RunRequest) -> int:
     options = with_configuration(options)
     language = options.given.get("language") or ("python" if options.script == "-" else _language_of(options.script))
     if (environment := options.given.get("environment")) is not None:
@@ -76,7 +76,7 @@ class _Asking:
     """Whoever is asked what a program may do. ``approve``: None where nobody is; ``screen``: held while somebody is,
     and by whatever else is written."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: RunRequest) -> None:
         self.screen: AbstractAsyncContextManager[object] = nullcontext()
         self.approve: Callable[[ApprovalRequest], Awaitable[bool]] | None = None
         # A program whose bytes the terminal obeys could change what is shown; and its input is no answer.
@@ -114,7 +114,7 @@ def _check_environment(environment: str, language: str) -> None:
         )
 
 
-async def _run(sandbox: Sandbox, options: Options, arguments: dict[str, Any], asking: _Asking) -> int:
+async def _run(sandbox: Sandbox, options: RunRequest, arguments: dict[str, Any], asking: _Asking) -> int:
     import asyncio
 
     task = asyncio.current_task()
@@ -141,7 +141,7 @@ async def _run(sandbox: Sandbox, options: Options, arguments: dict[str, Any], as
     return failures.exit_code_of(execution)
 
 
-async def _execute(sandbox: Sandbox, options: Options, arguments: dict[str, Any], asking: _Asking) -> Execution:
+async def _execute(sandbox: Sandbox, options: RunRequest, arguments: dict[str, Any], asking: _Asking) -> Execution:
     if options.format == "text":
         return await _stream(sandbox, options, arguments, asking)
     execution = await sandbox.run(**arguments)
@@ -152,7 +152,7 @@ async def _execute(sandbox: Sandbox, options: Options, arguments: dict[str, Any]
     return execution
 
 
-async def _stream(sandbox: Sandbox, options: Options, arguments: dict[str, Any], asking: _Asking) -> Execution:
+async def _stream(sandbox: Sandbox, options: RunRequest, arguments: dict[str, Any], asking: _Asking) -> Execution:
     from contextlib import aclosing
 
     from casemate.surfaces.cli.terminal import Streams
@@ -186,7 +186,7 @@ async def _show(event: Event, streams: Streams, asking: _Asking) -> Execution | 
     return None
 
 
-def _tell(execution: Execution, options: Options) -> None:
+def _tell(execution: Execution, options: RunRequest) -> None:
     """What casemate itself has to say of a run: nothing, when there was nothing out of the ordinary."""
     unusual = (execution.cause, execution.skipped, execution.artifacts, execution.results, execution.full_output)
     if not any((*unusual, execution.crossings, execution.error)):
@@ -200,7 +200,7 @@ def _tell(execution: Execution, options: Options) -> None:
         say(line)
 
 
-def _explain(sandbox: Sandbox, options: Options, language: str) -> int:
+def _explain(sandbox: Sandbox, options: RunRequest, language: str) -> int:
     from casemate.surfaces.cli import interrupts
     from casemate.surfaces.cli.answers import print_json
     from casemate.surfaces.cli.plans import plan_document, plan_text
@@ -220,7 +220,7 @@ _DEFAULT_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True)
-class Options:
+class RunRequest:
     """``casemate run`` as it was asked for. ``given``: options of the API by their names, None or empty where they are
     not given; ``settings``: what is configured besides."""
 
@@ -240,7 +240,7 @@ class Options:
         return _DEFAULT_TIMEOUT if self.settings is None else self.settings.timeout
 
 
-def with_configuration(options: Options) -> Options:
+def with_configuration(options: RunRequest) -> RunRequest:
     """The options, with what a file and variables say about the same. Raises ``InvalidArgument``."""
     if not is_configured(os.environ):  # which is the rule, and quick
         return options
@@ -251,7 +251,7 @@ def with_configuration(options: Options) -> Options:
     return replace(options, settings=settings, given={**options.given, "output_dir": output})
 
 
-def sandbox_arguments(options: Options) -> dict[str, Any]:
+def sandbox_arguments(options: RunRequest) -> dict[str, Any]:
     """What the sandbox is made with: what is configured, and the options over it. Raises ``InvalidArgument``."""
     said: dict[str, Any] = {"policy": options.given.get("policy")}
     wall = max(_DEFAULT_TIMEOUT, options.seconds)
@@ -277,7 +277,7 @@ def sandbox_arguments(options: Options) -> dict[str, Any]:
     }
 
 
-def _may_reach_some(options: Options, policy: Policy, said: Mapping[str, Any]) -> bool:
+def _may_reach_some(options: RunRequest, policy: Policy, said: Mapping[str, Any]) -> bool:
     """Whether anybody said which hosts may be reached: else there is no network."""
     if (
         options.given.get("policy")
@@ -290,7 +290,7 @@ def _may_reach_some(options: Options, policy: Policy, said: Mapping[str, Any]) -
     return bool(policy.network or policy.allowed or policy.local_ports) or any(one.kind == "egress" for one in asked)
 
 
-def run_arguments(options: Options, language: str) -> dict[str, Any]:
+def run_arguments(options: RunRequest, language: str) -> dict[str, Any]:
     """The program and everything it is run with; reads the files it comes from. Raises ``InvalidArgument``."""
     given = options.given.get
     return {
@@ -329,7 +329,7 @@ def _files(given: tuple[str, ...]) -> dict[str, Path]:
     return files
 
 
-def _stdin(options: Options) -> bytes:
+def _stdin(options: RunRequest) -> bytes:
     """The program's standard input: the file that was named, else what is piped or redirected into casemate."""
     stdin = options.given.get("stdin")
     if stdin is None:

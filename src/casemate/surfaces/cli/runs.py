@@ -52,12 +52,12 @@ def run(
     format
         text (unless given), or json: one JSON object with the whole outcome on stdout, instead of the program's output.
     """
-    from casemate.surfaces.cli.run import Options
+    from casemate.surfaces.cli.run import RunRequest
     from casemate.surfaces.cli.run import run as run_program
 
     if script.startswith("-") and script != "-":
         raise InvalidArgument("code", f"there is no option {script}; a file of that name is ./{script}")
-    return run_program(Options(script, args, options, explain=explain, raw=raw, format=format))
+    return run_program(RunRequest(script, args, options, explain=explain, raw=raw, format=format))
 
 
 def validate(

@@ -31,7 +31,7 @@ _OWN = ("workspace", "policy", "settings")  # what a service that others use, to
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ServeOptions:
     """The command's options; ``token_file``, ``host`` and ``port`` are of HTTP."""
 
     transport: str = "stdio"
@@ -53,12 +53,12 @@ class Options:
         return self.embedded or any(getattr(self, name) is not None for name in _OWN)
 
 
-def options_of(given: Mapping[str, Any], environ: Mapping[str, str]) -> Options:
+def options_of(given: Mapping[str, Any], environ: Mapping[str, str]) -> ServeOptions:
     """The options as they are given, else as they are configured. Raises ``InvalidArgument``."""
     from casemate.api.config_files import is_configured
 
     if not is_configured(environ):
-        return Options(**given)
+        return ServeOptions(**given)
     from casemate.api.keys import SERVE
     from casemate.api.settings import settings_of
 
@@ -67,14 +67,14 @@ def options_of(given: Mapping[str, Any], environ: Mapping[str, str]) -> Options:
     transport = given.get("transport", configured["transport"])
     if transport == "stdio":  # what else is configured is for when it listens
         configured |= {"token_file": None, "may_approve": False, "plain_http": False}
-    return Options(**{**{name: one for name, one in configured.items() if one is not None}, **given})
+    return ServeOptions(**{**{name: one for name, one in configured.items() if one is not None}, **given})
 
 
-def plain(arguments: Sequence[str]) -> Options | None:
+def plain(arguments: Sequence[str]) -> ServeOptions | None:
     """The options where they are simply ``--name value``, ``--name=value`` and flags; None for anything else, which
     takes a parser that is slow to load."""
     given: dict[str, Any] = {}
-    known = {field.name for field in fields(Options)}
+    known = {field.name for field in fields(ServeOptions)}
     rest = list(arguments)
     while rest:
         word, _, value = rest.pop(0).partition("=")
@@ -96,7 +96,7 @@ def plain(arguments: Sequence[str]) -> Options | None:
     return options_of({**given, **({"port": int(given["port"])} if "port" in given else {})}, os.environ)
 
 
-def serve(options: Options) -> int:
+def serve(options: ServeOptions) -> int:
     """Serve until the client leaves, or a signal ends it; the exit code. Raises ``CasemateError``."""
     _check(options)
     early = None
@@ -133,7 +133,7 @@ def serve(options: Options) -> int:
     return 0
 
 
-def _check(options: Options) -> None:
+def _check(options: ServeOptions) -> None:
     from casemate.remote.address import is_loopback
     from casemate.surfaces.mcp.toolsets import check_toolset
 
@@ -158,7 +158,7 @@ def _check(options: Options) -> None:
         )
 
 
-def _check_named(options: Options) -> None:
+def _check_named(options: ServeOptions) -> None:
     """What is named is there and sound: a client learns that when it starts the server, not when it first calls."""
     if options.workspace is not None and not os.path.isdir(options.workspace):
         raise InvalidArgument("workspace", f"{options.workspace!r} is no folder")
@@ -203,13 +203,13 @@ def _of_service(may_approve: bool) -> RemoteBackend:
     return RemoteBackend(connect_client, may_approve=may_approve)
 
 
-def _embedded_backend(options: Options, may_approve: bool) -> LocalBackend:
+def _embedded_backend(options: ServeOptions, may_approve: bool) -> LocalBackend:
     from casemate.surfaces.mcp.callers import LocalBackend
 
     return LocalBackend(_sandbox_maker(options), may_approve=may_approve)
 
 
-def _sandbox_maker(options: Options) -> Callable[[], Awaitable[Operations]]:
+def _sandbox_maker(options: ServeOptions) -> Callable[[], Awaitable[Operations]]:
     """How the sandbox of this process is made, when a tool is first called."""
 
     async def make() -> Operations:
@@ -223,7 +223,7 @@ def _sandbox_maker(options: Options) -> Callable[[], Awaitable[Operations]]:
     return make
 
 
-def _token(options: Options) -> str:
+def _token(options: ServeOptions) -> str:
     """What clients must know: from a file, from the environment, or a new one that is told once."""
     if options.token_file is not None:
         try:

@@ -80,12 +80,14 @@ def serve(*, on_demand: Annotated[bool, Parameter(show=False)] = False, **settin
     """
     if on_demand:
         os.closerange(3, _MOST_DESCRIPTORS)  # what whoever started it had open, such as a pipe that somebody waits on
-    from casemate.surfaces.cli.daemon import Options, run
+    from casemate.surfaces.cli.daemon import ServiceArguments, run
     from casemate.surfaces.mcp.mounted import mounts
 
     given = {name: settings.get(name) for name in ServiceSettings.__annotations__}
     given["origins"] = given.pop("allow_origins")
-    return run(Options(**options(given, on_demand=on_demand), on_demand=on_demand), os.environ, mounts=mounts())
+    return run(
+        ServiceArguments(**options(given, on_demand=on_demand), on_demand=on_demand), os.environ, mounts=mounts()
+    )
 
 
 def options(given: Mapping[str, Any], *, on_demand: bool) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class ReaderGone(BrokenPipeError):
     """Nobody reads what casemate writes any more."""
 
 
-class _Stream:
+class _StandardStream:
     """One of the two: bytes as they are, or inert where a terminal shows them."""
 
     def __init__(self, fd: int, raw: bool) -> None:
@@ -76,7 +76,7 @@ class Streams:
     """Both streams of one run. ``raw``: a terminal, too, gets the program's bytes as they are."""
 
     def __init__(self, *, raw: bool) -> None:
-        self._streams = {name: _Stream(fd, raw) for name, fd in _FILES.items()}
+        self._streams = {name: _StandardStream(fd, raw) for name, fd in _FILES.items()}
 
     async def output(self, event: Output) -> None:
         """Pass on what the program wrote."""

@@ -128,7 +128,7 @@ def wrap(
         return interrupts.run(_explain(wrapping))
     wrapping.warm_up()
     gc.enable()
-    return asyncio.run(_Run(wrapping, raw=raw).run())
+    return asyncio.run(_WrappedCommand(wrapping, raw=raw).run())
 
 
 async def _explain(wrapping: Wrapping) -> int:
@@ -158,7 +158,7 @@ class _WithoutSecrets:
         return self.stream.finish(cut=True)
 
 
-class _Run:
+class _WrappedCommand:
     """One command, from its start to the last byte that it wrote."""
 
     def __init__(self, wrapping: Wrapping, *, raw: bool) -> None:
