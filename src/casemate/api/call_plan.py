@@ -117,13 +117,13 @@ class Trial:
 
 def _describe(request: Request) -> dict[str, Any]:
     """The program as it is shown: what it is, and what it is given besides."""
-    given = {
+    extras = {
         "files": sorted(request.files),
         "secrets": sorted(request.secrets.names),
         "allowed_domains": list(request.allowed_domains or ()),
     }
     code = {"language": request.language, "sha256": hashlib.sha256(request.code).hexdigest()}
-    return code | {name: one for name, one in given.items() if one}
+    return code | {name: one for name, one in extras.items() if one}
 
 
 async def foresee(request: Request, parts: SandboxParts) -> ProgramPlan:
@@ -134,16 +134,16 @@ async def foresee(request: Request, parts: SandboxParts) -> ProgramPlan:
 
 def begin_trial(request: Request, parts: SandboxParts) -> Trial:
     """The same, going on by itself. Raises ``QueueFull``."""
-    found: list[Listed] = []
+    outcomes: list[Listed] = []
 
     async def try_it(emitter: Emitter) -> None:
         _, listed = await _try_out(request, parts, emitter)
-        found.append(listed)
+        outcomes.append(listed)
 
-    given = (request.code, request.stdin, *request.files.values())
-    size = sum(len(content) for content in given if isinstance(content, bytes))
+    inputs = (request.code, request.stdin, *request.files.values())
+    size = sum(len(content) for content in inputs if isinstance(content, bytes))
     size += held_by([request.arguments, request.env, request.metadata, request.allowed_domains, list(request.files)])
-    return Trial(parts.start_run(request, try_it), lambda: found[0] if found else None, size)
+    return Trial(parts.start_run(request, try_it), lambda: outcomes[0] if outcomes else None, size)
 
 
 async def _try_out(request: Request, parts: SandboxParts, emitter: Emitter | None = None) -> tuple[Execution, Listed]:

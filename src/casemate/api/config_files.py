@@ -34,11 +34,11 @@ def users_file(environ: Mapping[str, str]) -> Path | None:
     Never one of the working folder, which a program may have written. Raises ``InvalidArgument`` where there are two,
     and where it cannot be told.
     """
-    named = environ.get("CASEMATE_CONFIG")
-    if named == _NO_FILE:
+    path = environ.get("CASEMATE_CONFIG")
+    if path == _NO_FILE:
         return None
-    if named is not None:
-        return named_file(named)
+    if path is not None:
+        return named_file(path)
     for variable, below in (("XDG_CONFIG_HOME", ""), ("HOME", ".config")):
         folder = environ.get(variable, "")
         if os.path.isabs(folder):
@@ -54,10 +54,10 @@ def named_file(named: str) -> Path:
 
 
 def _only_file(folder: str) -> Path | None:
-    found = [path for name in _NAMES if _is_there(path := os.path.join(folder, name))]
-    if len(found) > 1:
-        raise InvalidArgument("config", f"{found[0]} and {found[1]} are both there; keep one of them")
-    return Path(found[0]) if found else None
+    paths = [path for name in _NAMES if _is_there(path := os.path.join(folder, name))]
+    if len(paths) > 1:
+        raise InvalidArgument("config", f"{paths[0]} and {paths[1]} are both there; keep one of them")
+    return Path(paths[0]) if paths else None
 
 
 def _is_there(path: str) -> bool:
@@ -73,12 +73,12 @@ def _is_there(path: str) -> bool:
 def check_owned(path: Path) -> None:
     """Raises ``InvalidArgument`` for a file that others may write: it says what is permitted, and what is started."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError as error:
         raise InvalidArgument("config", f"cannot read {str(path)!r}: {error.strerror}") from None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise InvalidArgument("config", f"{str(path)!r} is not a regular file")
-    if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
         raise InvalidArgument(
             "config",
             f"{str(path)!r} can be changed by others, who would say what is permitted here",

@@ -301,8 +301,8 @@ def _problem_of_number(key: Key, value: Any) -> str:
 
 
 def _cut(value: object) -> str:
-    told = repr(value) if not isinstance(value, int) or abs(value) < 2**64 else "a much larger number"
-    return told if len(told) <= _MOST_SHOWN else f"{told[:_MOST_SHOWN]}…"
+    text = repr(value) if not isinstance(value, int) or abs(value) < 2**64 else "a much larger number"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 _ALIASES = {alias.variable: alias for alias in ALIASES}
@@ -314,17 +314,17 @@ def settings_in(environ: Mapping[str, str]) -> dict[str, Setting]:
     Lists have commas between their items. Raises ``InvalidArgument`` naming the variable: for a bad value, for one that
     casemate does not know, and where two say the same.
     """
-    found: dict[str, Setting] = {}
+    settings: dict[str, Setting] = {}
     variables = [name for name in named_variables(environ) if name != CONFIG]
     _check_known([name for name in variables if name not in VARIABLES and name not in _ALIASES])
     for variable in variables:
         key, value = _read(variable, environ[variable])
         if value is None:
             continue
-        if key.name in found:
-            raise InvalidArgument(variable, f"says the same as {found[key.name].where}; leave one of them out")
-        found[key.name] = Setting(key.name, value, variable)
-    return found
+        if key.name in settings:
+            raise InvalidArgument(variable, f"says the same as {settings[key.name].where}; leave one of them out")
+        settings[key.name] = Setting(key.name, value, variable)
+    return settings
 
 
 def _check_known(unknown: list[str]) -> None:

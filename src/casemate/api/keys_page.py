@@ -77,8 +77,8 @@ def _section(name: str) -> Iterator[str]:
 
 def _row(key: Key) -> str:
     variables = [*([key.variable] if key.variable else []), *aliases_of(key.name)]
-    named = ", ".join(f"`{one}`" for one in variables) or "in a file only"
-    return f"| `{key.name}` | {_value(key)} | {format_value(key, key.default)} | {named} | {key.says} |"
+    names = ", ".join(f"`{one}`" for one in variables) or "in a file only"
+    return f"| `{key.name}` | {_value(key)} | {format_value(key, key.default)} | {names} | {key.says} |"
 
 
 def _value(key: Key) -> str:
@@ -96,7 +96,7 @@ def other_words() -> str:
 
 
 def _words(words: object, unit: str) -> str:
-    told = [f"a number of {unit}"] if unit else []
+    phrases = [f"a number of {unit}"] if unit else []
     if isinstance(words, dict):
-        told += [f"`{one}` is {f'`{other}`' if other else 'the default'}" for one, other in words.items()]
-    return "; ".join(told) or "as the key's"
+        phrases += [f"`{one}` is {f'`{other}`' if other else 'the default'}" for one, other in words.items()]
+    return "; ".join(phrases) or "as the key's"

@@ -62,7 +62,7 @@ def bound_by_policy(options: Mapping[str, Any], *, wraps: bool = False) -> Bound
     hosts: HostRules | None
     open_to, hosts = _hosts(most, values["network"], values["allowed_domains"])
     folder = _workspace(most, values["workspace"])
-    seen = () if wraps else _readable_names(most, folder, values["allow_read"])
+    visible_paths = () if wraps else _readable_names(most, folder, values["allow_read"])
     if not wraps:
         _check_unwritable(most, folder)
     mode = values["workspace_mode"] or most.workspace_mode or ("direct" if wraps else "overlay")
@@ -78,7 +78,9 @@ def bound_by_policy(options: Mapping[str, Any], *, wraps: bool = False) -> Bound
     local = tuple(HostRule(LOCAL_NAME, port) for port in _local_ports(most, values["allow_local"]))
     hosts = hosts._replace(allowed=(*hosts.allowed, *local)) if open_to != "none" else None
     interceptions = _interceptions(most, values["intercept"]), _trust(most, values["trust"])
-    return Bounded(most, hosts, open_to, _limits(most, values["limits"]), folder, mode, wall, *interceptions, seen)
+    return Bounded(
+        most, hosts, open_to, _limits(most, values["limits"]), folder, mode, wall, *interceptions, visible_paths
+    )
 
 
 def rulebook(policy: Policy) -> Rulebook:
@@ -88,22 +90,22 @@ def rulebook(policy: Policy) -> Rulebook:
     return Rulebook(policy.rules, time.monotonic(), time.time)
 
 
-def policy_from(given: object) -> Policy:
+def policy_from(policy: object) -> Policy:
     """The policy that a path, a mapping (relative paths are relative to the working folder) or None stands for.
 
     Raises ``InvalidArgument`` that names file, line and key.
     """
-    if given is None:
+    if policy is None:
         return NO_POLICY
-    if isinstance(given, Policy):
-        return given
+    if isinstance(policy, Policy):
+        return policy
     from casemate.policy import document, reading
 
-    if isinstance(given, Mapping):
-        return reading.policy_of(document.of_mapping(given), os.getcwd(), home())
-    if not isinstance(given, str | os.PathLike):
-        raise InvalidArgument("policy", f"{given!r} is neither a path nor a mapping")
-    read, folder = document_in(given, "policy")
+    if isinstance(policy, Mapping):
+        return reading.policy_of(document.of_mapping(policy), os.getcwd(), home())
+    if not isinstance(policy, str | os.PathLike):
+        raise InvalidArgument("policy", f"{policy!r} is neither a path nor a mapping")
+    read, folder = document_in(policy, "policy")
     return reading.policy_of(read, folder, home())
 
 
@@ -147,41 +149,41 @@ def _hosts(most: Policy, network: Network | None, domains: Sequence[str]) -> tup
     """The hosts in force. Raises ``InvalidArgument`` for a network or a host beyond the policy."""
     if network is not None and network not in _NETWORKS:
         raise InvalidArgument("network", f"{network!r} is not known; choose one of 'none', 'listed', 'public'")
-    wanted = tuple(map(host_rule, domains_of(domains) or ()))
+    host_rules = tuple(map(host_rule, domains_of(domains) or ()))
     bound = most.network or ("listed" if most.allowed is not None else None)
-    chosen: Network = network or ("listed" if wanted and bound == "public" else bound) or "listed"
-    if bound is not None and _NETWORKS.index(chosen) > _NETWORKS.index(bound):
-        raise _beyond(most, "network", repr(chosen), repr(bound))
-    if chosen == "none":
-        if wanted:
+    network_in_force: Network = network or ("listed" if host_rules and bound == "public" else bound) or "listed"
+    if bound is not None and _NETWORKS.index(network_in_force) > _NETWORKS.index(bound):
+        raise _beyond(most, "network", repr(network_in_force), repr(bound))
+    if network_in_force == "none":
+        if host_rules:
             raise InvalidArgument(
                 "allowed_domains", "network='none' lets nothing through", remediation="Leave network out."
             )
-        return chosen, HostRules(denied=most.denied)
-    hosts = HostRules(most.allowed or (), most.denied, chosen == "public", most.private)
-    if wanted and bound is None:
-        hosts = hosts._replace(allowed=wanted, within=(wanted,))
-    elif wanted:
-        hosts = _narrow(most, wanted)._replace(everything=chosen == "public")
+        return network_in_force, HostRules(denied=most.denied)
+    hosts = HostRules(most.allowed or (), most.denied, network_in_force == "public", most.private)
+    if host_rules and bound is None:
+        hosts = hosts._replace(allowed=host_rules, within=(host_rules,))
+    elif host_rules:
+        hosts = _narrow(most, host_rules)._replace(everything=network_in_force == "public")
     if most.written:
-        _check_asked(most, hosts, "allowed_domains" if wanted else "network")
-    return chosen, hosts
+        _check_asked(most, hosts, "allowed_domains" if host_rules else "network")
+    return network_in_force, hosts
 
 
-def _narrow(most: Policy, wanted: tuple[HostRule, ...]) -> HostRules:
-    """What ``wanted`` and the policy have in common; what rules allow at times is still theirs to decide. Raises
+def _narrow(most: Policy, host_rules: tuple[HostRule, ...]) -> HostRules:
+    """What ``host_rules`` and the policy have in common; what rules allow at times is still theirs to decide. Raises
     ``InvalidArgument`` for a host that neither the lists nor the rules name."""
     from casemate.policy.hosts import narrow_hosts
 
     ruled = [one.host for one in _written_rules(most) if one.kind == "egress" and one.effect == "allow" and one.host]
-    named = most.hosts._replace(allowed=tuple(dict.fromkeys((*most.hosts.allowed, *ruled))))
-    for one in wanted:
+    rules = most.hosts._replace(allowed=tuple(dict.fromkeys((*most.hosts.allowed, *ruled))))
+    for one in host_rules:
         try:
-            narrow_hosts(named, [str(one)], can_ask=False)
+            narrow_hosts(rules, [str(one)], can_ask=False)
         except InvalidArgument:
-            told = "every public host" if most.network == "public" else ", ".join(map(str, named.allowed))
-            raise _beyond(most, "allowed_domains", str(one), told or "none") from None
-    return narrow_hosts(most.hosts, list(map(str, wanted)), can_ask=True)
+            allowed = "every public host" if most.network == "public" else ", ".join(map(str, rules.allowed))
+            raise _beyond(most, "allowed_domains", str(one), allowed or "none") from None
+    return narrow_hosts(most.hosts, list(map(str, host_rules)), can_ask=True)
 
 
 def _check_asked(most: Policy, hosts: HostRules, argument: str) -> None:
@@ -224,10 +226,10 @@ def _trust(most: Policy, path: str | os.PathLike[str] | None) -> str | None:
     """The file of authorities, which can be read. Raises ``InvalidArgument``."""
     if path is None:
         return most.trust
-    given = str(Path(path).expanduser().absolute())
-    if most.trust not in (None, given):
-        raise _beyond(most, "trust", repr(given), repr(most.trust))
-    return given
+    file = str(Path(path).expanduser().absolute())
+    if most.trust not in (None, file):
+        raise _beyond(most, "trust", repr(file), repr(most.trust))
+    return file
 
 
 def _limits(most: Policy, limits: Limits | None) -> Limits:
@@ -247,8 +249,8 @@ def _limits(most: Policy, limits: Limits | None) -> Limits:
 def _workspace(most: Policy, workspace: str | os.PathLike[str] | None) -> str | os.PathLike[str] | None:
     if workspace is None or most.workspace is None or not isinstance(workspace, str | os.PathLike):
         return workspace if workspace is not None else most.workspace
-    given = Path(workspace).expanduser().resolve()
-    if not given.is_relative_to(Path(most.workspace).resolve()):
+    folder = Path(workspace).expanduser().resolve()
+    if not folder.is_relative_to(Path(most.workspace).resolve()):
         raise _beyond(most, "workspace", repr(str(workspace)), repr(most.workspace))
     return workspace
 
@@ -261,19 +263,19 @@ def _readable_names(
     what is beyond the policy."""
     if isinstance(paths, str | bytes) or not isinstance(paths, Sequence):
         raise InvalidArgument("allow_read", f"{paths!r} is not a list of paths")
-    given = [checked_path("allow_read", path) for path in paths]
-    known = {os.path.realpath(path) for path, _ in most.shown}
-    for path in given:
-        if known and os.path.realpath(path) not in known:
+    named_paths = [checked_path("allow_read", path) for path in paths]
+    policy_paths = {os.path.realpath(path) for path, _ in most.shown}
+    for path in named_paths:
+        if policy_paths and os.path.realpath(path) not in policy_paths:
             raise _beyond(most, "allow_read", repr(str(path)), ", ".join(path for path, _ in most.shown))
     outer = most.workspace  # in which the workspace may be a narrower one
-    wanted = [
+    entries = [
         ("policy", path, f"{where}: ")
         for path, where in most.shown
         if workspace is None or _is_in(path, workspace) or outer is None or not _is_in(path, outer)
     ]
-    wanted += [("allow_read", str(path), "") for path in given]
-    for argument, text, where in wanted:
+    entries += [("allow_read", str(path), "") for path in named_paths]
+    for argument, text, where in entries:
         if is_pattern(text):
             raise InvalidArgument(argument, f"{where}{text}: a pattern cannot be shown; name the file")
         if workspace is None or not _is_in(text, workspace):
@@ -282,7 +284,7 @@ def _readable_names(
                 f"{where}{text}: what lies outside the workspace cannot be shown to a program",
                 remediation=_OF_NO_WORKSPACE if workspace is None else _NOT_OF_WORKSPACE,
             )
-    return tuple(map(str, given)) or tuple(text for _, text, _ in wanted)
+    return tuple(map(str, named_paths)) or tuple(text for _, text, _ in entries)
 
 
 def _is_in(path: str, folder: str | os.PathLike[str]) -> bool:
@@ -296,8 +298,8 @@ def _check_unwritable(most: Policy, workspace: str | os.PathLike[str] | None) ->
     from casemate.files.protected import PROTECTED
     from casemate.policy.srt import reaches_into
 
-    named = Path(workspace).expanduser().absolute()
-    places = {str(named), str(named.resolve())}
+    folder = Path(workspace).expanduser().absolute()
+    places = {str(folder), str(folder.resolve())}
     for path, where in most.unwritable:
         for place in places:
             inside = os.path.relpath(path, place).split(os.sep)
@@ -311,9 +313,9 @@ def _check_unwritable(most: Policy, workspace: str | os.PathLike[str] | None) ->
                 )
 
 
-def _beyond(most: Policy, argument: str, given: str, bound: str) -> InvalidArgument:
+def _beyond(most: Policy, argument: str, value: str, bound: str) -> InvalidArgument:
     return InvalidArgument(
         argument,
-        f"{given} is beyond the policy, which allows {bound} ({most.where(argument)})",
+        f"{value} is beyond the policy, which allows {bound} ({most.where(argument)})",
         remediation="Arguments only narrow what the policy allows: change the policy, or leave the argument out.",
     )

@@ -282,8 +282,8 @@ class Sandbox:
         from casemate.sessions.inspection import inspect
 
         self._parts.check_open()
-        found = await self._parts.sessions.get(session if isinstance(session, str) else session.id)
-        return await inspect(found, await self._parts.packages_of(found))
+        open_session = await self._parts.sessions.get(session if isinstance(session, str) else session.id)
+        return await inspect(open_session, await self._parts.packages_of(open_session))
 
     async def set_limits(self, **limits: Unpack[LimitOptions]) -> Limits:
         """Change the limits of later runs and sessions.

@@ -109,20 +109,20 @@ class Settings:
             yield key, self._in_force(key, bound.limits)
 
     def _in_force(self, key: Key, limits: Limits) -> Setting:
-        written = [one for one in self.policy.settings if one.name == key.name]
-        given = self.given.get(key.name)
+        policy_settings = [one for one in self.policy.settings if one.name == key.name]
+        setting = self.given.get(key.name)
         if key in LIMITS:
             value = getattr(limits, key.name.removeprefix(_LIMIT))
-            if given is not None and value == getattr(Limits(**self.limits), key.name.removeprefix(_LIMIT)):
-                return Setting(key.name, value, given.where)
-            return Setting(key.name, value, written[0].where if written else DEFAULT)
-        if given is not None:
-            return given
+            if setting is not None and value == getattr(Limits(**self.limits), key.name.removeprefix(_LIMIT)):
+                return Setting(key.name, value, setting.where)
+            return Setting(key.name, value, policy_settings[0].where if policy_settings else DEFAULT)
+        if setting is not None:
+            return setting
         if key.name in ("rules", "defaults"):
             return self._count_rules(key)
-        if len(written) > 1:
-            return Setting(key.name, [one.value for one in written], written[0].where)
-        return written[0] if written else Setting(key.name, key.default, DEFAULT)
+        if len(policy_settings) > 1:
+            return Setting(key.name, [one.value for one in policy_settings], policy_settings[0].where)
+        return policy_settings[0] if policy_settings else Setting(key.name, key.default, DEFAULT)
 
     def _count_rules(self, key: Key) -> Setting:
         """How many rules there are, or what holds without one: ``casemate policy show`` prints each."""
@@ -130,8 +130,8 @@ class Settings:
         if key.name == "rules" and rules.written:
             return Setting(key.name, f"{len(rules.written)}, see casemate policy show", rules.written[0].where)
         if key.name == "defaults" and rules.defaults:
-            told = ", ".join(f"{kind}: {effect}" for kind, (effect, _) in rules.defaults.items())
-            return Setting(key.name, told, next(iter(rules.defaults.values()))[1])
+            effects = ", ".join(f"{kind}: {effect}" for kind, (effect, _) in rules.defaults.items())
+            return Setting(key.name, effects, next(iter(rules.defaults.values()))[1])
         return Setting(key.name, key.default, DEFAULT)
 
     def _bind_to_policy(self) -> Any:
@@ -178,12 +178,12 @@ def settings_in_file(path: str | os.PathLike[str]) -> Settings:
 
 
 def _join_settings(read: Configured, environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Settings:
-    given = {**read.settings, **settings_in(environ), **dict(_given_settings(arguments))}
+    settings = {**read.settings, **settings_in(environ), **dict(_given_settings(arguments))}
     policy = read.policy
-    named = given.get("policy")
-    if named is not None and named != read.settings.get("policy"):
-        policy = _policy_of(named)
-    return Settings(read.path or None, policy, given)
+    policy_setting = settings.get("policy")
+    if policy_setting is not None and policy_setting != read.settings.get("policy"):
+        policy = _policy_of(policy_setting)
+    return Settings(read.path or None, policy, settings)
 
 
 def _given_settings(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Setting]]:
@@ -200,21 +200,21 @@ def _given_settings(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Setting
             raise InvalidArgument(name, str(error)) from None
 
 
-def _policy_of(named: Setting) -> Policy:
+def _policy_of(setting: Setting) -> Policy:
     try:
-        return policy_from(named.value)
+        return policy_from(setting.value)
     except InvalidArgument as error:
-        if named.where == ARGUMENT:
+        if setting.where == ARGUMENT:
             raise
-        raise InvalidArgument(named.where, error.problem, remediation=error.remediation) from None
+        raise InvalidArgument(setting.where, error.problem, remediation=error.remediation) from None
 
 
-def _vault(named: str, environ: Mapping[str, str]) -> object:
+def _vault(place: str, environ: Mapping[str, str]) -> object:
     """Where secrets are, as a ``Sandbox`` takes it. Raises ``VaultUnavailable``."""
-    if named == "memory":
+    if place == "memory":
         return None
-    if named != "user":
-        return named
+    if place != "user":
+        return place
     from casemate.vault.vault import users_store
 
     return users_store(environ)
@@ -250,8 +250,8 @@ def read_configuration(path: str | os.PathLike[str]) -> Configured:
     except InvalidArgument as error:
         if error.argument != "policy":
             raise
-        told = error.problem.removeprefix(f"{place.name}:")
-        problem = error.problem if told == error.problem else f"{place}:{told}"
+        rest = error.problem.removeprefix(f"{place.name}:")
+        problem = error.problem if rest == error.problem else f"{place}:{rest}"
         raise InvalidArgument("config", problem, remediation=error.remediation) from None
 
 
@@ -332,20 +332,20 @@ def _refuse(document: PolicyDocument, path: tuple[str, ...], problem: str) -> No
 
 
 def arguments_of_file(
-    path: str | os.PathLike[str], environ: Mapping[str, str], given: Mapping[str, Any]
+    path: str | os.PathLike[str], environ: Mapping[str, str], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Those of a file, and in their place those that are ``given``. ``environ`` names the user's folders.
+    """Those of a file, and in their place those that are ``options``. ``environ`` names the user's folders.
 
     Raises ``InvalidArgument`` that names file, line and key, and ``VaultUnavailable``.
     """
 
-    if given.get("policy") is not None:
+    if options.get("policy") is not None:
         raise InvalidArgument(
             "policy",
             f"would take the place of what {os.fspath(path)!r} permits, and arguments only narrow that",
             remediation="Write one file that permits both, or give Sandbox(policy=...) alone.",
         )
-    return {**settings_in_file(path).sandbox_arguments(environ), **given}
+    return {**settings_in_file(path).sandbox_arguments(environ), **options}
 
 
 def arguments_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:

@@ -292,11 +292,11 @@ class SandboxParts:
             return ()
         return await self.packages.list(language=session.language, session=session)
 
-    def set_limits(self, given: Mapping[str, Any]) -> Limits:
+    def set_limits(self, changes: Mapping[str, Any]) -> Limits:
         """Those of later runs. Raises ``InvalidArgument``."""
         from casemate.execution.admit import Cap
 
-        self.context = replace(self.context, limits=Cap(self._most, self._policy).change(self.context.limits, given))
+        self.context = replace(self.context, limits=Cap(self._most, self._policy).change(self.context.limits, changes))
         return self.context.limits
 
     def check_open(self) -> None:

@@ -71,23 +71,23 @@ class WrapRequest:
 class Wrapping:
     """One command, ready to be started. Raises ``InvalidArgument`` for what was asked wrongly, and starts nothing."""
 
-    def __init__(self, asked: WrapRequest) -> None:
-        network: Literal["none"] | None = None if asked.policy is not None or asked.allowed_domains else "none"
+    def __init__(self, request: WrapRequest) -> None:
+        network: Literal["none"] | None = None if request.policy is not None or request.allowed_domains else "none"
         options = {
-            "policy": asked.policy, "network": network, "allowed_domains": asked.allowed_domains,
-            "limits": asked.limits, "workspace": asked.workspace, "workspace_mode": asked.mode,
-            "isolation": asked.isolation,
+            "policy": request.policy, "network": network, "allowed_domains": request.allowed_domains,
+            "limits": request.limits, "workspace": request.workspace, "workspace_mode": request.mode,
+            "isolation": request.isolation,
         }  # fmt: skip
         bound = bound_by_policy(options, wraps=True)
         self._wall = open_wall(bound.isolation, launch_probe, 1)
-        check_namespace(asked.namespace)
-        self._asked = asked
+        check_namespace(request.namespace)
+        self._asked = request
         self._policy = bound.policy
         self._longest: float | None = bound.policy.limits.get("wall")
-        self.folder = _folder(bound.workspace or asked.cwd)
+        self.folder = _folder(bound.workspace or request.cwd)
         self.mode = bound.workspace_mode
         self.read_only = bound.policy.read_only
-        self._log = AuditLog(default_path(asked.environ))
+        self._log = AuditLog(default_path(request.environ))
         self._approvals: Approvals | None = None
         self._context = ExecutionContext(
             wall=self._wall, log=self._log, approvals=self._no_approvals, limits=bound.limits, runtime_for=runtime_for,
@@ -95,16 +95,16 @@ class Wrapping:
             sandbox_network=SandboxNetwork(bound.policy.requests, Interceptions(bound.intercept, bound.trust)),
             hosts=bound.hosts,
         )  # fmt: skip
-        self._copied = tuple(_readable(str(Path(asked.cwd, path)), "copy") for path in asked.copied)
-        named = (*(path for path, _ in bound.policy.shown), *(str(Path(asked.cwd, path)) for path in asked.shown))
+        self._copied = tuple(_readable(str(Path(request.cwd, path)), "copy") for path in request.copied)
+        paths = (*(path for path, _ in bound.policy.shown), *(str(Path(request.cwd, path)) for path in request.shown))
         self._guard = Guard(
             hidden=tuple(path for path, _ in bound.policy.hidden),
             unwritable=tuple(path for path, _ in bound.policy.unwritable),
             protection=PROTECTED if self.mode == "direct" else None,
             usual=HIDDEN,
-            seen=tuple(path for path in named if not is_pattern(path)),
+            seen=tuple(path for path in paths if not is_pattern(path)),
         )
-        self._named = named
+        self._named = paths
         self._found = GuardedPaths()
         self._held: Secrets | None = None
         self._watched = Watched()
@@ -190,10 +190,10 @@ class Wrapping:
 
     def _check_denied(self, entries: tuple[Entry, ...]) -> None:
         """What an interpreter needs is shown whole. Raises ``InvalidArgument`` where a policy hides some of it."""
-        named = Guard(hidden=tuple(path for path, _ in self._policy.hidden))
+        guard = Guard(hidden=tuple(path for path, _ in self._policy.hidden))
         for entry in entries if self._policy.hidden else ():
-            if isinstance(entry, Bind) and (found := named.find(Path(entry.source)).hidden):
-                path = os.path.join(entry.source, found[0])
+            if isinstance(entry, Bind) and (hidden_names := guard.find(Path(entry.source)).hidden):
+                path = os.path.join(entry.source, hidden_names[0])
                 raise InvalidArgument("policy", f"{path} cannot be hidden: the command's interpreter needs that folder")
 
     def _shown_folders(self, needed: tuple[Path, ...]) -> Iterator[Shown]:
@@ -238,20 +238,20 @@ class Wrapping:
 
 def _folder(given: str | os.PathLike[str]) -> Path:
     """The folder that a command works in. Raises ``InvalidArgument`` for one that would show, or cover, too much."""
-    found = checked_folder("workspace", given)
-    assert found is not None
-    return _sound("workspace", found.resolve())
+    folder = checked_folder("workspace", given)
+    assert folder is not None
+    return _sound("workspace", folder.resolve())
 
 
 def _readable(path: str, argument: str) -> Path:
     if is_pattern(path):
         raise InvalidArgument(argument, f"{path}: a pattern cannot be shown; name the file or folder")
-    found = Path(os.path.realpath(path))
-    if not found.exists():
+    place = Path(os.path.realpath(path))
+    if not place.exists():
         raise InvalidArgument(argument, f"{path!r} is not there")
-    if argument == "copy" and not found.is_dir():
+    if argument == "copy" and not place.is_dir():
         raise InvalidArgument(argument, f"{path!r} is no folder; a file can be shown with --read")
-    return _sound(argument, found)
+    return _sound(argument, place)
 
 
 def _sound(argument: str, path: Path) -> Path:

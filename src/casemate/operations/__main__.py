@@ -36,19 +36,19 @@ session or of a run. This page is generated: `python -m casemate.operations` wri
 def lock() -> str:
     """Names, audiences and schemas, as JSON; what several schemas have in common is there once."""
     shared: dict[str, Any] = {}
-    told = {}
+    operations = {}
     for name, one in catalogue().items():
         params, result = one.params_schema(), one.result_schema()
         for schema in (params, result):
             shared |= {known: _bare(about) for known, about in schema.pop("$defs", {}).items()}
-        told[name] = {
+        operations[name] = {
             "audience": one.audience.value,
             "approver": one.approver,
             "streams": one.streams,
             "params": _bare(params),
             "result": _bare(result),
         }
-    return json.dumps({"operations": told, "$defs": shared}, indent=1, sort_keys=True) + "\n"
+    return json.dumps({"operations": operations, "$defs": shared}, indent=1, sort_keys=True) + "\n"
 
 
 def _bare(schema: Any) -> Any:
@@ -108,17 +108,17 @@ def write(root: Path) -> None:
 def _section(one: Operation) -> str:
     marks = [one.audience.value, *(["events"] if one.streams else []), *(["approver"] if one.approver else [])]
     schema = one.params_schema()
-    wanted = schema.get("required", [])
+    required = schema.get("required", [])
     rows = [
-        f"| `{name}` | {_kind(about, schema)} | {_default(name, about, wanted)} | {about['description']} |"
+        f"| `{name}` | {_kind(about, schema)} | {_default(name, about, required)} | {about['description']} |"
         for name, about in schema["properties"].items()
     ]
     table = ["| argument | kind | default | meaning |", "|---|---|---|---|", *rows, ""] if rows else []
     return "\n".join([f"## `{one.name}`", "", f"*{', '.join(marks)}*. {one.description}", "", *table])
 
 
-def _default(name: str, about: Mapping[str, Any], wanted: list[str]) -> str:
-    return "" if name in wanted else f"`{json.dumps(about.get('default'))}`"
+def _default(name: str, about: Mapping[str, Any], required: list[str]) -> str:
+    return "" if name in required else f"`{json.dumps(about.get('default'))}`"
 
 
 def _kind(about: Mapping[str, Any], schema: Mapping[str, Any]) -> str:

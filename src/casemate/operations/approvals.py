@@ -59,10 +59,10 @@ class ApprovalOperations(Group):
         """One request that waits for an answer: exactly what would cross. ``request``: its id, or the only one's that
         begins so."""
         waiting = {one.id: one for one in self._pending_for(principal)}
-        found = match_handle(request, waiting, "request_id", "requests that wait")
-        if found is None:
+        request_id = match_handle(request, waiting, "request_id", "requests that wait")
+        if request_id is None:
             raise NotFound("request_id", f"no request that waits begins with {request[:100]!r}")
-        return waiting[found]
+        return waiting[request_id]
 
     @operation(approver=True)
     async def events(

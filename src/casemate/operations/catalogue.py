@@ -156,13 +156,15 @@ def result_type(annotation: Any) -> Any:
 
 @cache
 def _document_type(kind: type) -> type[BaseModel]:
-    """The same fields as ``wire.document`` writes."""
+    """The same fields as ``document`` writes."""
     hints = get_type_hints(kind, globalns={**names(), **vars(sys.modules[kind.__module__])}, include_extras=True)
-    told: dict[str, Any] = {field.name: (result_type(hints[field.name]), ...) for field in fields(kind) if field.repr}
+    members: dict[str, Any] = {
+        field.name: (result_type(hints[field.name]), ...) for field in fields(kind) if field.repr
+    }
     if isinstance(getattr(kind, "ok", None), property):
-        told["ok"] = (bool, ...)
+        members["ok"] = (bool, ...)
     config = ConfigDict(protected_namespaces=())
-    return create_model(kind.__name__, __config__=config, __doc__=(kind.__doc__ or "").strip(), **told)
+    return create_model(kind.__name__, __config__=config, __doc__=(kind.__doc__ or "").strip(), **members)
 
 
 def names() -> dict[str, Any]:
@@ -173,12 +175,12 @@ def names() -> dict[str, Any]:
 
 def _event_type(name: str, kind: type | None, **more: Any) -> type[BaseModel]:
     hints = get_type_hints(kind, globalns={**names(), **vars(sys.modules[kind.__module__])}) if kind else {}
-    told: dict[str, Any] = (
+    members: dict[str, Any] = (
         {one.name: (result_type(hints[one.name]), ...) for one in fields(kind) if one.repr} if kind else {}
     )
     number = Field(description="How many events there have been with this one: asks for what follows.")
-    told |= {"cursor": (int, number), "event": (Literal[name], ...), **more}
-    return create_model(f"{name.title()}Event", **told)
+    members |= {"cursor": (int, number), "event": (Literal[name], ...), **more}
+    return create_model(f"{name.title()}Event", **members)
 
 
 @cache
@@ -239,13 +241,13 @@ class Operation:
 @cache
 def catalogue() -> Mapping[str, Operation]:
     """All operations by their names, in the order of these."""
-    found = {}
+    operations = {}
     for group, owner in {"": Operations, **get_type_hints(Operations)}.items():
         for name, method in inspect.getmembers(owner, callable):
             if mark := mark_of(method):
                 full = f"{group}.{name}" if group not in ("", "sandbox") else name
-                found[full] = _describe(full, method, mark, group)
-    return MappingProxyType(dict(sorted(found.items())))
+                operations[full] = _describe(full, method, mark, group)
+    return MappingProxyType(dict(sorted(operations.items())))
 
 
 def _describe(name: str, method: Callable[..., Any], mark: Mark, group: str) -> Operation:
@@ -292,9 +294,9 @@ def _fields_of(definition: type) -> dict[str, Any]:
     }
 
 
-def _given_back(told: Any, streams: bool) -> Any:
+def _given_back(annotation: Any, streams: bool) -> Any:
     """The type of the documents that come back: of the value, or of each event, which may be a run's."""
-    one = get_args(told)[0] if streams else told
+    one = get_args(annotation)[0] if streams else annotation
     return event_type() if streams and get_origin(one) is dict else result_type(one)
 
 
@@ -304,13 +306,13 @@ def _plain(default: Any) -> Any:
 
 def _split_docstring(text: str) -> tuple[str, dict[str, str]]:
     """The description without its parameters, and what is said about each of these."""
-    said: dict[str, str] = {}
-    kept = []
+    parameters: dict[str, str] = {}
+    paragraphs = []
     for paragraph in text.split("\n\n"):
         pieces = _NAMED.split(" ".join(paragraph.split()))
         if pieces[0]:
-            kept.append(pieces[0].strip())
+            paragraphs.append(pieces[0].strip())
         for name, about in zip(pieces[1::2], pieces[2::2], strict=True):
-            said[name] = about.strip()[:1].upper() + about.strip()[1:]
-    said = {name: about.replace("``", "`") for name, about in said.items()}
-    return "\n\n".join(kept).replace("``", "`"), said
+            parameters[name] = about.strip()[:1].upper() + about.strip()[1:]
+    parameters = {name: about.replace("``", "`") for name, about in parameters.items()}
+    return "\n\n".join(paragraphs).replace("``", "`"), parameters

@@ -54,12 +54,12 @@ def _way_of(kind: type) -> Callable[[Any], Any]:
 
 
 def _of_fields(names: tuple[str, ...], value: Any) -> Document:
-    told: Document = {}
+    values: Document = {}
     for name in names:
         one = getattr(value, name)
         kind: type = type(one)
-        told[name] = one if kind in _AS_THEY_ARE else _way_of(kind)(one)
-    return told
+        values[name] = one if kind in _AS_THEY_ARE else _way_of(kind)(one)
+    return values
 
 
 @lru_cache(maxsize=16)
@@ -77,15 +77,15 @@ def _field_names(kind: type) -> tuple[str, ...]:
 
 def bundle(shown: Mapping[str, Any]) -> Document:
     """A displayed object, without what is nested deeper than JSON can be written."""
-    kept: Document = {}
+    kept_data: Document = {}
     for media_type, data in shown.items():
         try:
-            kept[str(media_type)] = sound(data)
+            kept_data[str(media_type)] = sound(data)
             if not isinstance(data, str):
-                json.dumps(kept[str(media_type)])
+                json.dumps(kept_data[str(media_type)])
         except RecursionError:
-            kept.pop(str(media_type), None)
-    return kept
+            kept_data.pop(str(media_type), None)
+    return kept_data
 
 
 def sound(value: Any) -> Any:
@@ -114,27 +114,27 @@ _WAYS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (  # the first that fits
 )
 
 
-def execution_of(told: Mapping[str, Any], fetch: Fetch) -> Execution:
+def execution_of(source: Mapping[str, Any], fetch: Fetch) -> Execution:
     """The execution that a document is of; ``fetch`` gets the contents of its files when they are wanted."""
 
     def artifact(one: Mapping[str, Any]) -> Artifact:
-        return Artifact(**known_fields(Artifact, one), content=fetch(str(told["id"]), one["name"]))
+        return Artifact(**known_fields(Artifact, one), content=fetch(str(source["id"]), one["name"]))
 
-    execution: Execution = revive(Execution, {**told, "artifacts": [], "full_output": None})
-    full_output = artifact(told["full_output"]) if told["full_output"] else None
-    return replace(execution, artifacts=tuple(map(artifact, told["artifacts"])), full_output=full_output)
+    execution: Execution = revive(Execution, {**source, "artifacts": [], "full_output": None})
+    full_output = artifact(source["full_output"]) if source["full_output"] else None
+    return replace(execution, artifacts=tuple(map(artifact, source["artifacts"])), full_output=full_output)
 
 
-def known_fields(kind: Any, told: Mapping[str, Any]) -> dict[str, Any]:
+def known_fields(kind: Any, source: Mapping[str, Any]) -> dict[str, Any]:
     """What of a document a dataclass is made of: one of a newer service may hold more."""
-    return {field.name: told[field.name] for field in fields(kind) if field.name in told and field.repr}
+    return {field.name: source[field.name] for field in fields(kind) if field.name in source and field.repr}
 
 
-def revive(kind: Any, told: Any) -> Any:
-    """``told`` as a ``kind``: a dataclass, a list, tuple or mapping of such, or whatever it is. What a newer service
+def revive(kind: Any, source: Any) -> Any:
+    """``source`` as a ``kind``: a dataclass, a list, tuple or mapping of such, or whatever it is. What a newer service
     says besides is left out."""
     way = _revival_of(kind)
-    return told if told is None or way is None else way(told)
+    return source if source is None or way is None else way(source)
 
 
 @cache
@@ -142,20 +142,22 @@ def _revival_of(kind: Any) -> Callable[[Any], Any] | None:
     """How a document becomes one of these; None for as it is."""
     origin, arguments = get_origin(kind), get_args(kind)
     if isinstance(kind, type) and is_dataclass(kind):
-        return lambda told: _revive_fields(kind, told) if isinstance(told, Mapping) else told
+        return lambda source: _revive_fields(kind, source) if isinstance(source, Mapping) else source
     if origin in (Union, types.UnionType):
         inner = [one for one in arguments if one is not type(None)]
-        return _revival_of(inner[0]) if len(inner) == 1 else lambda told: revive(_choice(inner, told), told)
+        return _revival_of(inner[0]) if len(inner) == 1 else lambda source: revive(_choice(inner, source), source)
     if origin in (list, Sequence, tuple):
         make = tuple if origin is tuple else list
-        return lambda told: make([revive(arguments[0], one) for one in told]) if isinstance(told, list) else told
+        return lambda source: (
+            make([revive(arguments[0], one) for one in source]) if isinstance(source, list) else source
+        )
     if origin in (dict, Mapping) and _revival_of(arguments[1]) is not None:
-        return lambda told: {name: revive(arguments[1], one) for name, one in told.items()}
+        return lambda source: {name: revive(arguments[1], one) for name, one in source.items()}
     return Result if kind is Result else None
 
 
-def _revive_fields(kind: type, told: Mapping[str, Any]) -> Any:
-    return kind(**{name: revive(one, told[name]) for name, one in _types_of(kind).items() if name in told})
+def _revive_fields(kind: type, source: Mapping[str, Any]) -> Any:
+    return kind(**{name: revive(one, source[name]) for name, one in _types_of(kind).items() if name in source})
 
 
 @cache
@@ -165,13 +167,13 @@ def _types_of(kind: type) -> Mapping[str, Any]:
     return {field.name: hints[field.name] for field in fields(kind) if field.init and field.repr}
 
 
-def _choice(kinds: Sequence[Any], told: Any) -> Any:
+def _choice(kinds: Sequence[Any], source: Any) -> Any:
     """Which of these a document is of: for a mapping the first dataclass all whose fields it has, else the first
     dataclass or mapping; list or tuple for a list."""
-    if isinstance(told, Mapping):
+    if isinstance(source, Mapping):
         fits = [one for one in kinds if is_dataclass(one) or get_origin(one) in (dict, Mapping)]
-        fits.sort(key=lambda one: not (is_dataclass(one) and all(field.name in told for field in fields(one))))
-    elif isinstance(told, list):
+        fits.sort(key=lambda one: not (is_dataclass(one) and all(field.name in source for field in fields(one))))
+    elif isinstance(source, list):
         fits = [one for one in kinds if get_origin(one) in (list, tuple, Sequence)]
     else:
         fits = []
@@ -211,56 +213,56 @@ _OF_KIND: Final[Mapping[str, type[CasemateError]]] = {
 def error_document(error: CasemateError) -> Document:
     """What went wrong: ``kind``; ``type``, its public class; ``message``, ``remediation``, and what the error names
     besides."""
-    told: Document = {
+    values: Document = {
         "kind": error.kind,
         "type": next(one.__name__ for one in type(error).__mro__ if one.__module__ == errors.__name__),
         "message": error.message,
         "remediation": error.remediation,
     }
     for name in _TEXTS:
-        if isinstance(found := getattr(error, name, None), str):
-            told[name] = found
+        if isinstance(value := getattr(error, name, None), str):
+            values[name] = value
     if isinstance(error, errors.QueueFull):
-        told["retry_after"] = error.retry_after
-    told = {name: sound(one) for name, one in told.items()}
+        values["retry_after"] = error.retry_after
+    values = {name: sound(one) for name, one in values.items()}
     if isinstance(error, errors.ExecutionFailed):
-        told["execution"] = document(error.execution)
-    return told
+        values["execution"] = document(error.execution)
+    return values
 
 
-def error_from(told: Mapping[str, Any]) -> CasemateError:
+def error_from(source: Mapping[str, Any]) -> CasemateError:
     """The error that a document of :func:`error_document` is of; one of its kind where its class is not known here, and
     a ``Fault`` for a kind that is not. Contents of the files of an execution in it are not there."""
-    kind = _class_of(told)
-    made = kind.__new__(kind)
-    CasemateError.__init__(made, str(told.get("message", "")), remediation=str(told.get("remediation", "")))
+    kind = _class_of(source)
+    error = kind.__new__(kind)
+    CasemateError.__init__(error, str(source.get("message", "")), remediation=str(source.get("remediation", "")))
     for name in (name for one in kind.__mro__ for name in _NAMED.get(one, ())):
-        setattr(made, name, _value(name, told))
-    return made
+        setattr(error, name, _value(name, source))
+    return error
 
 
-def _class_of(told: Mapping[str, Any]) -> type[CasemateError]:
-    found = vars(errors).get(str(told.get("type")))
-    is_whole = found is not errors.ExecutionFailed or isinstance(told.get("execution"), Mapping)
-    if isinstance(found, type) and issubclass(found, CasemateError) and is_whole:
-        return found
-    return _OF_KIND.get(str(told.get("kind")), errors.Fault)
+def _class_of(source: Mapping[str, Any]) -> type[CasemateError]:
+    named_class = vars(errors).get(str(source.get("type")))
+    is_whole = named_class is not errors.ExecutionFailed or isinstance(source.get("execution"), Mapping)
+    if isinstance(named_class, type) and issubclass(named_class, CasemateError) and is_whole:
+        return named_class
+    return _OF_KIND.get(str(source.get("kind")), errors.Fault)
 
 
-def _value(name: str, told: Mapping[str, Any]) -> str | float | Execution:
+def _value(name: str, source: Mapping[str, Any]) -> str | float | Execution:
     match name:
         case "retry_after":
-            return _seconds(told.get(name))
+            return _seconds(source.get(name))
         case "execution":
-            return execution_of(told[name], _UnsentContent)
+            return execution_of(source[name], _UnsentContent)
         case "problem":
-            return str(told.get(name, told.get("message", "")))
-    return str(told.get(name, "argument" if name == "argument" else ""))
+            return str(source.get(name, source.get("message", "")))
+    return str(source.get(name, "argument" if name == "argument" else ""))
 
 
-def _seconds(told: object) -> float:
-    is_one = isinstance(told, int | float) and not isinstance(told, bool) and math.isfinite(told) and told >= 0
-    return float(told) if is_one else 1.0  # type: ignore[arg-type]
+def _seconds(value: object) -> float:
+    is_one = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return float(value) if is_one else 1.0  # type: ignore[arg-type]
 
 
 class _UnsentContent:

@@ -144,12 +144,12 @@ class FileOperations(Group):
             raise neither_nor_both()
         if session is not None:
             return await self._sessions.find(session, principal).session.files.info(plain(path))
-        left, wanted = await self._shared.kept.files_of(str(run), principal), plain(path)
-        for artifact in left:
-            if artifact.name == wanted:
+        artifacts, name = await self._shared.kept.files_of(str(run), principal), plain(path)
+        for artifact in artifacts:
+            if artifact.name == name:
                 return FileInfo(artifact.name, "file", artifact.size, 0.0)
-        if not wanted or any(one.name.startswith(f"{wanted}/") for one in left):
-            return FileInfo(wanted, "folder", 0, 0.0)
+        if not name or any(one.name.startswith(f"{name}/") for one in artifacts):
+            return FileInfo(name, "folder", 0, 0.0)
         raise NotFound("path", f"the run has left nothing at {path[:200]!r}")
 
     @operation(audience=Audience.AGENT)
@@ -286,8 +286,8 @@ class ArchiveOperations(Group):
                 files = self._sessions.find(session, principal).session.files
                 carried = await files.pack(path, target, top=top)
             else:
-                left = await self._shared.kept.files_of(str(run), principal)
-                carried = await to_thread_to_end(_pack, _beneath(left, path), target, top)
+                artifacts = await self._shared.kept.files_of(str(run), principal)
+                carried = await to_thread_to_end(_pack, _beneath(artifacts, path), target, top)
         size = await asyncio.to_thread(lambda: target.stat().st_size)
         return Packed(
             handle, size, carried.files, carried.folders, carried.bytes, carried.left_out, carried.is_whole
@@ -321,14 +321,14 @@ class ArchiveOperations(Group):
                 file.close()
 
 
-def _beneath(left: tuple[Artifact, ...], path: str) -> list[tuple[str, Artifact]]:
+def _beneath(artifacts: tuple[Artifact, ...], path: str) -> list[tuple[str, Artifact]]:
     """Those at ``path``, with their names relative to it. Raises ``NotFound``."""
-    found = [(one.name.rpartition("/")[2], one) for one in left if one.name == path]
+    matches = [(one.name.rpartition("/")[2], one) for one in artifacts if one.name == path]
     start = f"{path}/" if path else ""
-    found = found or [(one.name.removeprefix(start), one) for one in left if one.name.startswith(start)]
-    if not found and path:
+    matches = matches or [(one.name.removeprefix(start), one) for one in artifacts if one.name.startswith(start)]
+    if not matches and path:
         raise NotFound("path", f"the run has left nothing at {path[:200]!r}")
-    return found
+    return matches
 
 
 def _pack(files: list[tuple[str, Artifact]], target: FilePath, top: str) -> Carried:

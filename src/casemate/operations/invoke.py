@@ -53,13 +53,13 @@ class _Local:
         self._principal = principal
 
     async def __call__(self, operation: str, arguments: Mapping[str, Any] = _NOTHING) -> Any:
-        found = self._admit(operation)
-        if found.streams:
+        target = self._admit(operation)
+        if target.streams:
             raise InvalidArgument("operation", f"{operation} gives events; stream it")
-        with contextlib.ExitStack() as held:
-            given = self._read(found, arguments, held)
+        with contextlib.ExitStack() as uploads:
+            values = self._read(target, arguments, uploads)
             with called_by(self._principal.name):
-                value = found.method(self._owner(found), **given)
+                value = target.method(self._owner(target), **values)
                 if inspect.isawaitable(value):
                     value = await value
         try:
@@ -70,44 +70,44 @@ class _Local:
     async def stream(
         self, operation: str, arguments: Mapping[str, Any] = _NOTHING, *, cursor: int | None = None
     ) -> AsyncGenerator[Document]:
-        found = self._admit(operation)
-        if not found.streams:
+        target = self._admit(operation)
+        if not target.streams:
             raise InvalidArgument("operation", f"{operation} gives no events; call it")
-        with contextlib.ExitStack() as held:
-            given = self._read(found, arguments if cursor is None else {**arguments, "cursor": cursor}, held)
-            async with contextlib.aclosing(found.method(self._owner(found), **given)) as events:
+        with contextlib.ExitStack() as uploads:
+            values = self._read(target, arguments if cursor is None else {**arguments, "cursor": cursor}, uploads)
+            async with contextlib.aclosing(target.method(self._owner(target), **values)) as events:
                 async for event in events:
                     yield event if isinstance(event, dict) else document(event)
 
     def _admit(self, name: str) -> Operation:
         from casemate.operations.catalogue import catalogue
 
-        found = catalogue().get(name)
-        if found is None:
+        target = catalogue().get(name)
+        if target is None:
             raise no_operation(name)
-        if not found.is_for(self._principal):
+        if not target.is_for(self._principal):
             raise Denied(
                 f"{name} is not for agents, as which {self._principal.name!r} calls",
                 remediation="An operator may call it: the command line of the user, or a token with that scope.",
             )
-        return found
+        return target
 
-    def _owner(self, found: Operation) -> Any:
-        return getattr(self._operations, found.group) if found.group else self._operations
+    def _owner(self, target: Operation) -> Any:
+        return getattr(self._operations, target.group) if target.group else self._operations
 
-    def _read(self, found: Operation, arguments: Mapping[str, Any], held: contextlib.ExitStack) -> dict[str, Any]:
+    def _read(self, target: Operation, arguments: Mapping[str, Any], uploads: contextlib.ExitStack) -> dict[str, Any]:
         from pydantic import ValidationError
 
         try:
-            model = found.params.model_validate(dict(arguments))
+            model = target.params.model_validate(dict(arguments))
         except ValidationError as error:
-            raise _wrong(error, found) from None
-        given = {name: self._revive(getattr(model, name), held) for name in model.model_fields_set}
-        if found.has_principal:
-            given["principal"] = self._principal
-        return given
+            raise _wrong(error, target) from None
+        values = {name: self._revive(getattr(model, name), uploads) for name in model.model_fields_set}
+        if target.has_principal:
+            values["principal"] = self._principal
+        return values
 
-    def _revive(self, value: Any, held: contextlib.ExitStack) -> Any:
+    def _revive(self, value: Any, uploads: contextlib.ExitStack) -> Any:
         """What a method takes for a value that was read."""
         if type(value) in _PLAIN:
             return value
@@ -116,17 +116,17 @@ class _Local:
 
         match value:
             case LimitValues():
-                asked = {name: getattr(value, name) for name in value.model_fields_set}
-                known = {name: getattr(self._operations.sandbox.limits, name) for name in Limits.__slots__}
-                return Limits(**{**known, **{name: one for name, one in asked.items() if one is not None}})
+                changes = {name: getattr(value, name) for name in value.model_fields_set}
+                in_force = {name: getattr(self._operations.sandbox.limits, name) for name in Limits.__slots__}
+                return Limits(**{**in_force, **{name: one for name, one in changes.items() if one is not None}})
             case TextFile():
                 return value.text
             case BinaryFile():
                 return decode_base64("files", value.base64)
             case UploadedFile():
-                return held.enter_context(self._operations.uploads.use_upload(value.handle, self._principal))
+                return uploads.enter_context(self._operations.uploads.use_upload(value.handle, self._principal))
             case dict():
-                return {name: self._revive(one, held) for name, one in value.items()}
+                return {name: self._revive(one, uploads) for name, one in value.items()}
         return value
 
 
@@ -141,31 +141,31 @@ def no_operation(name: str) -> NotFound:
     )
 
 
-def _wrong(error: Any, found: Operation) -> InvalidArgument:
+def _wrong(error: Any, operation: Operation) -> InvalidArgument:
     """What is wrong with the arguments, in words, without what was given: a name that is not known before all else, for
     it may be one that is missed, misspelt; else the first."""
     errors = error.errors(include_url=False, include_input=False, include_context=False)
     unknown = [one["loc"][0] for one in errors if one["type"] == "extra_forbidden" and len(one["loc"]) == 1]
     if unknown:
-        return unknown_arguments(found.name, unknown, found.params.model_fields)
+        return unknown_arguments(operation.name, unknown, operation.params.model_fields)
     for one in errors:
-        if (known := _unknown_part(one, found)) is not None:
-            like = suggest(one["loc"][1], known)
-            remedy = f"It takes: {', '.join(known)}."
+        if (names := _unknown_part(one, operation)) is not None:
+            like = suggest(one["loc"][1], names)
+            remedy = f"It takes: {', '.join(names)}."
             return InvalidArgument(one["loc"][0], f"takes no {one['loc'][1][:100]!r}{like}", remediation=remedy)
     first = errors[0]
     argument = str(first["loc"][0]) if first["loc"] else "arguments"
     place = ".".join(str(one) for one in first["loc"][1:])
     words = f"{f'{place}: ' if place else ''}{first['msg']}"
-    field = found.params.model_fields.get(argument)
-    about = f"{argument} of {found.name}: {field.description}" if field else ""
+    field = operation.params.model_fields.get(argument)
+    about = f"{argument} of {operation.name}: {field.description}" if field else ""
     return InvalidArgument(argument[:100], words[:_MOST_WORDS], remediation=about)
 
 
-def _unknown_part(error: Mapping[str, Any], found: Operation) -> list[str] | None:
+def _unknown_part(error: Mapping[str, Any], operation: Operation) -> list[str] | None:
     """The names of an argument's parts, where what is wrong is that another was given; else None."""
     if error["type"] != "extra_forbidden" or len(error["loc"]) != 2:
         return None
-    kind = found.params.model_fields[error["loc"][0]].annotation
+    kind = operation.params.model_fields[error["loc"][0]].annotation
     models = [one for one in (kind, *get_args(kind)) if hasattr(one, "model_fields")]
     return list(models[0].model_fields) if models else None

@@ -52,13 +52,13 @@ class Retention:
     def beyond(self, account: str, *, runs: int, size: int, all_runs: int) -> dict[str, int]:
         """What is not kept any more, with its bytes: of all runs what is beyond ``all_runs``; of an account's what is
         beyond ``runs`` or ``size`` bytes, but for its last one. These are forgotten here."""
-        gone: dict[str, int] = {}
+        forgotten: dict[str, int] = {}
         while len(self._account_of) > all_runs:
-            gone |= self._forget_run(next(iter(self._account_of)))
+            forgotten |= self._forget_run(next(iter(self._account_of)))
         own = self._accounts.get(account)
         while own and len(own.sizes) > 1 and (len(own.sizes) > runs or own.bytes > size):
-            gone |= self._forget_run(next(iter(own.sizes)))
-        return gone
+            forgotten |= self._forget_run(next(iter(own.sizes)))
+        return forgotten
 
     def resize(self, run: str, size: int) -> None:
         """Of a run ``size`` bytes are kept now. Harmless where it is forgotten."""
@@ -165,8 +165,8 @@ class KeptRuns:
                 lost = error_document(SandboxClosed(_INTERRUPTED))
                 head |= {"is_done": True, "error": lost, "ended": time.time()}
                 await asyncio.to_thread(self._store.end, head["run"], head, None)
-            kept = self._runs[head["run"]] = StoredRun(head, None)
-            await self._over(kept)
+            run = self._runs[head["run"]] = StoredRun(head, None)
+            await self._over(run)
 
     async def add(
         self, begin: Callable[[], Run], principal: Principal, session: str | None, language: str
@@ -244,12 +244,12 @@ class KeptRuns:
         """Its outcome, once it is over; None where it has none."""
         if not kept.is_done or kept.head["error"] is not None:
             return None
-        if (known := self._loaded.get(kept.run)) is None:
-            told = await asyncio.to_thread(self._store.execution, kept.run)
-            if told is None:
+        if (loaded := self._loaded.get(kept.run)) is None:
+            source = await asyncio.to_thread(self._store.execution, kept.run)
+            if source is None:
                 return None
-            known = self._remember(execution_of(told, lambda run, name: self._file(run, told, name)))
-        return known
+            loaded = self._remember(execution_of(source, lambda run, name: self._file(run, source, name)))
+        return loaded
 
     async def files_of(self, run: str, principal: Principal) -> tuple[Artifact, ...]:
         """What a run has left, with the contents. Raises ``NotFound``."""
@@ -265,8 +265,8 @@ class KeptRuns:
                 return artifact
         raise NotFound("path", f"the run has left no file {name[:200]!r}")
 
-    def _file(self, run: str, told: Document, name: str) -> StoredFile:
-        return StoredFile(self._store.folder(run) / f"file-{_names(told).index(name)}")
+    def _file(self, run: str, execution: Document, name: str) -> StoredFile:
+        return StoredFile(self._store.folder(run) / f"file-{_names(execution).index(name)}")
 
     def _remember(self, execution: Execution) -> Execution:
         if _length(execution) <= _MOST_LOADED:
@@ -323,7 +323,7 @@ class KeptRuns:
 
     def _with_stored_contents(self, head: Document, execution: Execution, events: int) -> Execution:
         """The same with contents that are in the store. ``events``: their bytes."""
-        told = document(execution)
+        source = document(execution)
         folder = self._store.folder(execution.id)
         files = [*execution.artifacts, *([execution.full_output] if execution.full_output else [])]
         try:
@@ -334,15 +334,17 @@ class KeptRuns:
                 (folder / f"file-{number}").unlink(missing_ok=True)
             raise
         head["bytes"] = sum(one.size for one in files) + events
-        self._store.end(execution.id, {**head, "is_done": True}, told)
-        if not files and told["cause"] is None:
+        self._store.end(execution.id, {**head, "is_done": True}, source)
+        if not files and source["cause"] is None:
             return execution
-        held = [replace(one, content=StoredFile(folder / f"file-{number}")) for number, one in enumerate(files)]
+        files_in_store = [
+            replace(one, content=StoredFile(folder / f"file-{number}")) for number, one in enumerate(files)
+        ]
         return replace(
             execution,
-            cause=Cause(**told["cause"]) if told["cause"] else None,  # the store may know better
-            artifacts=tuple(held[: len(execution.artifacts)]),
-            full_output=held[-1] if execution.full_output else None,
+            cause=Cause(**source["cause"]) if source["cause"] else None,  # the store may know better
+            artifacts=tuple(files_in_store[: len(execution.artifacts)]),
+            full_output=files_in_store[-1] if execution.full_output else None,
         )
 
     async def _over(self, kept: StoredRun) -> None:
@@ -350,12 +352,12 @@ class KeptRuns:
         if kept.run not in self._runs:
             return
         self._retention.add(kept.run, kept.payer, int(kept.head["bytes"]))
-        gone = self._retention.beyond(kept.payer, runs=MOST_KEPT, size=MOST_KEPT_BYTES, all_runs=_MOST_ALL)
-        for run in gone:
+        forgotten = self._retention.beyond(kept.payer, runs=MOST_KEPT, size=MOST_KEPT_BYTES, all_runs=_MOST_ALL)
+        for run in forgotten:
             self._runs.pop(run, None)
             self._loaded.pop(run, None)
             self._unwanted.append(run)
-        if len(self._unwanted) >= _UNWANTED or sum(gone.values()) > _SMALL:
+        if len(self._unwanted) >= _UNWANTED or sum(forgotten.values()) > _SMALL:
             unwanted, self._unwanted = self._unwanted, []
             await to_thread_to_end(self._drop, unwanted)
 
@@ -387,10 +389,10 @@ class KeptRuns:
 
 def _length(execution: Execution) -> int:
     """About how many characters it has."""
-    shown = sum(len(str(one)) for result in execution.results for one in result.values())
-    return len(execution.stdout) + len(execution.stderr) + len(execution.text) + shown
+    result_chars = sum(len(str(one)) for result in execution.results for one in result.values())
+    return len(execution.stdout) + len(execution.stderr) + len(execution.text) + result_chars
 
 
-def _names(told: Document) -> list[Any]:
-    names = [one["name"] for one in told["artifacts"]]
-    return [*names, *([told["full_output"]["name"]] if told["full_output"] else [])]
+def _names(execution: Document) -> list[Any]:
+    names = [one["name"] for one in execution["artifacts"]]
+    return [*names, *([execution["full_output"]["name"]] if execution["full_output"] else [])]

@@ -14,20 +14,20 @@ SHORTEST = 4  # characters: fewer are sooner a name that is gone than a handle (
 _MOST_CANDIDATES = 8  # candidates in an error
 
 
-def match_handle(given: str, handles: Iterable[str], argument: str, what: str) -> str | None:
-    """The handle among ``handles`` that is ``given``, or the only one that begins so; None where there is none.
+def match_handle(text: str, handles: Iterable[str], argument: str, what: str) -> str | None:
+    """The handle among ``handles`` that is ``text``, or the only one that begins so; None where there is none.
 
     Raises ``InvalidArgument``, about ``argument`` and with the candidates, where several of ``what`` ("runs") begin so.
     """
-    known = list(handles)
-    if given in known:
-        return given
-    candidates = [one for one in known if one.startswith(given)] if len(given) >= SHORTEST else []
+    names = list(handles)
+    if text in names:
+        return text
+    candidates = [one for one in names if one.startswith(text)] if len(text) >= SHORTEST else []
     if len(candidates) > 1:
-        named = ", ".join(candidates[:_MOST_CANDIDATES]) + (", ..." if len(candidates) > _MOST_CANDIDATES else "")
+        listed = ", ".join(candidates[:_MOST_CANDIDATES]) + (", ..." if len(candidates) > _MOST_CANDIDATES else "")
         raise InvalidArgument(
             argument,
-            f"{len(candidates)} {what} begin with {given[:100]!r}: {named}",
+            f"{len(candidates)} {what} begin with {text[:100]!r}: {listed}",
             remediation="Give more of the one that you mean.",
         )
     return candidates[0] if candidates else None
@@ -49,10 +49,10 @@ class FilterKey(Generic[T]):
 
     def fits(self, one: T, wanted: Sequence[str]) -> bool:
         """Whether any of its values is one of those that are wanted."""
-        found = [value for value in self.values(one) if value is not None]
+        values = [value for value in self.values(one) if value is not None]
         if self.begins:
-            return any(value.startswith(given) for value in found for given in wanted if given)
-        return any(value in wanted for value in found)
+            return any(value.startswith(beginning) for value in values for beginning in wanted if beginning)
+        return any(value in wanted for value in values)
 
 
 def apply_filters(
@@ -63,20 +63,20 @@ def apply_filters(
 
     Raises ``InvalidArgument`` for a key, or a value of a key with known ones, that there is not, naming the nearest.
     """
-    given = filters or {}
+    by_key = filters or {}
     keys = {**keys, "namespace": FilterKey(lambda _: (namespace,))}
-    for name, wanted in given.items():
+    for name, values in by_key.items():
         if name not in keys:
             raise _unknown_name(name, tuple(keys), "key")
-        for value in wanted:
+        for value in values:
             if keys[name].known and value not in keys[name].known:
                 raise _unknown_name(value, keys[name].known, f"value of {name}")
-    return [one for one in all_of if all(keys[name].fits(one, wanted) for name, wanted in given.items())]
+    return [one for one in all_of if all(keys[name].fits(one, values) for name, values in by_key.items())]
 
 
-def _unknown_name(given: str, known: tuple[str, ...], what: str) -> InvalidArgument:
-    near = difflib.get_close_matches(given[:_MOST_NAMED], known, n=1, cutoff=0.5)
+def _unknown_name(name: str, known: tuple[str, ...], what: str) -> InvalidArgument:
+    near = difflib.get_close_matches(name[:_MOST_NAMED], known, n=1, cutoff=0.5)
     meant = f"; did you mean {near[0]!r}?" if near else ""
     return InvalidArgument(
-        "filters", f"there is no {what} {given[:_MOST_NAMED]!r}{meant}", remediation=f"There are: {', '.join(known)}."
+        "filters", f"there is no {what} {name[:_MOST_NAMED]!r}{meant}", remediation=f"There are: {', '.join(known)}."
     )

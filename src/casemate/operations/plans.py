@@ -105,9 +105,9 @@ class PlanOperations:
 
             trying = await shared.kept.add(begin, principal, None, values["language"])
             (trial,) = trials
-            held = _Held(principal.name, principal.payer, trial.listed, trial.size, needed.pop_all(), trying)
-        self._used_by(held, trying)
-        self._keep(trying.run, held)
+            plan_entry = _Held(principal.name, principal.payer, trial.listed, trial.size, needed.pop_all(), trying)
+        self._used_by(plan_entry, trying)
+        self._keep(trying.run, plan_entry)
         return await self._runs.wait(trying.run, seconds=wait, principal=principal)
 
     @operation(audience=Audience.AGENT)
@@ -124,48 +124,48 @@ class PlanOperations:
         ``plan``: its handle. ``wait``: seconds to wait for its end, or until it waits for an approval, before this
         answers.
         """
-        held, listed = self._take_plan(plan, principal)
+        plan_entry, listed = self._take_plan(plan, principal)
         within = self._shared.limits_for(principal, None)
-        with called_by(principal.name), self._keep_in_use(held):
+        with called_by(principal.name), self._keep_in_use(plan_entry):
             kept = await self._shared.kept.add(lambda: listed.begin(within), principal, None, listed.request.language)
-            self._used_by(held, kept)
+            self._used_by(plan_entry, kept)
         return await self._runs.wait(kept.run, seconds=wait, principal=principal)
 
     def _take_plan(self, plan: str, principal: Principal) -> tuple[_Held, Listed]:
         """What was found out, which is used now. Raises ``NotFound``, also for another's, and ``InvalidArgument``."""
         self._sweep()
-        held = self._held.get(plan)
-        if held is None or held.owner != principal.name:
+        plan_entry = self._held.get(plan)
+        if plan_entry is None or plan_entry.owner != principal.name:
             raise NotFound(
                 "plan",
                 f"there is no plan {plan[:100]!r}, or it is no longer kept: an hour after its last use it expires, and "
                 f"of each caller the last {MOST_KEPT} are kept, as long as casemate runs",
                 remediation="Make the plan again.",
             )
-        if held.trying is not None:
+        if plan_entry.trying is not None:
             raise InvalidArgument("plan", "is still being tried out", remediation="Wait until that run is over.")
-        if (listed := held.listed()) is None:
+        if (listed := plan_entry.listed()) is None:
             raise InvalidArgument("plan", "came to nothing, as its run says", remediation="Make the plan again.")
-        held.until = time.monotonic() + SECONDS
-        return held, listed
+        plan_entry.until = time.monotonic() + SECONDS
+        return plan_entry, listed
 
-    def _keep(self, plan: str, held: _Held) -> None:
+    def _keep(self, plan: str, plan_entry: _Held) -> None:
         """And forget what is beyond the bounds."""
-        self._held[plan] = held
-        self._retention.add(plan, held.payer, held.size)
+        self._held[plan] = plan_entry
+        self._retention.add(plan, plan_entry.payer, plan_entry.size)
         self._sweep()
-        self._bound_memory(held.payer)
+        self._bound_memory(plan_entry.payer)
 
     def _bound_memory(self, payer: str) -> None:
-        gone = self._retention.beyond(payer, runs=MOST_KEPT, size=MOST_KEPT_BYTES, all_runs=_MOST_ALL)
-        for one in gone:
+        forgotten = self._retention.beyond(payer, runs=MOST_KEPT, size=MOST_KEPT_BYTES, all_runs=_MOST_ALL)
+        for one in forgotten:
             self._held.pop(one).forget()
 
-    def _used_by(self, held: _Held, run: StoredRun) -> None:
+    def _used_by(self, plan_entry: _Held, run: StoredRun) -> None:
         """Hold its files until ``run`` is over."""
         assert run.follower is not None
         needed = contextlib.ExitStack()
-        needed.enter_context(self._keep_in_use(held))
+        needed.enter_context(self._keep_in_use(plan_entry))
 
         def is_over(_: object) -> None:
             needed.close()
@@ -174,33 +174,33 @@ class PlanOperations:
         run.follower.add_done_callback(is_over)
 
     @contextlib.contextmanager
-    def _keep_in_use(self, held: _Held) -> Iterator[None]:
-        held.users += 1
+    def _keep_in_use(self, plan_entry: _Held) -> Iterator[None]:
+        plan_entry.users += 1
         try:
             yield
         finally:
-            held.users -= 1
-            held.release()
+            plan_entry.users -= 1
+            plan_entry.release()
 
-    def _note_tried(self, plan: str, held: _Held) -> None:
+    def _note_tried(self, plan: str, plan_entry: _Held) -> None:
         """Its trial is over: it counts with what was found out, and its time begins."""
-        held.trying, held.until = None, time.monotonic() + SECONDS
-        if (listed := held.listed()) is not None:
-            held.size += listed.size
-            self._retention.resize(plan, held.size)
-            self._bound_memory(held.payer)
+        plan_entry.trying, plan_entry.until = None, time.monotonic() + SECONDS
+        if (listed := plan_entry.listed()) is not None:
+            plan_entry.size += listed.size
+            self._retention.resize(plan, plan_entry.size)
+            self._bound_memory(plan_entry.payer)
 
     def _sweep(self) -> None:
         """See which have been tried out, and forget those whose time is over."""
-        for plan, held in list(self._held.items()):
-            if not held.is_gone and held.trying is not None and held.trying.is_done:
-                self._note_tried(plan, held)
-            if not held.is_gone and held.trying is None and held.until < time.monotonic():
+        for plan, plan_entry in list(self._held.items()):
+            if not plan_entry.is_gone and plan_entry.trying is not None and plan_entry.trying.is_done:
+                self._note_tried(plan, plan_entry)
+            if not plan_entry.is_gone and plan_entry.trying is None and plan_entry.until < time.monotonic():
                 self._retention.forget(plan)
                 self._held.pop(plan).forget()
 
     def close(self) -> None:
         """Forget all of them."""
-        for held in self._held.values():
-            held.forget()
+        for plan_entry in self._held.values():
+            plan_entry.forget()
         self._held.clear()

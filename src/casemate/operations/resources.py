@@ -148,8 +148,8 @@ class PackageOperations(Group):
     ) -> list[PackageVersion]:
         """What was installed. ``language``: of which language. ``session``: of this session, by its handle or name;
         nothing for what all have."""
-        found = await self._shared.sandbox.packages.list(language=language, session=self._id_of(session, principal))
-        return [PackageVersion(one.name, one.version) for one in found]
+        packages = await self._shared.sandbox.packages.list(language=language, session=self._id_of(session, principal))
+        return [PackageVersion(one.name, one.version) for one in packages]
 
     @operation()
     async def remove(
@@ -158,8 +158,8 @@ class PackageOperations(Group):
         """Take away what was installed; the answer is what was there. ``packages``: their names. ``language``: whose
         packages they are. ``session``: only from this session, by its handle or name."""
         of = self._id_of(session, principal)
-        gone = await self._shared.sandbox.packages.remove(packages, language=language, session=of)
-        return tuple(PackageVersion(*one) for one in gone)
+        removed = await self._shared.sandbox.packages.remove(packages, language=language, session=of)
+        return tuple(PackageVersion(*one) for one in removed)
 
 
 Definition = Annotated[Mapping[str, Any], Most(100)]

@@ -181,11 +181,11 @@ class RunOperations(Group):
         return await self._kept.add(begin, principal, None, language)
 
     async def _in_session(self, code: str, session: str, step: dict[str, Any], principal: Principal) -> StoredRun:
-        found = self._sessions.find(session, principal)
+        opened = self._sessions.find(session, principal)
         kept = await self._kept.add(
-            lambda: found.session.start(code, **step), principal, found.session.id, found.session.language
+            lambda: opened.session.start(code, **step), principal, opened.session.id, opened.session.language
         )
-        found.steps += 1
+        opened.steps += 1
         return kept
 
     @operation(audience=Audience.AGENT)
@@ -324,17 +324,17 @@ class RunOperations(Group):
         kept.asked = [one for one in kept.asked if one in pending]
         return tuple(
             Waiting(one.id, one.kind, one.summary, one.server, one.tool, dict(one.arguments))
-            for one in (pending[known] for known in kept.asked)
+            for one in (pending[request_id] for request_id in kept.asked)
         )
 
 
-def _check_language(of_session: str, given: str) -> None:
+def _check_language(of_session: str, language: str) -> None:
     """Raises ``InvalidArgument`` for a program that the session's interpreter would misread."""
-    if given != of_session:
+    if language != of_session:
         raise InvalidArgument(
             "language",
-            f"the session runs {of_session}, not {given}",
-            remediation=f"Leave language out for a program in {of_session}, or open another session for {given}.",
+            f"the session runs {of_session}, not {language}",
+            remediation=f"Leave language out for a program in {of_session}, or open another session for {language}.",
         )
 
 

@@ -123,9 +123,9 @@ class SessionOperations:
     @operation(audience=Audience.AGENT)
     async def close(self, session: Name, *, principal: Principal) -> None:
         """End a session and everything in it. ``session``: its handle or name."""
-        found = self.find(session, principal)
-        await found.session.close()
-        self._open.pop(found.session.id, None)
+        opened = self.find(session, principal)
+        await opened.session.close()
+        self._open.pop(opened.session.id, None)
 
     @operation(audience=Audience.AGENT)
     async def reset(self, session: Name, *, principal: Principal) -> None:
@@ -170,30 +170,30 @@ class SessionOperations:
         self, session: str, files: Annotated[Mapping[str, Content], Most(10_000)], principal: Principal
     ) -> None:
         """Put files into the workspace of a session that exists."""
-        found = self.find(session, principal)
+        opened = self.find(session, principal)
         for name, content in files.items():
             if isinstance(content, str | bytes | bytearray | memoryview):
-                await found.session.files.write(name, content if isinstance(content, str) else bytes(content))
+                await opened.session.files.write(name, content if isinstance(content, str) else bytes(content))
             else:
-                await found.session.files.upload(content, name)
+                await opened.session.files.upload(content, name)
 
     def find(self, session: str, principal: Principal) -> Opened:
         """The session with this handle, or with this name among those of the caller, and then of all that it may see,
         or else the only one of these whose handle begins so. Raises ``NotFound``, also for another's, and
         ``InvalidArgument`` for the beginning of several."""
-        seen = [one for one in self._all() if principal.may_see(one.owner)]
-        ordered = sorted(seen, key=lambda one: one.owner != principal.name)
-        for one in [*(one for one in seen if one.session.id == session), *ordered]:
+        visible = [one for one in self._all() if principal.may_see(one.owner)]
+        ordered = sorted(visible, key=lambda one: one.owner != principal.name)
+        for one in [*(one for one in visible if one.session.id == session), *ordered]:
             if session in (one.session.id, one.name):
                 return one
-        found = match_handle(session, (one.session.id for one in seen), "session", "sessions")
-        if found is not None:
-            return self._open[found]
+        handle = match_handle(session, (one.session.id for one in visible), "session", "sessions")
+        if handle is not None:
+            return self._open[handle]
         raise NotFound("session", f"there is no session {session[:100]!r}, or it has ended")
 
     def _all(self) -> tuple[Opened, ...]:
-        for known in [known for known, one in self._open.items() if one.session.is_closed]:
-            del self._open[known]
+        for handle in [handle for handle, one in self._open.items() if one.session.is_closed]:
+            del self._open[handle]
         return tuple(self._open.values())
 
     @property

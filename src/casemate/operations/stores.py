@@ -83,17 +83,17 @@ class FolderStore:
 
     def end(self, run: str, head: Document, execution: Document | None) -> None:
         folder = self.folder(run)
-        told = "" if execution is None else json.dumps(execution)
-        if len(told) > _SMALL:
-            (folder / _EXECUTION).write_text(told, encoding="ascii")
-            told = ""
-        _append(f"{folder}/{_HEAD}", json.dumps(head), told)  # says that all is there
+        text = "" if execution is None else json.dumps(execution)
+        if len(text) > _SMALL:
+            (folder / _EXECUTION).write_text(text, encoding="ascii")
+            text = ""
+        _append(f"{folder}/{_HEAD}", json.dumps(head), text)  # says that all is there
 
     def execution(self, run: str) -> Document | None:
         folder = self.folder(run)
         try:
-            told: Document | None = _read(folder / _HEAD).get(_WITH)
-            return _parse((folder / _EXECUTION).read_bytes()) if told is None else told
+            document: Document | None = _read(folder / _HEAD).get(_WITH)
+            return _parse((folder / _EXECUTION).read_bytes()) if document is None else document
         except FileNotFoundError:
             return None
 
@@ -132,11 +132,11 @@ class TemporaryStore(FolderStore):
 def _append(path: str, head: str, execution: str = "") -> None:
     """A line with these two objects, the second within the first."""
     line = f'{head[:-1]}, "{_WITH}": {execution}}}' if execution else head
-    left = memoryview(f"\n{line}\n".encode("ascii"))  # a line that was cut short before stays by itself
+    unwritten = memoryview(f"\n{line}\n".encode("ascii"))  # a line that was cut short before stays by itself
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        while left:
-            left = left[os.write(fd, left) :]
+        while unwritten:
+            unwritten = unwritten[os.write(fd, unwritten) :]
     finally:
         os.close(fd)
 
@@ -150,10 +150,10 @@ def _read(path: Path) -> Document:
 
 
 def _parse(data: bytes) -> Document:
-    told = json.loads(data)
-    if not isinstance(told, dict):
+    value = json.loads(data)
+    if not isinstance(value, dict):
         raise ValueError("this is no object")
-    return told
+    return value
 
 
 MOST_BYTES = 256 << 20  # of one upload
