@@ -25,11 +25,9 @@ from casemate.api.arguments import (
 from casemate.api.policy_options import Bounded, bound_by_policy, rulebook
 from casemate.audit.log import AuditLog, default_path
 from casemate.errors import QueueFull, SandboxClosed
-from casemate.execution.context import ExecutionContext
-from casemate.execution.interception import Interceptions
-from casemate.execution.network import Offer, SandboxNetwork
+from casemate.execution.context import ExecutionContext, Tally
+from casemate.execution.network import Interceptions, Offer, SandboxNetwork
 from casemate.execution.request import check_timeout
-from casemate.execution.tally import Tally
 from casemate.languages.catalogue import launch_probe, runtime_for
 from casemate.model.plan import NO_SECRETS, Secrets
 from casemate.walls.registry import open_wall

@@ -18,8 +18,7 @@ from casemate.audit.log import AuditLog, default_path
 from casemate.errors import InvalidArgument
 from casemate.execution import wrapped
 from casemate.execution.context import ExecutionContext
-from casemate.execution.interception import Interceptions
-from casemate.execution.network import SandboxNetwork
+from casemate.execution.network import Interceptions, SandboxNetwork
 from casemate.execution.request import make_command
 from casemate.files.protected import PROTECTED
 from casemate.languages import commands

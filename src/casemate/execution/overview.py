@@ -17,8 +17,7 @@ from casemate.version import __version__
 from casemate.walls.wall import Wall
 
 if TYPE_CHECKING:
-    from casemate.execution.context import ExecutionContext
-    from casemate.execution.tally import Tally
+    from casemate.execution.context import ExecutionContext, Tally
     from casemate.languages.installed import LanguageInstallation
     from casemate.model.isolation import Proof
 

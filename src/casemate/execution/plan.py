@@ -28,7 +28,7 @@ from casemate.model.plan import (
 if TYPE_CHECKING:
     from casemate.execution.admit import AdmittedRequest
     from casemate.execution.context import ExecutionContext
-    from casemate.execution.interception import CellInterception
+    from casemate.execution.network import CellInterception
     from casemate.model.limits import Limits
 
 _NODE_PROGRAMS = f"{NODE_PACKAGES}/.bin"

@@ -12,8 +12,7 @@ from functools import partial
 from casemate.execution.admit import AdmittedRequest
 from casemate.execution.collect import Collected, collect
 from casemate.execution.context import ExecutionContext
-from casemate.execution.interception import CellInterception
-from casemate.execution.network import make_recorder
+from casemate.execution.network import CellInterception, make_recorder
 from casemate.execution.pipeline import report_for
 from casemate.execution.plan import base_env, listed_hosts, network_of, trust_for
 from casemate.execution.record import record_execution

@@ -27,7 +27,7 @@ from casemate.workspace.upper import covers, marks_here
 if TYPE_CHECKING:
     from casemate.execution.admit import AdmittedRequest
     from casemate.execution.context import ExecutionContext
-    from casemate.execution.interception import CellInterception
+    from casemate.execution.network import CellInterception
     from casemate.model.isolation import IsolationReport
     from casemate.model.plan import Plan
     from casemate.redaction.redaction import Redaction

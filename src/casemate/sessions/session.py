@@ -13,13 +13,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from casemate.errors import Fault, InvalidArgument, SandboxClosed
-from casemate.execution.context import ExecutionContext
+from casemate.execution.context import ExecutionContext, Tally
 from casemate.execution.emitter import stream_events
 from casemate.execution.network import make_recorder
 from casemate.execution.record import record_execution
 from casemate.execution.redact import redacted_crossings, redaction_of
 from casemate.execution.run import open_requester
-from casemate.execution.tally import Tally
 from casemate.model.call_options import StepOptions
 from casemate.model.events import Done, Event
 from casemate.model.execution import Crossing, Execution, since
