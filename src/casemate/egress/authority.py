@@ -100,18 +100,13 @@ class Authority:
     def _sign_itself(self) -> x509.Certificate:
         from cryptography import x509
 
-        usage = x509.KeyUsage(
-            digital_signature=False, key_cert_sign=True, crl_sign=True, content_commitment=False,
-            key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
-            decipher_only=False,
-        )  # fmt: skip
         names = [x509.DNSName(host) for host in sorted(self.hosts)]
-        nowhere = [x509.IPAddress(_whole_range(version)) for version in (4, 6)]
+        nowhere = [x509.IPAddress(ipaddress.ip_network(every)) for every in ("0.0.0.0/0", "::/0")]
         return self._sign(
             _COMMON_NAME,
             self._key.public_key(),
             (x509.BasicConstraints(ca=True, path_length=0), True),
-            (usage, True),
+            (_key_usage(is_authority=True), True),
             (x509.NameConstraints(permitted_subtrees=names, excluded_subtrees=nowhere), True),
         )
 
@@ -119,16 +114,11 @@ class Authority:
         from cryptography import x509
         from cryptography.x509.oid import ExtendedKeyUsageOID
 
-        usage = x509.KeyUsage(
-            digital_signature=True, key_cert_sign=False, crl_sign=False, content_commitment=False,
-            key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
-            decipher_only=False,
-        )  # fmt: skip
         return self._sign(
             host[:64],  # X.520 allows no more; clients look at the alternative name
             self._leaf_key.public_key(),
             (x509.BasicConstraints(ca=False, path_length=None), True),
-            (usage, True),
+            (_key_usage(is_authority=False), True),
             (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
             (x509.SubjectAlternativeName([x509.DNSName(host)]), False),
         )
@@ -205,8 +195,14 @@ def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
-def _whole_range(version: int) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-    return ipaddress.ip_network("0.0.0.0/0" if version == 4 else "::/0")
+def _key_usage(*, is_authority: bool) -> x509.KeyUsage:
+    from cryptography import x509
+
+    return x509.KeyUsage(
+        digital_signature=not is_authority, key_cert_sign=is_authority, crl_sign=is_authority,
+        content_commitment=False, key_encipherment=False, data_encipherment=False, key_agreement=False,
+        encipher_only=False, decipher_only=False,
+    )  # fmt: skip
 
 
 _FOLDER = "/etc/ssl/certs"

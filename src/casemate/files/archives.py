@@ -90,26 +90,14 @@ class _Count:
         return Carried(self.files, self.folders, self.bytes, self.skipped.as_tuple(), self.skipped.complete)
 
 
-def _nobody(_files: int, _bytes: int) -> None:
-    return
-
-
-def _noting_none(_path: Path, _sha256: str) -> None:
-    return
-
-
-def _ignore_path(_path: Path, _is_folder: bool) -> None:
-    return
-
-
 class Packer:
     """Writes an archive to ``out``. ``top``: a folder that all names begin with. Raises ``Unavailable`` where ``out``
     takes no more.
 
-    ``content``: gives what may be told of an opened file, where that is not all of it; raises what :func:`withheld`
-    gives to leave it out. ``named``: a name as it may be told; what has another is left out. ``refuses``: why a path is
-    left out, besides what always is; it is told whether that is a folder's. ``tell``: hears how many files and bytes
-    there are, with each.
+    ``content``: gives what may be told of an opened file, where that is not all of it; raises :class:`Withheld` to
+    leave it out. ``named``: a name as it may be told; what has another is left out. ``refuses``: why a path is left
+    out, besides what always is; it is told whether that is a folder's. ``tell``: hears how many files and bytes there
+    are, with each.
     """
 
     def __init__(
@@ -119,8 +107,8 @@ class Packer:
         *,
         content: Content | None = None,
         named: Callable[[str], str] = str,
-        refuses: Refuses = _ignore_path,
-        tell: Tell = _nobody,
+        refuses: Refuses = lambda _path, _is_folder: None,
+        tell: Tell = lambda _files, _bytes: None,
     ) -> None:
         self._out = out
         self._tar = tarfile.TarFile(fileobj=out, mode="w", format=tarfile.PAX_FORMAT)
@@ -187,7 +175,7 @@ class Packer:
             return
         try:
             self.file(entry.path, file)
-        except _Withheld as withheld:
+        except Withheld as withheld:
             self.refuse(entry.path, str(withheld))
         finally:
             os.close(file)
@@ -245,13 +233,8 @@ def _name_write_errors() -> Iterator[None]:
         raise Unavailable(f"the archive cannot be written: {error.strerror or error}") from None
 
 
-class _Withheld(OSError):
-    """Why the content of a file is not told."""
-
-
-def withheld(why: str) -> OSError:
-    """What a ``content`` raises for a file that is to be left out."""
-    return _Withheld(why)
+class Withheld(OSError):
+    """What a ``content`` raises for a file that is to be left out: why it is."""
 
 
 class _Exactly:
@@ -278,9 +261,9 @@ def unpack(
     *,
     owner: tuple[int, int] | None = None,
     masked: int = 0o022,
-    refuses: Refuses = _ignore_path,
-    tell: Tell = _nobody,
-    gave: Gave = _noting_none,
+    refuses: Refuses = lambda _path, _is_folder: None,
+    tell: Tell = lambda _files, _bytes: None,
+    gave: Gave = lambda _path, _sha256: None,
 ) -> Carried:
     """Put the files and folders of an archive, which need be nobody's friend's, beneath the folder ``root``; files of
     the same names are replaced.

@@ -369,6 +369,3 @@ class RequestRules(NamedTuple):
         """Whether the request may be made; ``target`` is the path, perhaps with a query (RFC 9112, section 3.2.1)."""
         path = target.partition("?")[0]
         return not self.names(name, port) or any(rule.covers(name, port, method, path) for rule in self.rules)
-
-
-NO_REQUEST_RULES = RequestRules()

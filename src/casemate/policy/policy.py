@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from casemate.policy.hosts import NO_REQUEST_RULES, HostRule, HostRules, RequestRules
+from casemate.policy.hosts import HostRule, HostRules, RequestRules
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network
@@ -43,7 +43,7 @@ class Policy:
     denied: tuple[HostRule, ...] = ()
     private: tuple[tuple[HostRule, tuple[IPv4Network, ...]], ...] = ()
     local_ports: tuple[int, ...] = ()
-    requests: RequestRules = NO_REQUEST_RULES
+    requests: RequestRules = field(default_factory=RequestRules)
     intercept: tuple[HostRule, ...] = ()
     trust: str | None = None
     limits: Mapping[str, Any] = field(default_factory=dict)

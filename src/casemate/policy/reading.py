@@ -28,7 +28,7 @@ from casemate.policy.hosts import (
     private_networks,
 )
 from casemate.policy.keys import ARGUMENTS_ONLY, SandboxKeys, checked_keys
-from casemate.policy.patterns import CommandPattern, Pattern, command, is_plain_text, pattern
+from casemate.policy.patterns import Pattern, command, is_plain_text, pattern
 from casemate.policy.policy import Policy, Setting
 from casemate.policy.rules import DEFAULTS, Package, Rule, Rules, package, passed_over
 from casemate.policy.srt import Translation, is_srt, translate_settings
@@ -99,7 +99,7 @@ def rule(given: Mapping[str, Any], where: str) -> Rule:
         host=read("host", lambda value: host_rule(value, "host") if narrowly else denied_rule(value, "host")),
         addresses=read("addresses", private_networks) or (),
         package=read("package", lambda value: _package(value, language)),
-        command=read("command", lambda value: _command(value, narrowly)),
+        command=read("command", lambda value: command(value, narrowly=narrowly)),
         arguments=read("arguments", lambda value: _arguments(value, kind, narrowly)),
         namespace=read("namespace", _name),
         uses=read("uses", _uses),
@@ -195,10 +195,6 @@ def _package(value: Any, language: Any) -> Package:
         example = "'numpy' or 'numpy==2.1.0'" if language == "python" else "'left-pad' or 'left-pad@1.3.0'"
         raise ValueError(f"{value!r} is no package's exact name; write {example}")
     return found
-
-
-def _command(value: Any, narrowly: bool) -> CommandPattern:
-    return command(value, narrowly=narrowly)
 
 
 def _uses(value: Any) -> int:

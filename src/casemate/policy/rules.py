@@ -6,7 +6,6 @@ the same question, and only in that run or session; where a rule says ask, such 
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from casemate.errors import InvalidArgument
 from casemate.model.approval import ApprovalVerdict, Decision, Effect, Kind, Question
 from casemate.policy.canonical import fingerprint
 from casemate.policy.hosts import LOCAL_NAME, HostRule, HostRules, canonical
@@ -278,7 +276,7 @@ class Rulebook:
     def remember(self, decision: Decision, question: Question, now: float, by: str = "answer") -> Rule | None:
         """Keep an answer for the rest of its run or session; the crossing just answered is the first of its ``uses``.
 
-        None where nothing is to be kept. Raises as :func:`rule_from`.
+        None where nothing is to be kept.
         """
         rule = rule_from(decision, question, now, by)
         if rule is not None:
@@ -290,8 +288,6 @@ class Rulebook:
     def promise(self, decision: Decision, question: Question, now: float, by: str = "answer") -> Rule:
         """Keep an answer to a question that was asked ahead: it is for the session of ``question``, or without one for
         its whole namespace, and none of its ``uses`` is spent. What holds once, or for a run, is one use.
-
-        Raises as :func:`rule_from`.
         """
         is_wide = decision.scope == "session"
         rule = rule_from(replace(decision, scope="session"), question, now, by)
@@ -361,19 +357,7 @@ class Rulebook:
 
 def rule_from(decision: Decision, question: Question, now: float, by: str = "answer") -> Rule | None:
     """The rule that an answer for a run or a session makes: exactly this question again, from the same namespace and
-    session or run; None for an answer that holds once.
-
-    Raises ``InvalidArgument`` for a scope, a budget or a time that is none.
-    """
-    if decision.scope not in ("once", "run", "session"):
-        raise InvalidArgument("scope", f"{decision.scope!r} is not known; choose 'once', 'run' or 'session'")
-    uses, expires = decision.uses, decision.expires
-    if uses is not None and (isinstance(uses, bool) or not isinstance(uses, int) or uses < 1):
-        raise InvalidArgument("uses", f"{uses!r} is no whole number from 1 on")
-    if expires is not None and (isinstance(expires, bool) or not isinstance(expires, int | float) or not expires > 0):
-        raise InvalidArgument("expires", f"{expires!r} is no positive number of seconds")
-    if expires is not None and not math.isfinite(expires):
-        raise InvalidArgument("expires", f"{expires!r} is no positive number of seconds; None is the whole scope")
+    session or run; None for an answer that holds once."""
     if decision.scope == "once":
         return None
     whole_session = decision.scope == "session" and question.session is not None
@@ -387,8 +371,8 @@ def rule_from(decision: Decision, question: Question, now: float, by: str = "ans
         namespace=question.namespace,
         session=question.session,
         run=None if whole_session else question.run,
-        uses=uses if decision.allow is True else None,
-        expires=_EVER if expires is None else now + expires,
+        uses=decision.uses if decision.allow is True else None,
+        expires=_EVER if decision.expires is None else now + decision.expires,
         reason=decision.reason,
         where=by,
     )

@@ -295,14 +295,14 @@ def _remove(root: int, name: str) -> None:
 
 
 def _pack(root: int, name: str, target: Path, top: str, redaction: Redaction | None, refuses: Refuses) -> Carried:
-    from casemate.files.archives import Packer, close_after, withheld
+    from casemate.files.archives import Packer, Withheld, close_after
 
     def redact_file(file: int) -> bytes:
         assert redaction is not None
         try:
             return _redact(b"".join(pieces_of(file, os.fstat(file).st_size)), redaction)
         except OSError as error:
-            raise withheld(error.strerror or str(error)) from None
+            raise Withheld(error.strerror or str(error)) from None
 
     is_folder = _about(root, name).kind == "folder"
     with (_folder if is_folder else _open_file)(root, name) as opened, close_after(_new(target)) as out:

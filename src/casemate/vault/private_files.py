@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from casemate.errors import VaultUnavailable
@@ -57,24 +59,19 @@ def replace_private(path: Path, content: bytes) -> None:
             raise unusable(path, str(error.strerror)) from None
 
 
-class private_folder:  # noqa: N801 - used as a function is
-    """A descriptor of a folder of mode 0700 of ours, made where it is missing, for the length of a block.
-
-    Raises ``VaultUnavailable`` where others may look into it.
-    """
-
-    def __init__(self, path: Path) -> None:
-        try:
-            _make(path)
-            self._fd = _open_folder(path)
-        except OSError as error:
-            raise unusable(path, str(error.strerror)) from None
-
-    def __enter__(self) -> int:
-        return self._fd
-
-    def __exit__(self, *failure: object) -> None:
-        os.close(self._fd)
+@contextmanager
+def private_folder(path: Path) -> Iterator[int]:
+    """A descriptor of a folder of mode 0700 of ours, made where it is missing. Raises ``VaultUnavailable`` where others
+    may look into it."""
+    try:
+        _make(path)
+        folder = _open_folder(path)
+    except OSError as error:
+        raise unusable(path, str(error.strerror)) from None
+    try:
+        yield folder
+    finally:
+        os.close(folder)
 
 
 def unusable(path: Path, why: str) -> VaultUnavailable:
