@@ -75,10 +75,8 @@ KEYS = {
 
 # Classes, functions and methods.
 NAMES = {
-    **dict.fromkeys(
-        "SandboxFactory SandboxManager CodeExecutor CodeInterpreter AsyncSandbox ExecutionContainer KernelGateway".split(),
-        "Sandbox",
-    ),
+    **dict.fromkeys(("SandboxFactory", "SandboxManager", "CodeExecutor", "CodeInterpreter"), "Sandbox"),
+    **dict.fromkeys(("AsyncSandbox", "ExecutionContainer", "KernelGateway"), "Sandbox"),
     "SandboxConfig": "the arguments of Sandbox",
     **dict.fromkeys(("ExecutionClient", "KernelClient"), "Sandbox.session()"),
     "CodeExecutionChunk": "casemate.Output, an event of stream()",
