@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -55,13 +55,34 @@ def print_lines(lines: Iterable[str]) -> None:
     sys.stdout.writelines(f"{visible(line)}\n" for line in lines)
 
 
+def print_answer(value: Any, lines: Iterable[str], *, is_json: bool) -> int:
+    """``value`` for programs, ``lines`` for people; the exit code, 0."""
+    if is_json:
+        print_json(value)
+    else:
+        print_lines(lines)
+    return 0
+
+
+def print_rows(
+    rows: Sequence[dict[str, Any]],
+    columns: Sequence[str],
+    empty: str = "",
+    *,
+    is_json: bool,
+    row: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> int:
+    """``rows`` for programs, and for people a table of what ``row`` makes of each; the exit code, 0."""
+    if is_json:
+        print_json(rows)
+    else:
+        print_table(columns, [row(one) for one in rows], empty)
+    return 0
+
+
 def print_document(document: Mapping[str, Any], *, is_json: bool) -> int:
     """A document as it is for programs, and for people a field in each line; the exit code, 0."""
-    if is_json:
-        print_json(document)
-    else:
-        print_lines(_lines_of(document))
-    return 0
+    return print_answer(document, _lines_of(document), is_json=is_json)
 
 
 def _lines_of(document: Mapping[str, Any], indent: str = "") -> Iterator[str]:

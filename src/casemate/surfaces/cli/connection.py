@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from casemate.errors import InvalidArgument
 from casemate.surfaces.cli import interrupts
-from casemate.surfaces.cli.answers import print_json, print_lines, print_table
+from casemate.surfaces.cli.answers import print_lines, print_rows
 from casemate.surfaces.cli.parameters import Output
 
 if TYPE_CHECKING:
@@ -129,8 +129,5 @@ def list_rows(
     rows = [one for one in ask(service, operation, filters=chosen) if keeps(one)]
     if quiet:
         print_lines(one[columns[0]] for one in rows)
-    elif service.is_json:
-        print_json(rows)
-    else:
-        print_table(columns, [row(one) for one in rows], empty)
-    return 0
+        return 0
+    return print_rows(rows, columns, empty, is_json=service.is_json, row=row)

@@ -17,7 +17,7 @@ from cyclopts import App, Parameter
 
 from casemate.errors import InvalidArgument
 from casemate.model.limits import parse_size
-from casemate.surfaces.cli.answers import format_age, print_document, print_done, print_json, print_lines, print_table
+from casemate.surfaces.cli.answers import format_age, print_answer, print_document, print_done, print_json, print_rows
 from casemate.surfaces.cli.connection import PLAIN, Filter, Quiet, ServiceOptions, ask, list_rows, with_service
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.inputs import env_of, given_limits
@@ -76,24 +76,17 @@ def _show_rows(columns: tuple[str, ...] = (), row: Callable[[dict[str, Any]], di
     """Prints a list: of the rows' own columns where none are named."""
 
     def show(answer: list[dict[str, Any]], *, is_json: bool) -> int:
-        if is_json:
-            print_json(answer)
-        else:
-            print_table(
-                columns or tuple(answer[0] if answer else ()), [row(one) for one in answer], "Nothing is bound."
-            )
-        return 0
+        named = columns or tuple(answer[0] if answer else ())
+        return print_rows(answer, named, "Nothing is bound.", is_json=is_json, row=row)
 
     return show
 
 
 def _show_verdict(verdict: dict[str, Any], *, is_json: bool) -> int:
-    if is_json:
-        print_json(verdict)
-    elif verdict["ok"]:
-        print_lines([f"whole: {verdict['head']['count']} rows, the last {verdict['head']['last']}"])
-    else:
-        print_lines([f"BROKEN at row {verdict['first_bad']}: {verdict['reason']}"])
+    line = f"BROKEN at row {verdict['first_bad']}: {verdict['reason']}"
+    if verdict["ok"]:
+        line = f"whole: {verdict['head']['count']} rows, the last {verdict['head']['last']}"
+    print_answer(verdict, [line], is_json=is_json)
     return 0 if verdict["ok"] else _BROKEN
 
 
@@ -122,6 +115,7 @@ audit = App(name="audit", help="Read the record of what happened, and check that
     "language", "env", "secrets", "allowed_domains", *LIMITS, *OUTPUT_LIMITS, "wall", "idle_timeout", "lifetime",
     defaults=False, language="python (unless given), node or shell.",
     allowed_domains="A host that it may reach, of those that the service permits.",
+    secrets="A secret that its programs get as a variable.",
 )  # fmt: skip
 def open_session(name: str | None = None, *, service: ServiceOptions = PLAIN, **options: Any) -> int:
     """Open a session, and print its handle.
@@ -142,11 +136,7 @@ def open_session(name: str | None = None, *, service: ServiceOptions = PLAIN, **
     }  # fmt: skip
     given = {option: value for option, value in arguments.items() if value not in (None, (), {})}
     state = ask(service, "sessions.open", **given)
-    if service.is_json:
-        print_json(state)
-    else:
-        print_lines([state["session"]])
-    return 0
+    return print_answer(state, [state["session"]], is_json=service.is_json)
 
 
 @sessions.default
@@ -345,13 +335,8 @@ def tail(*, limit: int = 50, kind: str | None = None, run: str | None = None, se
         Only rows of this run.
     """
     rows = ask(service, "audit.tail", limit=limit, kind=kind, run=run)
-    if service.is_json:
-        print_json(rows)
-        return 0
-    print_table(
-        ("sequence", "when", "kind", "run", "detail"), [_for_people(row) for row in rows], "The record has no such row."
-    )
-    return 0
+    columns = ("sequence", "when", "kind", "run", "detail")
+    return print_rows(rows, columns, "The record has no such row.", is_json=service.is_json, row=_for_people)
 
 
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:
@@ -381,11 +366,8 @@ def artifacts(run: RunHandle, /, *, save: str | None = None, service: ServiceOpt
     found = ask(service, "artifacts.list", run=run)
     if save is not None:
         with_service(lambda remote: _save_artifacts(remote, run, found, Path(save)), service)
-    if service.is_json:
-        print_json(found)
-    else:
-        print_table(("name", "size", "media_type", "sha256"), found, "The run has left no file.")
-    return 0
+    columns = ("name", "size", "media_type", "sha256")
+    return print_rows(found, columns, "The run has left no file.", is_json=service.is_json)
 
 
 def verify(file: Name, sha256: Name, /, *, service: ServiceOptions = PLAIN) -> int:
@@ -409,10 +391,8 @@ def verify(file: Name, sha256: Name, /, *, service: ServiceOptions = PLAIN) -> i
     except OSError as error:
         raise InvalidArgument("file", f"cannot read {file!r}: {error.strerror}") from None
     matches = hmac.compare_digest(found, wanted)
-    if service.is_json:
-        print_json({"file": file, "sha256": found, "matches": matches})
-    else:
-        print_lines([f"{file}: {'matches' if matches else 'DIFFERS: it is ' + found}"])
+    line = f"{file}: {'matches' if matches else 'DIFFERS: it is ' + found}"
+    print_answer({"file": file, "sha256": found, "matches": matches}, [line], is_json=service.is_json)
     return 0 if matches else _DIFFERS
 
 

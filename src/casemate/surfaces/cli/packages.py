@@ -17,7 +17,7 @@ from casemate.operations.documents import document
 from casemate.packages.package_sets import Environments
 from casemate.packages.store import default_folder
 from casemate.surfaces.cli import interrupts
-from casemate.surfaces.cli.answers import print_json, print_lines
+from casemate.surfaces.cli.answers import print_answer
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.inert import inert
 from casemate.surfaces.cli.inputs import configured_arguments
@@ -61,11 +61,8 @@ def install(
     given = {name: value for name, value in (("package_indexes", index), ("policy", policy)) if value}
     sandbox = Sandbox(**{**said, **given, "environment": list(names), "approve": approve})
     packages = interrupts.run_in(sandbox, lambda sandbox: sandbox.packages.prepare())
-    if output == "json":
-        print_json(document(Installed("installed", packages)))
-    else:
-        print_lines(f"{one.name}=={one.version} sha256:{one.sha256}" for one in packages)
-    return 0
+    lines = (f"{one.name}=={one.version} sha256:{one.sha256}" for one in packages)
+    return print_answer(document(Installed("installed", packages)), lines, is_json=output == "json")
 
 
 @app.command(name="list")
@@ -77,14 +74,12 @@ def list_environments(*, output: Output = "text") -> int:
     output
         text (unless given), or json: of each, what was asked for, and name and version of each package.
     """
-    known = Environments(default_folder(os.environ) / "environments").list_all()
-    if output == "json":
-        print_json([{"asked": asked, "packages": [_version(one) for one in packages]} for asked, packages in known])
-        return 0
-    print_lines(
+    known = list(Environments(default_folder(os.environ) / "environments").list_all())
+    value = [{"asked": asked, "packages": [_version(one) for one in packages]} for asked, packages in known]
+    lines = (
         f"{', '.join(asked)}: {' '.join(f'{one.name}=={one.version}' for one in packages)}" for asked, packages in known
     )
-    return 0
+    return print_answer(value, lines, is_json=output == "json")
 
 
 def _version(package: InstalledPackage) -> dict[str, str]:

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from casemate.errors import InvalidArgument
 from casemate.surfaces.cli import interrupts
-from casemate.surfaces.cli.answers import format_age, print_json, print_lines, print_table
+from casemate.surfaces.cli.answers import format_age, print_answer, print_json, print_lines, print_rows
 from casemate.surfaces.cli.connection import PLAIN, Filter, Quiet, ServiceOptions, list_rows, with_service
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.parameters import LIMITS, OUTPUT_LIMITS, Name, Output, Raw, RunHandle, takes
@@ -107,7 +107,7 @@ _LONGEST_WAIT = 600.0  # seconds of one request that waits
 @takes(
     "language", "timeout", "env", "secrets", "allowed_domains", *LIMITS, *OUTPUT_LIMITS, defaults=False,
     language="Of a new session or a fresh cell, as are all below: python (unless given), node or shell.",
-    allowed_domains="A host that it may reach.",
+    allowed_domains="A host that it may reach.", secrets="A secret that it gets as a variable.",
 )  # fmt: skip
 def execute(
     session: Name,
@@ -158,9 +158,12 @@ def execute(
         if session == "new":
             say(f"session {state['session']}")
         if detach:
-            _told_handle(state, service)
-            return 0
-        return await _until_over(remote, state["run"], service, raw=raw)
+            return print_answer(state, [state["run"]], is_json=service.is_json)
+        try:
+            return await _follow(remote, state["run"], service, raw=raw)
+        except (asyncio.CancelledError, BrokenPipeError):  # Ctrl-C; nobody reads its output any more
+            await remote("runs.cancel", {"run": state["run"]})
+            raise
 
     try:
         return with_service(start_run, service, runs=True)
@@ -171,16 +174,13 @@ def execute(
         raise InvalidArgument(names[error.argument], error.problem, remediation=error.remediation) from None
 
 
-async def _until_over(remote: RemoteOperations, run: str, service: ServiceOptions, *, raw: bool) -> int:
+async def _follow(remote: RemoteOperations, run: str, service: ServiceOptions, *, raw: bool) -> int:
+    """Follow a run until it is over; its exit code."""
+    if service.is_json:
+        return _outcome(await _over(remote, run), service)
     from casemate.surfaces.cli.following import follow
 
-    try:
-        if not service.is_json:
-            return await follow(remote, run, raw=raw)
-        return _outcome(await _over(remote, run), service)
-    except (asyncio.CancelledError, BrokenPipeError):  # Ctrl-C; nobody reads its output any more
-        await remote("runs.cancel", {"run": run})
-        raise
+    return await follow(remote, run, raw=raw)
 
 
 def ps(
@@ -265,13 +265,9 @@ def attach(run: RunHandle, /, *, raw: Raw = False, service: ServiceOptions = PLA
     What it wants to be allowed is asked here. Ctrl-C leaves it alone, and it goes on. With --output json it is wait.
     """
 
-    from casemate.surfaces.cli.following import follow
-
     async def follow_run(remote: RemoteOperations) -> int:
         try:
-            if not service.is_json:
-                return await follow(remote, run, raw=raw)
-            return _outcome(await _over(remote, run), service)
+            return await _follow(remote, run, service, raw=raw)
         except asyncio.CancelledError:
             say(f"the run goes on; casemate attach {run} follows it again, casemate kill {run} ends it")
             raise
@@ -301,11 +297,12 @@ def kill(*runs: Name, service: ServiceOptions = PLAIN) -> int:
 
     async def cancel_runs(remote: RemoteOperations) -> int:
         states = [await remote("runs.cancel", {"run": run}) for run in runs]
-        if service.is_json:
-            print_json(states)
-        else:
-            print_table(("run", "ended"), [{**one, "ended": one["outcome"] or one["status"]} for one in states], "")
-        return 0
+        return print_rows(
+            states,
+            ("run", "ended"),
+            is_json=service.is_json,
+            row=lambda one: {**one, "ended": one["outcome"] or one["status"]},
+        )
 
     return with_service(cancel_runs, service)
 
@@ -336,13 +333,6 @@ def _outcome(state: dict[str, Any], service: ServiceOptions) -> int:
     execution = execution_in(state)
     assert execution is not None
     return report_outcome(execution, state["run"])
-
-
-def _told_handle(state: dict[str, Any], service: ServiceOptions) -> None:
-    if service.is_json:
-        print_json(state)
-    else:
-        print_lines([state["run"]])
 
 
 def _program(code: str | None, file: str | None) -> str:

@@ -16,7 +16,7 @@ from casemate.errors import CasemateError, InvalidArgument, Unavailable
 from casemate.remote.client import attach
 from casemate.remote.places import LOG, places_of
 from casemate.surfaces.cli import interrupts
-from casemate.surfaces.cli.answers import print_json, print_lines
+from casemate.surfaces.cli.answers import print_answer, print_json
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.parameters import Output, takes
 from casemate.surfaces.http.tokens import Token, Tokens
@@ -183,11 +183,7 @@ def add(
     seconds = None if expires is None else expires * 86_400
     audience = "operator" if operator else "agent"
     text = _tokens().add(name, audience=audience, namespace=namespace, may_approve=may_approve, expires_in=seconds)
-    if output == "json":
-        print_json({"name": name, "token": text})
-    else:
-        print_lines([text])
-    return 0
+    return print_answer({"name": name, "token": text}, [text], is_json=output == "json")
 
 
 @tokens.command(name="list")
