@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 from casemate.errors import Denied, InvalidArgument, NotFound, Unavailable
-from casemate.model.foreign import suggest
+from casemate.model.foreign import key_hint, suggest
 from casemate.model.limits import Limits
 from casemate.model.operation import called_by
 from casemate.model.options import unknown_arguments
@@ -148,11 +148,11 @@ def _wrong(error: Any, operation: Operation) -> InvalidArgument:
     unknown = [one["loc"][0] for one in errors if one["type"] == "extra_forbidden" and len(one["loc"]) == 1]
     if unknown:
         return unknown_arguments(operation.name, unknown, operation.params.model_fields)
-    for one in errors:
-        if (names := _unknown_part(one, operation)) is not None:
-            like = suggest(one["loc"][1], names)
-            remedy = f"It takes: {', '.join(names)}."
-            return InvalidArgument(one["loc"][0], f"takes no {one['loc'][1][:100]!r}{like}", remediation=remedy)
+    parts = [(*one["loc"], names) for one in errors if (names := _unknown_part(one, operation)) is not None]
+    if parts:
+        problems = [f"takes no {name[:100]!r}{key_hint(name, names)}" for _, name, names in parts]
+        remedy = f"It takes: {', '.join(parts[0][-1])}."
+        return InvalidArgument(parts[0][0], "\n".join(problems), remediation=remedy)
     first = errors[0]
     argument = str(first["loc"][0]) if first["loc"] else "arguments"
     place = ".".join(str(one) for one in first["loc"][1:])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from casemate.model.execution import Artifact, Execution
     from casemate.model.operation import Principal
-    from casemate.operations.stores import RunStore
+    from casemate.operations.stores import FolderStore
     from casemate.sessions.run import Run
 
 
@@ -149,7 +149,7 @@ class StoredRun:
 class KeptRuns:
     """Runs by handle, which is the id of their execution. ``store`` keeps those that are over."""
 
-    def __init__(self, store: RunStore) -> None:
+    def __init__(self, store: FolderStore) -> None:
         self._store = store
         self._runs: dict[str, StoredRun] = {}
         self._going: dict[str, StoredRun] = {}  # those of them that are not over

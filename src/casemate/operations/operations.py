@@ -28,7 +28,7 @@ from casemate.operations.resources import (
 from casemate.operations.runs import RunOperations
 from casemate.operations.sessions import SessionOperations
 from casemate.operations.shared import Shared
-from casemate.operations.stores import RunStore
+from casemate.operations.stores import FolderStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,9 @@ class Operations:
     tools: ToolOperations
     vault: VaultOperations
 
-    def __init__(self, sandbox: Sandbox, store: RunStore | None = None, *, idle_timeout: float | None = None) -> None:
+    def __init__(
+        self, sandbox: Sandbox, store: FolderStore | None = None, *, idle_timeout: float | None = None
+    ) -> None:
         """``store``: where runs are kept that are over; nothing for temporary files. ``idle_timeout``: seconds without
         use after which a session ends that was opened without one."""
         self._shared = Shared(sandbox, store, idle_timeout)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from casemate.api.sandbox import Sandbox
     from casemate.model.limits import Limits
     from casemate.model.operation import Principal
-    from casemate.operations.stores import RunStore
+    from casemate.operations.stores import FolderStore
 
 _MOST_CALLERS = 1000  # of one account, whose limits are known
 
@@ -21,7 +21,7 @@ class Shared:
     """The sandbox of a namespace, its runs and uploads, and the limits of its callers. ``idle_timeout``: seconds
     without use after which a session ends that was opened without one."""
 
-    def __init__(self, sandbox: Sandbox, store: RunStore | None, idle_timeout: float | None) -> None:
+    def __init__(self, sandbox: Sandbox, store: FolderStore | None, idle_timeout: float | None) -> None:
         self.sandbox = sandbox
         self.idle_timeout = idle_timeout
         self.kept = KeptRuns(store or TemporaryStore())

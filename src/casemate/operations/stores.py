@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from casemate.errors import InvalidArgument, NotFound, Unavailable
 from casemate.execution.threads import to_thread_to_end
@@ -26,42 +25,10 @@ _WITH = "execution"
 _SMALL = 1 << 14  # bytes of an execution that is kept in a line with its head
 
 
-class RunStore(Protocol):
-    """What runs are kept in. ``run``: an id of 32 hexadecimal digits. All may block; from one thread at a time for
-    each run. Raises ``OSError``."""
-
-    def begin(self, run: str, head: Document) -> Path:
-        """A run begins: ``head`` says what it is; the folder for its events and files, which is made.
-        Nothing is left where that raises."""
-        ...
-
-    def end(self, run: str, head: Document, execution: Document | None) -> None:
-        """A run is over: what is known of it now, and its execution, whose cause the store may put right."""
-        ...
-
-    def execution(self, run: str) -> Document | None:
-        """The execution of a run; None where it has none."""
-        ...
-
-    def folder(self, run: str) -> Path:
-        """The folder of a run."""
-        ...
-
-    def list(self) -> list[Document]:
-        """The heads of all that are kept, also of those that never ended."""
-        ...
-
-    def drop(self, run: str) -> None:
-        """Forget a run. Harmless for one that is not there."""
-        ...
-
-    def close(self) -> None:
-        """Nothing more is asked of it."""
-        ...
-
-
 class FolderStore:
-    """A store in a folder of its own: what is in it survives this process, though not a loss of power.
+    """Where runs are kept, in a folder of its own: what is in it survives this process, though not a loss of power.
+
+    ``run``: an id of 32 hexadecimal digits. All may block; from one thread at a time for each run. Raises ``OSError``.
 
     A file of each run has what is known of it as a line of JSON, and then as another; the last that is whole counts.
     """
@@ -72,6 +39,7 @@ class FolderStore:
         self._path = path
 
     def begin(self, run: str, head: Document) -> Path:
+        """A run begins: ``head`` says what it is; the folder for its events and files. Nothing stays if that raises."""
         folder = self.folder(run)
         os.mkdir(folder, mode=0o700)
         try:
@@ -82,6 +50,7 @@ class FolderStore:
         return folder
 
     def end(self, run: str, head: Document, execution: Document | None) -> None:
+        """A run is over: what is known of it now, and its execution."""
         folder = self.folder(run)
         text = "" if execution is None else json.dumps(execution)
         if len(text) > _SMALL:
@@ -90,6 +59,7 @@ class FolderStore:
         _append(f"{folder}/{_HEAD}", json.dumps(head), text)  # says that all is there
 
     def execution(self, run: str) -> Document | None:
+        """The execution of a run; None where it has none."""
         folder = self.folder(run)
         try:
             document: Document | None = _read(folder / _HEAD).get(_WITH)
@@ -98,9 +68,11 @@ class FolderStore:
             return None
 
     def folder(self, run: str) -> Path:
+        """The folder of a run."""
         return self._path / run
 
     def list(self) -> list[Document]:
+        """The heads of all that are kept, also of those that never ended."""
         heads = []
         for folder in self._path.iterdir():
             try:
@@ -112,6 +84,7 @@ class FolderStore:
         return sorted(heads, key=lambda head: float(head["started"]))
 
     def drop(self, run: str) -> None:
+        """Forget a run. Harmless for one that is not there."""
         shutil.rmtree(self.folder(run), ignore_errors=True)
 
     def close(self) -> None:
