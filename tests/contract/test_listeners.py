@@ -78,8 +78,8 @@ def test_without_a_listener_nobody_answers_there(tmp_path: Path) -> None:
     assert "ConnectionRefusedError" in asyncio.run(run())
 
 
-def test_a_door_that_cannot_be_opened_is_no_network_and_the_result_says_so(tmp_path: Path) -> None:
-    def refuse(_door: object, _terms: object, _network: object, names: int, proxy: int, _told: object) -> None:
+def test_a_proxy_that_cannot_be_opened_is_no_network_and_the_result_says_so(tmp_path: Path) -> None:
+    def refuse(_egress_proxy: object, _terms: object, _network: object, names: int, proxy: int, _told: object) -> None:
         os.close(names)
         os.close(proxy)
         raise Fault("the egress proxy's thread is gone")

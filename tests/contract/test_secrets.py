@@ -353,7 +353,7 @@ def test_va_17_a_secret_that_is_deleted_or_changed_is_not_put_in_for_new_runs(sa
 
 
 @pytest.mark.parametrize("inject", [None, Inject(["api.good.test"])], ids=["inside", "outside"])
-def test_va_16_the_network_door_tells_of_no_secret(wall: str, tmp_path: Path, inject: Inject | None) -> None:
+def test_va_16_the_egress_proxy_tells_of_no_secret(wall: str, tmp_path: Path, inject: Inject | None) -> None:
     value = "Gh0-SecretToken-42"
     code = (
         f"import os, socket\nt = {value!r}\nfor name in (t + '.evil.test', 'x.' + t.lower()):\n"

@@ -10,7 +10,6 @@ import asyncio
 import concurrent.futures
 import json
 import os
-import shutil
 import socket
 import struct
 import subprocess
@@ -207,6 +206,3 @@ def was_reset(one: socket.socket) -> bool:
         return everything_from(one) == b""
     except ConnectionResetError:
         return True
-
-
-HAS_NSENTER = shutil.which("nsenter") is not None

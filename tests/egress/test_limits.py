@@ -61,7 +61,7 @@ def test_connections_beyond_the_limit_wait_for_others_to_end(stage: Stage, echo_
         one.close()
 
 
-def test_eg_11_ten_thousand_connections_leave_the_door_as_it_was(stage: Stage, echo_port: int) -> None:
+def test_eg_11_ten_thousand_connections_leave_the_egress_proxy_as_it_was(stage: Stage, echo_port: int) -> None:
     opened(stage, echo_port)
     before = len(os.listdir("/proc/self/fd"))
     flood = stage.inside.run(sys.executable, "-c", _FLOOD, timeout=100)
@@ -131,7 +131,7 @@ def test_a_hello_that_does_not_become_whole_is_given_up(stage: Stage, echo_port:
         assert was_reset(one)
 
 
-def test_a_handshake_with_the_door_itself_that_does_not_end_is_given_up(stage: Stage) -> None:
+def test_a_handshake_with_the_egress_proxy_itself_that_does_not_end_is_given_up(stage: Stage) -> None:
     how = Interception(frozenset({("good.test", 443)}), Authority(["good.test"]), server_side(None))
     stage.open(EgressTerms(allowing("good.test"), limits=ProxyLimits(head_seconds=3.0), interception=how))
     with stage.connect("good.test", 443) as one:
@@ -359,7 +359,7 @@ def test_eg_12_what_one_cell_may_reach_another_may_not(stage: Stage, echo_port: 
         other.close()
 
 
-def test_closing_the_door_ends_everything_and_its_thread(stage: Stage, echo_port: int) -> None:
+def test_closing_the_egress_proxy_ends_everything_and_its_thread(stage: Stage, echo_port: int) -> None:
     opened(stage, echo_port)
     before = {thread.name for thread in threading.enumerate()}
     with stage.connect("good.test", 7) as one:
@@ -528,7 +528,7 @@ def test_a_connection_keeps_little_in_the_kernel_from_its_first_byte() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_eg_13_when_the_doors_thread_dies_there_is_no_network(stage: Stage, echo_port: int) -> None:
+def test_eg_13_when_the_egress_proxys_thread_dies_there_is_no_network(stage: Stage, echo_port: int) -> None:
     opened(stage, echo_port)
     with stage.connect("good.test", 7) as one:
         assert speaks(one)
@@ -544,14 +544,14 @@ def test_eg_13_when_the_doors_thread_dies_there_is_no_network(stage: Stage, echo
             stage.inside.connect(PROXY[0] if port == PROXY[1] else "198.18.1.0", port)
 
 
-def test_a_door_that_was_never_used_has_no_thread() -> None:
+def test_a_proxy_that_was_never_used_has_no_thread() -> None:
     before = set(threading.enumerate())
     proxy = EgressProxy()
     proxy.close()
     assert set(threading.enumerate()) <= before  # others may have ended meanwhile
 
 
-def test_a_cell_that_is_gone_gets_no_listeners_and_the_door_goes_on(
+def test_a_cell_that_is_gone_gets_no_listeners_and_the_egress_proxy_goes_on(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.allow("good.test")

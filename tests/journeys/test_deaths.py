@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract import witness
+from tests.records import unfinished
 
 import casemate
 from casemate import CasemateError, sync
@@ -101,7 +102,7 @@ def test_when_the_host_dies_suddenly_the_record_has_intents_without_outcome(audi
         process.wait()
         assert watched.wait()
     log = AuditLog(audit)
-    assert len(log.unfinished_ids()) == 3
+    assert len(unfinished(log)) == 3
     assert log.verify().ok
     log.close()
     with sync.Sandbox(audit=audit) as sandbox:
@@ -167,7 +168,7 @@ def test_when_the_supervisor_dies_runs_fail_and_the_next_one_works(audit: Path, 
         assert all(isinstance(one, CasemateError) for one in seen), seen
         assert sandbox.run("print(2)").stdout == "2\n"
     log = AuditLog(audit)
-    assert log.unfinished_ids() == []
+    assert unfinished(log) == []
     log.close()
 
 

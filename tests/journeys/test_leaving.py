@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 from tests.contract import witness
+from tests.records import unfinished
 
 from casemate import CasemateError, Execution, Output, Sandbox, SandboxClosed, sync
 from casemate.audit.log import AuditLog
@@ -43,7 +44,7 @@ def ended(audit: Path) -> list[str]:
     """The statuses of all outcomes on record."""
     log = AuditLog(audit)
     try:
-        assert log.unfinished_ids() == []
+        assert unfinished(log) == []
         return [
             row.detail.partition('"status":"')[2].partition('"')[0] for row in log.tail(100) if row.kind == "outcome"
         ]

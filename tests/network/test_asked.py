@@ -219,7 +219,7 @@ threading.Thread(target=later).start()
     assert [[one.host for one in step.crossings] for step in (first, second, third)] == [[], ["evil.test"], []]
 
 
-def test_the_record_of_a_step_whose_door_opened_says_so(audit: Path) -> None:
+def test_the_record_of_a_step_whose_network_opened_says_so(audit: Path) -> None:
     async def main() -> None:
         async with Sandbox(audit=audit) as sandbox, sandbox.session() as session:
             await session.run("pass")

@@ -191,7 +191,7 @@ def test_a_private_name_that_comes_to_mean_something_else_leads_nowhere_on_the_n
 
 @needs("curl")
 @pytest.mark.parametrize("port", [443, 8443])  # HTTP/1.1, and HTTP/2
-def test_tls_that_ends_at_the_door_goes_to_the_private_address_and_no_other(
+def test_tls_that_ends_at_the_egress_proxy_goes_to_the_private_address_and_no_other(
     world: World, audit: Path, port: int
 ) -> None:
     name = f"good.test:{port}"

@@ -23,7 +23,7 @@ while True:
 """
 
 
-def test_a_cell_that_keeps_the_door_busy_holds_up_no_other(world: World, audit: Path) -> None:
+def test_a_cell_that_keeps_the_egress_proxy_busy_holds_up_no_other(world: World, audit: Path) -> None:
     before = len(world.visits())
     domains = ["good.test", "other.test"]
     with sync.Sandbox(audit=audit, allowed_domains=domains, concurrency=2) as sandbox:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract import witness
+from tests.records import unfinished
 from tests.sessions.driver import PROMPT, Open, every_language, said
 
 from casemate import CasemateError, Limits, Sandbox
@@ -320,6 +321,6 @@ async def test_the_record_has_each_step_of_a_forger_once(audit: Path) -> None:
     try:
         assert log.verify().ok
         assert [row.kind for row in log.tail(100) if row.kind != "session"] == ["intent", "outcome"] * 2
-        assert log.unfinished_ids() == []
+        assert unfinished(log) == []
     finally:
         log.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.contract import witness
 from tests.journeys.test_deaths import everything
+from tests.records import unfinished
 from tests.sessions.driver import FOREVER, said
 
 import casemate
@@ -113,7 +114,7 @@ def test_when_the_host_dies_no_process_of_its_sessions_lives(audit: Path, number
         process.wait()
         process.stdout.close()
     log = AuditLog(audit)
-    assert len(log.unfinished_ids()) == 1  # the step that ran
+    assert len(unfinished(log)) == 1  # the step that ran
     log.close()
 
 

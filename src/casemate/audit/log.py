@@ -320,15 +320,6 @@ class AuditLog:
             rows = [Row(*row) for row in database.execute(query, arguments)]
         return rows[::-1]
 
-    def unfinished_ids(self) -> list[str]:
-        """Executions with an intent and no outcome: running now, or casemate died meanwhile."""
-        query = (
-            "SELECT execution_id FROM record WHERE kind IN ('intent', 'outcome') GROUP BY execution_id"
-            " HAVING max(kind) = 'intent' ORDER BY min(sequence)"
-        )
-        with self._open_connection() as database:
-            return [execution_id for (execution_id,) in database.execute(query)]
-
     def head(self) -> Head:
         """How many rows there are, and the last one's hash; note it elsewhere to verify against later."""
         with self._open_connection() as database:

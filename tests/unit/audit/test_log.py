@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.records import unfinished
 
 from casemate.audit.chain import Head
 from casemate.audit.log import AuditLog, default_path
@@ -57,7 +58,7 @@ def test_an_execution_leaves_an_intent_and_an_outcome_in_order(log: AuditLog) ->
         (2, "outcome", "run-1", '{"status":"ok"}'),
     ]
     assert log.verify().ok
-    assert log.unfinished_ids() == []
+    assert unfinished(log) == []
 
 
 def test_the_tail_is_the_end_of_the_record_and_of_one_namespace(log: AuditLog) -> None:
@@ -190,11 +191,11 @@ def test_an_intent_survives_sigkill_and_is_shown_as_unfinished(path: Path) -> No
         child.send_signal(signal.SIGKILL)
         assert child.wait() == -signal.SIGKILL
     log = AuditLog(path)
-    assert log.unfinished_ids() == ["killed"]
+    assert unfinished(log) == ["killed"]
     assert [row.kind for row in log.tail(10)] == ["intent", "outcome", "intent"]
     assert log.verify().ok
     log.append("outcome", "killed", "default", {"status": "unknown"})
-    assert log.unfinished_ids() == []
+    assert unfinished(log) == []
     log.close()
 
 
@@ -256,7 +257,7 @@ def test_processes_that_write_at_once_lose_no_row(path: Path) -> None:
     log = AuditLog(path)
     assert log.verify().head.count == 4 * 200
     assert log.verify().ok
-    assert log.unfinished_ids() == []
+    assert unfinished(log) == []
     log.close()
 
 

@@ -115,7 +115,7 @@ def test_what_is_no_list_of_names_is_refused(names: object) -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", "layered", "environment"])
-def test_a_secret_that_only_the_door_puts_in_is_a_placeholder_to_a_program(kind: str) -> None:
+def test_a_secret_that_only_the_egress_proxy_puts_in_is_a_placeholder_to_a_program(kind: str) -> None:
     inject = Inject(["api.example.org"], "X-Api-Key", "{}")
     environ = {
         "CASEMATE_SECRET_DEFAULT_TOKEN": VALUE,
@@ -160,7 +160,7 @@ def test_what_is_no_rule_for_injection_is_refused(inject: object) -> None:
 @pytest.mark.parametrize(
     "value", ["hunter2\r\nX: y", "hunter2hünter2", " hunter2hunter2", "hunter2\thunter2", "h" * 5000]
 )
-def test_a_value_that_no_header_can_hold_is_not_for_the_door(value: str) -> None:
+def test_a_value_that_no_header_can_hold_is_not_for_the_egress_proxy(value: str) -> None:
     with pytest.raises(InvalidArgument, match="header") as refused:
         asyncio.run(vault(MemoryStore()).set("TOKEN", value, inject=Inject(["api.example.org"])))
     assert "unter2" not in str(refused.value)
