@@ -201,7 +201,8 @@ async def test_pictures_are_blocks_and_larger_ones_are_links_that_can_be_read(co
         ({}, '"code" is a required property'),
         ({"code": 7}, 'code: 7 is not of type "string"'),
         ({"code": "1", "language": "ruby"}, '"ruby" is not one of'),
-        ({"code": "1", "langage": "node"}, "'langage' was unexpected"),
+        ({"code": "1", "langage": "node"}, "there is no 'langage'; did you mean language?"),
+        ({"code": "1", "working_dir": "/", "langage": "node"}, "there is no 'working_dir'; use workspace of the"),
         ({"code": "1", "timeout_seconds": -1}, "timeout_seconds"),
     ],
 )

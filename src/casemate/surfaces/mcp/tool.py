@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import InvalidArgument
+from casemate.model.foreign import equivalent_of
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, InputRequiredResult, Tool
@@ -89,9 +90,12 @@ class Definition:
             from jsonschema_rs import Draft202012Validator
 
             self._checks.append(Draft202012Validator(self.input_schema))
-        wrong = [
+        known = {name: value for name, value in arguments.items() if name in self.properties}
+        unknown = (name for name in arguments if name not in known)
+        wrong = [f"there is no {name[:100]!r}{equivalent_of(name, self.properties)}" for name in unknown]
+        wrong += [
             f"{'.'.join(str(part) for part in error.instance_path)}: {error.message}".removeprefix(": ")
-            for error in self._checks[0].iter_errors(dict(arguments))
+            for error in self._checks[0].iter_errors(known)
         ]
         if wrong:
             raise InvalidArgument("arguments", "; ".join(wrong[:_MOST_TOLD])[:_LONGEST], remediation=self.usage)
