@@ -12,10 +12,12 @@ from cyclopts.argument import ArgumentCollection
 from tests.surfaces.conftest import Cli
 
 from casemate.model.overview import InstalledPackage
+from casemate.operations.catalogue import catalogue
 from casemate.packages.package_sets import Environments, PackageSet
 from casemate.packages.store import default_folder
 from casemate.surfaces.cli import application
 from casemate.surfaces.cli.connection import ServiceOptions
+from casemate.surfaces.cli.operations import ASKED_ALONE
 
 FORMS = {"text", "json"}
 # What has no answer for programs, and why.
@@ -86,6 +88,14 @@ def test_every_command_that_asks_no_service_is_tried_here_or_elsewhere() -> None
         if not any(one.field_info.annotation is ServiceOptions for one in parameters)
     }
     assert sorted(mine - WITHOUT.keys() - EMPTY.keys() - ELSEWHERE) == []
+
+
+@pytest.mark.parametrize("operation", ASKED_ALONE)
+def test_a_command_that_is_one_operation_has_the_arguments_of_that(operation: str) -> None:
+    fields = catalogue()[operation].params.model_fields
+    arguments = ASKED_ALONE[operation][0].split()
+    assert set(arguments) <= fields.keys()
+    assert {name for name, field in fields.items() if field.is_required()} <= {*arguments}
 
 
 @pytest.mark.parametrize("name", EMPTY)

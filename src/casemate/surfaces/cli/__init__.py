@@ -89,9 +89,9 @@ def main() -> NoReturn:
 
 def command(arguments: Sequence[str]) -> int:
     """Run the command line ``arguments``; the exit code."""
-    given = list(arguments)
+    words = list(arguments)
     try:
-        code = _dispatch(given)
+        code = _dispatch(words)
         sys.stdout.flush()
     except CasemateError as error:
         from casemate.surfaces.cli.failures import report
@@ -115,37 +115,37 @@ def command(arguments: Sequence[str]) -> int:
     return code
 
 
-def _dispatch(given: list[str]) -> int:
-    if not given or given[0] in _HELP:
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in _HELP:
         sys.stdout.write(_help())
-        return 0 if given else failures.USAGE
-    if given[0] == "help":
-        return _dispatch([*given[1:], "--help"])
-    if given == ["--version"]:
+        return 0 if words else failures.USAGE
+    if words[0] == "help":
+        return _dispatch([*words[1:], "--help"])
+    if words == ["--version"]:
         sys.stdout.write(f"casemate {__version__}\n")
         return 0
-    given[0] = ALIASES.get(given[0], given[0])
-    if given[0] in ("run", "wrap") and sys.platform == "linux" and not {*_HELP, "--explain"} & {*given}:
+    words[0] = ALIASES.get(words[0], words[0])
+    if words[0] in ("run", "wrap") and sys.platform == "linux" and not {*_HELP, "--explain"} & {*words}:
         from casemate.walls.registry import start_early
 
         start_early()  # the supervisor starts while this process loads what it needs itself
-    if given[0] == "serve":
+    if words[0] == "serve":
         from casemate.surfaces.cli.serve import plain, serve
 
-        if (options := plain(given[1:])) is not None:
+        if (options := plain(words[1:])) is not None:
             return serve(options)
-    if _is_plain_run(given):
+    if _is_plain_run(words):
         from casemate.surfaces.cli.run import RunRequest, run
 
-        return run(RunRequest(given[1], arguments=tuple(given[3:])))
-    return _run_parsed(given)
+        return run(RunRequest(words[1], arguments=tuple(words[3:])))
+    return _run_parsed(words)
 
 
-def _is_plain_run(given: list[str]) -> bool:
+def _is_plain_run(words: list[str]) -> bool:
     """``run SCRIPT`` or ``run SCRIPT -- ARGS``: no option of casemate's is given."""
-    if len(given) < 2 or given[0] != "run" or (given[1].startswith("-") and given[1] != "-"):
+    if len(words) < 2 or words[0] != "run" or (words[1].startswith("-") and words[1] != "-"):
         return False
-    return len(given) == 2 or given[2] == "--"
+    return len(words) == 2 or words[2] == "--"
 
 
 def application() -> App:
@@ -165,17 +165,17 @@ def application() -> App:
     return app
 
 
-def _run_parsed(given: list[str]) -> int:
+def _run_parsed(words: list[str]) -> int:
     from cyclopts import CycloptsError, UnusedCliTokensError
 
     app = application()
     try:
-        code = app(given, exit_on_error=False, print_error=False)
+        code = app(words, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         from casemate.surfaces.cli.failures import say
         from casemate.surfaces.cli.inert import inert
 
-        known = " ".join(error.command_chain or ()) if given[0] in COMMANDS else ""
+        known = " ".join(error.command_chain or ()) if words[0] in COMMANDS else ""
         left = error.unused_tokens if isinstance(error, UnusedCliTokensError) else None
         problem = _too_much(app, error.command_chain or (), left) if left else error
         say(inert(f"{problem}\nTry: casemate {known} --help".replace("  ", " ")))

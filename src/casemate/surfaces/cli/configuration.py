@@ -67,9 +67,9 @@ def check(file: str, /, *, output: Output = "text") -> int:
     settings = settings_in_file(file)
     list(settings.in_force())
     both = sum(one.name in settings.given for one in settings.policy.settings)
-    told = len(settings.given) + len(settings.policy.settings) - both
+    count = len(settings.given) + len(settings.policy.settings) - both
     found = settings.policy
-    return print_sound(told, len(found.rules.written), found.warnings, is_json=output == "json")
+    return print_sound(count, len(found.rules.written), found.warnings, is_json=output == "json")
 
 
 @config.command

@@ -67,8 +67,8 @@ def with_service(work: Work[T], service: ServiceOptions = PLAIN, *, runs: bool =
 
 def ask(service: ServiceOptions, operation: str, **arguments: Any) -> Any:
     """The answer to one operation; arguments that are None are left out."""
-    given = {name: value for name, value in arguments.items() if value is not None}
-    return with_service(lambda remote: remote(operation, given), service)
+    sent = {name: value for name, value in arguments.items() if value is not None}
+    return with_service(lambda remote: remote(operation, sent), service)
 
 
 def tell_service(operation: str, **arguments: Any) -> None:

@@ -207,10 +207,10 @@ class _Copying:
 
     async def _unpack_upload(self, handle: str, place: _RemotePath, path: str) -> dict[str, Any]:
         try:
-            told = await self._remote("archives.unpack", {**place.of, "handle": handle, "path": path})
+            unpacked = await self._remote("archives.unpack", {**place.of, "handle": handle, "path": path})
         finally:
             await self._remote("archives.drop", {"handle": handle})
-        return _sum(told, told)
+        return _sum(unpacked, unpacked)
 
     async def pass_on(self, place: _RemotePath, home: _RemotePath) -> dict[str, Any]:
         """From a session or a run to a session, within the service."""
@@ -357,8 +357,8 @@ def _sum(written: dict[str, Any], packed: dict[str, Any]) -> dict[str, Any]:
     """What was written of what was packed, with what either has left out."""
     known = {name: written[name] for name in ("files", "folders", "bytes")}
     both = [packed] if written is packed else [packed, written]
-    left_out = [one for told in both for one in told["left_out"]]
-    return {**known, "left_out": left_out, "is_whole": all(told["is_whole"] for told in both)}
+    left_out = [one for unpacked in both for one in unpacked["left_out"]]
+    return {**known, "left_out": left_out, "is_whole": all(unpacked["is_whole"] for unpacked in both)}
 
 
 def _report_copy(done: dict[str, Any], service: ServiceOptions, *, quiet: bool) -> int:

@@ -76,9 +76,9 @@ def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
 def _wall(wall: WallState) -> tuple[str, str, str]:
     if wall.report is None:
         return wall.name, "not here", f"{wall.problem} ({wall.reason})"
-    held = sum(proof.held for proof in wall.report.proofs)
+    passed = sum(proof.held for proof in wall.report.proofs)
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall.report.proved_at))
-    return wall.name, "works", f"{held} of {len(wall.report.proofs)} cases of the self-test held, {when}"
+    return wall.name, "works", f"{passed} of {len(wall.report.proofs)} cases of the self-test held, {when}"
 
 
 def _report_sections(report: IsolationReport) -> Iterator[Section]:

@@ -36,7 +36,7 @@ class Inert:
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._held = ""  # the beginning of what may become an SGR sequence
+        self._unfinished = ""  # the beginning of what may become an SGR sequence
         self._turned = False  # the last character was a carriage return: a newline that follows belongs to it
         self._styled = False
 
@@ -47,8 +47,8 @@ class Inert:
     def end(self) -> bytes:
         """What was held back, and the end of any colour."""
         rest = self._inert(self._decoder.decode(b"", final=True))
-        rest += visible(self._held)
-        self._held = ""
+        rest += visible(self._unfinished)
+        self._unfinished = ""
         if self._styled:
             rest += _RESET
             self._styled = False
@@ -63,10 +63,10 @@ class Inert:
             if not text:
                 return ""
         self._turned = text[-1] == "\r"
-        text = self._held + text
+        text = self._unfinished + text
         unfinished = _UNFINISHED.search(text)
         cut = unfinished.start() if unfinished else len(text)
-        self._held = text[cut:]
+        self._unfinished = text[cut:]
         return _TOKEN.sub(self._replace_token, text[:cut])
 
     def _replace_token(self, token: re.Match[str]) -> str:

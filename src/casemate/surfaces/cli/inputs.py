@@ -45,11 +45,11 @@ def given_limits(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in LimitOptions.__annotations__ if options.get(name) is not None}
 
 
-def env_of(given: Sequence[str]) -> dict[str, str]:
+def env_of(variables: Sequence[str]) -> dict[str, str]:
     """Variables as NAME=VALUE, or NAME with the value that it has here. Raises ``InvalidArgument``."""
     env: dict[str, str] = {}
-    for one in given:
-        name, equals, value = one.partition("=")
+    for variable in variables:
+        name, equals, value = variable.partition("=")
         if not equals:
             if name not in os.environ:
                 raise InvalidArgument("env", f"{name!r} is not set here; give NAME=VALUE")

@@ -148,11 +148,11 @@ def _difference(path: str, before: str, after: str) -> Iterator[str]:
         yield line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
 
 
-def _ask(told: str, *, yes: bool) -> None:
+def _ask(question: str, *, yes: bool) -> None:
     """Show it, and go on only when somebody says yes. Raises ``InvalidArgument`` where nobody is there to ask."""
     from casemate.surfaces.cli.inert import inert
 
-    sys.stdout.write(inert(told) + "\n")
+    sys.stdout.write(inert(question) + "\n")
     sys.stdout.flush()
     if yes:
         return

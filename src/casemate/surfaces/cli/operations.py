@@ -94,14 +94,24 @@ _show_runtimes = _show_rows(
     ("language", "available", "version", "executable", "source", "wall"),
     row=lambda one: {**one, "version": one["version"] or one["problem"]},
 )
-inspect_session = _asks(
-    "inspect",
-    "session",
-    print_document,
-    "Show what is known of a session: its limits, its variables' names, what it used. Values of secrets are masked.",
-)
-stats = _asks("stats", "", print_document, "Show what goes on in the service: queue, cells, sessions, memory and cpu.")
-runtimes = _asks("runtimes", "", _show_runtimes, "List the languages that there are, and the wall that is in force.")
+# Each operation with its arguments, what shows its answer, and its help.
+ASKED_ALONE: dict[str, tuple[str, Callable[..., int], str]] = {
+    "inspect": ("session", print_document, "Show what is known of a session: limits, variables' names, what it used."),
+    "stats": ("", print_document, "Show what goes on in the service: queue, cells, sessions, memory and cpu."),
+    "runtimes": ("", _show_runtimes, "List the languages that there are, and the wall that is in force."),
+    "sessions.reset": ("session", _show_done, "Forget everything of a session but its files."),
+    "sessions.interrupt": ("session", _show_done, "Interrupt what runs in a session; its state is kept."),
+    "sessions.variables": ("session", _show_rows(), "List the names that programs of a session have bound."),
+    "sessions.get": ("session name", _show_value, "Print the value of a session's variable, as JSON."),
+    "sessions.bridge": ("name source target", _show_value, "Copy a variable to another session, and print it."),
+    "audit.verify": (
+        "",
+        _show_verdict,
+        "Check the chain of hashes of the record; the exit code is 1 where it is broken.",
+    ),
+}
+_COMMANDS = {operation: _asks(operation, *described) for operation, described in ASKED_ALONE.items()}
+inspect_session, stats, runtimes = _COMMANDS["inspect"], _COMMANDS["stats"], _COMMANDS["runtimes"]
 
 sessions = App(name="sessions", help="Keep interpreters with their state, and look into them.")
 audit = App(name="audit", help="Read the record of what happened, and check that it is whole.")
@@ -134,8 +144,8 @@ def open_session(name: str | None = None, *, service: ServiceOptions = PLAIN, **
         **{option: value for option, value in options.items() if option not in limits},
         "name": name, "env": env_of(options.get("env", ())), "limits": limits,
     }  # fmt: skip
-    given = {option: value for option, value in arguments.items() if value not in (None, (), {})}
-    state = ask(service, "sessions.open", **given)
+    sent = {option: value for option, value in arguments.items() if value not in (None, (), {})}
+    state = ask(service, "sessions.open", **sent)
     return print_answer(state, [state["session"]], is_json=service.is_json)
 
 
@@ -199,22 +209,6 @@ def set_value(session: SessionName, name: Name, value: Name, /, *, service: Serv
         lambda remote: remote("sessions.set", {"session": session, "name": name, "value": value_of(value)}), service
     )
     return print_done(is_json=service.is_json)
-
-
-for _operation, _names, _show, _about in (
-    ("sessions.reset", "session", _show_done, "Forget everything of a session but its files."),
-    ("sessions.interrupt", "session", _show_done, "Interrupt what runs in a session; its state is kept."),
-    ("sessions.variables", "session", _show_rows(), "List the names that programs of a session have bound."),
-    ("sessions.get", "session name", _show_value, "Print the value of a session's variable, as JSON."),
-    (
-        "sessions.bridge",
-        "name source target",
-        _show_value,
-        "Copy a variable from one session to another, and print it.",
-    ),
-):
-    sessions.command(_asks(_operation, _names, _show, _about), name=_operation.partition(".")[2])
-sessions.command(inspect_session, name="inspect")
 
 
 def bridge(session: SessionName, name: Name, value: Name, /, *, service: ServiceOptions = PLAIN) -> int:
@@ -346,8 +340,11 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "when": when, "detail": detail[:_MOST_DETAIL] + more}
 
 
-_CHECKED = "Check the chain of hashes of the whole record; the exit code is 1 where it is broken."
-audit.command(_asks("audit.verify", "", _show_verdict, _CHECKED), name="verify")
+for _operation, _command in _COMMANDS.items():
+    _group, _, _name = _operation.partition(".")
+    if _name:
+        {"sessions": sessions, "audit": audit}[_group].command(_command, name=_name)
+sessions.command(inspect_session, name="inspect")
 
 
 # -- files of runs

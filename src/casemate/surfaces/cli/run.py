@@ -35,29 +35,29 @@ if TYPE_CHECKING:
     from casemate.surfaces.cli.terminal import Streams
 
 
-def run(options: RunRequest) -> int:
+def run(request: RunRequest) -> int:
     """Do what ``casemate run`` was asked to do; the exit code. Raises ``CasemateError``, and as JSON tells it too."""
     try:
-        return _do(options)
+        return _do(request)
     except CasemateError as error:
-        if options.format == "json":
+        if request.format == "json":
             from casemate.surfaces.cli.answers import print_error
 
             print_error(error)
         raise
 
 
-def _do(options: RunRequest) -> int:
-    options = with_configuration(options)
-    language = options.given.get("language") or ("python" if options.script == "-" else _language_of(options.script))
-    if (environment := options.given.get("environment")) is not None:
+def _do(request: RunRequest) -> int:
+    request = with_configuration(request)
+    language = request.options.get("language") or ("python" if request.script == "-" else _language_of(request.script))
+    if (environment := request.options.get("environment")) is not None:
         _check_environment(environment, language)
-    asking = _Asking(options)
-    sandbox = Sandbox(**sandbox_arguments(options), approve=asking.approve)
-    if options.explain:
-        return _explain(sandbox, options, language)
+    asking = _Asking(request)
+    sandbox = Sandbox(**sandbox_arguments(request), approve=asking.approve)
+    if request.explain:
+        return _explain(sandbox, request, language)
     sandbox.warm_up()
-    arguments = run_arguments(options, language)
+    arguments = run_arguments(request, language)
     import asyncio
 
     from casemate.surfaces.cli.terminal import ReaderGone
@@ -65,7 +65,7 @@ def _do(options: RunRequest) -> int:
     gc.freeze()  # what was loaded so far lives to the end
     gc.enable()
     try:
-        return asyncio.run(_run(sandbox, options, arguments, asking))
+        return asyncio.run(_run(sandbox, request, arguments, asking))
     except _Terminated:
         return failures.TERMINATED
     except ReaderGone:
@@ -76,11 +76,11 @@ class _Asking:
     """Whoever is asked what a program may do. ``approve``: None where nobody is; ``screen``: held while somebody is,
     and by whatever else is written."""
 
-    def __init__(self, options: RunRequest) -> None:
+    def __init__(self, request: RunRequest) -> None:
         self.screen: AbstractAsyncContextManager[object] = nullcontext()
         self.approve: Callable[[ApprovalRequest], Awaitable[bool]] | None = None
         # A program whose bytes the terminal obeys could change what is shown; and its input is no answer.
-        if not options.given.get("tools") or options.raw or "-" in (options.script, options.given.get("stdin")):
+        if not request.options.get("tools") or request.raw or "-" in (request.script, request.options.get("stdin")):
             return
         from casemate.surfaces.cli.terminal import Terminal, somebody_is_there
 
@@ -114,7 +114,7 @@ def _check_environment(environment: str, language: str) -> None:
         )
 
 
-async def _run(sandbox: Sandbox, options: RunRequest, arguments: dict[str, Any], asking: _Asking) -> int:
+async def _run(sandbox: Sandbox, request: RunRequest, arguments: dict[str, Any], asking: _Asking) -> int:
     import asyncio
 
     task = asyncio.current_task()
@@ -132,18 +132,18 @@ async def _run(sandbox: Sandbox, options: RunRequest, arguments: dict[str, Any],
             loop.add_signal_handler(number, terminate)
     try:
         async with sandbox:
-            execution = await _execute(sandbox, options, arguments, asking)
+            execution = await _execute(sandbox, request, arguments, asking)
     except asyncio.CancelledError:
         if terminated:
             raise _Terminated from None
         raise
-    _tell(execution, options)
+    _tell(execution, request)
     return failures.exit_code_of(execution)
 
 
-async def _execute(sandbox: Sandbox, options: RunRequest, arguments: dict[str, Any], asking: _Asking) -> Execution:
-    if options.format == "text":
-        return await _stream(sandbox, options, arguments, asking)
+async def _execute(sandbox: Sandbox, request: RunRequest, arguments: dict[str, Any], asking: _Asking) -> Execution:
+    if request.format == "text":
+        return await _stream(sandbox, request, arguments, asking)
     execution = await sandbox.run(**arguments)
     from casemate.operations.documents import document
     from casemate.surfaces.cli.answers import print_json
@@ -152,12 +152,12 @@ async def _execute(sandbox: Sandbox, options: RunRequest, arguments: dict[str, A
     return execution
 
 
-async def _stream(sandbox: Sandbox, options: RunRequest, arguments: dict[str, Any], asking: _Asking) -> Execution:
+async def _stream(sandbox: Sandbox, request: RunRequest, arguments: dict[str, Any], asking: _Asking) -> Execution:
     from contextlib import aclosing
 
     from casemate.surfaces.cli.terminal import Streams
 
-    streams = Streams(raw=options.raw)
+    streams = Streams(raw=request.raw)
     async with aclosing(sandbox.stream(**arguments)) as events:
         async for event in events:
             if execution := await _show(event, streams, asking):
@@ -186,28 +186,28 @@ async def _show(event: Event, streams: Streams, asking: _Asking) -> Execution | 
     return None
 
 
-def _tell(execution: Execution, options: RunRequest) -> None:
+def _tell(execution: Execution, request: RunRequest) -> None:
     """What casemate itself has to say of a run: nothing, when there was nothing out of the ordinary."""
     unusual = (execution.cause, execution.skipped, execution.artifacts, execution.results, execution.full_output)
     if not any((*unusual, execution.crossings, execution.error)):
         return
     from casemate.surfaces.cli.outcome import account
 
-    is_json, has_workspace = options.format == "json", options.given.get("workspace") is not None
+    is_json, has_workspace = request.format == "json", request.options.get("workspace") is not None
     for line in account(
-        execution, output=options.given.get("output_dir"), has_workspace=has_workspace, is_json=is_json
+        execution, output=request.options.get("output_dir"), has_workspace=has_workspace, is_json=is_json
     ):
         say(line)
 
 
-def _explain(sandbox: Sandbox, options: RunRequest, language: str) -> int:
+def _explain(sandbox: Sandbox, request: RunRequest, language: str) -> int:
     from casemate.surfaces.cli import interrupts
     from casemate.surfaces.cli.answers import print_json
     from casemate.surfaces.cli.plans import plan_document, plan_text
 
-    arguments = run_arguments(options, language)
+    arguments = run_arguments(request, language)
     document = plan_document(interrupts.run_in(sandbox, lambda sandbox: sandbox.explain(**arguments)))
-    if options.format == "json":
+    if request.format == "json":
         print_json(document)
     else:
         sys.stdout.write(plan_text(document) + "\n")
@@ -221,12 +221,12 @@ _DEFAULT_TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class RunRequest:
-    """``casemate run`` as it was asked for. ``given``: options of the API by their names, None or empty where they are
+    """``casemate run`` as it was asked for. ``options``: those of the API by their names, None or empty where they are
     not given; ``settings``: what is configured besides."""
 
     script: str
     arguments: tuple[str, ...] = ()
-    given: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     explain: bool = False
     raw: bool = False
     format: Literal["text", "json"] = "text"
@@ -235,53 +235,53 @@ class RunRequest:
     @property
     def seconds(self) -> float:
         """How long the program may run."""
-        if (timeout := self.given.get("timeout")) is not None:
+        if (timeout := self.options.get("timeout")) is not None:
             return float(timeout)
         return _DEFAULT_TIMEOUT if self.settings is None else self.settings.timeout
 
 
-def with_configuration(options: RunRequest) -> RunRequest:
+def with_configuration(request: RunRequest) -> RunRequest:
     """The options, with what a file and variables say about the same. Raises ``InvalidArgument``."""
     if not is_configured(os.environ):  # which is the rule, and quick
-        return options
+        return request
     from casemate.api.settings import settings_of
 
-    settings = settings_of(os.environ, arguments={"policy": options.given.get("policy")})
-    output = options.given.get("output_dir") or settings.value("output_dir")
-    return replace(options, settings=settings, given={**options.given, "output_dir": output})
+    settings = settings_of(os.environ, arguments={"policy": request.options.get("policy")})
+    output = request.options.get("output_dir") or settings.value("output_dir")
+    return replace(request, settings=settings, options={**request.options, "output_dir": output})
 
 
-def sandbox_arguments(options: RunRequest) -> dict[str, Any]:
+def sandbox_arguments(request: RunRequest) -> dict[str, Any]:
     """What the sandbox is made with: what is configured, and the options over it. Raises ``InvalidArgument``."""
-    said: dict[str, Any] = {"policy": options.given.get("policy")}
-    wall = max(_DEFAULT_TIMEOUT, options.seconds)
+    said: dict[str, Any] = {"policy": request.options.get("policy")}
+    wall = max(_DEFAULT_TIMEOUT, request.seconds)
     limits: dict[str, Any] = {}
-    if options.settings is not None:
-        said, limits = options.settings.sandbox_arguments(os.environ), options.settings.limits
-        if options.given.get("timeout") is not None and "wall" in limits:
-            limits["wall"] = max(limits["wall"], options.seconds)
+    if request.settings is not None:
+        said, limits = request.settings.sandbox_arguments(os.environ), request.settings.limits
+        if request.options.get("timeout") is not None and "wall" in limits:
+            limits["wall"] = max(limits["wall"], request.seconds)
     from casemate.api.policy_options import policy_from
 
     policy = policy_from(said.get("policy"))
     for warning in policy.warnings:
         say(warning)
-    given = {name: options.given.get(name) for name in SandboxOptions.__annotations__}
-    given["tools"] = _servers(given["tools"])
+    chosen = {name: request.options.get(name) for name in SandboxOptions.__annotations__}
+    chosen["tools"] = _servers(chosen["tools"])
     return {
-        "network": None if _may_reach_some(options, policy, said) else "none",
-        "vault": users_vault() if options.given.get("secrets") or given["tools"] else None,
+        "network": None if _may_reach_some(request, policy, said) else "none",
+        "vault": users_vault() if request.options.get("secrets") or chosen["tools"] else None,
         **said,
-        **{name: value for name, value in given.items() if value not in (None, ())},
-        "limits": Limits(**{"wall": wall, **policy.limits, **limits, **given_limits(options.given)}),
+        **{name: value for name, value in chosen.items() if value not in (None, ())},
+        "limits": Limits(**{"wall": wall, **policy.limits, **limits, **given_limits(request.options)}),
         "policy": policy,
     }
 
 
-def _may_reach_some(options: RunRequest, policy: Policy, said: Mapping[str, Any]) -> bool:
+def _may_reach_some(request: RunRequest, policy: Policy, said: Mapping[str, Any]) -> bool:
     """Whether anybody said which hosts may be reached: else there is no network."""
     if (
-        options.given.get("policy")
-        or options.given.get("allowed_domains")
+        request.options.get("policy")
+        or request.options.get("allowed_domains")
         or said.get("allowed_domains")
         or said.get("allow_local")
     ):
@@ -290,19 +290,19 @@ def _may_reach_some(options: RunRequest, policy: Policy, said: Mapping[str, Any]
     return bool(policy.network or policy.allowed or policy.local_ports) or any(one.kind == "egress" for one in asked)
 
 
-def run_arguments(options: RunRequest, language: str) -> dict[str, Any]:
+def run_arguments(request: RunRequest, language: str) -> dict[str, Any]:
     """The program and everything it is run with; reads the files it comes from. Raises ``InvalidArgument``."""
-    given = options.given.get
+    option = request.options.get
     return {
-        "code": program_in(options.script),
+        "code": program_in(request.script),
         "language": language,
-        "timeout": options.seconds,
-        "env": env_of(given("env", ())),
-        "secrets": given("secrets", ()),
-        "files": _files(given("files", ())),
-        "stdin": _stdin(options),
-        "program_name": None if options.script == "-" else os.path.basename(options.script),
-        "arguments": options.arguments,
+        "timeout": request.seconds,
+        "env": env_of(option("env", ())),
+        "secrets": option("secrets", ()),
+        "files": _files(option("files", ())),
+        "stdin": _stdin(request),
+        "program_name": None if request.script == "-" else os.path.basename(request.script),
+        "arguments": request.arguments,
     }
 
 
@@ -315,9 +315,9 @@ def _servers(names: tuple[str, ...] | None) -> dict[str, Any] | None:
     return users_servers(os.environ, names)
 
 
-def _files(given: tuple[str, ...]) -> dict[str, Path]:
+def _files(chosen: tuple[str, ...]) -> dict[str, Path]:
     files: dict[str, Path] = {}
-    for one in given:
+    for one in chosen:
         name, equals, path = one.partition("=")
         if not equals:
             name, path = os.path.basename(one), one
@@ -329,14 +329,14 @@ def _files(given: tuple[str, ...]) -> dict[str, Path]:
     return files
 
 
-def _stdin(options: RunRequest) -> bytes:
+def _stdin(request: RunRequest) -> bytes:
     """The program's standard input: the file that was named, else what is piped or redirected into casemate."""
-    stdin = options.given.get("stdin")
+    stdin = request.options.get("stdin")
     if stdin is None:
-        return b"" if options.script == "-" or options.explain else _read_piped()
+        return b"" if request.script == "-" or request.explain else _read_piped()
     if stdin != "-":
         return read_file("stdin", stdin, _MAX_STDIN)
-    if options.script == "-":
+    if request.script == "-":
         raise InvalidArgument("stdin", "standard input is the program itself; give a file")
     return read(0, _MAX_STDIN)
 

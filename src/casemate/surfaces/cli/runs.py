@@ -151,10 +151,10 @@ def execute(
         "code": _program(code, file), "env": env_of(options.get("env", ())), "limits": limits,
         "session": None if session == "-" else session,
     }  # fmt: skip
-    given = {name: value for name, value in arguments.items() if value not in (None, (), {})}
+    sent = {name: value for name, value in arguments.items() if value not in (None, (), {})}
 
     async def start_run(remote: RemoteOperations) -> int:
-        state = await remote("runs.start", given)
+        state = await remote("runs.start", sent)
         if session == "new":
             say(f"session {state['session']}")
         if detach:

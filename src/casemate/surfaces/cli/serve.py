@@ -53,47 +53,47 @@ class ServeOptions:
         return self.embedded or any(getattr(self, name) is not None for name in _OWN)
 
 
-def options_of(given: Mapping[str, Any], environ: Mapping[str, str]) -> ServeOptions:
+def options_of(chosen: Mapping[str, Any], environ: Mapping[str, str]) -> ServeOptions:
     """The options as they are given, else as they are configured. Raises ``InvalidArgument``."""
     from casemate.api.config_files import is_configured
 
     if not is_configured(environ):
-        return ServeOptions(**given)
+        return ServeOptions(**chosen)
     from casemate.api.keys import SERVE
     from casemate.api.settings import settings_of
 
     settings = settings_of(environ)
     configured = {key.name.removeprefix("serve."): settings.value(key.name) for key in SERVE}
-    transport = given.get("transport", configured["transport"])
+    transport = chosen.get("transport", configured["transport"])
     if transport == "stdio":  # what else is configured is for when it listens
         configured |= {"token_file": None, "may_approve": False, "plain_http": False}
-    return ServeOptions(**{**{name: one for name, one in configured.items() if one is not None}, **given})
+    return ServeOptions(**{**{name: one for name, one in configured.items() if one is not None}, **chosen})
 
 
 def plain(arguments: Sequence[str]) -> ServeOptions | None:
     """The options where they are simply ``--name value``, ``--name=value`` and flags; None for anything else, which
     takes a parser that is slow to load."""
-    given: dict[str, Any] = {}
+    chosen: dict[str, Any] = {}
     known = {field.name for field in fields(ServeOptions)}
     rest = list(arguments)
     while rest:
         word, _, value = rest.pop(0).partition("=")
         name = word.removeprefix("--").replace("-", "_")
-        if not word.startswith("--") or name not in known or name in given:
+        if not word.startswith("--") or name not in known or name in chosen:
             return None
         if name in _FLAGS:
             if value:
                 return None
-            given[name] = True
+            chosen[name] = True
             continue
         if not value:
             if not rest or rest[0].startswith("-"):
                 return None
             value = rest.pop(0)
-        given[name] = value
-    if not str(given.get("port", 0)).isdecimal():
+        chosen[name] = value
+    if not str(chosen.get("port", 0)).isdecimal():
         return None
-    return options_of({**given, **({"port": int(given["port"])} if "port" in given else {})}, os.environ)
+    return options_of({**chosen, **({"port": int(chosen["port"])} if "port" in chosen else {})}, os.environ)
 
 
 def serve(options: ServeOptions) -> int:
@@ -139,8 +139,8 @@ def _check(options: ServeOptions) -> None:
 
     check_toolset(options.toolset)
     for name, known in (("transport", TRANSPORTS), ("log_level", LEVELS)):
-        if (given := getattr(options, name)) not in known:
-            raise InvalidArgument(name, f"{given!r} is not known; choose one of {', '.join(known)}")
+        if (chosen := getattr(options, name)) not in known:
+            raise InvalidArgument(name, f"{chosen!r} is not known; choose one of {', '.join(known)}")
     if not 0 <= options.port <= _LAST_PORT:
         raise InvalidArgument("port", f"{options.port} is no port; give one from 0, for a free one, to {_LAST_PORT}")
     if options.policy is not None and options.settings is not None:
@@ -216,8 +216,8 @@ def _sandbox_maker(options: ServeOptions) -> Callable[[], Awaitable[Operations]]
         from casemate.operations.operations import Operations
         from casemate.surfaces.cli.daemon import sandbox_of
 
-        given = {"workspace": options.workspace, "policy": options.policy or options.settings}
-        wanted = {name: value for name, value in given.items() if value is not None}
+        chosen = {"workspace": options.workspace, "policy": options.policy or options.settings}
+        wanted = {name: value for name, value in chosen.items() if value is not None}
         return await Operations(sandbox_of(os.environ, "default", **wanted)).load()
 
     return make

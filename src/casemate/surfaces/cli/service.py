@@ -83,14 +83,14 @@ def serve(*, on_demand: Annotated[bool, Parameter(show=False)] = False, **settin
     from casemate.surfaces.cli.daemon import ServiceArguments, run
     from casemate.surfaces.mcp.mounted import mounts
 
-    given = {name: settings.get(name) for name in ServiceSettings.__annotations__}
-    given["origins"] = given.pop("allow_origins")
+    chosen = {name: settings.get(name) for name in ServiceSettings.__annotations__}
+    chosen["origins"] = chosen.pop("allow_origins")
     return run(
-        ServiceArguments(**options(given, on_demand=on_demand), on_demand=on_demand), os.environ, mounts=mounts()
+        ServiceArguments(**options(chosen, on_demand=on_demand), on_demand=on_demand), os.environ, mounts=mounts()
     )
 
 
-def options(given: Mapping[str, Any], *, on_demand: bool) -> dict[str, Any]:
+def options(chosen: Mapping[str, Any], *, on_demand: bool) -> dict[str, Any]:
     """The options as they are given, else as they are configured, else those of a service that was started
     ``on_demand``. Raises ``InvalidArgument`` for what is configured wrongly."""
     from casemate.api.settings import settings_of
@@ -100,7 +100,7 @@ def options(given: Mapping[str, Any], *, on_demand: bool) -> dict[str, Any]:
         name: one
         if one is not None
         else settings.value("service.allow_origins" if name == "origins" else f"service.{name}")
-        for name, one in given.items()
+        for name, one in chosen.items()
     }
     said = {name: tuple(one) if isinstance(one, list) else one for name, one in found.items() if one is not None}
     return {**({"idle_stop": _IDLE_STOP} if on_demand else {}), **said}

@@ -107,7 +107,7 @@ def add(
     if words and command:
         raise InvalidArgument("command", "is there twice: behind -- and as --command")
     started = [*words, *command]
-    given: dict[str, Any] = {"command": started[0], "args": started[1:]} if started else {}
+    definition: dict[str, Any] = {"command": started[0], "args": started[1:]} if started else {}
     signing = {"oauth": "oauth", "device": {"type": "device"}}
     further = {
         "url": url,
@@ -124,15 +124,15 @@ def add(
         "variables": list(variable),
         "timeout": timeout,
     }
-    given |= {key: value for key, value in further.items() if value not in (None, {}, [])}
+    definition |= {key: value for key, value in further.items() if value not in (None, {}, [])}
     try:
-        add_to_file(_file(file), name, given)
+        add_to_file(_file(file), name, definition)
     except InvalidArgument as error:  # of a key of the definition, which an option has given here
         raise InvalidArgument(
             error.argument.removeprefix(f"{name}."), error.message.removeprefix(f"{error.argument}: ")
         ) from None
     if file is None:
-        tell_service("tools.add", name=name, definition=begun_at_home(given, os.environ))
+        tell_service("tools.add", name=name, definition=begun_at_home(definition, os.environ))
     return 0
 
 
@@ -247,16 +247,16 @@ def call(
         except BadWords as error:
             raise InvalidArgument("arguments", str(error)) from None
         answer = await sandbox.tools.call(found.server, found.name, given)
-        told: dict[str, Any] = {"content": answer.content, "is_error": answer.is_error}
-        return answer.is_error, {**told, "structured": answer.structured} if answer.has_structured else told
+        document: dict[str, Any] = {"content": answer.content, "is_error": answer.is_error}
+        return answer.is_error, {**document, "structured": answer.structured} if answer.has_structured else document
 
-    failed, told = _with_servers(file, call_tool)
+    failed, document = _with_servers(file, call_tool)
     if json_output or output == "json":
-        print_json(told)
+        print_json(document)
     elif failed:
-        say(inert(_text_of(told["content"])))
+        say(inert(_text_of(document["content"])))
     else:
-        _print(_text_of(told["content"]) if told["content"] else _as_json(told.get("structured")))
+        _print(_text_of(document["content"]) if document["content"] else _as_json(document.get("structured")))
     return _FAILED if failed else 0
 
 
