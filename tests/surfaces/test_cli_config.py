@@ -148,3 +148,9 @@ def test_other_commands_take_what_is_configured_too(cli: Cli) -> None:
     assert done.code == 2
     assert b"package-indexes: an index is none" in done.stderr
     assert b"hunter2" not in done.stderr
+
+
+def test_a_variable_of_sandboxmcp_is_answered_with_ours(cli: Cli) -> None:
+    done = with_variables(cli, SANDBOXMCP_MAX_RAM_MB="5")("config", "limits.memory")
+    assert done.stdout == b"512 MiB\n"
+    assert done.stderr == b"casemate: SANDBOXMCP_MAX_RAM_MB is not read; use CASEMATE_LIMITS_MEMORY here\n"

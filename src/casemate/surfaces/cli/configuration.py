@@ -9,7 +9,7 @@ from typing import Any
 
 from cyclopts import App
 
-from casemate.api.keys import KEYS, SECTIONS, Key
+from casemate.api.keys import KEYS, SECTIONS, Key, foreign_variables
 from casemate.api.keys_page import format_value, without_secrets
 from casemate.api.policy_options import policy_in
 from casemate.api.settings import Settings, settings_in_file, settings_of
@@ -39,7 +39,7 @@ def show(key: str | None = None, /, *, output: Output = "text") -> int:
         One key, whose value alone is printed, or a section: policy, limits, sandbox, service or serve.
     """
     settings = settings_of(os.environ)
-    for warning in settings.policy.warnings:
+    for warning in (*settings.policy.warnings, *foreign_variables(os.environ)):
         say(warning)
     found = list(settings.in_force())
     if key is not None:
