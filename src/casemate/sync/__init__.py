@@ -25,9 +25,11 @@ from casemate.api import sandbox as asynchronous
 from casemate.api.options import RunOptions, SandboxOptions, SessionOptions
 from casemate.api.sandbox import connected_aside
 from casemate.errors import SandboxClosed
+from casemate.model.call_options import StepOptions
 from casemate.model.events import Event
 from casemate.model.execution import Execution
 from casemate.model.isolation import Diagnosis
+from casemate.model.limits import LimitOptions
 from casemate.model.options import takes_options
 from casemate.model.plan import Plan
 from casemate.sync.parts import ApprovalRequest, Approvals, Blocking, ProgramPlan, Vault, Wait, each, plain
@@ -117,7 +119,7 @@ class Sandbox:
         """See :meth:`casemate.Sandbox.inspect`."""
         return self._wait(self._sandbox.inspect(plain(session)))
 
-    def set_limits(self, **limits: Any) -> Limits:
+    def set_limits(self, **limits: Unpack[LimitOptions]) -> Limits:
         """See :meth:`casemate.Sandbox.set_limits`."""
         return self._wait(self._sandbox.set_limits(**limits))
 
@@ -238,17 +240,20 @@ class Session:
     def __repr__(self) -> str:
         return repr(self._session)
 
-    def run(self, code: str | bytes, **arguments: Any) -> Execution:
+    @takes_options(StepOptions)
+    def run(self, code: str | bytes, *, wait: bool = True, **options: Unpack[StepOptions]) -> Execution:
         """See :meth:`casemate.sessions.session.Session.run`. An interrupt (Ctrl-C) interrupts the step."""
-        return cast("Execution", self._wait(self._session.run(code, **arguments)))
+        return cast("Execution", self._wait(self._session.run(code, wait=wait, **options)))
 
-    def stream(self, code: str | bytes, **arguments: Any) -> Iterator[Event]:
+    @takes_options(StepOptions)
+    def stream(self, code: str | bytes, *, wait: bool = True, **options: Unpack[StepOptions]) -> Iterator[Event]:
         """See :meth:`casemate.sessions.session.Session.stream`. Leaving the loop early interrupts the step."""
-        yield from each(self._session.stream(code, **arguments), self._wait)
+        yield from each(self._session.stream(code, wait=wait, **options), self._wait)
 
-    def start(self, code: str | bytes, **arguments: Any) -> Run:
+    @takes_options(StepOptions)
+    def start(self, code: str | bytes, **options: Unpack[StepOptions]) -> Run:
         """See :meth:`casemate.sessions.session.Session.start`."""
-        return Run(self._wait(_call(self._session.start, code, **arguments)), self._wait)
+        return Run(self._wait(_call(self._session.start, code, **options)), self._wait)
 
     def attach(self, run_id: str) -> Run:
         """See :meth:`casemate.sessions.session.Session.attach`."""

@@ -6,10 +6,12 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import fields
 from inspect import isasyncgen
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from casemate.errors import SandboxClosed
 from casemate.model import approval as asynchronous_request
+from casemate.model.call_options import DecisionOptions
+from casemate.model.options import complete, takes_options
 
 if TYPE_CHECKING:
     from casemate.api import call_plan as asynchronous_plan
@@ -62,9 +64,10 @@ class ApprovalRequest(asynchronous_request.ApprovalRequest):
 
     __slots__ = ()
 
-    def approve(self, **arguments: Any) -> bool:  # type: ignore[override]
+    @takes_options(DecisionOptions)
+    def approve(self, **options: Unpack[DecisionOptions]) -> bool:  # type: ignore[override]
         """See :meth:`casemate.ApprovalRequest.approve`."""
-        return self._decide(asynchronous_request.Decision(True, **arguments))
+        return self._decide(asynchronous_request.Decision(True, **complete(DecisionOptions, options, "approve")))
 
     def deny(self, reason: str = "") -> bool:  # type: ignore[override]
         """See :meth:`casemate.ApprovalRequest.deny`."""

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import casemate
-from casemate import InvalidArgument, Sandbox, sync
+from casemate import ApprovalRequest, InvalidArgument, Sandbox, Session, sync
 from casemate.api.options import CellOptions, ProgramOptions, RunOptions, SandboxOptions, SessionOptions
+from casemate.model.call_options import DecisionOptions, StepOptions
+from casemate.model.limits import LimitOptions
 from casemate.model.options import complete, defaults_of, docs_of
+from casemate.remote import session as remote_session
 from casemate.remote.facade import ConnectedSandbox
 
 SOURCE = Path(casemate.__file__).parent
-DEFINITIONS = (CellOptions, ProgramOptions, RunOptions, SessionOptions, SandboxOptions)
+DEFINITIONS = (
+    CellOptions, ProgramOptions, RunOptions, SessionOptions, SandboxOptions, StepOptions, DecisionOptions, LimitOptions,
+)  # fmt: skip
 NAMES = frozenset(defaults_of(RunOptions))
 MOST = 4  # options of a run that one function or call may name besides the definition and its consumer
 CONSUMER = "execution/request.py"  # makes a request from the options
@@ -54,12 +60,19 @@ def test_each_option_has_a_default_and_a_docstring(definition: type) -> None:
     assert all(docs_of(definition).values())
 
 
-@pytest.mark.parametrize("owner", [Sandbox, sync.Sandbox, ConnectedSandbox])
-@pytest.mark.parametrize("method", ["run", "stream", "start", "plan", "explain"])
-def test_a_signature_shows_each_option_with_its_default(owner: type, method: str) -> None:
-    parameters = inspect.signature(getattr(owner, method)).parameters
-    shown = {name: parameters[name].default for name in NAMES}
-    assert shown == defaults_of(RunOptions)
+@pytest.mark.parametrize(("owners", "methods", "definition"), [
+    ((Sandbox, sync.Sandbox, ConnectedSandbox), ("run", "stream", "start", "plan", "explain"), RunOptions),
+    ((Sandbox, sync.Sandbox, ConnectedSandbox), ("session",), SessionOptions),
+    ((Session, sync.Session, remote_session.Session), ("run", "stream", "start"), StepOptions),
+    ((ApprovalRequest, sync.ApprovalRequest), ("approve",), DecisionOptions),
+])  # fmt: skip
+def test_a_signature_shows_each_option_with_its_default(
+    owners: tuple[type, ...], methods: tuple[str, ...], definition: type
+) -> None:
+    for owner, method in itertools.product(owners, methods):
+        parameters = inspect.signature(getattr(owner, method)).parameters
+        shown = {name: parameters[name].default for name in defaults_of(definition)}
+        assert shown == defaults_of(definition), (owner, method)
 
 
 def test_all_unknown_options_are_named_at_once_with_what_was_meant() -> None:
