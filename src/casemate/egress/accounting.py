@@ -8,6 +8,7 @@ import resource
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal, ParamSpec, TypeVar
 
 from casemate.model.execution import Crossing
@@ -148,16 +149,14 @@ _MOST_ENTRIES = 256  # of a kind that are told apart; a cell may invent as many 
 OTHERS = "(others)"
 
 
+@dataclass(slots=True)
 class ConnectionTally:
     """Counts of connections that were decided alike."""
 
-    __slots__ = ("bytes_in", "bytes_out", "connections", "is_reached")
-
-    def __init__(self, *, is_reached: bool) -> None:
-        self.is_reached = is_reached
-        self.connections = 0
-        self.bytes_out = 0
-        self.bytes_in = 0
+    is_reached: bool
+    connections: int = 0
+    bytes_out: int = 0
+    bytes_in: int = 0
 
 
 class Ledger:

@@ -9,7 +9,7 @@ import contextlib
 import ipaddress
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from casemate.egress.accounting import DescriptorShare
@@ -78,10 +78,6 @@ class CellAddresses:
     def name_at(self, address: str) -> str | None:
         """The name that ``address`` stands for."""
         return self._by_address.get(address)
-
-    def listeners(self) -> Iterator[socket.socket]:
-        """All that are open."""
-        return (one for place in self._by_name.values() for one in place.listeners.values())
 
     async def reach(self, name: str, ports: tuple[int, ...], limits: ProxyLimits) -> str | None:
         """The address of ``name``, with somebody listening there at ``ports``. None where no more can be had: too many

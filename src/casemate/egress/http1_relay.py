@@ -9,8 +9,8 @@ from collections.abc import Callable, Coroutine
 from casemate.egress.accounting import EgressRefused, Unreachable
 from casemate.egress.connection import EgressConnection, something_from
 from casemate.egress.http1 import MOST_HEAD, AnswerReader, BadAnswer, BadRequest, HttpRequest, RequestReader, refusal
+from casemate.egress.injection import BodyRedaction, Fields
 from casemate.egress.stream import TcpStream
-from casemate.egress.terms import BodyRedaction, Fields
 from casemate.policy.hosts import HTTP, HTTPS, canonical
 
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")  # RFC 9110, section 5.6.2

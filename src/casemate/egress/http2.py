@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from casemate.egress.terms import BodyRedaction
+from casemate.egress.injection import BodyRedaction
 from casemate.policy.hosts import HTTPS, canonical
 
 DATA, HEADER = 0, 9  # the kind, and bytes before each frame's payload

@@ -15,17 +15,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote_to_bytes
 
-from casemate.egress.terms import BodyRedaction, Fields, RewrittenRequest
 from casemate.model.plan import Placeholder
 from casemate.policy.hosts import HTTPS, canonical
 
 if TYPE_CHECKING:
     from casemate.redaction.redaction import Redaction
 
+Fields = list[tuple[bytes, bytes]]  # of a header, in order
 _BASIC = re.compile(rb"(basic) +([A-Za-z0-9+/=]+)\Z", re.IGNORECASE)  # RFC 7617
 _AUTHORITY = re.compile(rb"([^:]+)(?::([0-9]{1,5}))?\Z")
 _REFLECTING = (b"TRACE", b"TRACK", b"CONNECT")  # whose answer is the request itself, or that are none
 _SPACE = b" \t"  # that may stand around a field's value (RFC 9110, section 5.5)
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenRequest:
+    """``headers`` as they go to the server, names and values. ``notes``: what was asked for and is not done, in words
+    without secrets; each is put on record as a crossing that was denied. ``used``: what was put in, in such words."""
+
+    headers: Fields
+    notes: tuple[str, ...] = ()
+    used: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +51,12 @@ class _Sent:
 
 
 class Injection:
-    """Puts the secrets of one run or session in; see :class:`casemate.egress.terms.Rewrite`."""
+    """Puts the secrets of one run or session into requests that the egress proxy reads.
+
+    It is called in the egress proxy's thread for every request that is read, after rules have allowed it; it neither
+    blocks nor raises. ``hosts``: canonical names of the hosts that it is for; ``places``: the same with their ports:
+    TLS to them ends at the egress proxy.
+    """
 
     def __init__(self, placeholders: Sequence[Placeholder]) -> None:
         self._placeholders = tuple(placeholders)
@@ -55,6 +70,8 @@ class Injection:
     def request(
         self, host: str, port: int, is_tls: bool, method: bytes, target: bytes, headers: Fields
     ) -> RewrittenRequest:
+        """The header fields for the server. ``host`` is the one that was dialled, canonical; ``target`` the path with
+        its query; ``headers`` without what is about the connection (Host, Content-Length and the like)."""
         names = tuple(name.lower() for name, _ in headers)
         sent = _Sent(host, port, is_tls, method.upper(), names, _is_for(host, port, names, headers))
         notes = [_note(one, "in the URL") for one in self._placeholders if _is_in_url(one, target)]
@@ -67,6 +84,7 @@ class Injection:
         return RewrittenRequest(written, tuple(dict.fromkeys(notes)), tuple(dict.fromkeys(told)))
 
     def watch(self, host: str) -> Callable[[bytes], tuple[str, ...]]:  # noqa: ARG002 - bodies go nowhere
+        """Who looks at a request's body: it gets each part of it in order, and gives notes as `RewrittenRequest`."""
         missing = {one.text.encode(): one for one in self._placeholders}
         missing |= {quote(one.text, safe="").encode(): one for one in self._placeholders}
         longest = max(map(len, missing), default=1)
@@ -84,12 +102,14 @@ class Injection:
         return look
 
     def answer(self, host: str, headers: Fields) -> Fields:
-        """Each field for itself, in its name, too."""
+        """The fields of an answer, or its trailers, as the cell may see them; each, and its name, is as long as it
+        was."""
         return [(self._redact(host, name), self._redact(host, value)) for name, value in headers]
 
     def hide(self, host: str) -> BodyRedaction:
+        """What one answer's body goes through; it is as long as it was."""
         there = self._of(host)
-        return _PlaceholderRedaction(self._redaction(host), {one.value.encode(): one.text.encode() for one in there})
+        return BodyRedaction(self._redaction(host), {one.value.encode(): one.text.encode() for one in there})
 
     def _redact(self, host: str, text: bytes) -> bytes:
         hiding = self.hide(host)
@@ -129,8 +149,9 @@ class Injection:
         return name, value
 
 
-class _PlaceholderRedaction:
-    """Puts the placeholder in the place of a value, or asterisks where that would be longer or the value is encoded."""
+class BodyRedaction:
+    """Puts the placeholder in the place of a value in an answer's body, piece by piece, or asterisks where that would
+    be longer or the value is encoded. What may be the beginning of a value is held back until more comes."""
 
     def __init__(self, redaction: Redaction, texts: dict[bytes, bytes]) -> None:
         self._redaction = redaction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,9 +12,10 @@ from casemate.model.plan import NETWORK_SOCKETS
 from casemate.policy.hosts import HostRules, RequestRules
 
 if TYPE_CHECKING:
+    from casemate.egress.authority import Authority
+    from casemate.egress.injection import Injection
     from casemate.egress.stream import TcpStream
 
-Fields = list[tuple[bytes, bytes]]  # of a header, in order
 ADDRESS_RANGE = (
     "198.18.0.0/15"  # for benchmarks of networks (RFC 2544): nobody has it, and cells are routed nothing else
 )
@@ -53,77 +54,13 @@ class HostService(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class RewrittenRequest:
-    """``headers`` as they go to the server, names and values. ``notes``: what was asked for and is not done, in words
-    without secrets; each is put on record as a crossing that was denied. ``used``: what was put in, in such words."""
-
-    headers: Fields
-    notes: tuple[str, ...] = ()
-    used: tuple[str, ...] = ()
-
-
-class BodyRedaction(Protocol):
-    """An answer's body, piece by piece. What may be the beginning of a secret is held back until more comes."""
-
-    def feed(self, data: bytes) -> bytes:
-        """What can be handed on now."""
-
-    def finish(self) -> bytes:
-        """The rest."""
-
-
-class Rewrite(Protocol):
-    """Changes requests that the egress proxy reads, such as by putting in what the cell may use and not see. It is
-    called in the egress proxy's thread for every request that is read, after rules have allowed it; it must neither
-    block nor raise."""
-
-    @property
-    def hosts(self) -> frozenset[str]:
-        """Canonical names of the hosts that it is for."""
-
-    @property
-    def places(self) -> frozenset[tuple[str, int]]:
-        """The same with their ports: TLS to them ends at the egress proxy."""
-
-    def request(
-        self, host: str, port: int, is_tls: bool, method: bytes, target: bytes, headers: Fields
-    ) -> RewrittenRequest:
-        """The header fields for the server. ``host`` is the one that was dialled, canonical; ``target`` the path with
-        its query; ``headers`` without what is about the connection (Host, Content-Length and the like)."""
-
-    def watch(self, host: str) -> Callable[[bytes], tuple[str, ...]]:
-        """Who looks at a request's body: it gets each part of it in order, and gives notes as in `RewrittenRequest`."""
-
-    def answer(self, host: str, headers: Fields) -> Fields:
-        """The fields of an answer, or its trailers, as the cell may see them; each is as long as it was."""
-
-    def hide(self, host: str) -> BodyRedaction:
-        """What one answer's body goes through; it is as long as it was."""
-
-
-class Leaves(Protocol):
-    """Where certificates come from that a cell is shown."""
-
-    @property
-    def hosts(self) -> frozenset[str]:
-        """Canonical names."""
-
-    @property
-    def is_old(self) -> bool:
-        """Whether cells that begin now should trust another."""
-
-    def context(self, host: str, protocol: str) -> ssl.SSLContext:
-        """For TLS with a cell that wants ``host``, where ``protocol`` (``h2`` or ``http/1.1``) is spoken."""
-
-
-@dataclass(frozen=True, slots=True)
 class Interception:
     """Whose TLS ends at the egress proxy. ``places``: canonical names, and ports; ``authority``: makes their
     certificates, which the cell trusts; ``servers``: how TLS is spoken to servers, by whether HTTP/2 may be spoken in
     it."""
 
     places: frozenset[tuple[str, int]]
-    authority: Leaves
+    authority: Authority
     servers: Mapping[bool, ssl.SSLContext]
 
 
@@ -162,7 +99,7 @@ class EgressTerms:
     requests: RequestRules = field(default_factory=RequestRules)
     services: tuple[HostService, ...] = ()
     interception: Interception | None = None
-    rewrite: Rewrite | None = None
+    rewrite: Injection | None = None
 
     def service(self, name: str, port: int) -> HostService | None:
         """The host's own that is at ``port`` of ``name``."""

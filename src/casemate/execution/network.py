@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     from casemate.approvals.requester import Requester
     from casemate.audit.log import AuditLog
+    from casemate.egress.injection import Injection
     from casemate.egress.proxy import CellProxy, EgressProxy
-    from casemate.egress.terms import EgressTerms, HostService, Interception, Rewrite
+    from casemate.egress.terms import EgressTerms, HostService, Interception
     from casemate.execution.admit import AdmittedRequest
     from casemate.model.approval import ApprovalVerdict
     from casemate.model.execution import Crossing
@@ -91,7 +92,7 @@ class SandboxNetwork:
         plan was made with."""
         return CellNetwork(self, admitted, intercepted, cell, note, offers)
 
-    def rewrite(self, admitted: AdmittedRequest) -> Rewrite | None:
+    def rewrite(self, admitted: AdmittedRequest) -> Injection | None:
         """What puts in the secrets that the program has not; None where it has all of its own."""
         placeholders = admitted.request.secrets.placeholders
         if not placeholders:

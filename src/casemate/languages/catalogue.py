@@ -11,7 +11,6 @@ from casemate.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from casemate.languages.installed import LanguageInstallation
     from casemate.languages.runtime import Runtime
     from casemate.model.plan import Launch
 
@@ -72,8 +71,3 @@ def language_of(file_name: str) -> str | None:
     """The language of a program by its file's ending, or None."""
     ending = PurePath(file_name).suffix.lower()
     return next((runtime.language for runtime in runtimes() if ending in runtime.extensions), None)
-
-
-def list_installed() -> list[LanguageInstallation]:
-    """What this machine has for each language, or what is missing and the command that helps."""
-    return [runtime.find_installation() for runtime in runtimes()]

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casemate.egress.injection import Injection
-from casemate.egress.terms import Fields, Rewrite
+from casemate.egress.injection import Fields, Injection
 from casemate.model.plan import Placeholder
 
 VALUE, TEXT = "sk-RealRealRealRealReal1", "sk-aaaabbbbccccddddeeee2"
@@ -39,7 +38,7 @@ def sent(
     target: bytes = b"/",
 ) -> tuple[Fields, tuple[str, ...], tuple[str, ...]]:
     """What goes to the server, what should be on record of what was not done, and what was."""
-    rewrite: Rewrite = Injection(placeholders or (placeholder(),))
+    rewrite: Injection = Injection(placeholders or (placeholder(),))
     done = rewrite.request(host, port, is_tls, method, target, headers)
     return [item for item in done.headers if item[0].lower() != b"accept-encoding"], done.notes, done.used
 

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from casemate.errors import InvalidArgument
-from casemate.languages.catalogue import language_of, list_installed, runtime_for, runtimes
+from casemate.languages.catalogue import language_of, runtime_for, runtimes
 from casemate.languages.runtime import Runtime
 from casemate.languages.shell import ShellRuntime
 
@@ -43,9 +43,10 @@ def test_a_name_that_tells_nothing_has_no_language(name: str) -> None:
 
 
 def test_every_language_is_listed_with_what_is_there_or_what_helps() -> None:
-    for found in list_installed():
+    installations = [runtime.find_installation() for runtime in runtimes()]
+    for found in installations:
         assert (found.version and found.path) or (found.missing and found.remedy)
-    assert [found.language for found in list_installed()] == [runtime.language for runtime in runtimes()]
+    assert [found.language for found in installations] == [runtime.language for runtime in runtimes()]
 
 
 def test_a_shell_program_is_started_by_its_absolute_path_without_a_hook() -> None:
