@@ -159,6 +159,7 @@ class BodyRedaction:
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
+        """What can be handed on now."""
         data = self._held + data
         scan = self._redaction.scan(data)
         hidden = bytearray(data)
@@ -169,6 +170,7 @@ class BodyRedaction:
         return bytes(hidden[: scan.upto])
 
     def finish(self) -> bytes:
+        """The rest."""
         rest, self._held = self._held, b""
         return rest
 
