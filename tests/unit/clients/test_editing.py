@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casemate.surfaces.clients.jsonc import Malformed, read, with_member, without_member
+from casemate.surfaces.clients.editing import MalformedSettings, read, with_member, without_member
 
 ENTRY = {"command": "/usr/bin/casemate", "args": ["serve"]}
 NEW = '"casemate": {\n      "command": "/usr/bin/casemate",\n      "args": [\n        "serve"\n      ]\n    }'
@@ -79,7 +79,7 @@ def test_an_entry_is_taken_out_with_its_comma_and_comments_stay(before: str, aft
     ('{"a" 1}', 1, 6, "a colon is expected"), ("/* never closed {}", 1, 1, "a value is expected"),
 ])  # fmt: skip
 def test_what_is_broken_is_told_with_line_and_column(text: str, line: int, column: int, problem: str) -> None:
-    with pytest.raises(Malformed) as raised:
+    with pytest.raises(MalformedSettings) as raised:
         with_member(text, "mcpServers", "casemate", ENTRY)
     assert (raised.value.line, raised.value.column, raised.value.problem) == (line, column, problem)
 

@@ -6,8 +6,7 @@ import tomllib
 
 import pytest
 
-from casemate.surfaces.clients.jsonc import Malformed
-from casemate.surfaces.clients.tables import with_table, without_table
+from casemate.surfaces.clients.editing import MalformedSettings, with_table, without_table
 
 ENTRY = {"command": "a b", "args": ["x", 'é"']}
 
@@ -39,5 +38,5 @@ def test_an_entry_written_in_another_form_is_replaced(text: str) -> None:
 
 
 def test_what_cannot_be_changed_safely_is_left_alone() -> None:
-    with pytest.raises(Malformed, match="by hand"):
+    with pytest.raises(MalformedSettings, match="by hand"):
         with_table("servers={b={x=1}}\n", "servers", "casemate", ENTRY)

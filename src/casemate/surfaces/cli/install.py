@@ -16,7 +16,7 @@ from cyclopts import Parameter
 
 from casemate.errors import InvalidArgument
 from casemate.surfaces.cli.failures import say
-from casemate.surfaces.clients.jsonc import Malformed, with_member, without_member
+from casemate.surfaces.clients.editing import MalformedSettings, with_member, with_table, without_member, without_table
 from casemate.surfaces.clients.known import (
     Client,
     SettingsFile,
@@ -27,7 +27,6 @@ from casemate.surfaces.clients.known import (
     replace,
     serve_command,
 )
-from casemate.surfaces.clients.tables import with_table, without_table
 
 Toolset = Literal["default", "sandboxmcp", "ipybox", "full"]
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
@@ -133,7 +132,7 @@ def _change_text(client: Client, path: str, found: SettingsFile, name: str, entr
         if entry is None:
             return (without_table if client.is_toml else without_member)(found.text, client.key, name)
         return (with_table if client.is_toml else with_member)(found.text, client.key, name, entry)
-    except Malformed as error:
+    except MalformedSettings as error:
         raise InvalidArgument(
             "client",
             f"{path}:{error.line}:{error.column}: {error.problem}",

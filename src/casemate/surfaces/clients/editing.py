@@ -1,7 +1,7 @@
-"""JSON with comments (JSONC): read with the place of every member, and one member put in or taken out. Pure.
+"""Settings of other programs: one member of JSON with comments, or one table of TOML, put in or taken out. Pure.
 
-The grammar is RFC 8259's, with ``//`` and ``/* */`` where white space may stand, and a comma before ``}`` and ``]``, as
-editors write their settings. A file is read to be changed at one place, so nothing else in it is ever written anew.
+The grammar of JSON is RFC 8259's, with ``//`` and ``/* */`` where white space is allowed, and a comma before ``}`` and
+``]``, as editors write their settings. Nothing else in a file is written anew; tomlkit keeps the rest of TOML.
 
 What comes out is read again and compared with what was meant before it is given: a text that cannot be changed safely
 is not changed.
@@ -11,8 +11,13 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
 
 from casemate.errors import Fault
 
@@ -23,7 +28,7 @@ _WORDS = {"true": True, "false": False, "null": None}
 _MOST_DEPTH = 100
 
 
-class Malformed(ValueError):
+class MalformedSettings(ValueError):
     """What is no JSON; ``line`` and ``column`` from 1."""
 
     def __init__(self, text: str, place: int, problem: str) -> None:
@@ -34,32 +39,32 @@ class Malformed(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class JsonMember:
     """One of an object: ``start`` of its name, and its value."""
 
     name: str
     start: int
-    node: Node
+    node: JsonNode
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class JsonNode:
     """A value, and where it stands: ``text[start:end]``. ``members``: of an object; ``comma``: where a comma follows
     the last of them, or None."""
 
     value: Any
     start: int
     end: int
-    members: list[Member] = field(default_factory=list)
+    members: list[JsonMember] = field(default_factory=list)
     comma: int | None = None
 
-    def member(self, name: str) -> Member | None:
+    def member(self, name: str) -> JsonMember | None:
         """The member of that name, or None."""
         return next((one for one in self.members if one.name == name), None)
 
 
-def read(text: str) -> Node:
-    """The value that ``text`` is. Raises ``Malformed``."""
+def read(text: str) -> JsonNode:
+    """The value that ``text`` is. Raises ``MalformedSettings``."""
     reader = _Reader(text)
     node, place = reader.value(reader.space(0), 0)
     place = reader.space(place)
@@ -77,9 +82,9 @@ class _Reader:
         return found.end() if found else place
 
     def refuse(self, place: int, problem: str) -> NoReturn:
-        raise Malformed(self.text, place, problem)
+        raise MalformedSettings(self.text, place, problem)
 
-    def value(self, place: int, depth: int) -> tuple[Node, int]:
+    def value(self, place: int, depth: int) -> tuple[JsonNode, int]:
         if depth > _MOST_DEPTH:
             self.refuse(place, "is nested too deeply")
         first = self.text[place : place + 1]
@@ -89,7 +94,7 @@ class _Reader:
             node = self._array(place, depth)
         elif first == '"':
             text, end = self._string(place)
-            node = Node(text, place, end)
+            node = JsonNode(text, place, end)
         else:
             node = self._plain(place)
         return node, node.end
@@ -100,17 +105,17 @@ class _Reader:
             self.refuse(place, "a text in double quotes is expected")
         return json.loads(found[0]), found.end()
 
-    def _plain(self, place: int) -> Node:
+    def _plain(self, place: int) -> JsonNode:
         for word, meaning in _WORDS.items():
             if self.text.startswith(word, place):
-                return Node(meaning, place, place + len(word))
+                return JsonNode(meaning, place, place + len(word))
         found = _NUMBER.match(self.text, place)
         if found is None:
             self.refuse(place, "a value is expected" if place < len(self.text) else "it ends in the middle")
-        return Node(json.loads(found[0]), place, found.end())
+        return JsonNode(json.loads(found[0]), place, found.end())
 
-    def _object(self, start: int, depth: int) -> Node:
-        members: list[Member] = []
+    def _object(self, start: int, depth: int) -> JsonNode:
+        members: list[JsonMember] = []
         comma: int | None = None
         place = self.space(start + 1)
         while self.text[place : place + 1] != "}":
@@ -123,11 +128,11 @@ class _Reader:
             if self.text[colon : colon + 1] != ":":
                 self.refuse(colon, "a colon is expected")
             node, end = self.value(self.space(colon + 1), depth + 1)
-            members.append(Member(name, place, node))
+            members.append(JsonMember(name, place, node))
             comma, place = self._comma(end)
-        return Node({one.name: one.node.value for one in members}, start, place + 1, members, comma)
+        return JsonNode({one.name: one.node.value for one in members}, start, place + 1, members, comma)
 
-    def _array(self, start: int, depth: int) -> Node:
+    def _array(self, start: int, depth: int) -> JsonNode:
         values: list[Any] = []
         comma: int | None = None
         place = self.space(start + 1)
@@ -137,7 +142,7 @@ class _Reader:
             node, end = self.value(place, depth + 1)
             values.append(node.value)
             comma, place = self._comma(end)
-        return Node(values, start, place + 1)
+        return JsonNode(values, start, place + 1)
 
     def _comma(self, end: int) -> tuple[int | None, int]:
         """Where a comma follows what ends at ``end``, and where the next thing stands."""
@@ -159,7 +164,7 @@ _BLANK_LINE = re.compile(r"[ \t]*(?:\r?\n)?")
 def with_member(text: str, key: str, name: str, value: Any) -> str:
     """``text`` with ``value`` at ``key``/``name``: in place of what is there, else behind the last.
 
-    An empty text is an empty object. Raises ``Malformed`` where it is no JSON, or no object where one is needed.
+    An empty text is an empty object. Raises ``MalformedSettings`` where it is no JSON, or no object where one is due.
     """
     text = text if text.strip("\ufeff \t\r\n") else "{\n}\n"
     mark = "\ufeff" if text.startswith("\ufeff") else ""
@@ -183,7 +188,7 @@ def with_member(text: str, key: str, name: str, value: Any) -> str:
 
 
 def without_member(text: str, key: str, name: str) -> str:
-    """``text`` without ``key``/``name``, and as it is where there is none. Raises ``Malformed``."""
+    """``text`` without ``key``/``name``, and as it is where there is none. Raises ``MalformedSettings``."""
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     body = text.removeprefix(mark)
     if not body.strip():
@@ -200,13 +205,13 @@ def _fits(holder: Any) -> bool:
     return holder is None or isinstance(holder.node.value, dict)
 
 
-def _object(text: str, node: Node) -> Node:
+def _object(text: str, node: JsonNode) -> JsonNode:
     if not isinstance(node.value, dict):
-        raise Malformed(text, node.start, "an object is expected here")
+        raise MalformedSettings(text, node.start, "an object is expected here")
     return node
 
 
-def _insert_member(text: str, node: Node, name: str, value: Any) -> str:
+def _insert_member(text: str, node: JsonNode, name: str, value: Any) -> str:
     """``text`` with a further member of the object ``node``."""
     newline = "\r\n" if "\r\n" in text else "\n"
     if not node.members:
@@ -234,7 +239,7 @@ def _insert_member(text: str, node: Node, name: str, value: Any) -> str:
     return text[: last.node.end] + "," + text[last.node.end : end] + member + text[end:]
 
 
-def _cut(text: str, node: Node, name: str) -> str:
+def _cut(text: str, node: JsonNode, name: str) -> str:
     """``text`` without a member of the object ``node``; comments stay, but for those within it."""
     place = next(n for n, one in enumerate(node.members) if one.name == name)
     one, is_last = node.members[place], place == len(node.members) - 1
@@ -282,8 +287,66 @@ def _check_result(changed: str, expected: Any) -> str:
     """``changed``, which says exactly what was meant, in the same order."""
     try:
         found = read(changed).value
-    except Malformed as error:
+    except MalformedSettings as error:
         raise Fault(f"the file would have become no JSON: line {error.line}: {error.problem}") from None
     if found != expected or list(found) != list(expected):
         raise Fault("the file would have become another one than was meant")
     return changed
+
+
+_POSITION = re.compile(r"at line ([0-9]+), column ([0-9]+)")
+
+
+def with_table(text: str, key: str, name: str, entry: Mapping[str, Any]) -> str:
+    """``text`` with the table ``[key.name]`` at its end, in place of one there. Raises ``MalformedSettings``."""
+    before = _read_toml(text)
+    servers = before.get(key, {})
+    if not isinstance(servers, dict):
+        raise MalformedSettings(text, 0, f"{key} is expected to be a table")
+    if servers.get(name) == dict(entry):
+        return text
+    rest = without_table(text, key, name)
+    table = tomlkit.dumps({key: {name: dict(entry)}})
+    newline = "\r\n" if "\r\n" in text else "\n"
+    gap = "" if not rest.strip() else "\n" if rest.endswith("\n") else "\n\n"
+    changed = rest + (gap + table).replace("\n", newline)
+    return _check_table(text, changed, {**before, key: {**servers, name: dict(entry)}})
+
+
+def without_table(text: str, key: str, name: str) -> str:
+    """``text`` without the table ``[key.name]`` and those below it. Raises ``MalformedSettings``."""
+    before = _read_toml(text)
+    servers = before.get(key, {})
+    if not isinstance(servers, dict) or name not in servers:
+        return text
+    others = {other: value for other, value in servers.items() if other != name}
+    expected = {**before, key: others}
+    try:
+        document: Any = tomlkit.parse(text)
+        del document[key][name]
+        if not others:
+            del document[key], expected[key]
+        changed = tomlkit.dumps(document)
+    except (TOMLKitError, KeyError) as error:
+        raise MalformedSettings(text, 0, f"{key}.{name} cannot be taken out ({error}); take it out by hand") from None
+    return _check_table(text, changed, expected)
+
+
+def _read_toml(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        position = _POSITION.search(str(error))
+        lines = text.splitlines(keepends=True)
+        place = sum(map(len, lines[: int(position[1]) - 1])) + int(position[2]) - 1 if position else len(text)
+        raise MalformedSettings(text, place, str(error).partition(" (at ")[0]) from None
+
+
+def _check_table(text: str, changed: str, expected: Any) -> str:
+    """``changed``, where it says what was meant: a table may be written inline, where another cannot be added."""
+    try:
+        if tomllib.loads(changed) == expected:
+            return changed
+    except tomllib.TOMLDecodeError:
+        pass
+    raise MalformedSettings(text, 0, "its tables are written in a way that cannot be changed safely; change it by hand")
