@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,6 +25,8 @@ from tests.pairwise import chosen
 
 SECONDS_PER_TEST = 120
 ONE_WORLD = ("tests/network/",)  # folders whose tests run in one world of namespaces
+# Where preloaded libraries are part of what is tested, or may help an attacker; elsewhere they only cost time.
+PRELOADING = ("contract/test_display.py", "docs/", "escapes/", "journeys/", "parity/", "warm/")
 # How fast an example is says how busy the machine is, and nothing of what is tested.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
@@ -101,6 +104,16 @@ class Outcomes:
     def _write(self, test: str, outcome: str, seconds: float) -> None:
         with self._file.open("a") as file:
             file.write(json.dumps({"test": test, "outcome": outcome, "seconds": round(seconds, 3)}) + "\n")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _light(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Preload no large libraries that a file's tests are not about."""
+    if str(request.path.relative_to(Path(__file__).parent)).startswith(PRELOADING):
+        yield
+    else:
+        with mock.patch("casemate.languages.python.PRELOADED", ("IPython.core.interactiveshell",)):
+            yield
 
 
 @pytest.hookimpl(trylast=True)

@@ -41,10 +41,11 @@ def secret() -> str:
 def wait_for(condition: object, what: str) -> None:
     """Poll ``condition`` until it is true. Raises ``AssertionError`` naming ``what`` never came."""
     assert callable(condition)
-    until = time.monotonic() + DEADLINE
+    until, pause = time.monotonic() + DEADLINE, 0.01
     while not condition():
         assert time.monotonic() < until, f"never came: {what}"
-        select.select([], [], [], 0.01)
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.2)  # to look costs more than to wait
 
 
 # ------------------------------------------------------------------------------------------------------- processes

@@ -96,17 +96,21 @@ class File:
     says: dict[str, Any] = field(default_factory=dict)
 
 
-class Index:
-    """``asked``: the requests that came, each as its method, path and headers."""
+class Loopback:
+    """A server on the loopback. ``asked``: the requests that came, each as its method, path and headers."""
 
-    def __init__(self) -> None:
-        self.projects: dict[str, list[File]] = {}
+    def __init__(self, answer: Callable[[Handler], None]) -> None:
         self.asked: list[tuple[str, str, dict[str, str]]] = []
-        self.as_json = True
-        self.password = ""
-        self.metadata = True
-        self.answers: dict[str, Callable[[BaseHTTPRequestHandler], None]] = {}  # by path, instead of the usual
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+
+        class Answering(Handler):
+            def do_GET(self) -> None:
+                server.asked.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}))
+                answer(self)
+
+            do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815
+
+        server = self
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
@@ -114,13 +118,44 @@ class Index:
     def port(self) -> int:
         return int(self._server.server_address[1])
 
+    def paths(self) -> list[str]:
+        return [path for _, path, _ in self.asked]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def answer(self, status: int, body: bytes, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+class Index(Loopback):
+    """An index of Python packages."""
+
+    def __init__(self) -> None:
+        super().__init__(self._answer)
+        self.projects: dict[str, list[File]] = {}
+        self.as_json = True
+        self.password = ""
+        self.metadata = True
+        self.answers: dict[str, Callable[[Handler], None]] = {}  # by path, instead of the usual
+
     @property
     def url(self) -> str:
         """Where it is; with its credentials, if it wants any."""
         return f"http://{f'operator:{self.password}@' if self.password else ''}127.0.0.1:{self.port}/simple/"
-
-    def paths(self) -> list[str]:
-        return [path for _, path, _ in self.asked]
 
     def add(self, file: tuple[str, bytes], **says: Any) -> File:
         name, content = file
@@ -128,11 +163,6 @@ class Index:
         one = File(name, content, says.pop("url", ""), says)
         self.projects.setdefault(project, []).append(one)
         return one
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
     def page(self, project: str) -> tuple[str, bytes]:
         files = []
@@ -146,6 +176,20 @@ class Index:
             return JSON, json.dumps({"meta": {"api-version": "1.0"}, "name": project, "files": files}).encode()
         links = [f'<a href="{file["url"]}#sha256={file["hashes"]["sha256"]}">{file["filename"]}</a>' for file in files]
         return "text/html", "<html><body>{}</body></html>".format("\n".join(links)).encode()
+
+    def _answer(self, request: Handler) -> None:
+        path, login = request.path, base64.b64encode(f"operator:{self.password}".encode()).decode()
+        if path in self.answers:
+            self.answers[path](request)
+        elif self.password and request.headers.get("Authorization") != f"Basic {login}":
+            request.answer(401, b"who are you?")
+        elif path.startswith("/simple/") and path.split("/")[2] in self.projects:
+            media_type, body = self.page(path.split("/")[2])
+            request.answer(200, gzip.compress(body, mtime=0), Content_Type=media_type, Content_Encoding="gzip")
+        elif path.startswith("/files/") and (content := self.content(path)) is not None:
+            request.answer(200, content, Content_Type="application/octet-stream")
+        else:
+            request.answer(404, b"nothing")
 
     def content(self, path: str) -> bytes | None:
         name = path.rpartition("/")[2]
@@ -161,41 +205,3 @@ class Index:
 def _metadata(one: File) -> bytes:
     with zipfile.ZipFile(io.BytesIO(one.content)) as archive:
         return archive.read(next(name for name in archive.namelist() if name.endswith("METADATA")))
-
-
-def _handler(index: Index) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            index.asked.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}))
-            expected = "Basic " + base64.b64encode(f"operator:{index.password}".encode()).decode()
-            if self.path in index.answers:
-                index.answers[self.path](self)
-            elif index.password and self.headers.get("Authorization") != expected:
-                self.answer(401, b"who are you?")
-            elif self.path.startswith("/simple/") and self.path.split("/")[2] in index.projects:
-                media_type, body = index.page(self.path.split("/")[2])
-                self.answer(200, gzip.compress(body, mtime=0), media_type, packed=True)
-            elif self.path.startswith("/files/") and (content := index.content(self.path)) is not None:
-                self.answer(200, content)
-            else:
-                self.answer(404, b"nothing")
-
-        do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815
-
-        def answer(
-            self, status: int, body: bytes, media_type: str = "application/octet-stream", packed: bool = False
-        ) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", media_type)
-            self.send_header("Content-Length", str(len(body)))
-            if packed:
-                self.send_header("Content-Encoding", "gzip")
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    return Handler

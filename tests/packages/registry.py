@@ -7,11 +7,11 @@ import hashlib
 import io
 import json
 import tarfile
-import threading
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
+
+from tests.packages.index import Handler, Loopback
 
 
 def tarball(files: Mapping[str, str], links: Mapping[str, str] | None = None) -> bytes:
@@ -29,28 +29,18 @@ def tarball(files: Mapping[str, str], links: Mapping[str, str] | None = None) ->
     return body.getvalue()
 
 
-class Registry:
-    """``asked``: the requests that came, each as its method, path and headers."""
+class Registry(Loopback):
+    """A registry of Node's packages."""
 
     def __init__(self) -> None:
+        super().__init__(self._answer)
         self.versions: dict[str, dict[str, dict[str, Any]]] = {}
         self.content: dict[str, bytes] = {}
-        self.asked: list[tuple[str, str, dict[str, str]]] = []
         self.authorization = ""
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-
-    @property
-    def port(self) -> int:
-        return int(self._server.server_address[1])
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/"
-
-    def paths(self) -> list[str]:
-        return [path for _, path, _ in self.asked]
 
     def add(
         self,
@@ -83,41 +73,17 @@ class Registry:
         self.versions.setdefault(name, {})[version] = {**said, **(says or {}), "dist": all_of_it}
         return content
 
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
     def page(self, name: str) -> bytes:
         versions = self.versions[name]
         return json.dumps({"name": name, "dist-tags": {"latest": list(versions)[-1]}, "versions": versions}).encode()
 
-
-def _handler(registry: Registry) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            registry.asked.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}))
-            name = unquote(self.path[1:])
-            if registry.authorization and self.headers.get("Authorization") != registry.authorization:
-                self.answer(401, b"who are you?")
-            elif name in registry.versions:
-                self.answer(200, registry.page(name))
-            elif self.path in registry.content:
-                self.answer(200, registry.content[self.path])
-            else:
-                self.answer(404, b"{}")
-
-        do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815
-
-        def answer(self, status: int, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    return Handler
+    def _answer(self, request: Handler) -> None:
+        name = unquote(request.path[1:])
+        if self.authorization and request.headers.get("Authorization") != self.authorization:
+            request.answer(401, b"who are you?")
+        elif name in self.versions:
+            request.answer(200, self.page(name))
+        elif request.path in self.content:
+            request.answer(200, self.content[request.path])
+        else:
+            request.answer(404, b"{}")

@@ -179,8 +179,8 @@ async def test_two_files_of_one_name_are_not_both_served(index: Index, tmp_path:
     first, other = wheel("alpha"), wheel("alpha", files={"more.py": ""})
     one = index.add(first, url="../../files/one")
     index.add(other, url="../../files/other")
-    index.answers["/files/one"] = lambda handler: handler.answer(200, one.content)  # type: ignore[attr-defined]
-    index.answers["/files/other"] = lambda handler: handler.answer(200, other[1])  # type: ignore[attr-defined]
+    index.answers["/files/one"] = lambda handler: handler.answer(200, one.content)
+    index.answers["/files/other"] = lambda handler: handler.answer(200, other[1])
     async with serving(index, tmp_path) as (gateway, port):
         await got(port, "/simple/alpha/")
         statuses = [(await got(port, f"/files/alpha/{number}/{first[0]}"))[0] for number in (0, 1)]
@@ -190,7 +190,7 @@ async def test_two_files_of_one_name_are_not_both_served(index: Index, tmp_path:
 
 @pytest.mark.parametrize("body", [b"<a href=x>" * 50_001, b"<![<![<!["], ids=["many", "broken"])
 async def test_a_page_that_is_none_is_told_in_words(index: Index, tmp_path: Path, body: bytes) -> None:
-    index.answers["/simple/alpha/"] = lambda handler: handler.answer(200, body, "text/html")  # type: ignore[attr-defined]
+    index.answers["/simple/alpha/"] = lambda handler: handler.answer(200, body, Content_Type="text/html")
     async with serving(index, tmp_path) as (gateway, port):
         status, _ = await got(port, "/simple/alpha/")
     assert status == 502

@@ -8,12 +8,12 @@ import io
 import os
 import time
 import zipfile
-from http.server import BaseHTTPRequestHandler
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.packages.conftest import Opened
-from tests.packages.index import Index, sdist, wheel
+from tests.packages.index import Handler, Index, sdist, wheel
 
 from casemate import ApprovalRequest, InvalidArgument, Limits
 
@@ -116,14 +116,8 @@ async def test_a_file_that_is_not_what_the_page_says_never_reaches_the_cell(
     assert not ran.ok
 
 
-def _redirect(to: str) -> object:
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(302)
-        handler.send_header("Location", to)
-        handler.send_header("Content-Length", "0")
-        handler.end_headers()
-
-    return answer
+def _redirect(to: str) -> Callable[[Handler], None]:
+    return lambda handler: handler.answer(302, b"", Location=to)
 
 
 async def test_a_redirect_to_another_host_is_not_followed(opened: Opened, index: Index) -> None:
@@ -132,7 +126,7 @@ async def test_a_redirect_to_another_host_is_not_followed(opened: Opened, index:
         file = index.add(wheel("alpha"))
         index.metadata = False
         other.add(wheel("alpha"))
-        index.answers[f"/files/{file.name}"] = _redirect(f"http://127.0.0.1:{other.port}/files/{file.name}")  # type: ignore[assignment]
+        index.answers[f"/files/{file.name}"] = _redirect(f"http://127.0.0.1:{other.port}/files/{file.name}")
         async with opened() as sandbox:
             installed = await sandbox.packages.install(["alpha"])
         assert installed.status == "failed"
@@ -146,9 +140,9 @@ async def test_a_redirect_within_the_index_is_followed_but_not_for_ever(opened: 
     index.metadata = False
     file = index.add(wheel("alpha"))
     index.add(wheel("beta"))
-    index.answers["/files/elsewhere"] = lambda handler: handler.answer(200, file.content)  # type: ignore[attr-defined]
-    index.answers[f"/files/{file.name}"] = _redirect("elsewhere")  # type: ignore[assignment]
-    index.answers["/simple/beta/"] = _redirect("/simple/beta/")  # type: ignore[assignment]
+    index.answers["/files/elsewhere"] = lambda handler: handler.answer(200, file.content)
+    index.answers[f"/files/{file.name}"] = _redirect("elsewhere")
+    index.answers["/simple/beta/"] = _redirect("/simple/beta/")
     async with opened() as sandbox:
         assert (await sandbox.packages.install(["alpha"])).ok
         circling = await sandbox.packages.install(["beta"])
@@ -294,7 +288,7 @@ async def test_an_index_leads_nobody_to_another_with_the_operators_password(open
         index.add(wheel("alpha"), url=f"http://127.0.0.1:{private.port}/files/alpha-1.0-py3-none-any.whl")
         file = index.add(wheel("beta"))
         to = f"http://127.0.0.1:{private.port}/files/alpha-1.0-py3-none-any.whl"
-        index.answers[f"/files/{file.name}"] = _redirect(to)  # type: ignore[assignment]
+        index.answers[f"/files/{file.name}"] = _redirect(to)
         private.projects["gamma"] = []
         async with opened(package_indexes=[index.url, private.url]) as sandbox:
             linked = await sandbox.packages.install(["alpha"])

@@ -218,7 +218,7 @@ async def test_pk_10_the_record_holds_the_installation_and_its_files(
 
 @pytest.mark.parametrize("answer", [True, False])
 async def test_an_installation_is_an_event_and_one_that_is_denied_is_none(
-    opened: Opened, index: Index, installer: str, answer: bool
+    opened: Opened, index: Index, answer: bool
 ) -> None:
     index.add(wheel("alpha", "1.0"))
     async with opened(approve=lambda _: answer) as sandbox:
@@ -251,7 +251,7 @@ async def test_pk_05_the_first_index_that_knows_a_name_is_the_only_one_for_it(op
     assert [(one.name, one.version) for one in installed.packages] == [("alpha", "1.0"), ("beta", "2.0")]
 
 
-async def test_a_page_in_html_is_read_as_well(opened: Opened, index: Index, installer: str) -> None:
+async def test_a_page_in_html_is_read_as_well(opened: Opened, index: Index) -> None:
     index.as_json = index.metadata = False
     index.add(wheel("alpha"))
     async with opened() as sandbox:

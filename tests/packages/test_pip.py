@@ -47,34 +47,28 @@ async def test_a_denial_is_told_with_its_reason(opened: Opened, index: Index) ->
     assert not after.ok
 
 
-async def test_a_file_of_requirements_is_read(opened: Opened, index: Index) -> None:
-    index.add(wheel("alpha"))
-    index.add(wheel("beta"))
-    async with (
-        opened() as sandbox,
-        sandbox.session(files={"wanted.txt": "# mine\nalpha==1.0\n\nbeta # too\n"}) as session,
-    ):
-        ran = await session.run("%pip install -r wanted.txt\nimport alpha, beta")
-    assert ran.ok, ran.text
-
-
 def _hash(content: bytes) -> str:
     return f"--hash=sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-@pytest.mark.parametrize("content", [
+REQUIREMENTS = (
+    "# mine\nalpha==1.0\n\nbeta # too\n",
     "\ufeffalpha==1.0\r\nbeta\t# too\r\n",
     "-r more/other.txt\nbeta ; python_version >= '3'\ngamma; sys_platform == 'win32'\n",
     "alpha \\\n    == 1.0\n--requirement=more/beta.txt",
     " # a path such as C:\\\nalpha \\\n  \\\n == 1.0\nbeta",
-])  # fmt: skip
-async def test_a_file_of_requirements_is_read_as_pip_reads_it(opened: Opened, index: Index, content: str) -> None:
+)
+
+
+async def test_a_file_of_requirements_is_read_as_pip_reads_it(opened: Opened, index: Index) -> None:
     index.add(wheel("alpha"))
     index.add(wheel("beta"))
-    files = {"wanted.txt": content, "more/other.txt": "alpha\n", "more/beta.txt": "beta"}
-    async with opened() as sandbox, sandbox.session(files=files) as session:
-        ran = await session.run("%pip install -r wanted.txt\nimport alpha, beta")
-    assert ran.ok, ran.text
+    async with opened() as sandbox:
+        for content in REQUIREMENTS:
+            files = {"wanted.txt": content, "more/other.txt": "alpha\n", "more/beta.txt": "beta"}
+            async with sandbox.session(files=files) as session:
+                ran = await session.run("%pip install -r wanted.txt\nimport alpha, beta")
+            assert ran.ok, (content, ran.text)
     assert not any("gamma" in path for path in index.paths())
 
 
@@ -113,18 +107,18 @@ async def test_a_page_without_hashes_brings_nothing_that_has_another(opened: Ope
     assert "alpha-1.0-py3-none-any.whl has none of the hashes that were given for it" in ran.reason
 
 
-@pytest.mark.parametrize("line", [
-    "pip -q install alpha", "pip install -Uq alpha", "pip install --only-binary :all: alpha -qqq",
-    "pip --disable-pip-version-check install alpha -q",
-])  # fmt: skip
-async def test_options_that_change_nothing_may_stand_wherever_pip_takes_them(
-    opened: Opened, index: Index, line: str
-) -> None:
-    index.add(wheel("alpha"))
+async def test_options_that_change_nothing_may_stand_wherever_pip_takes_them(opened: Opened, index: Index) -> None:
+    lines = {
+        "alpha": "pip -q install alpha",
+        "beta": "pip install -Uq beta",
+        "gamma": "pip install --only-binary :all: gamma -qqq",
+        "delta": "pip --disable-pip-version-check install delta -q",
+    }
     async with opened() as sandbox, sandbox.session() as session:
-        ran = await session.run(f"!{line}\nimport alpha")
-    assert ran.ok, ran.text
-    assert ran.text == ""
+        for name, line in lines.items():
+            index.add(wheel(name))
+            ran = await session.run(f"!{line}\nimport {name}")
+            assert (ran.ok, ran.text) == (True, ""), line
 
 
 async def test_options_without_a_command_are_refused(opened: Opened) -> None:
@@ -134,22 +128,25 @@ async def test_options_without_a_command_are_refused(opened: Opened) -> None:
     assert ran.stdout == "1\n"
 
 
-@pytest.mark.parametrize(("content", "why"), [
-    ("-r wanted.txt", "files of requirements name each other"), ("alpha; nonsense", "is no marker"),
-    ("--index-url http://evil.test\nalpha", "--index-url is not to be had"), ("alpha", "has no hash"),
-])  # fmt: skip
-async def test_a_file_that_cannot_be_followed_says_why(opened: Opened, index: Index, content: str, why: str) -> None:
-    async with opened() as sandbox, sandbox.session(files={"wanted.txt": content}) as session:
-        ran = await session.run("!pip install --require-hashes -r wanted.txt")
-    assert why in ran.stderr
+async def test_a_file_that_cannot_be_followed_says_why(opened: Opened, index: Index) -> None:
+    reasons = {
+        "-r 0.txt": "files of requirements name each other",
+        "alpha; nonsense": "is no marker",
+        "--index-url http://evil.test\nalpha": "--index-url is not to be had",
+        "alpha": "has no hash",
+    }
+    files = {f"{number}.txt": content for number, content in enumerate(reasons)}
+    async with opened() as sandbox, sandbox.session(files=files) as session:
+        for number, why in enumerate(reasons.values()):
+            assert why in (await session.run(f"!pip install --require-hashes -r {number}.txt")).stderr
     assert index.asked == []
 
 
-@pytest.mark.parametrize("option", ["--index-url=http://evil.test", "-e .", "--target x", "--pre", "-f /x"])
-async def test_other_options_are_refused_by_their_names(opened: Opened, index: Index, option: str) -> None:
+async def test_other_options_are_refused_by_their_names(opened: Opened, index: Index) -> None:
     async with opened() as sandbox, sandbox.session() as session:
-        ran = await session.run(f"!pip install {option} alpha")
-    assert option.split("=", maxsplit=1)[0].split(" ", maxsplit=1)[0] in ran.stderr
+        for option in ("--index-url=http://evil.test", "-e .", "--target x", "--pre", "-f /x"):
+            ran = await session.run(f"!pip install {option} alpha")
+            assert option.replace("=", " ").split()[0] in ran.stderr
     assert index.asked == []
 
 
@@ -173,19 +170,20 @@ async def test_where_nobody_can_be_asked_pip_says_so(opened: Opened, index: Inde
     assert "nobody can be asked" in ran.stderr
 
 
-@pytest.mark.parametrize("line", [
+NO_REQUESTS = (
     b"\n", b"[]\n", b"{}\n", b'{"do":"install"}\n', b'{"do":"install","packages":"alpha"}\n', b"\xff\n",
     b'{"do":"install","packages":[1]}\n', b'{"do":"steal","packages":["alpha"]}\n', b"[" * 60000 + b"\n",
     b'{"do":"install","packages":["--index-url=http://evil.test"]}\n', b'{"do":"install","packages":[]}\n',
-])  # fmt: skip
-async def test_a_request_that_is_none_is_answered_and_nothing_is_done(
-    opened: Opened, index: Index, line: bytes
-) -> None:
+)  # fmt: skip
+
+
+async def test_a_request_that_is_none_is_answered_and_nothing_is_done(opened: Opened, index: Index) -> None:
     async with opened() as sandbox, sandbox.session() as session:
         await session.run(PROTOCOL)
-        await session.run(f"answer = ask({line!r})" if len(line) < 1000 else "answer = ask(b'[' * 60000 + b'\\n')")
-        answer = await session.get("answer")
-    assert (answer["ok"], answer["kind"]) == (False, "invalid")
+        for line in NO_REQUESTS:
+            await session.run(f"answer = ask({line!r})" if len(line) < 1000 else "answer = ask(b'[' * 60000 + b'\\n')")
+            answer = await session.get("answer")
+            assert (answer["ok"], answer["kind"]) == (False, "invalid"), line[:50]
     assert index.asked == []
 
 

@@ -32,12 +32,13 @@ def until(happened: Callable[[], Any], what: str = "it never happened") -> Any:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Variables of a user whose every folder is in ``folder``."""
+    """Variables of a user whose every folder is in ``folder``, and who preloads nothing."""
     places = {"HOME": folder / "home", "XDG_STATE_HOME": folder / "state", "XDG_RUNTIME_DIR": folder / "run"}
     for place in places.values():
         place.mkdir(mode=0o700, exist_ok=True)
     root = str(Path(casemate.__file__).parents[1])
-    return {"PATH": os.environ["PATH"], "PYTHONPATH": root, **{name: str(one) for name, one in places.items()}}
+    fixed = {"PATH": os.environ["PATH"], "PYTHONPATH": root, "CASEMATE_PRELOAD": ""}
+    return {**fixed, **{name: str(one) for name, one in places.items()}}
 
 
 def casemate_command(*words: str) -> list[str]:

@@ -37,7 +37,7 @@ async def opened(kind: str, shared: Daemon, folder: Path) -> AsyncIterator[Any]:
     if kind == "local":
         policy = folder / "policy.json"
         policy.write_text(ASKS)
-        async with Sandbox(audit=folder / "audit.db", policy=policy) as sandbox:
+        async with Sandbox(audit=folder / "audit.db", policy=policy, preload=()) as sandbox:
             with sandbox.approvals.open():
                 yield sandbox
     else:

@@ -21,6 +21,7 @@ from casemate.surfaces.cli import command
 
 COMMAND = (sys.executable, "-m", "casemate")
 _SECONDS = 60  # for a command at a terminal
+_LIGHT = {"CASEMATE_PRELOAD": ""}  # of commands that start a service, or may
 # Makes its standard input the terminal that it is controlled by, and becomes the command.
 _AT_TERMINAL = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
@@ -128,15 +129,15 @@ def cli(make_cli: Callable[..., Cli]) -> Cli:
 
 @pytest.fixture
 def in_process(make_cli: Callable[..., Cli], capfdbinary: pytest.CaptureFixture[bytes]) -> Cli:
-    """The command, called in this process."""
-    cli = make_cli()
+    """The command, called in this process; a service that it starts preloads nothing."""
+    cli = make_cli(**_LIGHT)
     return InProcess(cli.folder, cli.env, capfdbinary)
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Cli]:
     """The command with one service for all tests of a file."""
-    cli = _cli(tmp_path_factory.mktemp("service"), cache, {})
+    cli = _cli(tmp_path_factory.mktemp("service"), cache, _LIGHT)
     yield cli
     cli("service", "stop")
 
@@ -193,7 +194,7 @@ def at_terminal(cli: Cli) -> Iterator[At]:
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
             [sys.executable, "-c", _AT_TERMINAL, *COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs,
-            cwd=cli.folder, env=cli.env, start_new_session=True,
+            cwd=cli.folder, env={**cli.env, **_LIGHT}, start_new_session=True,
         )  # fmt: skip
         os.close(theirs)
         started.append(Terminal(ours, process))

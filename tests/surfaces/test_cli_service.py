@@ -421,10 +421,10 @@ def test_a_program_is_validated_without_running_it(in_process: Cli, name: str, t
 
 
 def test_servers_of_tools_are_there_in_a_service_that_runs_and_in_one_that_is_started(served: Cli) -> None:
-    server = str(Path(sys.executable).with_name("mcp-server-time"))
+    server = (sys.executable, "-S", str(Path(__file__).with_name("time_server.py")))
     program = "from mcptools import time, search\nprint(search('convert time', detail='names'))"
     served("sessions", "open", "s")
-    assert served("tools", "add", "time", "--", server, "--local-timezone", "UTC").stderr == b""
+    assert served("tools", "add", "time", "--", *server).stderr == b""
     for _ in range(2):
         assert b"convert_time" in served("exec", "-", program).stdout
         served("service", "stop")

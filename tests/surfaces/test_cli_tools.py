@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -24,18 +23,13 @@ except ToolError as error:
 """
 
 
-@pytest.fixture
-def server() -> str:
-    """The program of a server, which needs no network."""
-    found = shutil.which("mcp-server-time", path=os.path.dirname(sys.executable))
-    assert found is not None, "pip install 'casemate[test]'"
-    return found
+SERVER = (sys.executable, "-S", str(Path(__file__).with_name("time_server.py")))
 
 
 @pytest.fixture
-def kept(in_process: Cli, server: str) -> Cli:
+def kept(in_process: Cli) -> Cli:
     """The command, where a server is kept as ``time``."""
-    done = in_process("tools", "add", "time", "--", server, "--local-timezone", "UTC")
+    done = in_process("tools", "add", "time", "--", *SERVER)
     assert (done.code, done.stdout, done.stderr) == (0, b"", b"")
     return in_process
 
@@ -44,13 +38,13 @@ def servers_of(cli: Cli) -> Path:
     return Path(cli.env["HOME"], ".config", "casemate", "servers.json")
 
 
-def test_a_server_is_kept_in_a_file_that_only_its_owner_reads_and_forgotten_again(kept: Cli, server: str) -> None:
+def test_a_server_is_kept_in_a_file_that_only_its_owner_reads_and_forgotten_again(kept: Cli) -> None:
     place = servers_of(kept)
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
     assert [path.name for path in place.parent.iterdir()] == ["servers.json"]
-    definition = {"command": server, "args": ["--local-timezone", "UTC"]}
+    definition = {"command": SERVER[0], "args": [*SERVER[1:]]}
     assert json.loads(place.read_text()) == {"mcpServers": {"time": definition}}
-    assert kept("tools", "list").stdout.decode() == f"time\t{server} --local-timezone UTC\n"
+    assert kept("tools", "list").stdout.decode() == f"time\t{' '.join(SERVER)}\n"
     assert json.loads(kept("tools", "list", "--json").stdout) == {"time": definition}
     assert kept("tools", "remove", "time").code == 0
     assert kept("tools", "list").stdout == b""
@@ -110,8 +104,10 @@ def test_a_file_that_others_can_change_is_not_used(kept: Cli, mode: int) -> None
         assert b"changed by others" in done.stderr
 
 
-def test_a_file_as_other_programs_have_it_is_read_and_added_to(in_process: Cli, server: str) -> None:
+def test_a_file_as_other_programs_have_it_is_read_and_added_to(in_process: Cli) -> None:
+    """With the reference server for times, which needs no network."""
     cli = in_process
+    server = str(Path(sys.executable).with_name("mcp-server-time"))
     (cli.folder / "mcp.json").write_text(json.dumps({"mcpServers": {"time": {"command": server}}}))
     (cli.folder / "mcp.json").chmod(0o644)
     assert cli("tools", "call", *CONVERT, "--file", "mcp.json").code == 0
