@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.operations.conftest import AGENT, OTHER, Checked
 from tests.operations.test_runs import SLOW, until_begun
 
@@ -14,6 +16,7 @@ from casemate.errors import NotFound, Unavailable
 from casemate.operations import kept, sessions
 from casemate.operations.documents import document, event_of, execution_of
 from casemate.operations.invoke import Invoke, local
+from casemate.operations.kept import Retention
 from casemate.operations.operations import Operations
 from casemate.operations.stores import FolderStore
 
@@ -236,3 +239,50 @@ async def test_a_run_whose_caller_leaves_at_once_is_ended_and_kept_as_that(sandb
             await starting
         await operations.idle()
         assert [one["status"] for one in await agent("runs.list")] == ["done"]
+
+
+_RUNS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 50)), max_size=30)
+
+
+@given(_RUNS, st.integers(1, 5), st.integers(0, 100), st.integers(2, 8))
+def test_the_last_runs_of_an_account_are_kept_within_every_bound_and_always_its_very_last(
+    ended: list[tuple[str, int]], runs: int, size: int, all_runs: int
+) -> None:
+    retention = Retention()
+    kept: dict[str, tuple[str, int]] = {}
+    for number, (account, bytes_) in enumerate(ended):
+        run = str(number)
+        retention.add(run, account, bytes_)
+        kept[run] = (account, bytes_)
+        gone = retention.beyond(account, runs=runs, size=size, all_runs=all_runs)
+        before = dict(kept)
+        assert all(kept.pop(one)[1] == held for one, held in gone.items())
+        own = [one for one, (whose, _) in kept.items() if whose == account]
+        assert own[-1] == run
+        assert len(own) <= runs
+        assert len(own) == 1 or sum(kept[one][1] for one in own) <= size
+        assert len(kept) <= all_runs
+        if len(before) <= all_runs:  # nothing goes but what its own account has too much of, and the oldest of that
+            mine = [one for one, (whose, _) in before.items() if whose == account]
+            assert list(gone) == mine[: len(gone)]
+            if gone:
+                left = [*mine[len(gone) - 1 :]]
+                assert len(left) > runs or sum(before[one][1] for one in left) > size
+
+
+RUN = "a" * 32
+
+
+@pytest.mark.parametrize("text", ["short", "long" * 10_000])
+def test_a_line_that_was_cut_short_leaves_what_was_known_before_and_takes_nothing_from_the_next(
+    tmp_path: Path, text: str
+) -> None:
+    store = FolderStore(tmp_path)
+    head = {"run": RUN, "started": 1.0, "is_done": False}
+    folder = store.begin(RUN, head)
+    with (folder / "run.json").open("ab") as file:
+        file.write(b'\n{"run": "' + RUN[:5].encode())
+    assert store.list() == [head]
+    store.end(RUN, {**head, "is_done": True}, {"stdout": text})
+    assert store.list() == [{**head, "is_done": True}]
+    assert store.execution(RUN) == {"stdout": text}
