@@ -17,7 +17,7 @@ from casemate.packages.package_sets import Environments, PackageSet
 from casemate.packages.store import default_folder
 from casemate.surfaces.cli import application
 from casemate.surfaces.cli.connection import ServiceOptions
-from casemate.surfaces.cli.operations import ASKED_ALONE
+from casemate.surfaces.cli.operations import SINGLE_OPERATIONS
 
 FORMS = {"text", "json"}
 # What has no answer for programs, and why.
@@ -90,10 +90,10 @@ def test_every_command_that_asks_no_service_is_tried_here_or_elsewhere() -> None
     assert sorted(mine - WITHOUT.keys() - EMPTY.keys() - ELSEWHERE) == []
 
 
-@pytest.mark.parametrize("operation", ASKED_ALONE)
+@pytest.mark.parametrize("operation", SINGLE_OPERATIONS)
 def test_a_command_that_is_one_operation_has_the_arguments_of_that(operation: str) -> None:
     fields = catalogue()[operation].params.model_fields
-    arguments = ASKED_ALONE[operation][0].split()
+    arguments = SINGLE_OPERATIONS[operation][0].split()
     assert set(arguments) <= fields.keys()
     assert {name for name, field in fields.items() if field.is_required()} <= {*arguments}
 

@@ -94,8 +94,9 @@ _show_runtimes = _show_rows(
     ("language", "available", "version", "executable", "source", "wall"),
     row=lambda one: {**one, "version": one["version"] or one["problem"]},
 )
-# Each operation with its arguments, what shows its answer, and its help.
-ASKED_ALONE: dict[str, tuple[str, Callable[..., int], str]] = {
+# Each operation with its arguments, what shows its answer, and its help. They stand here as well as in the catalogue,
+# which takes several times as long to load as such a command takes to run; a test compares the two.
+SINGLE_OPERATIONS: dict[str, tuple[str, Callable[..., int], str]] = {
     "inspect": ("session", print_document, "Show what is known of a session: limits, variables' names, what it used."),
     "stats": ("", print_document, "Show what goes on in the service: queue, cells, sessions, memory and cpu."),
     "runtimes": ("", _show_runtimes, "List the languages that there are, and the wall that is in force."),
@@ -110,7 +111,7 @@ ASKED_ALONE: dict[str, tuple[str, Callable[..., int], str]] = {
         "Check the chain of hashes of the record; the exit code is 1 where it is broken.",
     ),
 }
-_COMMANDS = {operation: _asks(operation, *described) for operation, described in ASKED_ALONE.items()}
+_COMMANDS = {operation: _asks(operation, *described) for operation, described in SINGLE_OPERATIONS.items()}
 inspect_session, stats, runtimes = _COMMANDS["inspect"], _COMMANDS["stats"], _COMMANDS["runtimes"]
 
 sessions = App(name="sessions", help="Keep interpreters with their state, and look into them.")
