@@ -219,7 +219,7 @@ def test_everything_is_described_and_bounded(one: Operation) -> None:
 
 
 def test_what_is_not_marked_is_no_operation() -> None:
-    class Room:
+    class Group:
         async def hidden(self) -> None:
             """Not marked."""
 
@@ -229,8 +229,8 @@ def test_what_is_not_marked_is_no_operation() -> None:
 
     from casemate.model.operation import mark_of
 
-    assert mark_of(Room.hidden) is None
-    mark = mark_of(Room.shown)
+    assert mark_of(Group.hidden) is None
+    mark = mark_of(Group.shown)
     assert mark is not None
     assert mark.audience is Audience.OPERATOR
 

@@ -316,7 +316,7 @@ class Sandbox:
 
     @property
     def egress(self) -> Egress:
-        """Hosts that programs may reach, asked for ahead: ``await request(domain)``."""
+        """Hosts that programs may reach, asked for before a program needs them: ``await request(domain)``."""
         self._parts.check_open()
         return self._parts.egress
 

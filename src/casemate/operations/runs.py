@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack, get_args
 
 from casemate.api.options import CellOptions, Code, Cursor, Language, Name, Page, ProgramOptions, Wait
@@ -22,8 +21,7 @@ from casemate.operations.lookup import FilterKey, Filters, apply_filters
 from casemate.operations.sessions import Group
 
 if TYPE_CHECKING:
-    from casemate.execution.request import Content
-    from casemate.operations.sessions import SessionOperations, SessionState
+    from casemate.operations.sessions import SessionOperations
     from casemate.operations.shared import Shared
     from casemate.sessions.run import Run
 
@@ -139,38 +137,35 @@ class RunOperations(Group):
         values = complete(ProgramOptions, options, "runs.start")
         with called_by(principal.name):
             if session is None:
-                going = await self._alone(code, language or "python", values, principal)
+                run = await self._start_alone(code, language or "python", values, principal)
+            elif session == "new":
+                run = await self._open_and_start(code, language or "python", values, principal)
             else:
-                step = {name: values[name] for name in _OF_STEP}
-                refused = _OF_RUN if session == "new" else _OF_RUN | _OF_CELL
-                _check_defaults({name: value for name, value in values.items() if name in refused})
-                cell = {name: values[name] for name in (*_OF_CELL, "files")}
-                opening = partial(self._sessions.open, language or "python", **cell)
-                if language is not None and session != "new":
-                    _check_language(self._sessions.find(session, principal).session.language, language)
-                going = await self._step(code, session, step, opening, values["files"] or {}, principal)
-        return await self._wait_for(going, wait, ())
+                run = await self._start_step(code, session, language, values, principal)
+        return await self._wait_for(run, wait, ())
 
-    async def _step(
-        self,
-        code: str,
-        session: str,
-        step: dict[str, Any],
-        opening: Callable[..., Awaitable[SessionState]],
-        files: Mapping[str, Content],
-        principal: Principal,
+    async def _open_and_start(
+        self, code: str, language: str, options: dict[str, Any], principal: Principal
     ) -> StoredRun:
-        if session != "new":
-            await self._sessions.give(session, files, principal)
-            return await self._in_session(code, session, step, principal)
-        opened = await opening(principal=principal)
+        _check_defaults(options, _OF_RUN)
+        cell: Any = {name: options[name] for name in (*_OF_CELL, "files")}
+        opened = await self._sessions.open(language, principal=principal, **cell)
         try:
-            return await self._in_session(code, opened.session, step, principal)
+            return await self._in_session(code, opened.session, options, principal)
         except BaseException:
             await self._sessions.close(opened.session, principal=principal)
             raise
 
-    async def _alone(self, code: str, language: str, options: dict[str, Any], principal: Principal) -> StoredRun:
+    async def _start_step(
+        self, code: str, session: str, language: str | None, options: dict[str, Any], principal: Principal
+    ) -> StoredRun:
+        _check_defaults(options, _OF_RUN | _OF_CELL)
+        if language is not None:
+            _check_language(self._sessions.find(session, principal).session.language, language)
+        await self._sessions.give(session, options["files"] or {}, principal)
+        return await self._in_session(code, session, options, principal)
+
+    async def _start_alone(self, code: str, language: str, options: dict[str, Any], principal: Principal) -> StoredRun:
         sandbox, limits = self._shared.sandbox, self._shared.limits_for(principal, options["limits"])
         secrets = await sandbox.vault.resolve_async(options["secrets"])
         options |= {"language": language, "secrets": secrets, "limits": limits}
@@ -180,8 +175,8 @@ class RunOperations(Group):
 
         return await self._kept.add(begin, principal, None, language)
 
-    async def _in_session(self, code: str, session: str, step: dict[str, Any], principal: Principal) -> StoredRun:
-        opened = self._sessions.find(session, principal)
+    async def _in_session(self, code: str, session: str, options: dict[str, Any], principal: Principal) -> StoredRun:
+        opened, step = self._sessions.find(session, principal), {name: options[name] for name in _OF_STEP}
         kept = await self._kept.add(
             lambda: opened.session.start(code, **step), principal, opened.session.id, opened.session.language
         )
@@ -338,10 +333,12 @@ def _check_language(of_session: str, language: str) -> None:
         )
 
 
-def _check_defaults(options: Mapping[str, Any]) -> None:
-    """Raises ``InvalidArgument`` for an option that has another value than where nobody gives it."""
+def _check_defaults(options: Mapping[str, Any], names: Collection[str]) -> None:
+    """Raises ``InvalidArgument`` for one of these options with another value than where nobody gives it."""
     defaults = defaults_of(ProgramOptions)
     for name, value in options.items():
+        if name not in names:
+            continue
         is_default = value == defaults[name] or (value == [] and name != "allowed_domains")  # there it narrows
         if not is_default:
             raise InvalidArgument(
