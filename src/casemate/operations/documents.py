@@ -186,7 +186,6 @@ def type_named(place: str) -> Any:
     return getattr(import_module(module), name)
 
 
-_TEXTS: Final = ("argument", "problem", "reason", "language", "server")
 # What each class names besides its message and its remediation; a class below one of these names the same.
 _NAMED: Final[Mapping[type[CasemateError], tuple[str, ...]]] = {
     errors.InvalidArgument: ("argument", "problem"),
@@ -210,24 +209,17 @@ _OF_KIND: Final[Mapping[str, type[CasemateError]]] = {
 }
 
 
+def _names_of(kind: type) -> list[str]:
+    return [name for one in kind.__mro__ for name in _NAMED.get(one, ())]
+
+
 def error_document(error: CasemateError) -> Document:
     """What went wrong: ``kind``; ``type``, its public class; ``message``, ``remediation``, and what the error names
     besides."""
-    values: Document = {
-        "kind": error.kind,
-        "type": next(one.__name__ for one in type(error).__mro__ if one.__module__ == errors.__name__),
-        "message": error.message,
-        "remediation": error.remediation,
-    }
-    for name in _TEXTS:
-        if isinstance(value := getattr(error, name, None), str):
-            values[name] = value
-    if isinstance(error, errors.QueueFull):
-        values["retry_after"] = error.retry_after
-    values = {name: sound(one) for name, one in values.items()}
-    if isinstance(error, errors.ExecutionFailed):
-        values["execution"] = document(error.execution)
-    return values
+    public = next(one.__name__ for one in type(error).__mro__ if one.__module__ == errors.__name__)
+    named = {name: getattr(error, name) for name in _names_of(type(error))}
+    words = {"kind": error.kind, "type": public, "message": error.message, "remediation": error.remediation}
+    return {name: document(value) for name, value in {**words, **named}.items()}
 
 
 def error_from(source: Mapping[str, Any]) -> CasemateError:
@@ -236,7 +228,7 @@ def error_from(source: Mapping[str, Any]) -> CasemateError:
     kind = _class_of(source)
     error = kind.__new__(kind)
     CasemateError.__init__(error, str(source.get("message", "")), remediation=str(source.get("remediation", "")))
-    for name in (name for one in kind.__mro__ for name in _NAMED.get(one, ())):
+    for name in _names_of(kind):
         setattr(error, name, _value(name, source))
     return error
 
