@@ -122,18 +122,18 @@ def test_cancelling_while_the_intent_is_written_leaves_an_outcome_too(
     import sqlite3
 
     tried = threading.Event()
-    intent = AuditLog.append
+    append = AuditLog.append
 
     def trying(log: AuditLog, *given: Any, **more: Any) -> bool:
         tried.set()
-        return intent(log, *given, **more)
+        return append(log, *given, **more)
 
     async def journey() -> None:
         async with Sandbox(audit=audit) as sandbox:
             await sandbox.run("print(1)")
             other = sqlite3.connect(audit, isolation_level=None)
             other.execute("BEGIN IMMEDIATE")  # somebody else writes: the intent has to wait
-            monkeypatch.setattr(AuditLog, "intent", trying)
+            monkeypatch.setattr(AuditLog, "append", trying)
             task = asyncio.ensure_future(sandbox.run("print(2)"))
             await until(tried.is_set)
             task.cancel()
