@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when this file i
 from benchmarks import kernel, looking, measure, ready
 from casemate import Sandbox
 from casemate.errors import RuntimeMissing
-from casemate.languages.python import PRELOADED
+from casemate.languages.python.runtime import PRELOADED
 
 _GOAL = 5e6  # bytes, of each Python cell
 _MB = 1e6

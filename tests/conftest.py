@@ -112,7 +112,7 @@ def _light(request: pytest.FixtureRequest) -> Iterator[None]:
     if str(request.path.relative_to(Path(__file__).parent)).startswith(PRELOADING):
         yield
     else:
-        with mock.patch("casemate.languages.python.PRELOADED", ("IPython.core.interactiveshell",)):
+        with mock.patch("casemate.languages.python.runtime.PRELOADED", ("IPython.core.interactiveshell",)):
             yield
 
 

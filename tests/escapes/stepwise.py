@@ -11,9 +11,9 @@ from unittest import mock
 from casemate.execution import pipeline
 from casemate.execution.context import ExecutionContext
 from casemate.execution.emitter import Emitter
+from casemate.languages.catalogue import runtime_for
 from casemate.model.execution import Execution
 from casemate.model.plan import Request
-from casemate.sessions.interpreters import INTERPRETERS
 from casemate.sessions.session import Session
 from casemate.sessions.terms import SessionTerms
 
@@ -87,7 +87,7 @@ def in_sessions() -> Iterator[None]:
 
 
 async def _execute(request: Request, context: ExecutionContext, emitter: Emitter | None = None) -> Execution:
-    first = replace(request, id=f"{request.id[:-1]}s", code=INTERPRETERS[request.language].program)
+    first = replace(request, id=f"{request.id[:-1]}s", code=runtime_for(request.language).session.program)
     terms = SessionTerms(
         None, context.admit(first, stream=False), None, restore_cwd=False, idle_timeout=None, lifetime=None
     )

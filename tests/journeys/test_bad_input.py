@@ -170,7 +170,7 @@ def test_an_environment_without_interpreter_is_named_and_leaves_no_row(
 
 
 def test_a_missing_runtime_says_how_to_get_it(audit: Path, tmp_path: Path) -> None:
-    from casemate.languages.node import NodeRuntime
+    from casemate.languages.node.runtime import NodeRuntime
 
     with pytest.raises(RuntimeMissing, match="no Node was found") as raised:
         NodeRuntime(packages=(), path=str(tmp_path)).launch(None, "main.js", ())

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from casemate import InvalidArgument, Limits, Sandbox, SandboxClosed, WallUnavailable
-from casemate.languages import node as node_runtime
-from casemate.languages import shell as shell_runtime
-from casemate.languages.shell import ShellRuntime
+from casemate.languages.node import runtime as node_runtime
+from casemate.languages.shell import runtime as shell_runtime
+from casemate.languages.shell.runtime import ShellRuntime
 from casemate.walls.native.wall import NativeWall
 
 _HOLD = "import os, time\nopen('began', 'w')\nwhile not os.path.exists('go'): time.sleep(0.01)\n"

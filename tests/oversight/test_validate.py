@@ -12,7 +12,9 @@ import pytest
 
 from casemate import InvalidArgument, Sandbox, Validation
 from casemate.execution import validate as looking
-from casemate.languages.checkers import ruff_path
+from casemate.languages.checker import Checker
+from casemate.languages.python import programs
+from casemate.languages.python.runtime import ruff_path
 
 NODE = pytest.mark.needs("node")
 GUEST = Path(looking.__file__).parents[1] / "guest"
@@ -167,7 +169,7 @@ def test_a_text_that_takes_all_memory_is_told_from_one_that_is_nested_too_deeply
 
 async def test_what_takes_too_long_to_read_is_rejected(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(looking, "SECONDS", 0.5)
-    monkeypatch.setitem(looking._PROGRAMS, "python", "while True: pass\n")
+    monkeypatch.setattr(programs, "CHECKER", Checker("while True: pass\n"))
     validation = await sandbox.validate("x = 1\n")
     assert codes(validation, "error") == {"too-much"}
 
@@ -183,7 +185,7 @@ SAID: list[Any] = [
 async def test_what_a_parser_that_was_taken_over_says_is_read_strictly(
     sandbox: Sandbox, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(looking._PROGRAMS, "python", f"print({said!r}, end='')\n")
+    monkeypatch.setattr(programs, "CHECKER", Checker(f"print({said!r}, end='')\n"))
     validation = await sandbox.validate("x = 1\n")
     assert codes(validation, "error") == {"parser-ended"}
 
@@ -191,7 +193,7 @@ async def test_what_a_parser_that_was_taken_over_says_is_read_strictly(
 async def test_what_it_says_is_bounded(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     one = {"line": -1, "column": 10**30, "message": "\x1b[31m" + "m" * 5000, "severity": "warning", "code": "c" * 5000}
     program = f"import json\none = {one!r}\nprint(json.dumps({{'issues': [one] * 60, 'fixes': [], 'notes': []}}))\n"
-    monkeypatch.setitem(looking._PROGRAMS, "python", program)
+    monkeypatch.setattr(programs, "CHECKER", Checker(program))
     validation = await sandbox.validate("x = 1\n")
     assert len(validation.issues) == 60
     issue = validation.issues[0]

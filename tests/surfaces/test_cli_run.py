@@ -29,8 +29,9 @@ def strict(number: str) -> float:
 # A run is to cost no more than a dozen starts of an interpreter, and each of these takes a noticeable part of one.
 _NEVER = {
     "casemate.execution.frames", "casemate.walls.native.pool",
-    "casemate.languages.node", "casemate.languages.shell", "casemate.policy.rules", "casemate.egress.proxy", "cyclopts",
-    "importlib.metadata", "pydantic", "rich", "shutil", "tempfile", "yaml",
+    "casemate.languages.node.runtime", "casemate.languages.shell.runtime",
+    "casemate.policy.rules", "casemate.egress.proxy", "cyclopts", "importlib.metadata",
+    "pydantic", "rich", "shutil", "tempfile", "yaml",
 }  # fmt: skip
 _LATER = {
     "casemate.artifacts.collect", "casemate.execution.collect", "casemate.execution.seal",

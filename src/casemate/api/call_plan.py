@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.errors import PlanDenied, Unavailable
 from casemate.execution import pipeline
-from casemate.execution.redact import prepare, redaction_of
-from casemate.execution.request import new_id
+from casemate.execution.request import new_id, prepare, redaction_of
 from casemate.execution.run import open_requester
 from casemate.model.approval import Question
 from casemate.model.limits import held_by

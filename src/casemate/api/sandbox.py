@@ -212,14 +212,13 @@ class Sandbox:
         Raises:
             InvalidArgument, RuntimeMissing, SandboxClosed
         """
-        from casemate.sessions.interpreters import INTERPRETERS
         from casemate.sessions.session import Session
         from casemate.sessions.terms import SessionTerms
 
         values = complete(SessionOptions, options, "session")
         of_cell = {name: values[name] for name in (*defaults_of(CellOptions), "metadata")}
         of_cell["secrets"] = self._parts.resolve_secrets(values["secrets"])
-        request = self._request(INTERPRETERS[runtime_for(language).language].program, language=language, **of_cell)
+        request = self._request(runtime_for(language).session.program, language=language, **of_cell)
         terms = SessionTerms(
             name=values["name"],
             admitted=self._parts.context.admit(request, stream=False),

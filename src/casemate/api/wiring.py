@@ -286,7 +286,9 @@ class SandboxParts:
 
     async def packages_of(self, session: Session) -> tuple[InstalledPackage, ...]:
         """What was installed for it, or for all."""
-        if "packages" not in vars(self) or session.language not in ("python", "node"):
+        from casemate.policy.rules import PACKAGE_LANGUAGES
+
+        if "packages" not in vars(self) or session.language not in PACKAGE_LANGUAGES:
             return ()
         return await self.packages.list(language=session.language, session=session)
 

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
     from casemate.execution.capture import Capture
     from casemate.execution.context import ExecutionContext
-    from casemate.execution.install_node import NodeInstaller
-    from casemate.execution.install_python import PythonInstaller
+    from casemate.languages.node.installer import NodeInstaller
+    from casemate.languages.python.installer import PythonInstaller
     from casemate.model.plan import Plan, Request
     from casemate.walls.wall import Cell
 
@@ -103,7 +103,7 @@ def _make_plan(order: Order, context: ExecutionContext, session: str | None) -> 
     installer = order.installer
     runtime = context.runtime_for(installer.language)
     names = [one.text for one in order.requirements]
-    told, shown = installer.order(order.requirements, order.terms, context)
+    told, shown = installer.order(order.requirements, order.terms, context.environment)
     request = make_request(
         installer.program, runtime=runtime, timeout=order.terms.timeout, stdin=json.dumps(told),
         namespace=order.namespace, metadata={"install": names},

@@ -40,7 +40,7 @@ def make_recorder(log: AuditLog, request: Request, redaction: Redaction | None) 
     """Puts crossings of ``request``'s run on record, where that takes no time: its outcome has them in any case."""
 
     def note(crossing: Crossing) -> None:
-        from casemate.execution.redact import redacted_crossings
+        from casemate.execution.request import redacted_crossings
 
         (redacted,) = redacted_crossings([crossing], redaction)
         with contextlib.suppress(CasemateError):

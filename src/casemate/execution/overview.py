@@ -18,7 +18,7 @@ from casemate.walls.wall import Wall
 
 if TYPE_CHECKING:
     from casemate.execution.context import ExecutionContext, Tally
-    from casemate.languages.installed import LanguageInstallation
+    from casemate.languages.runtime import LanguageInstallation
     from casemate.model.isolation import Proof
 
 

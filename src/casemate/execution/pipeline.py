@@ -11,7 +11,7 @@ from casemate.execution import guarding
 from casemate.execution.network import make_recorder
 from casemate.execution.plan import plan as make_plan
 from casemate.execution.record import record_execution
-from casemate.execution.redact import prepare, redaction_of
+from casemate.execution.request import prepare, redaction_of
 from casemate.execution.run import RunNetwork, loading_the_rest, open_requester, run
 from casemate.model.plan import Plan, ReadyStart
 

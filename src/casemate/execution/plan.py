@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 from casemate.languages.runtime import CELL_PATH, THREAD_COUNTS, merged_env
 from casemate.languages.waiting import RequestedProgram
 from casemate.model.plan import (
-    GUEST,
     HOME,
-    LAYERED,
     MODULES,
     NETWORK_SOCKETS,
     NODE_PACKAGES,
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from casemate.execution.network import CellInterception
     from casemate.model.limits import Limits
 
-_NODE_PROGRAMS = f"{NODE_PACKAGES}/.bin"
 _BASE_ENV = {
     "PATH": CELL_PATH,
     "PYTHONPATH": MODULES,
@@ -70,7 +67,7 @@ def plan(
     env = merged_env(base_env(admitted.limits, trust), launch, request.env)
     layer = _layer(context)
     if session:
-        env |= _for_packages(request.language, env, request.env)
+        env |= runtime.session_env(env, request.env)
     secrets = request.secrets.for_program()
     held = secrets.reveal()
     return Plan(
@@ -145,19 +142,6 @@ def base_env(limits: Limits, trust: Mapping[str, str] = MappingProxyType({})) ->
 def _layer(context: ExecutionContext) -> tuple[Entry, ...]:
     """What was installed for all cells, where it is seen."""
     return tuple(Bind(str(folder), place) for folder, place in context.layer())
-
-
-def _for_packages(language: str, env: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """How a session's programs find pip and npm, which ask the host, and what these have installed."""
-    places = {
-        "python": (f"{GUEST}/python_bin",),
-        "node": (f"{GUEST}/node_bin", _NODE_PROGRAMS),
-        "shell": (f"{GUEST}/python_bin", f"{GUEST}/node_bin", _NODE_PROGRAMS, f"{LAYERED}/current/bin"),
-    }.get(language, ())
-    changed = {} if "PATH" in given else {"PATH": ":".join((*places, env["PATH"]))}
-    if language == "shell" and "PYTHONPATH" not in given:
-        changed["PYTHONPATH"] = f"{GUEST}/python_children:{env['PYTHONPATH']}"
-    return changed
 
 
 def _workspace(context: ExecutionContext, hidden: tuple[str, ...]) -> Workspace:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import re
 import stat
 import unicodedata
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,8 @@ from casemate.model.plan import NO_SECRETS, Request, Secrets
 
 if TYPE_CHECKING:
     from casemate.languages.runtime import Runtime
+    from casemate.model.execution import Crossing
+    from casemate.redaction.redaction import Redaction
 
 MAX_CODE = 8 << 20  # bytes of one program; larger data belongs into files
 _MAX_STDIN = 256 << 20
@@ -307,3 +311,26 @@ def _depth(value: Any) -> int:
         inner = [list(one.values()) if isinstance(one, Mapping) else one for one in level]
         level = [one for some in inner if isinstance(some, list | tuple) for one in some]
     return depth
+
+
+def redaction_of(secrets: Secrets) -> Redaction | None:
+    """What takes ``secrets`` out of everything that a run says."""
+    if not secrets:
+        return None
+    from casemate.redaction.redaction import Redaction
+
+    return Redaction(secrets.reveal())
+
+
+async def prepare(redaction: Redaction | None) -> Redaction | None:
+    """``redaction``, ready to be used without holding up the event loop."""
+    if redaction is not None:
+        await asyncio.to_thread(redaction.prepare)
+    return redaction
+
+
+def redacted_crossings(crossings: Sequence[Crossing], redaction: Redaction | None) -> tuple[Crossing, ...]:
+    """The same without secrets: a program may ask for a name that holds one."""
+    if redaction is None:
+        return tuple(crossings)
+    return tuple(replace(one, host=redaction.text(one.host), reason=redaction.text(one.reason)) for one in crossings)

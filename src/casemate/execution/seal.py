@@ -12,7 +12,7 @@ import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from casemate.execution.redact import redacted_crossings
+from casemate.execution.request import redacted_crossings
 from casemate.model.execution import Cause, Execution, SkippedFile, Status, Usage
 from casemate.model.limits import format_size
 

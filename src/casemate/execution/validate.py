@@ -10,8 +10,7 @@ import asyncio
 import hashlib
 import json
 import os
-import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +18,11 @@ from casemate.errors import InvalidArgument
 from casemate.execution import pipeline
 from casemate.execution.request import MAX_CODE, make_request
 from casemate.languages.catalogue import runtime_for
-from casemate.languages.checkers import ruff_path
-from casemate.languages.hints import hints_of
-from casemate.languages.repairs import LONGEST_REPAIRED, repair
+from casemate.languages.checker import LONGEST_REPAIRED
+from casemate.languages.python.runtime import ruff_path
 from casemate.model.limits import Limits, format_size
 from casemate.model.overview import Fix, Issue, Severity, Validation
-from casemate.model.plan import GUEST, Bind
+from casemate.model.plan import Bind
 
 if TYPE_CHECKING:
     from casemate.execution.context import ExecutionContext
@@ -37,14 +35,7 @@ _ROUNDS = 3  # in which slips are mended, each of which may have hidden the next
 _MOST = 300  # issues, and fixes
 _LONGEST = 500  # characters of a message
 _RUFF = "/packages/ruff"  # where the host's is, in the cell
-_PROGRAMS = {
-    "python": f"__file__ = '{GUEST}/check_python.py'\nexec(compile(open(__file__).read(), __file__, 'exec'))\n",
-    "node": f"require('{GUEST}/check_node.cjs');\n",
-    "shell": 'cat > /tmp/main.sh && exec "${BASH:-sh}" -n /tmp/main.sh\n',
-}
 _WITH_IPYTHON = "# IPython\n"  # named so that it gets a cell that has it loaded
-_OF_SHELL = re.compile(r"/tmp/main\.sh: (?:line )?(\d{1,9}): (.*)")  # bash, and dash
-_DOUBTS = ("warning: ",)
 _ENDED = {
     "timeout": "took longer to read than it may",
     "out_of_memory": "takes more memory to read than it may",
@@ -75,7 +66,7 @@ async def validate(
         return Validation(runtime.language, False, "reject", (Issue(0, 0, why, "error", "not-a-program"),))
     look = _Look(runtime, context, namespace, session)
     first = await look.at(text, fix=fix)
-    hints = await asyncio.to_thread(hints_of, text, runtime.language)
+    hints = await asyncio.to_thread(runtime.checker.hints_of, text)
     if first.is_valid:
         whole = replace(first, issues=(*first.issues, *hints))
         return _validation(runtime.language, whole, valid=True)
@@ -93,7 +84,7 @@ async def _try_fixes(look: _Look, text: str, first: Found, *, fix: bool) -> tupl
     fixes: tuple[Fix, ...] = ()
     found = first
     for _ in range(_ROUNDS):
-        text, more = await asyncio.to_thread(repair, text, look.runtime.language, found.issues)
+        text, more = await asyncio.to_thread(look.runtime.checker.repair_text, text, found.issues)
         if not more:
             return None, ()
         fixes += more
@@ -144,10 +135,11 @@ class _Look:
         language = self.runtime.language
         ruff, shown, note = self._ruff()
         asked = {"session": self.session, "fix": fix, "ruff": ruff}
-        given = text if language == "shell" else f"{json.dumps(asked)}\n{text}"
-        program = _PROGRAMS[language] + (_WITH_IPYTHON if self.session and language == "python" else "")
+        checker = self.runtime.checker
+        stdin = text if checker.read_lines else f"{json.dumps(asked)}\n{text}"
+        program = checker.program + (_WITH_IPYTHON if self.session and language == "python" else "")
         request = make_request(
-            program, runtime=self.runtime, timeout=SECONDS, limits=_LIMITS, stdin=given, namespace=self.namespace,
+            program, runtime=self.runtime, timeout=SECONDS, limits=_LIMITS, stdin=stdin, namespace=self.namespace,
             metadata={"validate": language, "sha256": hashlib.sha256(text.encode()).hexdigest()},
         )  # fmt: skip
         alone = replace(
@@ -155,7 +147,7 @@ class _Look:
             layer=lambda: shown, asks=False, keeps=False, finished=lambda _: None,
         )  # fmt: skip
         execution = await pipeline.execute(request, alone)
-        found = _of_shell(execution) if language == "shell" else _read_answer(execution)
+        found = _read_lines(execution, checker.read_lines) if checker.read_lines else _read_answer(execution)
         return replace(found, notes=(*found.notes, note)) if note else found
 
     def _ruff(self) -> tuple[str, tuple[tuple[Any, str], ...], str]:
@@ -226,25 +218,12 @@ def _text(text: Any) -> str:
     return "".join(character if character.isprintable() else " " for character in text[:_LONGEST])
 
 
-def _of_shell(execution: Execution) -> Found:
-    """What ``bash -n`` says: errors, and doubts. The line after an error repeats what is in it."""
+def _read_lines(execution: Execution, read: Callable[[Iterable[str]], Iterable[Issue]]) -> Found:
+    """What a checker has said in lines, which are a stranger's by now."""
     if execution.status != "failed" and not execution.ok:
         return _look_cut_short(execution)
-    issues = tuple(_shell_issues(execution.stderr.splitlines()[:_MOST]))
+    said = read(execution.stderr.splitlines()[:_MOST])
+    issues = tuple(replace(one, line=_place(one.line), message=_text(one.message)) for one in said)
     if not execution.ok and not any(issue.severity == "error" for issue in issues):
         return _look_cut_short(execution)
     return Found(issues)
-
-
-def _shell_issues(lines: Iterable[str]) -> Iterable[Issue]:
-    seen: set[int] = set()
-    for line in lines:
-        told = _OF_SHELL.match(line)
-        if told is None:
-            continue
-        number, message = int(told[1]), _text(told[2])
-        if message.startswith(_DOUBTS):
-            yield Issue(_place(number), 0, message.partition(": ")[2], "warning", "shell-warning")
-        elif number not in seen:
-            seen.add(number)
-            yield Issue(_place(number), 0, message, "error", "syntax")

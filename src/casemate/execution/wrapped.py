@@ -16,7 +16,7 @@ from casemate.execution.network import CellInterception, make_recorder
 from casemate.execution.pipeline import report_for
 from casemate.execution.plan import base_env, listed_hosts, network_of, trust_for
 from casemate.execution.record import record_execution
-from casemate.execution.redact import redaction_of
+from casemate.execution.request import redaction_of
 from casemate.execution.run import Finished, RunNetwork, open_requester, run
 from casemate.execution.seal import seal
 from casemate.model.execution import Execution

@@ -21,21 +21,21 @@ LANGUAGES = tuple(_EXAMPLES)
 
 @cache
 def _python() -> Runtime:
-    from casemate.languages.python import PythonRuntime
+    from casemate.languages.python.runtime import PythonRuntime
 
     return PythonRuntime()
 
 
 @cache
 def _node() -> Runtime:
-    from casemate.languages.node import NodeRuntime
+    from casemate.languages.node.runtime import NodeRuntime
 
     return NodeRuntime()
 
 
 @cache
 def _shell() -> Runtime:
-    from casemate.languages.shell import ShellRuntime
+    from casemate.languages.shell.runtime import ShellRuntime
 
     return ShellRuntime()
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from casemate.errors import InvalidArgument
-from casemate.languages.node import NodeRuntime
+from casemate.languages.node.runtime import NodeRuntime
 from casemate.languages.places import entries_for, hops, is_inside, is_program, is_system, too_wide
-from casemate.languages.python import PythonRuntime
+from casemate.languages.python.runtime import PythonRuntime
 from casemate.languages.runtime import SYSTEM_PATH
 
 if TYPE_CHECKING:

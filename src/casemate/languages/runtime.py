@@ -1,19 +1,20 @@
 """The interface that every language has, and the few facts that all of them share.
 
 Above it is planning, which turns a :class:`casemate.model.plan.Launch` into a cell; below it is nothing: a runtime
-looks at the file system and decides, and starts nothing of the user's.
-"""
+looks at the file system and decides, and starts nothing of the user's."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from casemate.model.plan import PROGRAMS, Launch, ReadyStart
 
 if TYPE_CHECKING:
-    from casemate.languages.installed import LanguageInstallation
+    from casemate.languages.checker import Checker
+    from casemate.languages.session_program import SessionProgram
     from casemate.languages.waiting import RequestedProgram
 
 # Bound in every cell as they are on the host.
@@ -33,7 +34,10 @@ class Runtime(Protocol):
     ``language`` is its public name, ``aliases`` other names that people use, ``extensions`` the endings of its
     programs' names, the usual one first, ``default_name`` a program's name when the caller gave none;
     ``reports``: whether its guest hook speaks on the control pipe (when not, the program must not hold it);
-    ``reserve``: bytes that its interpreter reserves at start and never touches, to be added to RLIMIT_DATA.
+    ``reserve``: bytes that its interpreter reserves at start and never touches, to be added to RLIMIT_DATA;
+    ``holds_nul``: whether a step may be given NUL bytes to read; ``session``: its interpreter that takes steps;
+    ``checker``: what looks at its programs without running them;
+    ``asks_for``: what of a session's steps the rules about commands are asked for.
     """
 
     @property
@@ -53,6 +57,27 @@ class Runtime(Protocol):
 
     @property
     def reserve(self) -> int: ...
+
+    @property
+    def holds_nul(self) -> bool: ...
+
+    @property
+    def session(self) -> SessionProgram: ...
+
+    @property
+    def checker(self) -> Checker: ...
+
+    @property
+    def asks_for(self) -> Literal["nothing", "each step", "each command"]: ...
+
+    def session_env(self, env: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
+        """What to change in the environment ``env`` of a session, of which the caller ``asked`` for a part, so that
+        its programs find pip and npm, which ask the host, and what these have installed."""
+        ...
+
+    def is_variable(self, name: str) -> bool:
+        """Whether a variable of a session may be called so."""
+        ...
 
     def launch(
         self,
@@ -93,3 +118,21 @@ def merged_env(base: Mapping[str, str], launch: Launch, asked: Mapping[str, str]
     if "PYTHONPATH" in before and asked.get("PYTHONPATH"):
         merged["PYTHONPATH"] = f"{before['PYTHONPATH']}:{asked['PYTHONPATH']}"
     return merged
+
+
+def prepend_path(folders: tuple[str, ...], env: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
+    """PATH with ``folders`` first, unless the caller asked for one."""
+    return {} if "PATH" in asked else {"PATH": ":".join((*folders, env["PATH"]))}
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageInstallation:
+    """What this machine has for a language: ``version`` and ``path``, or ``missing`` and the ``remedy``, a command.
+    ``source``: whose it is, in words."""
+
+    language: str
+    version: str = ""
+    path: str = ""
+    missing: str = ""
+    remedy: str = ""
+    source: str = ""

@@ -30,7 +30,7 @@ from casemate.policy.hosts import (
 from casemate.policy.keys import ARGUMENTS_ONLY, SandboxKeys, checked_keys
 from casemate.policy.patterns import Pattern, command, is_plain_text, pattern
 from casemate.policy.policy import Policy, Setting
-from casemate.policy.rules import DEFAULTS, Package, Rule, Rules, package, passed_over
+from casemate.policy.rules import DEFAULTS, PACKAGE_LANGUAGES, Package, Rule, Rules, package, passed_over
 from casemate.policy.srt import Translation, is_srt, translate_settings
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -188,8 +188,8 @@ def _schema(value: Any) -> str:
 
 
 def _package(value: Any, language: Any) -> Package:
-    if language not in ("python", "node"):
-        raise ValueError(f"language {language!r} is not known; choose python or node")
+    if language not in PACKAGE_LANGUAGES:
+        raise ValueError(f"language {language!r} is not known; choose {' or '.join(PACKAGE_LANGUAGES)}")
     found = package(value, language)
     if found is None:
         example = "'numpy' or 'numpy==2.1.0'" if language == "python" else "'left-pad' or 'left-pad@1.3.0'"

@@ -28,6 +28,8 @@ _PYTHON = re.compile(
 _NODE = re.compile(
     r"(?P<name>(?:@[a-z0-9][a-z0-9._-]{0,99}/)?[a-z0-9][a-z0-9._-]{0,99})(?:@(?P<version>[0-9][A-Za-z0-9.+-]{0,63}))?"
 )
+_NAMES = {"python": _PYTHON, "node": _NODE}
+PACKAGE_LANGUAGES = tuple(_NAMES)  # those that packages come in
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ def package(text: object, language: object = "python") -> Package | None:
 
     Python's names are normalised as PyPI does (PEP 503); those of npm are lower case by its own rule.
     """
-    form = {"python": _PYTHON, "node": _NODE}.get(language) if isinstance(language, str) else None
+    form = _NAMES.get(language) if isinstance(language, str) else None
     found = form.fullmatch(text) if form is not None and isinstance(text, str) else None
     if found is None:
         return None

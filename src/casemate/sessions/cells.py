@@ -13,13 +13,12 @@ from casemate.errors import CasemateError, Fault, RuntimeMissing, SandboxClosed
 from casemate.execution.guarding import hidden_in
 from casemate.execution.pipeline import report_for
 from casemate.execution.plan import plan as make_plan
-from casemate.execution.redact import prepare
+from casemate.execution.request import prepare
 from casemate.execution.threads import to_thread_to_end
 from casemate.files.names import display_path
 from casemate.files.walk import open_folder
 from casemate.model.execution import SkippedFile
 from casemate.sessions.interpreter_cell import InterpreterCell
-from casemate.sessions.interpreters import INTERPRETERS
 from casemate.sessions.outcome import BoundNames, StepFiles
 from casemate.sessions.step_files import StepFileCollector
 from casemate.workspace.upper import covers, marks_here
@@ -146,7 +145,9 @@ class SessionCells:
         return self._current
 
     def _make_cell(self, plan: Plan, intercepted: CellInterception | None, report: IsolationReport) -> InterpreterCell:
-        interpreter = InterpreterCell(self._context.wall, plan, INTERPRETERS[plan.language], self._redaction)
+        interpreter = InterpreterCell(
+            self._context.wall, plan, self._context.runtime_for(plan.language).session, self._redaction
+        )
         network, offers = self._context.sandbox_network, self._context.offers()
         interpreter.cell_network = network.cell_network(
             self._admitted, intercepted, interpreter.cell, lambda _: None, offers

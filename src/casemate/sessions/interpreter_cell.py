@@ -11,18 +11,18 @@ from casemate.errors import CasemateError, Fault
 from casemate.execution.capture import Capture
 from casemate.execution.guarding import Watch
 from casemate.execution.network import CellNetwork
+from casemate.languages.session_program import StepRequest
 from casemate.sessions.inbox import Inbox, RunningStep
-from casemate.sessions.interpreters import StepRequest
 from casemate.walls.wall import CellEnding, CellMissed
 
 if TYPE_CHECKING:
     from casemate.execution.emitter import Emitter
+    from casemate.languages.session_program import SessionProgram
     from casemate.model.execution import Crossing
     from casemate.model.isolation import IsolationReport
     from casemate.model.limits import Limits
     from casemate.model.plan import Plan
     from casemate.redaction.redaction import Redaction
-    from casemate.sessions.interpreters import SessionProgram
     from casemate.sessions.protocol import Reply
     from casemate.walls.wall import Reason, SessionCell, StepUsage, Wall
 

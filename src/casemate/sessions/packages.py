@@ -26,7 +26,7 @@ from casemate.errors import CasemateError, InvalidArgument, Unavailable
 from casemate.execution.request import check_timeout
 from casemate.execution.threads import to_thread_to_end
 from casemate.files.lines import LineClient, line_of, read_line, read_object, while_there
-from casemate.languages.node import npm_of
+from casemate.languages.node.runtime import npm_of
 from casemate.languages.runtime import SYSTEM_PATH
 from casemate.model.overview import Installed, InstalledPackage, InstallTerms
 from casemate.model.plan import LAYERED, LAYERED_NODE
@@ -46,9 +46,9 @@ from casemate.packages.store import PackageStore, default_folder
 if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
     from casemate.execution.context import ExecutionContext
-    from casemate.execution.install_node import NodeInstaller
-    from casemate.execution.install_python import PythonInstaller
     from casemate.files.temporary import TemporaryFolder
+    from casemate.languages.node.installer import NodeInstaller
+    from casemate.languages.python.installer import PythonInstaller
     from casemate.packages.names import Requirement
     from casemate.sessions.registry import Sessions
     from casemate.sessions.session import Session
@@ -366,8 +366,8 @@ class Packages:
         self, package_set: PackageSet | NodePackageSet
     ) -> tuple[PythonInstaller | NodeInstaller, Indexes]:
         """What installs into ``package_set``, and from where. Raises ``Unavailable``."""
-        from casemate.execution.install_node import NodeInstaller
-        from casemate.execution.install_python import PythonInstaller
+        from casemate.languages.node.installer import NodeInstaller
+        from casemate.languages.python.installer import PythonInstaller
 
         if isinstance(package_set, PackageSet):
             return PythonInstaller(package_set, _uv(self._env)), await self._python_indexes()

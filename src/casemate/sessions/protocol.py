@@ -3,7 +3,7 @@
 Text comes through two pipes and everything else as frames through a third. Each frame says how many bytes had been
 written into the other two before, so that nobody in the cell has to wait for the host to read.
 
-The other way, requests, is what each language's interpreter reads: see `casemate.sessions.interpreters`.
+The other way, requests, is what each language's interpreter reads: see `casemate.languages.session_program`.
 """
 
 from __future__ import annotations

@@ -17,8 +17,9 @@ from casemate.execution.context import ExecutionContext, Tally
 from casemate.execution.emitter import stream_events
 from casemate.execution.network import make_recorder
 from casemate.execution.record import record_execution
-from casemate.execution.redact import redacted_crossings, redaction_of
+from casemate.execution.request import redacted_crossings, redaction_of
 from casemate.execution.run import open_requester
+from casemate.languages.session_program import json_of
 from casemate.model.call_options import StepOptions
 from casemate.model.events import Done, Event
 from casemate.model.execution import Crossing, Execution, since
@@ -30,7 +31,6 @@ from casemate.sessions.commands import Commands
 from casemate.sessions.files import SessionFiles
 from casemate.sessions.inbox import RunningStep
 from casemate.sessions.interpreter_cell import GRACE, InterpreterCell
-from casemate.sessions.interpreters import json_of
 from casemate.sessions.outcome import StepEnd, denied_end, outcome_of
 from casemate.sessions.protocol import Variable, parse_variable
 from casemate.sessions.run import Run, StartedRuns
@@ -53,7 +53,7 @@ class Session:
     Attributes:
         id: Random.
         name: What the caller calls it, or None.
-        language: ``"python"``, ``"node"`` or ``"shell"``.
+        language: as :attr:`casemate.RuntimeInfo.language` has it.
         files: The files of its workspace.
     """
 
@@ -322,14 +322,15 @@ class Session:
         """Run a step, with what it asks for meanwhile. In Shell somebody may have to allow it first."""
         async with open_requester(self._context, request, step.emitter, self._redaction) as requester:
             self._requester = requester
+            asks_for = self._context.runtime_for(self.language).asks_for
             commands = Commands(requester, self._context.approvals().rules, interpreter)
-            denial = await commands.check(request.code) if self.language == "shell" else None
+            denial = await commands.check(request.code) if asks_for == "each step" else None
             if denial is not None:
                 is_closed = bool(self._close_reason)
                 return denied_end(deadline, denial, interrupted=self._interrupted, closed=is_closed)
             requester.attach(interpreter.cell)
             await self._context.open_step(interpreter.cell_network, requester, stream=step.emitter is not None)
-            if self.language == "python":
+            if asks_for == "each command":
                 commands.watch(step)
             return await self._run_to_end(interpreter, step, request, deadline)
 

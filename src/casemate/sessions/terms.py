@@ -13,6 +13,7 @@ from typing import Any
 from casemate.errors import InvalidArgument
 from casemate.execution.admit import AdmittedRequest
 from casemate.execution.request import check_timeout, code_of, metadata_of, stdin_of
+from casemate.languages.catalogue import runtime_for
 from casemate.model.plan import Request
 
 _MOST_NAME = 200  # characters
@@ -40,8 +41,7 @@ class SessionTerms:
 
     def check_name(self, name: object) -> None:
         """The name of a variable. Raises ``InvalidArgument``."""
-        plain = name.replace("$", "_") if isinstance(name, str) and self.language == "node" else name
-        if not isinstance(plain, str) or not plain.isidentifier() or len(plain) > _MOST_NAME:
+        if not isinstance(name, str) or not runtime_for(self.language).is_variable(name) or len(name) > _MOST_NAME:
             raise InvalidArgument("name", f"{str(name)[:_MOST_NAME]!r} is not the name of a variable")
 
     def make_request(
@@ -53,8 +53,8 @@ class SessionTerms:
     ) -> Request:
         """The request for a step. Raises ``InvalidArgument``."""
         stdin_bytes = stdin_of(stdin, _MOST_STDIN)
-        if self.language == "shell" and b"\0" in stdin_bytes:
-            raise InvalidArgument("stdin", "bash cannot hold NUL bytes: give them to a Shell session as a file")
+        if b"\0" in stdin_bytes and not runtime_for(self.language).holds_nul:
+            raise InvalidArgument("stdin", f"{self.language} cannot hold NUL bytes: give them to its session as a file")
         return replace(
             self.admitted.request,
             id=os.urandom(16).hex(),

@@ -9,7 +9,7 @@ import pytest
 from casemate.errors import InvalidArgument
 from casemate.languages.catalogue import language_of, runtime_for, runtimes
 from casemate.languages.runtime import Runtime
-from casemate.languages.shell import ShellRuntime
+from casemate.languages.shell.runtime import ShellRuntime
 
 
 @pytest.mark.parametrize("runtime", [*runtimes()], ids=lambda runtime: runtime.language)

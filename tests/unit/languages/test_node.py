@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from casemate.errors import RuntimeMissing
-from casemate.languages.node import NodeInterpreter, NodeRuntime, launch_of
+from casemate.languages.node.runtime import NodeInterpreter, NodeRuntime, launch_of
 from casemate.model.plan import Bind, Symlink
 
 PACKAGES = Symlink("/program/node_modules", "/packages/node/node_modules")  # where a program looks for packages

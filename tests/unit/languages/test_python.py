@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from casemate.errors import InvalidArgument, Unavailable
-from casemate.languages.python import PythonRuntime
+from casemate.languages.python.runtime import PythonRuntime
 from casemate.languages.runtime import merged_env
 from casemate.model.plan import Bind, Launch, Symlink
 

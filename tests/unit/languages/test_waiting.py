@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from casemate import Limits
-from casemate.languages.node import NodeRuntime
-from casemate.languages.python import PRELOADED, PythonRuntime
+from casemate.languages.node.runtime import NodeRuntime
+from casemate.languages.python.runtime import PRELOADED, PythonRuntime
 from casemate.languages.runtime import THREAD_COUNTS
-from casemate.languages.shell import ShellRuntime
+from casemate.languages.shell.runtime import ShellRuntime
 from casemate.languages.waiting import RequestedProgram, check_order_length, json_order, read_at_start, too_special
 from casemate.model.plan import Bind, Launch, ReadyStart
 

@@ -21,7 +21,7 @@ from cyclopts import Parameter
 
 from casemate.api.wrapping import Wrapping, WrapRequest
 from casemate.errors import CasemateError, InvalidArgument
-from casemate.execution.redact import redaction_of
+from casemate.execution.request import redaction_of
 from casemate.model.execution import Execution
 from casemate.model.limits import Limits
 from casemate.surfaces.cli import failures, interrupts

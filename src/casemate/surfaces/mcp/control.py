@@ -10,6 +10,7 @@ from typing import Any
 from mcp_types import CallToolResult, InputRequiredResult
 
 from casemate.errors import InvalidArgument
+from casemate.policy.rules import PACKAGE_LANGUAGES
 from casemate.surfaces.mcp import answers
 from casemate.surfaces.mcp.call import Call
 from casemate.surfaces.mcp.programs import LANGUAGES, follow_job, own_session
@@ -178,7 +179,6 @@ BRIDGE_DATA = Definition(
 )  # fmt: skip
 
 
-_LANGUAGES = ["python", "node"]
 _MOST_NAMED = 100  # packages in an answer
 
 
@@ -257,7 +257,7 @@ INSTALL_PACKAGE = Definition(
     "Install packages from the operator's index, for a session at once or for all later runs. A person or a rule "
     "decides about the exact files. Plain requirements only, such as requests>=2; no options, addresses or files.",
     {"packages": {"type": ["array", "string"], "items": {"type": "string"}, "description": "Requirements."},
-     "language": text("Language of the packages.", enum=_LANGUAGES, default="python"),
+     "language": text("Language of the packages.", enum=list(PACKAGE_LANGUAGES), default="python"),
      "session": text("Handle of a session of yours; left out, for all later runs.")},
     install_package,
     required=("packages",),

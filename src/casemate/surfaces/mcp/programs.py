@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from mcp_types import CallToolResult, InputRequiredResult
 
+from casemate.languages.catalogue import LANGUAGES as LANGUAGE_NAMES
 from casemate.surfaces.mcp import answers
 from casemate.surfaces.mcp.answers import Page
 from casemate.surfaces.mcp.call import Call, Refused
@@ -19,7 +20,7 @@ from casemate.surfaces.mcp.work import Job, Run, follow, is_job, job_of, state_o
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-LANGUAGES = ["python", "node", "shell"]
+LANGUAGES = list(LANGUAGE_NAMES)
 _FIRST = 1.0  # seconds in which a start cannot be cancelled: the handle is not known yet
 IDLE = 3600.0  # seconds without a step after which a session ends that a client has opened and forgotten
 _MOST_TIMEOUT = 3600.0

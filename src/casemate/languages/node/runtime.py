@@ -7,16 +7,20 @@ import os
 import re
 import site
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from casemate.errors import RuntimeMissing, Unavailable
-from casemate.languages.installed import LanguageInstallation
 from casemate.languages.places import entries_for, hops, is_program, is_system, too_wide, unreadable
-from casemate.languages.runtime import CELL_PATH, SYSTEM_PATH, Environment
+from casemate.languages.runtime import CELL_PATH, SYSTEM_PATH, Environment, LanguageInstallation, prepend_path
 from casemate.languages.waiting import RequestedProgram, json_order, read_at_start, too_special
-from casemate.model.plan import GUEST, NODE_PACKAGES, PROGRAM, Entry, Launch, ReadyStart, Symlink
+from casemate.model.plan import GUEST, NODE_PACKAGES, NODE_PROGRAMS, PROGRAM, Entry, Launch, ReadyStart, Symlink
+
+if TYPE_CHECKING:
+    from casemate.languages.checker import Checker
+    from casemate.languages.session_program import SessionProgram
 
 _HOOK = f"{GUEST}/node_hook.cjs"
 _MIB = 2**20
@@ -65,6 +69,8 @@ class NodeRuntime:
     default_name = "main.js"
     reports = True
     reserve = _RESERVE
+    holds_nul = True
+    asks_for: Literal["nothing", "each step", "each command"] = "nothing"
 
     def __init__(self, packages: Iterable[str] | None = None, path: str | None = None) -> None:
         """Search the site-packages folders ``packages`` and the program folders ``path``; this process's if None."""
@@ -98,6 +104,28 @@ class NodeRuntime:
         argv = asked.launch.argv[: len(asked.launch.argv) - len(asked.arguments)]
         # The heap's size is given when Node starts, so that limits cannot be narrowed later.
         return ReadyStart(argv, {**asked.base_env, "CASEMATE_WAIT": "6"}, order, asked.limits, _COST)
+
+    @property
+    def session(self) -> SessionProgram:
+        """See :class:`casemate.languages.runtime.Runtime`."""
+        from casemate.languages.node.programs import SESSION
+
+        return SESSION
+
+    @property
+    def checker(self) -> Checker:
+        """See :class:`casemate.languages.runtime.Runtime`."""
+        from casemate.languages.node.programs import CHECKER
+
+        return CHECKER
+
+    def session_env(self, env: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
+        """See :class:`casemate.languages.runtime.Runtime`."""
+        return prepend_path((f"{GUEST}/node_bin", NODE_PROGRAMS), env, asked)
+
+    def is_variable(self, name: str) -> bool:
+        """See :class:`casemate.languages.runtime.Runtime`."""
+        return name.replace("$", "_").isidentifier()
 
     def find_installation(self, environment: Environment = None) -> LanguageInstallation:  # noqa: ARG002 - only Python has any
         """The Node that is used."""

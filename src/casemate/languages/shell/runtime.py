@@ -7,14 +7,15 @@ import os
 import re
 import shlex
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from casemate.errors import RuntimeMissing
-from casemate.languages.installed import LanguageInstallation
 from casemate.languages.places import entries_for, hops
-from casemate.languages.runtime import SYSTEM_PATH, Environment
+from casemate.languages.runtime import SYSTEM_PATH, Environment, LanguageInstallation, prepend_path
 from casemate.languages.waiting import RequestedProgram, check_order_length, read_at_start, too_special
-from casemate.model.plan import GUEST, PROGRAM, Launch, ReadyStart
+from casemate.model.plan import GUEST, LAYERED, NODE_PROGRAMS, PROGRAM, Launch, ReadyStart
 
 _REMEDY = "apt-get install bash"
 _WAIT = f"{GUEST}/shell_wait.sh"
@@ -26,6 +27,10 @@ _READ_AT_START = re.compile(
     r"TERM|TMOUT|COPROC|COMP|PIPESTATUS|REPLY|GLOBIGNORE|EXECIGNORE|FIGNORE|IGNOREEOF|INPUTRC|TIMEFORMAT"
 )
 
+if TYPE_CHECKING:
+    from casemate.languages.checker import Checker
+    from casemate.languages.session_program import SessionProgram
+
 
 class ShellRuntime:
     """Plain ``bash main.sh``: no hook, so nothing of it speaks on the control pipe."""
@@ -36,6 +41,8 @@ class ShellRuntime:
     default_name = "main.sh"
     reports = False
     reserve = 0
+    holds_nul = False
+    asks_for: Literal["nothing", "each step", "each command"] = "each step"
 
     def launch(
         self,
@@ -73,6 +80,32 @@ class ShellRuntime:
             return order
         env = {**asked.base_env, "BASH_ENV": _WAIT}
         return ReadyStart((program, *rest), env, order, asked.most, _COST)
+
+    @property
+    def session(self) -> SessionProgram:
+        """See :class:`casemate.languages.runtime.Runtime`."""
+        from casemate.languages.shell.programs import SESSION
+
+        return SESSION
+
+    @property
+    def checker(self) -> Checker:
+        """See :class:`casemate.languages.runtime.Runtime`."""
+        from casemate.languages.shell.programs import CHECKER
+
+        return CHECKER
+
+    def session_env(self, env: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
+        """See :class:`casemate.languages.runtime.Runtime`."""
+        folders = (f"{GUEST}/python_bin", f"{GUEST}/node_bin", NODE_PROGRAMS, f"{LAYERED}/current/bin")
+        changed = prepend_path(folders, env, asked)
+        if "PYTHONPATH" not in asked:
+            changed["PYTHONPATH"] = f"{GUEST}/python_children:{env['PYTHONPATH']}"
+        return changed
+
+    def is_variable(self, name: str) -> bool:
+        """See :class:`casemate.languages.runtime.Runtime`."""
+        return name.isidentifier()
 
     def find_installation(self, environment: Environment = None) -> LanguageInstallation:  # noqa: ARG002 - only Python has any
         """The shell that is used."""

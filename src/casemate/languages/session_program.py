@@ -1,4 +1,4 @@
-"""Each language's interpreter: the program that starts it, and requests as it reads them. Pure."""
+"""The interpreters of sessions: the program that starts one, and requests as it reads them. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from casemate.errors import InvalidArgument
-from casemate.model.plan import GUEST, STEPS
+from casemate.model.plan import STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class SessionProgram(Protocol):
         ...
 
 
-class JsonInterpreter:
+class JsonProgram:
     """Python and Node read frames: four bytes of length and JSON."""
 
     repeat = 1.0  # once, while there is still time: what the program does when it is interrupted shall not be
@@ -84,49 +84,6 @@ class JsonInterpreter:
 
     def answer(self, number: int, allow: bool, reason: str) -> bytes:
         return _frame(op="answer", id=number, allow=allow, reason=reason)
-
-
-class ShellInterpreter:
-    """Bash reads a line of words, and as many bytes more as it says."""
-
-    repeat = 0.15  # bash may miss one in the moment when it forks
-
-    # A step's code is evaluated by this line, so that errors name the program and a line of the step.
-    program = f'\\builtin eval "${{__casemate_code-. {GUEST}/shell_session.sh}}"\n'.encode()
-
-    def run(self, step: StepRequest) -> bytes:
-        out, err = step.pipes
-        cwd = None if step.cwd is None else step.cwd.encode()
-        sizes = " ".join("-" if data is None else str(len(data)) for data in (step.code, cwd, step.stdin))
-        head = f"run {step.number} {sizes} {out} {err}\n"
-        return head.encode() + step.code + (cwd or b"") + (step.stdin or b"")
-
-    def variables(self, number: int) -> bytes:
-        return f"variables {number}\n".encode()
-
-    def get(self, number: int, name: str) -> bytes:
-        return f"get {number} {name}\n".encode()
-
-    def set(self, number: int, name: str, value: str) -> bytes:
-        data = value.encode()
-        return f"set {number} {name} {len(data)}\n".encode() + data
-
-    def answer(self, number: int, allow: bool, reason: str) -> bytes:  # noqa: ARG002 - it never asks
-        return b""
-
-
-# A file of the user's that is called like a module of IPython's must not keep the next interpreter from starting.
-_PYTHON = b"""import sys
-workspace = sys.path.pop(0)
-from _casemate import session
-sys.path.insert(0, workspace)
-session.main()
-"""
-INTERPRETERS: dict[str, SessionProgram] = {
-    "python": JsonInterpreter(_PYTHON),
-    "node": JsonInterpreter(f"require('{GUEST}/node_session.cjs')\n".encode()),
-    "shell": ShellInterpreter(),
-}
 
 
 def json_of(value: Any) -> str:

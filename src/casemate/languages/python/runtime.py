@@ -7,19 +7,22 @@ import os
 import re
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from casemate.errors import CasemateError
 from casemate.languages import interpreters
-from casemate.languages.places import entries_for, is_inside, is_system
-from casemate.languages.runtime import CELL_PATH, THREAD_COUNTS, Environment
+from casemate.languages.places import entries_for, is_inside, is_program, is_system
+from casemate.languages.runtime import CELL_PATH, THREAD_COUNTS, Environment, prepend_path
 from casemate.languages.waiting import RequestedProgram, json_order, read_at_start, too_special
 from casemate.model.plan import GUEST, HOME, MODULES, PROGRAM, Bind, Entry, Launch, ReadyStart
 
 if TYPE_CHECKING:
-    from casemate.languages.installed import LanguageInstallation
+    from casemate.languages.checker import Checker
     from casemate.languages.interpreters import Interpreter
+    from casemate.languages.runtime import LanguageInstallation
+    from casemate.languages.session_program import SessionProgram
 
 _HOOK = f"{GUEST}/python"
 # The first Python that knows -P: without it the program's folder comes before the workspace on sys.path.
@@ -47,6 +50,8 @@ class PythonRuntime:
     default_name = "main.py"
     reports = True
     reserve = 0
+    holds_nul = True
+    asks_for: Literal["nothing", "each step", "each command"] = "each command"
 
     def launch(
         self,
@@ -85,9 +90,31 @@ class PythonRuntime:
             fuller_cost=_COST_PRELOADED,
         )
 
+    @property
+    def session(self) -> SessionProgram:
+        """See :class:`casemate.languages.runtime.Runtime`."""
+        from casemate.languages.python.programs import SESSION
+
+        return SESSION
+
+    @property
+    def checker(self) -> Checker:
+        """See :class:`casemate.languages.runtime.Runtime`."""
+        from casemate.languages.python.programs import CHECKER
+
+        return CHECKER
+
+    def session_env(self, env: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
+        """See :class:`casemate.languages.runtime.Runtime`."""
+        return prepend_path((f"{GUEST}/python_bin",), env, asked)
+
+    def is_variable(self, name: str) -> bool:
+        """See :class:`casemate.languages.runtime.Runtime`."""
+        return name.isidentifier()
+
     def find_installation(self, environment: Environment = None) -> LanguageInstallation:
         """The interpreter that casemate runs on, or that of an environment."""
-        from casemate.languages.installed import LanguageInstallation
+        from casemate.languages.runtime import LanguageInstallation
 
         try:
             found = _find(environment)
@@ -220,3 +247,18 @@ def _stamp(file: str, follow: bool) -> int:
         return os.stat(file, follow_symlinks=follow).st_mtime_ns
     except OSError:
         return 0
+
+
+def ruff_path() -> Path | None:
+    """The ruff of casemate's own environment (the extra ``check``), or None."""
+    place = Path(sys.executable).parent / "ruff"
+    try:
+        status = place.stat()
+    except OSError:
+        return None
+    return _find_ruff(place, status.st_ino, status.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=4)
+def _find_ruff(place: Path, inode: int, changed: int) -> Path | None:  # noqa: ARG001 - they are part of the key
+    return place if is_program(place) else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from casemate.execution.install_python import package_of
+from casemate.languages.python.installer import package_of
 from casemate.model.overview import InstalledPackage, InstallTerms
 from casemate.model.plan import GUEST, PROXY_ADDRESS, Entry
 from casemate.packages.gateway import Served
@@ -15,7 +15,7 @@ from casemate.packages.names import Requirement
 from casemate.packages.package_sets import MODULES, NodePackageSet, modules
 
 if TYPE_CHECKING:
-    from casemate.execution.context import ExecutionContext
+    from casemate.languages.runtime import Environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class NodeInstaller:
         self,
         requirements: Sequence[Requirement],
         terms: InstallTerms,
-        context: ExecutionContext,  # noqa: ARG002
+        environment: Environment,  # noqa: ARG002
     ) -> tuple[dict[str, Any], tuple[Entry, ...]]:
         """What the program is told: everything that is wanted by now. npm makes a whole tree of it, anew."""
         told = {

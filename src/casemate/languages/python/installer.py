@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from casemate.languages.python.runtime import PythonRuntime
 from casemate.model.overview import InstalledPackage, InstallTerms
 from casemate.model.plan import GUEST, LAYERED, PROXY_ADDRESS, Bind, Entry
 from casemate.packages.gateway import Served
@@ -15,7 +16,7 @@ from casemate.packages.names import Requirement, normalize
 from casemate.packages.package_sets import PackageSet, projects
 
 if TYPE_CHECKING:
-    from casemate.execution.context import ExecutionContext
+    from casemate.languages.runtime import Environment
 
 _UV = "/packages/uv"  # where the host's is, in the cell
 
@@ -30,11 +31,11 @@ class PythonInstaller:
     program: str = f"__file__ = '{GUEST}/install_python.py'\nexec(compile(open(__file__).read(), __file__, 'exec'))\n"
 
     def order(
-        self, requirements: Sequence[Requirement], terms: InstallTerms, context: ExecutionContext
+        self, requirements: Sequence[Requirement], terms: InstallTerms, environment: Environment
     ) -> tuple[dict[str, Any], tuple[Entry, ...]]:
         """What the program is told, and what else its cell has."""
-        runtime = context.runtime_for("python")
-        uv, shown = _uv_in_the_cell(self.uv, runtime.launch(context.environment, runtime.default_name, ()).entries)
+        runtime = PythonRuntime()
+        uv, shown = _uv_in_the_cell(self.uv, runtime.launch(environment, runtime.default_name, ()).entries)
         there = () if self.package_set.current is None else (Bind(str(self.package_set.folder), LAYERED),)
         told = {
             "requirements": [one.text for one in requirements], "sources": terms.sources, "upgrade": terms.upgrade,

@@ -1,0 +1,1 @@
+"""Node: how its programs start, take steps, are looked at, and get packages."""

@@ -1,0 +1,81 @@
+"""What runs in cells besides Shell programs: the interpreter of sessions, and the checker. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from casemate.languages.checker import Checker
+from casemate.languages.session_program import StepRequest
+from casemate.model.overview import Fix, Issue
+from casemate.model.plan import GUEST
+
+
+class ShellInterpreter:
+    """Bash reads a line of words, and as many bytes more as it says."""
+
+    repeat = 0.15  # bash may miss one in the moment when it forks
+
+    # A step's code is evaluated by this line, so that errors name the program and a line of the step.
+    program = f'\\builtin eval "${{__casemate_code-. {GUEST}/shell_session.sh}}"\n'.encode()
+
+    def run(self, step: StepRequest) -> bytes:
+        out, err = step.pipes
+        cwd = None if step.cwd is None else step.cwd.encode()
+        sizes = " ".join("-" if data is None else str(len(data)) for data in (step.code, cwd, step.stdin))
+        head = f"run {step.number} {sizes} {out} {err}\n"
+        return head.encode() + step.code + (cwd or b"") + (step.stdin or b"")
+
+    def variables(self, number: int) -> bytes:
+        return f"variables {number}\n".encode()
+
+    def get(self, number: int, name: str) -> bytes:
+        return f"get {number} {name}\n".encode()
+
+    def set(self, number: int, name: str, value: str) -> bytes:
+        data = value.encode()
+        return f"set {number} {name} {len(data)}\n".encode() + data
+
+    def answer(self, number: int, allow: bool, reason: str) -> bytes:  # noqa: ARG002 - it never asks
+        return b""
+
+
+SESSION = ShellInterpreter()
+
+
+_SAID = re.compile(r"/tmp/main\.sh: (?:line )?(\d{1,9}): (.*)")  # bash, and dash
+_DOUBTS = ("warning: ",)
+_HINTS = (
+    (r"\brm\s+(?:-[\w-]+\s+){1,5}(?:--\s+)?(?:/|~|\*|\"?\$HOME\"?)(?:[\s;&|*]|$)", "dangerous-remove",
+     "this removes everything that it can"),
+    (r"\b(?:curl|wget)\b[^|;]{0,300}\|\s*(?:sudo\s+)?(?:ba|z|da)?sh\b", "dangerous-shell",
+     "a shell runs what comes from the network"),
+    (r"\beval\b", "dangerous-eval", "eval runs whatever text it is given"),
+    (r"\b(?:mkfs|fdisk|wipefs)\b|\bdd\b[^;|]{0,300}\bof=/dev/", "dangerous-device", "this overwrites a device"),
+    (r":\s*\(\s*\)\s*\{[^}]{0,50}:\s*\|\s*:", "dangerous-fork", "this starts processes without end"),
+)  # fmt: skip
+
+
+def repair_line_ends(text: str, issues: Sequence[Issue], *, has_moved: bool) -> tuple[str, list[Fix]]:  # noqa: ARG001
+    """Line feeds alone."""
+    if "\r\n" not in text:
+        return text, []
+    return text.replace("\r\n", "\n"), [Fix("End lines with a line feed alone", 0, "line-ends")]
+
+
+def read_lines(lines: Iterable[str]) -> Iterable[Issue]:
+    """Errors, and doubts. The line after an error repeats what is in it."""
+    seen: set[int] = set()
+    for line in lines:
+        match = _SAID.match(line)
+        if match is None:
+            continue
+        number, message = int(match[1]), match[2]
+        if message.startswith(_DOUBTS):
+            yield Issue(number, 0, message.partition(": ")[2], "warning", "shell-warning")
+        elif number not in seen:
+            seen.add(number)
+            yield Issue(number, 0, message, "error", "syntax")
+
+
+CHECKER = Checker('cat > /tmp/main.sh && exec "${BASH:-sh}" -n /tmp/main.sh\n', _HINTS, repair_line_ends, read_lines)
