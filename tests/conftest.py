@@ -26,7 +26,7 @@ from tests.pairwise import chosen
 SECONDS_PER_TEST = 120
 ONE_WORLD = ("tests/network/",)  # folders whose tests run in one world of namespaces
 # Where preloaded libraries are part of what is tested, or may help an attacker; elsewhere they only cost time.
-PRELOADING = ("contract/test_display.py", "docs/", "escapes/", "journeys/", "parity/", "warm/")
+PRELOADING = ("contract/test_display.py", "docs/", "escapes/", "journeys/", "parity/", "unit/languages/", "warm/")
 # How fast an example is says how busy the machine is, and nothing of what is tested.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import re
@@ -324,6 +323,8 @@ def redaction_of(secrets: Secrets) -> Redaction | None:
 
 async def prepare(redaction: Redaction | None) -> Redaction | None:
     """``redaction``, ready to be used without holding up the event loop."""
+    import asyncio  # a sandbox is made before it is loaded
+
     if redaction is not None:
         await asyncio.to_thread(redaction.prepare)
     return redaction
