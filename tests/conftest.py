@@ -116,6 +116,12 @@ def _light(request: pytest.FixtureRequest) -> Iterator[None]:
             yield
 
 
+@pytest.fixture
+def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where this test's record lies; not in ``tmp_path``, which some tests look at or give to cells."""
+    return tmp_path_factory.mktemp("audit") / "audit.db"
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only ``--all`` runs, unless a test is named."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.languages import LANGUAGES
 from tests.warmth import start
 
 from casemate import sync
@@ -13,11 +14,6 @@ from casemate import sync
 __all__ = ["start"]
 
 WALLS = ("native",)
-LANGUAGES = (
-    pytest.param("python"),
-    pytest.param("node", marks=pytest.mark.needs("node")),
-    pytest.param("shell"),
-)
 
 
 @pytest.fixture(scope="session", params=WALLS)

@@ -10,12 +10,12 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.waiting import MAX_WAIT
 from tests.warmth import is_init, runs_a_program
 
 from casemate import Event
 
 SUPERVISOR = b"casemate-supervisor"
-MAX_WAIT = 60.0  # seconds until something that must happen is taken as not happening
 _PIECE = 1 << 22  # bytes of memory read at once
 
 

@@ -11,13 +11,14 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from tests.egress.servers import listening
 from tests.egress.stage import Inside, Stage, allowing, everything_from, was_reset
 from tests.egress.test_http import answer, request
+from tests.support.waiting import until
 from tests.unit.egress.hellos import real
 
 from casemate.egress.authority import Authority, server_side
@@ -35,14 +36,6 @@ def opened(stage: Stage, echo_port: int, **limits: float) -> None:
 def speaks(one: socket.socket) -> bool:
     one.sendall(b"x")
     return one.recv(1) == b"x"
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait until it holds."""
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_connections_beyond_the_limit_wait_for_others_to_end(stage: Stage, echo_port: int) -> None:

@@ -16,6 +16,7 @@ from unittest import mock
 from tests.contract import witness
 from tests.escapes import host
 from tests.escapes.payloads.attempts import END
+from tests.support.waiting import until
 
 from casemate import Execution, sync
 from casemate.execution import pipeline
@@ -160,7 +161,7 @@ def held(sandbox: sync.Sandbox, it: Attack, env: Mapping[str, str] | None = None
         yield Held([pid for pid in _oldest_first() if pid not in before], text)
     finally:
         events.close()  # type: ignore[attr-defined]
-        host.wait_for(lambda: set(host.cell_processes()) <= before, "the end of everything in the cell")
+        until(lambda: set(host.cell_processes()) <= before, "the end of everything in the cell")
 
 
 def _oldest_first() -> list[int]:

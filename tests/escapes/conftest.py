@@ -14,15 +14,11 @@ import pytest
 from tests.escapes import host
 from tests.escapes.listeners import Listeners, listening
 from tests.escapes.stepwise import MEANT, in_sessions
+from tests.support.languages import LANGUAGES
+from tests.support.waiting import until
 from tests.warmth import STARTS, starting
 
 from casemate import sync
-
-LANGUAGES = (
-    pytest.param("python"),
-    pytest.param("node", marks=pytest.mark.needs("node")),
-    pytest.param("shell"),
-)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -120,7 +116,7 @@ def workspace(scratch: Path) -> Iterator[Path]:
 def _no_survivors() -> Iterator[None]:
     """Whatever a test did, no process of a cell is alive after it."""
     yield
-    host.wait_for(lambda: not host.cell_processes(), "the end of every cell")
+    until(lambda: not host.cell_processes(), "the end of every cell")
 
 
 def _remove(folder: Path) -> None:

@@ -11,7 +11,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,16 +35,6 @@ for _ in sys.stdin:
 def secret() -> str:
     """A canary: whoever tells it has read the place it was put in."""
     return f"canary-{secrets.token_hex(16)}"
-
-
-def wait_for(condition: object, what: str) -> None:
-    """Poll ``condition`` until it is true. Raises ``AssertionError`` naming ``what`` never came."""
-    assert callable(condition)
-    until, pause = time.monotonic() + DEADLINE, 0.01
-    while not condition():
-        assert time.monotonic() < until, f"never came: {what}"
-        time.sleep(pause)
-        pause = min(pause * 1.5, 0.2)  # to look costs more than to wait
 
 
 # ------------------------------------------------------------------------------------------------------- processes

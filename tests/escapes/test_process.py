@@ -13,6 +13,7 @@ import pytest
 from tests.contract import witness
 from tests.escapes import host
 from tests.escapes.cells import Attack, attack, bare, held, held_bare, told, without
+from tests.support.waiting import until
 
 from casemate import Limits, sync
 
@@ -44,7 +45,7 @@ def test_control_bare_the_same_attack_reads_stops_and_kills_it(
     assert victim.secrets["argv"] in stopped
     assert language != "python" or stopped.count(victim.secrets["memory"]) >= 2
     assert _facts(victim.pid)[0] == 5
-    host.wait_for(lambda: witness.state(victim.pid) in ("T", "t"), "the victim stopped")
+    until(lambda: witness.state(victim.pid) in ("T", "t"), "the victim stopped")
     bare(Attack("process", language), {**_env(victim), "KILL": "1"}, tmp_path / "bare")
     assert victim.process.wait(host.DEADLINE) < 0
 
@@ -72,7 +73,7 @@ def test_control_bare_the_same_daemons_live_on(tmp_path: Path, language: str) ->
     mark = f"daemon-{secrets.token_hex(8)}"
     try:
         bare(Attack("daemon", language), {"MARK": mark}, tmp_path / "bare")
-        host.wait_for(lambda: len(host.with_marker(mark)) >= 2, "daemons")
+        until(lambda: len(host.with_marker(mark)) >= 2, "daemons")
     finally:
         for pid in host.with_marker(mark):
             host.end(pid)
@@ -115,10 +116,10 @@ def test_the_death_of_the_supervisor_is_the_death_of_its_cells(scratch: Path) ->
             events = other.stream("import os; os.fork(); print('here', flush=True); __import__('time').sleep(60)")
             next(iter(events))
             (supervisor,) = set(witness.children(os.getpid())) - before
-            host.wait_for(lambda: host.cell_processes(supervisor), "the control: a process in the cell")
+            until(lambda: host.cell_processes(supervisor), "the control: a process in the cell")
             mine = host.cell_processes(supervisor)
             host.end(supervisor)
-            host.wait_for(lambda: not any(witness.state(pid) for pid in mine), "the end of the cells")
+            until(lambda: not any(witness.state(pid) for pid in mine), "the end of the cells")
             with pytest.raises(Exception, match=r"supervisor|closed"):
                 list(events)
 

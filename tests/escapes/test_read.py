@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pytest
 from tests.escapes import host
 from tests.escapes.cells import Attack, attack, bare, held, told, without
+from tests.support.waiting import until
 
 from casemate import sync
 from casemate.model.events import Output
@@ -277,7 +278,7 @@ def test_a_held_cell_has_no_descriptor_but_its_own(
     """
     with held(sandbox, Attack("read", "shell"), {"PATHS": "", "DIGESTS": "", "PIDS": ""}) as one:
         loaded = ("/etc/ld.so.cache", "/usr/lib/")
-        host.wait_for(lambda: not any(f.startswith(loaded) for f in host.open_files(one.pid)), "the end of its loading")
+        until(lambda: not any(f.startswith(loaded) for f in host.open_files(one.pid)), "the end of its loading")
         links = host.open_files(one.pid)
         own = {"/dev/null", "/program/main.sh", "/memfd:casemate (deleted)"}
         assert {link for link in links if not link.startswith("pipe:")} <= own

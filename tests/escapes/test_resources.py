@@ -16,6 +16,7 @@ import pytest
 from tests.contract import witness
 from tests.escapes import host
 from tests.escapes.cells import ROOT, Attack, attack, held
+from tests.support.waiting import until
 from tests.warm.ready import settle
 
 from casemate import Execution, Limits, sync
@@ -344,7 +345,7 @@ def test_nothing_is_left_after_hostile_runs(fresh: sync.Sandbox, others: set[int
     fresh.run(BOMBS["python"], limits=Limits(processes=20), timeout=0.4)
     _take(fresh, "private", 200, SMALL)
     _take(fresh, "workspace", 60, Limits(disk="8MiB"))
-    host.wait_for(lambda: _cells_with_groups(others) <= 1, "the removal of the groups of all cells but the ready one")
+    until(lambda: _cells_with_groups(others) <= 1, "the removal of the groups of all cells but the ready one")
     assert host.leftovers()["mounts"] == before["mounts"]
     _back_to(before, 2)  # artifacts that are still held
 
@@ -352,7 +353,7 @@ def test_nothing_is_left_after_hostile_runs(fresh: sync.Sandbox, others: set[int
 def _back_to(before: dict[str, object], held: int) -> None:
     """Until this process has no more descriptors than it had, but for the files it still holds."""
     most = int(str(before["descriptors"])) + held
-    host.wait_for(lambda: int(str(host.leftovers()["descriptors"])) <= most, "the end of descriptors")
+    until(lambda: int(str(host.leftovers()["descriptors"])) <= most, "the end of descriptors")
 
 
 def _cells_with_groups(others: set[int]) -> int:

@@ -14,12 +14,6 @@ __all__ = ["pytest_pyfunc_call"]
 
 
 @pytest.fixture
-def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where this test's record lies; not in ``tmp_path``, which some tests look at."""
-    return tmp_path_factory.mktemp("audit") / "audit.db"
-
-
-@pytest.fixture
 def sandbox(audit: Path) -> Iterator[sync.Sandbox]:
     """A sandbox that is closed at the end."""
     with sync.Sandbox(audit=audit) as one:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.contract import witness
 from tests.records import unfinished
+from tests.support.waiting import MAX_WAIT
 
 import casemate
 from casemate import CasemateError, sync
@@ -162,7 +163,7 @@ def test_when_the_supervisor_dies_runs_fail_and_the_next_one_works(audit: Path, 
             pid = witness.supervisors()[0] if which == "the one that waits" else witness.serving()[0]
             os.kill(pid, signal.SIGKILL)
             for thread in threads:
-                thread.join(witness.MAX_WAIT)
+                thread.join(MAX_WAIT)
             assert watched.wait()
         assert len(seen) == 3
         assert all(isinstance(one, CasemateError) for one in seen), seen

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract import witness
+from tests.support.waiting import MAX_WAIT
 
 from casemate import Execution, Limits, Sandbox, sync
 from casemate.walls.native import pool
@@ -70,7 +71,7 @@ def _own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 async def settled(before: Left) -> Left:
     """What is left once the supervisor has come to rest: it prepares and removes after it has answered."""
-    async with asyncio.timeout(witness.MAX_WAIT):
+    async with asyncio.timeout(MAX_WAIT):
         while (now := left()) != before:
             await asyncio.sleep(0.05)
     return now
@@ -104,7 +105,7 @@ def let_go(sandbox: Sandbox) -> None:
 async def at_rest(sandbox: Sandbox) -> Left:
     """What there is once everything that is made once has been made, and nothing is ready for a next run."""
     await mixed(sandbox, 12)
-    async with asyncio.timeout(witness.MAX_WAIT):
+    async with asyncio.timeout(MAX_WAIT):
         while any(one.ready for one in sandbox._parts.wall.warmth().pools) or await settling() != left():
             await asyncio.sleep(0.05)
     return left()

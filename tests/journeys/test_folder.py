@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contract import witness
 from tests.journeys import folders
+from tests.support.waiting import MAX_WAIT
 
 from casemate import Execution, Limits, Output, Sandbox, sync
 
@@ -148,7 +148,7 @@ def test_nothing_is_written_back_after_a_cancelled_run_has_returned(audit: Path,
             await sandbox.run("print(1)")
             code = "import os\nos.mkdir('many')\nfor n in range(4000): open(f'many/{n}', 'w').write('x')"
             task = asyncio.ensure_future(sandbox.run(code))
-            async with asyncio.timeout(witness.MAX_WAIT):
+            async with asyncio.timeout(MAX_WAIT):
                 while not (folder / "many").exists():
                     await asyncio.sleep(0)
             task.cancel()

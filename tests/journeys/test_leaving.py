@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from tests.contract import witness
 from tests.records import unfinished
+from tests.support.waiting import MAX_WAIT, until_async
 
 from casemate import CasemateError, Execution, Output, Sandbox, SandboxClosed, sync
 from casemate.audit.log import AuditLog
@@ -22,13 +23,6 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("ready", flush=True)
 while True: signal.pause()
 """
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait for what the host can see, and for nothing else."""
-    async with asyncio.timeout(witness.MAX_WAIT):
-        while not holds():
-            await asyncio.sleep(0.005)
 
 
 def rows(audit: Path) -> list[str]:
@@ -56,7 +50,7 @@ def test_cancelling_the_task_ends_the_cell_before_the_caller_hears_of_it(audit: 
     async def journey() -> None:
         async with Sandbox(audit=audit) as sandbox:
             task = asyncio.ensure_future(sandbox.run(BUSY, timeout=60))
-            await until(lambda: len(witness.in_cells()) == 5)
+            await until_async(lambda: len(witness.in_cells()) == 5)
             with witness.watching(witness.in_cells()) as watched:
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
@@ -72,14 +66,14 @@ def test_cancelling_twice_at_once_ends_the_cell_too(audit: Path) -> None:
     async def journey() -> None:
         async with Sandbox(audit=audit) as sandbox:
             task = asyncio.ensure_future(sandbox.run(BUSY, timeout=60))
-            await until(lambda: len(witness.in_cells()) == 5)
+            await until_async(lambda: len(witness.in_cells()) == 5)
             with witness.watching(witness.in_cells()) as watched:
                 task.cancel()
                 await asyncio.sleep(0)
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
-                await until(lambda: watched.living() == 0)
+                await until_async(lambda: watched.living() == 0)
 
     asyncio.run(journey())
     assert ended(audit) == ["cancelled"]
@@ -135,13 +129,13 @@ def test_cancelling_while_the_intent_is_written_leaves_an_outcome_too(
             other.execute("BEGIN IMMEDIATE")  # somebody else writes: the intent has to wait
             monkeypatch.setattr(AuditLog, "append", trying)
             task = asyncio.ensure_future(sandbox.run("print(2)"))
-            await until(tried.is_set)
+            await until_async(tried.is_set)
             task.cancel()
             await asyncio.sleep(0)
             other.execute("ROLLBACK")
             other.close()
             await asyncio.wait([task])
-            await until(lambda: len(rows(audit)) >= 3)
+            await until_async(lambda: len(rows(audit)) >= 3)
 
     asyncio.run(journey())
     assert ended(audit) == ["ok", "cancelled"]
@@ -156,7 +150,7 @@ def test_closing_a_stream_ends_the_cell_before_it_returns(audit: Path) -> None:
                 assert watched.living() == 5
                 await stream.aclose()
                 living = watched.living()
-                await until(lambda: watched.living() == 0)
+                await until_async(lambda: watched.living() == 0)
                 assert living == 0
 
     asyncio.run(journey())
@@ -170,7 +164,7 @@ def test_leaving_the_loop_over_a_stream_ends_the_cell(audit: Path) -> None:
                 pids = witness.in_cells()
                 break
             with witness.watching(pids) as watched:
-                await until(lambda: watched.living() == 0)
+                await until_async(lambda: watched.living() == 0)
             assert (await sandbox.run("print(1)")).ok
 
     asyncio.run(journey())
@@ -183,7 +177,7 @@ def test_an_error_in_the_loop_over_a_stream_ends_the_cell(audit: Path) -> None:
             with pytest.raises(LookupError):
                 async for _ in sandbox.stream(BUSY, timeout=60):
                     raise LookupError
-            await until(lambda: witness.cells() == [])
+            await until_async(lambda: witness.cells() == [])
 
     asyncio.run(journey())
 
@@ -193,7 +187,7 @@ def test_closing_the_sandbox_ends_what_runs_and_says_so(audit: Path, count: int)
     async def journey() -> list[Execution | BaseException]:
         sandbox = Sandbox(audit=audit)
         runs = [asyncio.ensure_future(sandbox.run("import time; time.sleep(1000)")) for _ in range(count + 2)]
-        await until(lambda: len(witness.cells()) == min(count + 2, 16))
+        await until_async(lambda: len(witness.cells()) == min(count + 2, 16))
         with witness.watching(witness.in_cells()) as watched:
             await sandbox.close()
             assert watched.living() == 0
@@ -233,10 +227,10 @@ def test_closing_from_another_thread_ends_a_waiting_run(audit: Path) -> None:
     threads = [threading.Thread(target=run, daemon=True) for _ in range(4)]
     for thread in threads:
         thread.start()
-    asyncio.run(until(lambda: len(witness.in_cells()) == 20))
+    asyncio.run(until_async(lambda: len(witness.in_cells()) == 20))
     sandbox.close()
     for thread in threads:
-        thread.join(witness.MAX_WAIT)
+        thread.join(MAX_WAIT)
     assert [type(error) for error in seen] == [SandboxClosed] * 4
 
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.service.daemon import environment, http, tcp, until
+from tests.service.daemon import environment, http, tcp
 from tests.service.test_shares import KINDS, called, of_tool
+from tests.support.waiting import until
 
 TOKEN = "a-token-of-the-tests-alone"
 SECONDS = 60.0

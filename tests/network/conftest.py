@@ -106,11 +106,6 @@ def world() -> World:
 
 
 @pytest.fixture
-def audit(tmp_path: Path) -> Path:
-    return tmp_path / "audit.db"
-
-
-@pytest.fixture
 def sandbox(audit: Path) -> Iterator[sync.Sandbox]:
     """One that may reach good.test and what is below it, and one port more."""
     domains = ["good.test", "*.good.test", "good.test:7777", "good.test:22", "good.test:5432"]

@@ -8,27 +8,18 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.support.waiting import MAX_WAIT, until
 
 import casemate
 from casemate.remote.client import RemoteOperations, connect
 from casemate.remote.places import Places, places_of, read_running
 
-MAX_WAIT = 60.0  # seconds until something that must happen is taken as not happening, also on a busy machine
 ASKS = '{"rules": [{"ask": "shell"}]}'  # commands of sessions
-
-
-def until(happened: Callable[[], Any], what: str = "it never happened") -> Any:
-    """Wait for something, bounded; what it gave."""
-    deadline = time.monotonic() + MAX_WAIT
-    while not (found := happened()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-    return found
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.service.daemon import ASKS, MAX_WAIT, Daemon
+from tests.service.daemon import ASKS, Daemon
+from tests.support.waiting import MAX_WAIT
 
 import casemate
 from casemate import (
@@ -43,13 +44,6 @@ async def opened(kind: str, shared: Daemon, folder: Path) -> AsyncIterator[Any]:
     else:
         async with ConnectedSandbox(await shared.connect()) as connected:
             yield connected
-
-
-async def until(happened: Any) -> Any:
-    async with asyncio.timeout(MAX_WAIT):
-        while not (found := happened()):
-            await asyncio.sleep(0.01)
-    return found
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,7 +9,8 @@ import threading
 from typing import Any
 
 import pytest
-from tests.service.daemon import MAX_WAIT, Daemon, http, unix
+from tests.service.daemon import Daemon, http, unix
+from tests.support.waiting import MAX_WAIT
 
 from casemate.errors import CasemateError, Fault, QueueFull, SandboxClosed
 from casemate.operations.catalogue import catalogue

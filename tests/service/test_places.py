@@ -11,7 +11,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.service.daemon import Daemon, serving, until
+from tests.service.daemon import Daemon, serving
+from tests.support.waiting import until
 
 from casemate.errors import Unavailable
 from casemate.remote.address import Address, connect

@@ -14,8 +14,9 @@ import pytest
 from tests.brokered.conftest import Witness
 from tests.brokered.test_calls import RAW, told
 from tests.brokered.test_plans import THREE
-from tests.service.daemon import MAX_WAIT, Daemon, serving
-from tests.service.test_connected import KINDS, opened, until
+from tests.service.daemon import Daemon, serving
+from tests.service.test_connected import KINDS, opened
+from tests.support.waiting import MAX_WAIT, until_async
 
 from casemate import ApprovalRequest, InvalidArgument, Limits, PlanDenied, PlannedCall, ProgramPlan, Unavailable
 from casemate.errors import NotFound
@@ -51,7 +52,7 @@ async def answered(sandbox: Any, running: asyncio.Future[Any], *answers: bool) -
     """Give these answers to what ``running`` asks, one after the other; what that was."""
     seen: list[ApprovalRequest] = []
     for answer in answers:
-        request = await until(lambda: next(iter(sandbox.approvals.pending()), None))
+        request = await until_async(lambda: next(iter(sandbox.approvals.pending()), None))
         assert not running.done()
         seen.append(request)
         assert sandbox.approvals.decide(request.id, answer, reason="" if answer else "not these")
@@ -161,11 +162,11 @@ async def test_whoever_waits_for_a_plan_no_longer_takes_its_question_along(kind:
     async with offering(kind) as sandbox:
         plan = await sandbox.plan(THREE)
         running = asyncio.ensure_future(plan.run())
-        await until(sandbox.approvals.pending)
+        await until_async(sandbox.approvals.pending)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        await until(lambda: not sandbox.approvals.pending())
+        await until_async(lambda: not sandbox.approvals.pending())
 
 
 @BOTH

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.service.daemon import Daemon, serving, until
+from tests.service.daemon import Daemon, serving
+from tests.support.waiting import until
 
 from casemate.errors import NotFound, SandboxClosed, Unavailable
 from casemate.remote.client import RemoteOperations

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.service.daemon import MAX_WAIT, Daemon, environment, reserved_port, serving
+from tests.service.daemon import Daemon, environment, reserved_port, serving
 from tests.service.test_shares import KINDS, called, of_tool
+from tests.support.waiting import MAX_WAIT
 
 from casemate.errors import Denied, InvalidArgument, Unavailable
 from casemate.model.operation import Audience, Principal

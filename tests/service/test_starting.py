@@ -13,16 +13,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.service.daemon import (
-    MAX_WAIT,
-    Daemon,
-    casemate_command,
-    is_service,
-    on_demand,
-    reserved_port,
-    serving,
-    until,
-)
+from tests.service.daemon import Daemon, casemate_command, is_service, on_demand, reserved_port, serving
+from tests.support.waiting import MAX_WAIT, until
 
 from casemate.errors import Unavailable
 from casemate.remote.client import connect

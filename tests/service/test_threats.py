@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.service.daemon import ASKS, MAX_WAIT, Daemon, environment, reserved_port, serving
+from tests.service.daemon import ASKS, Daemon, environment, reserved_port, serving
+from tests.support.waiting import MAX_WAIT
 
 # Whoever can reach the service finds what waits there, and allows it.
 APPROVE = """

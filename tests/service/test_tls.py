@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from tests.network.servers import certified
-from tests.service.daemon import MAX_WAIT, Daemon, environment, http, reserved_port, serving, tcp
+from tests.service.daemon import Daemon, environment, http, reserved_port, serving, tcp
+from tests.support.waiting import MAX_WAIT
 
 from casemate import Denied, InvalidArgument, Sandbox, Unavailable
 

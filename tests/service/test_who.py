@@ -8,17 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.service.daemon import (
-    MAX_WAIT,
-    Daemon,
-    casemate_command,
-    environment,
-    http,
-    reserved_port,
-    serving,
-    tcp,
-    unix,
-)
+from tests.service.daemon import Daemon, casemate_command, environment, http, reserved_port, serving, tcp, unix
+from tests.support.waiting import MAX_WAIT
 
 from casemate.errors import CasemateError, Denied, InvalidArgument, NotFound, Unavailable
 from casemate.remote.client import connect

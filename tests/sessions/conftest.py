@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,12 +32,6 @@ def sandbox(runner: asyncio.Runner, start: str, tmp_path_factory: pytest.TempPat
             yield one
         finally:
             runner.run(one.close())
-
-
-@pytest.fixture
-def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the record of a test's own sandbox lies."""
-    return tmp_path_factory.mktemp("audit") / "audit.db"
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from unittest import mock
 
 import pytest
 from tests.contract import witness
+from tests.support.waiting import MAX_WAIT, until_async
 from tests.warmth import starting as starting_runs
 
 from casemate import Display, Done, Event, Execution, Output
@@ -24,12 +25,6 @@ from casemate.walls.native.wall import NativeWall
 from casemate.walls.wall import SessionCell, SessionSink
 
 Open = Callable[..., Session]
-LANGUAGES = (
-    pytest.param("python"),
-    pytest.param("node", marks=pytest.mark.needs("node")),
-    pytest.param("shell"),
-)
-every_language = pytest.mark.parametrize("language", LANGUAGES)
 PROMPT = 30.0  # seconds within which what must be noticed at once is noticed, however busy the machine is
 FOREVER = 500.0  # a step's time, which no test waits for
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -77,17 +72,9 @@ def both_starts(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-async def until(holds: Callable[[], object], what: str = "") -> None:
-    """Look again and again until ``holds``, which the host can see; fail when it never does."""
-    deadline = time.monotonic() + witness.MAX_WAIT
-    while not holds():
-        assert time.monotonic() < deadline, what or "it did not come about"
-        await asyncio.sleep(_PAUSE)
-
-
 async def until_there(session: Session, name: str) -> None:
     """Until the workspace has a file of that name."""
-    deadline = time.monotonic() + witness.MAX_WAIT
+    deadline = time.monotonic() + MAX_WAIT
     while name not in [file.name for file in await session.files.list()]:
         assert time.monotonic() < deadline, f"{name} was never made"
         await asyncio.sleep(_PAUSE)
@@ -169,7 +156,7 @@ async def cell_of(session: Session) -> list[int]:
         "shell": f"sleep {mark} &",
     }[session.language]
     await said(session, code)
-    await until(lambda: called(mark), "the child process was never seen")
+    await until_async(lambda: called(mark), "the child process was never seen")
     pid = called(mark)[0]
     while Path(f"/proc/{pid}/comm").read_text().strip() != "casemate-init":
         pid = parent(pid)

@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 from tests.contract import programs, witness
-from tests.sessions.driver import PNG, Open, done, events_of, every_language, said, told
+from tests.sessions.driver import PNG, Open, done, events_of, said, told
+from tests.support.languages import every_language
 
 from casemate import Limits, Output
 from casemate.sessions.session import Session

@@ -21,7 +21,8 @@ from typing import Any
 
 import pytest
 from tests.contract import witness
-from tests.sessions.driver import FOREVER, PROMPT, cell_of, done, events_of, said, until
+from tests.sessions.driver import FOREVER, PROMPT, cell_of, done, events_of, said
+from tests.support.waiting import until_async
 
 import casemate
 from casemate import ApprovalRequest, Decision, Done, Execution, Sandbox, allow_all
@@ -57,7 +58,7 @@ def decisions(audit: Path) -> list[str]:
 
 async def request_of(sandbox: Sandbox) -> ApprovalRequest:
     """The only request, when it is there."""
-    await until(sandbox.approvals.pending, "nothing was asked")
+    await until_async(sandbox.approvals.pending, "nothing was asked")
     [request] = sandbox.approvals.pending()
     return request
 
@@ -326,7 +327,7 @@ async def test_ap_20_an_answer_to_what_is_over_is_too_late(
             step = asyncio.ensure_future(session.run(MARK if language == "python" else "touch ran", timeout=FOREVER))
             request = await request_of(sandbox)
             if init:
-                await until(lambda: is_paused(init), "it was never stopped")
+                await until_async(lambda: is_paused(init), "it was never stopped")
             other = LEAVES[how](session, step)
             async with asyncio.timeout(PROMPT):
                 await asyncio.wait([step])
@@ -446,9 +447,9 @@ async def test_a_cell_that_waits_is_paused_and_its_clock_stops_until_the_answer(
             began = time.monotonic()
             step = asyncio.ensure_future(session.run(f"{spin}!echo one\ngo = False\nprint('on')", timeout=3))
             request = await request_of(sandbox)
-            await until(lambda: is_paused(init), "it was never stopped")
+            await until_async(lambda: is_paused(init), "it was never stopped")
             assert len(code_below(init)) >= 2
-            await until(lambda: time.monotonic() - began > 4)  # more than it has
+            await until_async(lambda: time.monotonic() - began > 4)  # more than it has
             assert is_paused(init)
             assert await request.approve()
             execution = await in_one(step)
@@ -463,7 +464,7 @@ async def test_after_the_answer_the_clock_goes_on_where_it_was(audit: Path) -> N
             code = "kept = 1\n!echo one\nwhile True: pass"
             step = asyncio.ensure_future(session.run(code, timeout=4))
             request = await request_of(sandbox)
-            await until(lambda: is_paused(init))
+            await until_async(lambda: is_paused(init))
             await request.approve()
             execution = await in_one(step)
         assert (execution.status, execution.stdout, execution.state) == ("timeout", "one\n", "kept")
@@ -480,12 +481,12 @@ async def test_what_the_code_had_stopped_itself_is_not_woken(audit: Path) -> Non
         def in_stop() -> list[int]:
             return [pid for pid in code_below(init) if witness.state(pid) == "T"]
 
-        await until(lambda: len(in_stop()) == 1)
+        await until_async(lambda: len(in_stop()) == 1)
         stopped = in_stop()
         with sandbox.approvals.open():
             step = asyncio.ensure_future(session.run("!echo one", timeout=FOREVER))
             request = await request_of(sandbox)
-            await until(lambda: is_paused(init))
+            await until_async(lambda: is_paused(init))
             await request.approve()
             assert (await in_one(step)).stdout == "one\n"
         assert in_stop() == stopped
@@ -498,7 +499,7 @@ async def test_code_that_wakes_itself_has_the_clock_against_it(audit: Path) -> N
         with sandbox.approvals.open():
             step = asyncio.ensure_future(session.run("!echo one", timeout=2))
             request = await request_of(sandbox)
-            await until(lambda: is_paused(init), "it was never stopped")
+            await until_async(lambda: is_paused(init), "it was never stopped")
             deadline = time.monotonic() + PROMPT
             while not step.done():
                 assert time.monotonic() < deadline, "its clock stood still although it ran"
@@ -535,8 +536,8 @@ async def test_a_one_shot_that_waits_stands_still_too(audit: Path, monkeypatch: 
             began = time.monotonic()
             future = askers[0].decide(Question("host", "read a file", {"path": "/x"}))
             request = await request_of(sandbox)
-            await until(lambda: is_paused(init), "it was never stopped")
-            await until(lambda: time.monotonic() - began > 4)
+            await until_async(lambda: is_paused(init), "it was never stopped")
+            await until_async(lambda: time.monotonic() - began > 4)
             assert is_paused(init)
             await request.deny("no")
             assert (await asyncio.wrap_future(future)).reason == "no"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.sessions.driver import PROMPT, Open, done, events_of, every_language, said, until_there
+from tests.sessions.driver import PROMPT, Open, done, events_of, said, until_there
 from tests.sessions.driver import both_starts as start  # noqa: F401 - a fixture
+from tests.support.languages import every_language
 
 from casemate import Limits, Output
 

@@ -13,7 +13,9 @@ from unittest import mock
 
 import pytest
 from tests.contract import witness
-from tests.sessions.driver import PROMPT, Open, every_language, said, starting, until, until_there
+from tests.sessions.driver import PROMPT, Open, said, starting, until_there
+from tests.support.languages import every_language
+from tests.support.waiting import until_async
 
 from casemate import Fault, InvalidArgument, Limits, Sandbox, SandboxClosed
 from casemate.sessions import interpreter_cell
@@ -27,7 +29,7 @@ async def test_the_death_of_the_supervisor_between_steps_is_told_once_and_costs_
         await said(session, "kept = 1; open('file', 'w').write('1')")
         (supervisor,) = set(witness.supervisors()) - before
         os.kill(supervisor, signal.SIGKILL)
-        await until(lambda: session._cells.current is not None and not session._cells.current.is_alive)
+        await until_async(lambda: session._cells.current is not None and not session._cells.current.is_alive)
         first = await session.run("print('on')")
         assert (first.stdout, first.lost_names) == ("on\n", ("kept",))
         assert ["went with the process" in one.reason for one in first.skipped] == [True]
@@ -186,12 +188,12 @@ async def test_the_files_of_a_session_that_is_over_are_given_up(audit: Path, how
             if how == "reset":
                 await session.reset()
             if how == "expiry":
-                await until(lambda: session.is_closed)
+                await until_async(lambda: session.is_closed)
             await session.close()
             return len(os.listdir(f"/proc/{server}/fd"))
 
         counts = [await round_trip() for _ in range(15)]
-        await until(lambda: len(os.listdir(f"/proc/{server}/fd")) <= counts[0] + 9, f"{counts}")
+        await until_async(lambda: len(os.listdir(f"/proc/{server}/fd")) <= counts[0] + 9, f"{counts}")
 
 
 async def test_closing_while_files_are_asked_for_leaves_no_cell(audit: Path) -> None:
@@ -248,7 +250,7 @@ async def test_children_that_take_memory_between_steps_are_ended_with_their_cell
         "import os, time\nfor _ in range(3):\n    if os.fork() == 0:\n        time.sleep(0.3)\n"
         + "".join(f"        {line}\n" for line in child.splitlines()),
     )
-    await until(lambda: session._cells.current is not None and not session._cells.current.is_alive)
+    await until_async(lambda: session._cells.current is not None and not session._cells.current.is_alive)
     after = await session.run(
         "import os; print(sum(int(open(one).read() or 0) for one in os.listdir() if 'took' in one))"
     )
@@ -259,7 +261,7 @@ async def test_children_that_take_memory_between_steps_are_ended_with_their_cell
 async def test_a_session_that_only_values_were_put_into_ends_by_itself(opened: Open) -> None:
     session = opened(lifetime=3)
     await session.set("x", 1)
-    await until(lambda: session.is_closed)
+    await until_async(lambda: session.is_closed)
     with pytest.raises(SandboxClosed, match="lifetime"):
         await session.run("1")
 

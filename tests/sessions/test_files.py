@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.sessions.driver import PROMPT, Open, every_language, said
+from tests.sessions.driver import PROMPT, Open, said
+from tests.support.languages import every_language
 
 from casemate import InvalidArgument, Limits, Unavailable
 from casemate.sessions.session import Session

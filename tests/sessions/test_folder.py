@@ -13,9 +13,10 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from tests.contract import witness
 from tests.journeys import folders
-from tests.sessions.driver import Open, cell_of, done, every_language, said, starting, until_there
+from tests.sessions.driver import Open, cell_of, done, said, starting, until_there
+from tests.support.languages import every_language
+from tests.support.waiting import MAX_WAIT
 
 from casemate import Execution, Output, Sandbox
 from casemate.sessions.outcome import StepFiles
@@ -308,7 +309,7 @@ async def test_a_cell_in_which_something_ran_while_its_files_were_taken_is_told(
         before = watch.run_time(pids)
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
-        deadline = time.monotonic() + witness.MAX_WAIT
+        deadline = time.monotonic() + MAX_WAIT
         while watch.run_time(pids) == before:
             assert time.monotonic() < deadline
         return real(collector, tree, dead=dead)

@@ -9,7 +9,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.sessions.driver import every_language, starting
+from tests.sessions.driver import starting
+from tests.support.languages import every_language
 
 from casemate import InvalidArgument, Sandbox
 from casemate.sessions.session import Session

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from tests.contract import witness
 from tests.records import unfinished
-from tests.sessions.driver import PROMPT, Open, every_language, said
+from tests.sessions.driver import PROMPT, Open, said
+from tests.support.languages import every_language
 
 from casemate import CasemateError, Limits, Sandbox
 from casemate.audit.log import AuditLog

@@ -7,8 +7,9 @@ import time
 
 import pytest
 from tests.contract import witness
-from tests.sessions.driver import FOREVER, PROMPT, Open, cell_of, done, every_language, first_text, said
+from tests.sessions.driver import FOREVER, PROMPT, Open, cell_of, done, first_text, said
 from tests.sessions.driver import both_starts as start  # noqa: F401 - a fixture
+from tests.support.languages import every_language
 
 from casemate import Done, Execution, Output
 from casemate.sessions.session import Session

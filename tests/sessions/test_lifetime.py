@@ -7,17 +7,9 @@ import re
 
 import pytest
 from tests.contract import witness
-from tests.sessions.driver import (
-    FOREVER,
-    PROMPT,
-    Open,
-    cell_of,
-    every_language,
-    ours,
-    said,
-    starting,
-    until,
-)
+from tests.sessions.driver import FOREVER, PROMPT, Open, cell_of, ours, said, starting
+from tests.support.languages import every_language
+from tests.support.waiting import until_async
 from tests.warmth import runs_a_program
 
 from casemate import Done, InvalidArgument, Limits, Output, RuntimeMissing, Sandbox, SandboxClosed
@@ -185,7 +177,7 @@ async def test_a_session_that_nobody_uses_ends_after_its_idle_timeout(opened: Op
     cell = await cell_of(session)
     with witness.watching(cell) as watched:
         assert await asyncio.to_thread(watched.wait)
-    await until(lambda: session.is_closed)
+    await until_async(lambda: session.is_closed)
     with pytest.raises(SandboxClosed) as raised:
         await session.run("1")
     assert "idle" in str(raised.value)
@@ -203,7 +195,7 @@ async def test_a_session_ends_when_its_lifetime_is_over(opened: Open) -> None:
     cell = await cell_of(session)
     with witness.watching(cell) as watched:
         assert await asyncio.to_thread(watched.wait)
-    await until(lambda: session.is_closed)
+    await until_async(lambda: session.is_closed)
     with pytest.raises(SandboxClosed):
         await session.run("1")
 
@@ -240,7 +232,9 @@ async def test_many_sessions_that_come_and_go_leave_no_process_descriptor_mount_
     for _ in range(12):
         await come_and_go()
     # Cells that wait for programs come and go meanwhile: a leak of one for each session would be far more.
-    await until(lambda: _counted(held(), len(ours())) <= warm + 8, f"{held()}, {len(ours())} processes; {warm} before")
+    await until_async(
+        lambda: _counted(held(), len(ours())) <= warm + 8, f"{held()}, {len(ours())} processes; {warm} before"
+    )
 
 
 def _counted(descriptors: dict[str, int], processes: int) -> int:
@@ -272,7 +266,7 @@ async def test_after_the_sandbox_is_closed_nothing_is_left(audit: object) -> Non
         del run
     assert living <= len(mine) - 3
     # Cells that others of these tests keep ready come and go meanwhile.
-    await until(
+    await until_async(
         lambda: all(count <= before.get(kind, 0) + 1 for kind, count in witness.descriptors().items()),
         f"{before}, {witness.descriptors()}",
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.sessions.driver import FOREVER, PROMPT, Open, done, events_of, every_language, first_text, said, told
+from tests.sessions.driver import FOREVER, PROMPT, Open, done, events_of, first_text, said, told
+from tests.support.languages import every_language
 
 from casemate import Done, Event, InvalidArgument, Limits, SandboxClosed
 from casemate.sessions.session import Session

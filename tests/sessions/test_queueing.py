@@ -6,7 +6,8 @@ import asyncio
 import random
 
 import pytest
-from tests.sessions.driver import FOREVER, PROMPT, Open, events_of, every_language, said, told
+from tests.sessions.driver import FOREVER, PROMPT, Open, events_of, said, told
+from tests.support.languages import every_language
 
 from casemate import InvalidArgument, Output, Sandbox
 from casemate.sessions.session import Session

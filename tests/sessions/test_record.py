@@ -15,6 +15,7 @@ from tests.contract import witness
 from tests.journeys.test_deaths import everything
 from tests.records import unfinished
 from tests.sessions.driver import FOREVER, said
+from tests.support.waiting import MAX_WAIT
 
 import casemate
 from casemate import Sandbox
@@ -128,7 +129,7 @@ async def test_when_the_supervisor_dies_a_step_fails_and_the_session_goes_on_or_
         while len(rows(audit)) < 3:
             await asyncio.sleep(0.005)
         os.kill(witness.supervisors()[0] if which == "the one that waits" else witness.serving()[0], signal.SIGKILL)
-        async with asyncio.timeout(witness.MAX_WAIT):
+        async with asyncio.timeout(MAX_WAIT):
             with pytest.raises(casemate.CasemateError):
                 await step
             after = await session.run("print('mine' in globals())")

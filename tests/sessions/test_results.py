@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.sessions.driver import PNG, Open, done, events_of, every_language, said, told
+from tests.sessions.driver import PNG, Open, done, events_of, said, told
 from tests.sessions.driver import both_starts as start  # noqa: F401 - a fixture
+from tests.support.languages import every_language
 
 from casemate import Display, Done, ErrorEvent, Event, Output, ResultEvent
 from casemate.sessions.session import Session

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from tests.contract import witness
 from tests.contract.programs_with_secrets import FAILED, LONG_ERRORS, MARKER, NAME, OF_MANY_KINDS, PRINTED, REVERSED, S
-from tests.sessions.driver import Open, every_language
+from tests.sessions.driver import Open
+from tests.support.languages import every_language
 
 from casemate import ApprovalRequest, Display, Done, ErrorEvent, InvalidArgument, Output, ResultEvent, Sandbox
 from casemate.audit.log import AuditLog

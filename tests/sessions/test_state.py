@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.sessions.driver import Open, every_language, said
+from tests.sessions.driver import Open, said
 from tests.sessions.driver import both_starts as start  # noqa: F401 - a fixture
+from tests.support.languages import every_language
 
 from casemate import InvalidArgument, Sandbox
 

@@ -8,7 +8,8 @@ import math
 from typing import Any
 
 import pytest
-from tests.sessions.driver import PROMPT, Open, every_language, said
+from tests.sessions.driver import PROMPT, Open, said
+from tests.support.languages import every_language
 
 from casemate import InvalidArgument, Sandbox
 from casemate.sessions.session import Session

@@ -7,28 +7,20 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from tests.contract import witness
+from tests.support.waiting import MAX_WAIT, until
 from tests.warmth import waits
 
 from casemate import Execution, sync
 from casemate.model.isolation import Warmth
 
-MAX_WAIT = 60.0  # seconds until something that must happen is taken as not happening
 _PAUSE = 0.003
 ZYGOTE = "casemate-zygote"
-
-
-def until(holds: Callable[[], object], what: str = "") -> None:
-    """Look again and again until ``holds``; fail when it never does."""
-    deadline = time.monotonic() + MAX_WAIT
-    while not holds():
-        assert time.monotonic() < deadline, what or "it did not come about"
-        time.sleep(_PAUSE)
 
 
 def warmth(sandbox: sync.Sandbox) -> Warmth:

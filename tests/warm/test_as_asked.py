@@ -8,17 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.languages import LANGUAGES, every_language
 from tests.warm.ready import start_of
 from tests.warmth import starting
 
 from casemate import Execution, Limits, sync
 
-LANGUAGES = (
-    pytest.param("python"),
-    pytest.param("node", marks=pytest.mark.needs("node")),
-    pytest.param("shell"),
-)
-every_language = pytest.mark.parametrize("language", LANGUAGES)
 Run = Callable[..., Execution]
 
 

@@ -16,13 +16,14 @@ from unittest import mock
 
 import pytest
 from tests.contract import witness
-from tests.warm.ready import MAX_WAIT, all_ready, ready_inits, settle, start_of, until, warmth, zygote_of, zygotes
+from tests.support.languages import LANGUAGES
+from tests.support.waiting import MAX_WAIT, until
+from tests.warm.ready import all_ready, ready_inits, settle, start_of, warmth, zygote_of, zygotes
 
 from casemate import CasemateError, Execution, Fault, Sandbox, sync
 from casemate.walls.native.link import SupervisorLink
 from casemate.walls.native.running import RunningCell
 
-LANGUAGES = (pytest.param("python"), pytest.param("node", marks=pytest.mark.needs("node")), pytest.param("shell"))
 HELLO = {"python": "print('hello')", "node": "console.log('hello')", "shell": "echo hello"}
 
 
@@ -92,7 +93,7 @@ def test_a_zygote_that_dies_while_runs_wait_for_cells_of_it_is_noticed_by_none(s
         runs = [threads.submit(sandbox.run, HELLO["python"]) for _ in range(8)]
         until(lambda: sum(pool.running for pool in warmth(sandbox).pools) + sum(one.done() for one in runs) >= 8)
         kill(pid)
-        ended = [check(run.result(witness.MAX_WAIT)) for run in runs]
+        ended = [check(run.result(MAX_WAIT)) for run in runs]
     assert before.is_settled
     assert any(start_of(one)[0] == "exec" for one in ended), "nobody had to wait for the zygote"
     until(lambda: is_back(sandbox))
@@ -120,11 +121,11 @@ def test_nothing_begins_in_a_cell_whose_end_is_being_noted(sandbox: sync.Sandbox
         real(cell)
         if not noted.done():
             noted.set_result(cell)
-            assert tried.wait(witness.MAX_WAIT)
+            assert tried.wait(MAX_WAIT)
 
     with mock.patch.object(RunningCell, "close_ways_in", close_ways_in):
         kill(all_ready(sandbox)[0])
-        chosen = noted.result(witness.MAX_WAIT)
+        chosen = noted.result(MAX_WAIT)
         try:
             assert not chosen._link.begin(chosen, {}, {}, b"", None)  # type: ignore[attr-defined]
         finally:
@@ -245,19 +246,19 @@ def test_a_program_lives_on_when_its_zygote_dies(sandbox: sync.Sandbox) -> None:
                                     "    time.sleep(0.01)\nprint('ended')"):  # fmt: skip
             if isinstance(event, Output) and not said.done():
                 said.set_result(event.text)
-                assert gone.wait(witness.MAX_WAIT)
+                assert gone.wait(MAX_WAIT)
             if isinstance(event, Done):
                 return event.execution
         raise AssertionError("the stream has no end")
 
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(run)
-        assert said.result(witness.MAX_WAIT).startswith("begun")
+        assert said.result(MAX_WAIT).startswith("begun")
         (cell,) = witness.cells()
         kill(zygote_of(sandbox))
         assert witness.state(cell) not in ("", "Z")
         gone.set()
-        execution = running.result(witness.MAX_WAIT)
+        execution = running.result(MAX_WAIT)
     assert (execution.stdout, execution.status) == ("begun\nended\n", "ok")
     assert start_of(execution)[0] == "pool"
 

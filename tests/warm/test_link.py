@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 from tests.contract import witness
-from tests.warm.ready import until
+from tests.support.waiting import MAX_WAIT, until
 
 from casemate import sync
 
@@ -28,7 +28,7 @@ def test_a_supervisor_that_does_not_read_holds_up_nothing_but_itself(sandbox: sy
         for _ in range(5):  # its pump goes round, though there is nothing to read
             turned = threading.Event()
             link.call(turned.set)
-            assert turned.wait(witness.MAX_WAIT)
+            assert turned.wait(MAX_WAIT)
     finally:
         os.kill(supervisor, signal.SIGCONT)
     until(lambda: not link._outbox.waits, "what waited was never sent")

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,18 +14,9 @@ from pathlib import Path
 import pytest
 from tests.contract import witness
 from tests.contract.test_listeners import ADDRESS, CLIENT, Kept, answer
-from tests.warm.ready import (
-    MAX_WAIT,
-    all_ready,
-    name_of,
-    ours,
-    ready_inits,
-    settle,
-    start_of,
-    until,
-    warmth,
-    zygotes,
-)
+from tests.support.languages import LANGUAGES
+from tests.support.waiting import MAX_WAIT, until, until_async
+from tests.warm.ready import all_ready, name_of, ours, ready_inits, settle, start_of, warmth, zygotes
 
 import casemate
 from casemate import Execution, Sandbox, sync
@@ -34,7 +24,6 @@ from casemate.model.plan import ListeningSocket
 from casemate.walls.native import pool
 
 SOURCE = str(Path(casemate.__file__).parents[1])
-LANGUAGES = (pytest.param("python"), pytest.param("node", marks=pytest.mark.needs("node")), pytest.param("shell"))
 
 LEAVES = {
     "python": """
@@ -254,9 +243,3 @@ def test_runs_that_are_cancelled_at_any_moment_leave_nothing(audit: Path, langua
             return await sandbox.run(hello[language], language=language)
 
     assert asyncio.run(journey()).stdout == "hello\n"
-
-
-async def until_async(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(MAX_WAIT):
-        while not holds():
-            await asyncio.sleep(0.005)

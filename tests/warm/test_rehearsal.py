@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.contract import witness
-from tests.warm.ready import all_ready, settle, until
+from tests.support.waiting import until
+from tests.warm.ready import all_ready, settle
 
 from casemate import sync
 

@@ -9,18 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.contract import witness
-from tests.warm.ready import (
-    field,
-    make_venv,
-    put,
-    settle,
-    settle_for,
-    start_of,
-    until,
-    warmth,
-    zygote_of,
-    zygotes,
-)
+from tests.support.waiting import until
+from tests.warm.ready import field, make_venv, put, settle, settle_for, start_of, warmth, zygote_of, zygotes
 from tests.warmth import starting
 
 from casemate import Execution, sync

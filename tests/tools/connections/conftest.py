@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -96,14 +95,6 @@ def said(servers: Servers, tool: str, server: str = "own", **arguments: Any) -> 
     assert not answer.is_error, answer
     text: str = answer.content[0]["text"]
     return text
-
-
-def until(holds: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
-    """Wait until it holds."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
-        time.sleep(0.02)
 
 
 def is_alive(pid: int) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.service.daemon import reserved_port
-from tests.tools.connections.conftest import until
+from tests.support.waiting import until
 
 PEERS = Path(__file__).resolve().parents[3] / ".peers"
 PACKAGES = ("server-everything@2026.8.31", "server-filesystem", "server-memory")

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tools.connections.conftest import SECONDS, Made, said, until
+from tests.support.waiting import until
+from tests.tools.connections.conftest import SECONDS, Made, said
 
 from casemate.errors import InvalidArgument, ToolUnavailable
 from casemate.tools.connections.answers import CallProgress, Elicitation, Elicited, ServerTools

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tools.connections.conftest import OWN, SECONDS, Made, is_alive, said, until
+from tests.support.waiting import until
+from tests.tools.connections.conftest import OWN, SECONDS, Made, is_alive, said
 
 from casemate.errors import InvalidArgument, SandboxClosed, ToolUnavailable
 from casemate.tools.connections.servers import Servers

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
-from tests.tools.connections.conftest import until
+from tests.support.waiting import until
 
 App = Callable[..., Any]
 

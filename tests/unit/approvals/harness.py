@@ -8,14 +8,14 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from tests.support.waiting import MAX_WAIT
+
 from casemate import ApprovalRequest
 from casemate.approvals.approvals import Approvals
 from casemate.approvals.channels import StreamChannel
 from casemate.approvals.requester import Origin, Requester
 from casemate.model.approval import ApprovalVerdict, Effect, Question
 from casemate.policy.rules import Rulebook, Rules
-
-MAX_WAIT = 60.0
 
 
 def question(path: str = "a", **others: Any) -> Question:
@@ -73,10 +73,3 @@ class Harness:
 async def verdict(future: Future[ApprovalVerdict]) -> ApprovalVerdict:
     async with asyncio.timeout(MAX_WAIT):
         return await asyncio.wrap_future(future)
-
-
-async def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + MAX_WAIT
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come about"
-        await asyncio.sleep(0.002)

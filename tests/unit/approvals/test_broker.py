@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.unit.approvals.harness import MAX_WAIT, Harness, question, until, verdict
+from tests.support.waiting import MAX_WAIT, until_async
+from tests.unit.approvals.harness import Harness, question, verdict
 
 from casemate import ApprovalRequest, Decision, InvalidArgument, RecordUnavailable, allow_all
 from casemate.approvals.requests import SHOWN_AT_ONCE
@@ -86,7 +87,7 @@ async def test_ap_19_the_queue_takes_only_a_real_true_for_a_known_id_and_survive
     with harness.approvals.open():
         assert harness.approvals.decide("no such id", True) is False
         first, second = requester.decide(question("a")), requester.decide(question("b"))
-        await until(lambda: len(harness.approvals.pending()) == 2)
+        await until_async(lambda: len(harness.approvals.pending()) == 2)
         ids = [request.id for request in harness.approvals.pending()]
         assert harness.approvals.decide(ids[0], answer) is True
         assert (await verdict(first)).allow is False
@@ -157,7 +158,7 @@ async def test_the_request_shows_exactly_what_was_asked_and_who_asks() -> None:
     harness = Harness()
     requester = harness.requester("run 7", "session 3", stream=True)
     requester.decide(question("x", namespace="other", session="other", run="other", schema="s"))
-    await until(lambda: harness.events)
+    await until_async(lambda: harness.events)
     request = harness.events[0]
     assert (request.namespace, request.session, request.run) == ("name", "session 3", "run 7")
     assert (request.kind, request.server, request.tool, request.arguments) == ("tool", "files", "read", {"path": "x"})
@@ -181,16 +182,16 @@ async def test_ap_18_the_first_answer_wins_and_later_ones_are_ignored_and_on_rec
     harness = Harness(slow)
     requester = harness.requester(stream=True)
     future = requester.decide(question())
-    await until(lambda: harness.events and asked.is_set())
+    await until_async(lambda: harness.events and asked.is_set())
     assert await harness.events[0].approve(reason="mine") is True
     assert (await verdict(future)).allow is True
     assert await harness.events[0].deny("too late") is False
     assert await harness.events[0].approve() is False
     go.set()
-    await until(lambda: harness.decisions.count("ignored") == 3)
+    await until_async(lambda: harness.decisions.count("ignored") == 3)
     go.clear()
     second = requester.decide(question("b"))  # the channels have survived
-    await until(lambda: len(harness.events) == 2)
+    await until_async(lambda: len(harness.events) == 2)
     assert await harness.events[1].deny("no") is True
     assert (await verdict(second)).reason == "no"
     await requester.end()
@@ -205,7 +206,7 @@ async def test_ap_18_of_many_at_once_one_answer_wins() -> None:
     requester = harness.requester(stream=True)
     for number in range(20):
         future = requester.decide(question(str(number)))
-        await until(functools.partial(harness.has_shown, number + 1))
+        await until_async(functools.partial(harness.has_shown, number + 1))
         barrier = threading.Barrier(8)
         wins: list[bool] = []
 
@@ -228,7 +229,7 @@ async def test_a_wrong_answer_is_an_error_for_who_gives_it_and_the_request_waits
     harness = Harness()
     requester = harness.requester(stream=True)
     future = requester.decide(question())
-    await until(lambda: harness.events)
+    await until_async(lambda: harness.events)
     with pytest.raises(InvalidArgument, match="scope"):
         await harness.events[0].approve(scope="ever")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="uses"):
@@ -265,7 +266,7 @@ async def test_ap_20_what_is_over_is_withdrawn_and_who_answers_is_told(is_async:
     harness = Harness(wait_async if is_async else wait)
     requester = harness.requester(stream=True)
     future = requester.decide(question())
-    await until(lambda: harness.events and asked.is_set())
+    await until_async(lambda: harness.events and asked.is_set())
     await requester.end()
     assert cancelled == [True] * is_async  # its task has ended when the run has
     assert await harness.events[0].approve() is False
@@ -286,7 +287,7 @@ async def test_ap_17_a_channel_that_is_lost_denies_at_once_what_nobody_else_hold
         with harness.approvals.open():
             both = followed.decide(question("b"))
             lost = alone.decide(question("a"))
-            await until(lambda: len(harness.approvals.pending()) == 2)
+            await until_async(lambda: len(harness.approvals.pending()) == 2)
         await asyncio.sleep(0)
         assert not lost.done()
     given = await verdict(lost)
@@ -321,7 +322,7 @@ async def test_ap_28_a_rule_that_denies_meanwhile_wins_over_the_answer() -> None
     harness = Harness()
     requester = harness.requester(stream=True)
     future = requester.decide(question())
-    await until(lambda: harness.events)
+    await until_async(lambda: harness.events)
     harness.rules.set_default("tool", "deny")
     assert await harness.events[0].approve() is True
     given = await verdict(future)
@@ -378,7 +379,7 @@ async def test_an_answer_for_the_session_decides_what_waits_for_the_same() -> No
     requester = harness.requester(stream=True)
     same = [requester.decide(question()) for _ in range(SHOWN_AT_ONCE * 2)]
     other = requester.decide(question("b"))
-    await until(lambda: len(harness.events) == SHOWN_AT_ONCE)
+    await until_async(lambda: len(harness.events) == SHOWN_AT_ONCE)
     await harness.events[5].approve(scope="session")
     assert all([(await verdict(future)).allow for future in same])
     assert not other.done()
@@ -394,7 +395,7 @@ async def test_ap_14_three_hundred_at_once_are_shown_a_few_at_a_time_in_order_an
     requester = harness.requester(stream=True)
     futures = [requester.decide(question(str(number))) for number in range(300)]
     for number in range(100):
-        await until(functools.partial(harness.has_shown, number + 1))
+        await until_async(functools.partial(harness.has_shown, number + 1))
         assert len(harness.approvals.pending()) <= SHOWN_AT_ONCE
         assert harness.events[number].arguments == {"path": str(number)}
         assert await harness.events[number].approve()
@@ -438,7 +439,7 @@ async def test_a_thousand_that_wait_are_held_by_one_thread() -> None:
     requester = harness.requester(stream=True)
     before = threading.active_count()
     futures = [requester.decide(question(str(number))) for number in range(1000)]
-    await until(lambda: len(harness.events) == SHOWN_AT_ONCE)
+    await until_async(lambda: len(harness.events) == SHOWN_AT_ONCE)
     assert threading.active_count() <= before + 1
     await requester.end()
     assert {(await verdict(future)).by for future in futures} == {"withdrawn"}
@@ -489,7 +490,7 @@ async def test_ap_09_arguments_that_are_changed_afterwards_are_not_what_was_aske
     arguments = {"path": ["safe"]}
     requester.decide(Question("tool", "s", arguments))
     arguments["path"].append("/etc/passwd")
-    await until(lambda: harness.events)
+    await until_async(lambda: harness.events)
     assert harness.events[0].arguments == {"path": ["safe"]}
     harness.events[0].arguments["path"].append("x")
     await harness.events[0].approve()
@@ -510,7 +511,7 @@ async def test_when_the_broker_itself_fails_what_waits_is_denied() -> None:
     harness = Harness()
     requester = harness.requester(stream=True)
     waits = requester.decide(question())
-    await until(lambda: harness.events)
+    await until_async(lambda: harness.events)
     harness.record_fails = ZeroDivisionError("a mistake of ours")
     harness.rules.set_default("tool", "allow")
     assert (await verdict(requester.decide(question("b")))).by == "fault"
@@ -550,7 +551,7 @@ async def test_a_session_whose_questions_leave_the_approver_behind_uses_it_up_fo
             requester = harness.requester(f"run {nth}", "hostile")
             future = requester.decide(question())
             if nth < 3:
-                await until(lambda: f"run {nth}" in asked)  # noqa: B023 - the approver is at it, and does not answer
+                await until_async(lambda: f"run {nth}" in asked)  # noqa: B023 - the approver is at it, and does not answer
                 requester.close()
             given = await verdict(future)
             assert not given.allow

@@ -9,7 +9,8 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from tests.unit.approvals.harness import MAX_WAIT, Harness, question
+from tests.support.waiting import MAX_WAIT
+from tests.unit.approvals.harness import Harness, question
 
 from casemate import RecordUnavailable
 from casemate.model.approval import ApprovalVerdict, Effect, Question

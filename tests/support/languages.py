@@ -1,0 +1,8 @@
+"""The languages that tests are tried in."""
+
+from __future__ import annotations
+
+import pytest
+
+LANGUAGES = (pytest.param("python"), pytest.param("node", marks=pytest.mark.needs("node")), pytest.param("shell"))
+every_language = pytest.mark.parametrize("language", LANGUAGES)
