@@ -111,7 +111,7 @@ java -Xmx128m -XX:ReservedCodeCacheSize=32m -XX:+UseSerialGC -XX:TieredStopAtLev
 """
     from casemate import Limits
 
-    with sync.Sandbox(audit=sandbox._sandbox._parts.log.path, allowed_domains=["good.test"],
+    with sync.Sandbox(audit=sandbox.asynchronous._parts.log.path, allowed_domains=["good.test"],
                       limits=Limits(memory="2GiB", processes=128)) as large:  # fmt: skip
         execution = large.run(program, language="shell", timeout=60)
     assert execution.stdout == "hello from GET /x\n", execution.stderr

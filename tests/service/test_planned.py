@@ -258,5 +258,5 @@ with Sandbox.connect(start=False) as sandbox:
         [sys.executable, "-c", program], env=shared.env, capture_output=True, text=True, timeout=MAX_WAIT, check=False
     )
     assert ran.stderr == ""
-    assert ran.stdout == "casemate.sync.parts True ['0', '1', '2']\n[true, true, true]\ndenied\n"
+    assert ran.stdout == "casemate.sync.sessions True ['0', '1', '2']\n[true, true, true]\ndenied\n"
     assert witness.calls == [("note", call.arguments) for call in CALLS]

@@ -1,26 +1,52 @@
-"""The parts of a sandbox without ``await``: ``sandbox.approvals``, ``sandbox.vault``, ``sandbox.tools`` and others."""
+"""What all of `casemate.sync` is made of: proxies whose methods wait for those of the asynchronous API."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Iterator
+import functools
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from dataclasses import fields
 from inspect import isasyncgen
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
 
 from casemate.errors import SandboxClosed
 from casemate.model import approval as asynchronous_request
 from casemate.model.call_options import DecisionOptions
 from casemate.model.options import complete, takes_options
 
-if TYPE_CHECKING:
-    from casemate.api import call_plan as asynchronous_plan
-    from casemate.api import sandbox as asynchronous
-    from casemate.approvals import approvals as asynchronous_approvals
-    from casemate.model.execution import Execution
-    from casemate.policy.inject import Inject
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+Wait = Callable[[Callable[[], Any]], Any]
+"""Calls a function in the sandbox's event loop, and gives what it returns, awaited where that must be."""
 
-Wait = Callable[[Any], Any]
+
+class Blocking:
+    """A part of a sandbox whose methods block instead of being awaited: ``session.files``, ``sandbox.packages``,
+    ``sandbox.tools``. Their names, arguments, results and errors are the same."""
+
+    asynchronous: Any
+    _wait: Wait
+
+    def __init__(self, asynchronous: Any, wait: Wait) -> None:
+        self.asynchronous = asynchronous
+        self._wait = wait
+
+    def __repr__(self) -> str:
+        return repr(self.asynchronous)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("asynchronous", "_wait"):  # of an object that is not made yet
+            raise AttributeError(name)
+        value = getattr(self.asynchronous, name)
+        return functools.partial(self._call, name) if callable(value) else value
+
+    def _call(self, name: str, /, *arguments: Any, **named: Any) -> Any:
+        call = functools.partial(
+            getattr(self.asynchronous, name), *map(plain, arguments), **{key: plain(one) for key, one in named.items()}
+        )
+        outcome = self._wait(call)
+        return each(cast("AsyncGenerator[Any]", outcome), self._wait) if isasyncgen(outcome) else outcome
 
 
 def plain(one: Any) -> Any:
@@ -28,35 +54,44 @@ def plain(one: Any) -> Any:
     return getattr(one, "asynchronous", one)
 
 
-class Blocking:
-    """Something of a sandbox's whose methods block instead of being awaited: ``session.files``, ``sandbox.packages``,
-    ``sandbox.tools``. Their names, arguments, results and errors are the same."""
+@overload
+def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Any, P], R]: ...
+@overload
+def blocking(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]: ...
+@overload
+def blocking(
+    method: Callable[Concatenate[Any, P], Any], made: Callable[[Any, Wait], S]
+) -> Callable[Concatenate[Any, P], S]: ...
+def blocking(method: Callable[..., Any], made: Callable[[Any, Wait], Any] | None = None) -> Callable[..., Any]:
+    """``method`` of a :class:`Blocking` object's asynchronous one, waited for; ``made`` turns its result into one of
+    this package."""
 
-    def __init__(self, of: object, wait: Wait) -> None:
-        self._of = of
-        self._wait = wait
+    @functools.wraps(method)
+    def call(self: Blocking, /, *arguments: Any, **named: Any) -> Any:
+        outcome = self._call(method.__name__, *arguments, **named)
+        return outcome if made is None else made(outcome, self._wait)
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        function = getattr(self._of, name)
+    return call
 
-        def call(*arguments: Any, **named: Any) -> Any:
-            given = {key: plain(one) for key, one in named.items()}
-            made: Any = function(*map(plain, arguments), **given)
-            if isasyncgen(made):
-                return each(cast("AsyncGenerator[Any]", made), self._wait)
-            return self._wait(made)
 
-        return call
+def streaming(method: Callable[Concatenate[Any, P], AsyncGenerator[R]]) -> Callable[Concatenate[Any, P], Iterator[R]]:
+    """``method``, which gives events, as an iterator. Leaving it early closes the stream."""
+
+    @functools.wraps(method)
+    def call(self: Blocking, /, *arguments: Any, **named: Any) -> Iterator[R]:
+        yield from self._call(method.__name__, *arguments, **named)
+
+    return cast("Callable[Concatenate[Any, P], Iterator[R]]", call)
 
 
 def each(events: AsyncGenerator[Any], wait: Wait) -> Iterator[Any]:
     """Events one by one; leaving early closes their stream."""
     try:
-        while (event := wait(anext(events, None))) is not None:
+        while (event := wait(functools.partial(anext, events, None))) is not None:
             yield make_blocking(event) if isinstance(event, asynchronous_request.ApprovalRequest) else event
     finally:
         with contextlib.suppress(SandboxClosed):  # which has closed it
-            wait(events.aclose())
+            wait(events.aclose)
 
 
 class ApprovalRequest(asynchronous_request.ApprovalRequest):
@@ -74,10 +109,15 @@ class ApprovalRequest(asynchronous_request.ApprovalRequest):
         return self._decide(asynchronous_request.Decision(reason=reason))
 
 
+def make_blocking(request: asynchronous_request.ApprovalRequest) -> ApprovalRequest:
+    """The same request with blocking methods."""
+    return ApprovalRequest(*(getattr(request, field.name) for field in fields(request)))
+
+
 class Approvals:
     """``sandbox.approvals``; its methods do not wait anyway, but its requests are those of this module."""
 
-    def __init__(self, approvals: asynchronous_approvals.Approvals) -> None:
+    def __init__(self, approvals: Any) -> None:
         self._approvals = approvals
 
     def pending(self) -> list[ApprovalRequest]:
@@ -86,48 +126,3 @@ class Approvals:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._approvals, name)
-
-
-def make_blocking(request: asynchronous_request.ApprovalRequest) -> ApprovalRequest:
-    """The same request with blocking methods."""
-    return ApprovalRequest(*(getattr(request, field.name) for field in fields(request)))
-
-
-class Vault:
-    """``sandbox.vault`` with blocking methods."""
-
-    def __init__(self, sandbox: asynchronous.Sandbox, wait: Wait) -> None:
-        self._vault = sandbox.vault
-        self._wait = wait
-
-    def set(self, name: str, value: str, *, inject: Inject | None = None) -> None:
-        """See :meth:`casemate.vault.vault.Vault.set`."""
-        self._wait(self._vault.set(name, value, inject=inject))
-
-    def delete(self, name: str) -> None:
-        """See :meth:`casemate.vault.vault.Vault.delete`."""
-        self._wait(self._vault.delete(name))
-
-    def names(self) -> tuple[str, ...]:
-        """See :meth:`casemate.vault.vault.Vault.names`."""
-        return cast("tuple[str, ...]", self._wait(self._vault.names()))
-
-    def injects(self) -> dict[str, Inject | None]:
-        """See :meth:`casemate.vault.vault.Vault.injects`."""
-        return cast("dict[str, Inject | None]", self._wait(self._vault.injects()))
-
-
-class ProgramPlan:
-    """``casemate.ProgramPlan`` with a blocking method."""
-
-    def __init__(self, plan: asynchronous_plan.ProgramPlan, wait: Wait) -> None:
-        self.calls, self.execution = plan.calls, plan.execution
-        self._plan = plan
-        self._wait = wait
-
-    def __repr__(self) -> str:
-        return repr(self._plan)
-
-    def run(self) -> Execution:
-        """See :meth:`casemate.ProgramPlan.run`."""
-        return cast("Execution", self._wait(self._plan.run()))
