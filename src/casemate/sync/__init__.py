@@ -28,7 +28,7 @@ from casemate.api.sandbox import connected_aside
 from casemate.errors import SandboxClosed
 from casemate.model.foreign import no_attribute
 from casemate.model.options import takes_options
-from casemate.sync.parts import ApprovalRequest, Approvals, Blocking, Wait, blocking, streaming
+from casemate.sync.parts import ApprovalRequest, Approvals, Blocking, Wait, block_on, block_on_stream
 
 if TYPE_CHECKING:
     from casemate.model.overview import Inspection
@@ -104,18 +104,18 @@ class Sandbox(Blocking):
         """See :meth:`casemate.Sandbox.connect`."""
         return cls(_make=partial(connected_aside, url, token), **arguments)
 
-    run = blocking(api.Sandbox.run)
-    stream = streaming(api.Sandbox.stream)
-    start = blocking(api.Sandbox.start, _make_run)
-    plan = blocking(api.Sandbox.plan, _make_plan)
-    explain = blocking(api.Sandbox.explain)
-    validate = blocking(api.Sandbox.validate)
-    runtimes = blocking(api.Sandbox.runtimes)
-    stats = blocking(api.Sandbox.stats)
-    set_limits = blocking(api.Sandbox.set_limits)
-    doctor = blocking(api.Sandbox.doctor)
-    session = blocking(api.Sandbox.session, _make_session)
-    warm_up = blocking(api.Sandbox.warm_up)
+    run = block_on(api.Sandbox.run)
+    stream = block_on_stream(api.Sandbox.stream)
+    start = block_on(api.Sandbox.start, _make_run)
+    plan = block_on(api.Sandbox.plan, _make_plan)
+    explain = block_on(api.Sandbox.explain)
+    validate = block_on(api.Sandbox.validate)
+    runtimes = block_on(api.Sandbox.runtimes)
+    stats = block_on(api.Sandbox.stats)
+    set_limits = block_on(api.Sandbox.set_limits)
+    doctor = block_on(api.Sandbox.doctor)
+    session = block_on(api.Sandbox.session, _make_session)
+    warm_up = block_on(api.Sandbox.warm_up)
     language_of = staticmethod(api.Sandbox.language_of)
 
     def inspect(self, session: str | Session) -> Inspection:

@@ -55,14 +55,14 @@ def plain(one: Any) -> Any:
 
 
 @overload
-def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Any, P], R]: ...
+def block_on(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Any, P], R]: ...
 @overload
-def blocking(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]: ...
+def block_on(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]: ...
 @overload
-def blocking(
+def block_on(
     method: Callable[Concatenate[Any, P], Any], made: Callable[[Any, Wait], S]
 ) -> Callable[Concatenate[Any, P], S]: ...
-def blocking(method: Callable[..., Any], made: Callable[[Any, Wait], Any] | None = None) -> Callable[..., Any]:
+def block_on(method: Callable[..., Any], made: Callable[[Any, Wait], Any] | None = None) -> Callable[..., Any]:
     """``method`` of a :class:`Blocking` object's asynchronous one, waited for; ``made`` turns its result into one of
     this package."""
 
@@ -74,7 +74,9 @@ def blocking(method: Callable[..., Any], made: Callable[[Any, Wait], Any] | None
     return call
 
 
-def streaming(method: Callable[Concatenate[Any, P], AsyncGenerator[R]]) -> Callable[Concatenate[Any, P], Iterator[R]]:
+def block_on_stream(
+    method: Callable[Concatenate[Any, P], AsyncGenerator[R]],
+) -> Callable[Concatenate[Any, P], Iterator[R]]:
     """``method``, which gives events, as an iterator. Leaving it early closes the stream."""
 
     @functools.wraps(method)

@@ -8,7 +8,7 @@ from typing import Any, Self
 from casemate.api import call_plan
 from casemate.model.execution import Execution
 from casemate.sessions import registry, run, session
-from casemate.sync.parts import Blocking, Wait, blocking, streaming
+from casemate.sync.parts import Blocking, Wait, block_on, block_on_stream
 
 
 class Run(Blocking):
@@ -16,9 +16,9 @@ class Run(Blocking):
 
     id: str
 
-    stream = streaming(run.Run.stream)
-    wait = blocking(run.Run.wait)
-    cancel = blocking(run.Run.cancel)
+    stream = block_on_stream(run.Run.stream)
+    wait = block_on(run.Run.wait)
+    cancel = block_on(run.Run.cancel)
 
 
 class Session(Blocking):
@@ -34,16 +34,16 @@ class Session(Blocking):
         super().__init__(asynchronous, wait)
         self.files = Blocking(asynchronous.files, wait)
 
-    run = blocking(session.Session.run)
-    stream = streaming(session.Session.stream)
-    start = blocking(session.Session.start, Run)
-    attach = blocking(session.Session.attach, Run)
-    interrupt = blocking(session.Session.interrupt)
-    reset = blocking(session.Session.reset)
-    variables = blocking(session.Session.variables)
-    get = blocking(session.Session.get)
-    set = blocking(session.Session.set)
-    close = blocking(session.Session.close)
+    run = block_on(session.Session.run)
+    stream = block_on_stream(session.Session.stream)
+    start = block_on(session.Session.start, Run)
+    attach = block_on(session.Session.attach, Run)
+    interrupt = block_on(session.Session.interrupt)
+    reset = block_on(session.Session.reset)
+    variables = block_on(session.Session.variables)
+    get = block_on(session.Session.get)
+    set = block_on(session.Session.set)
+    close = block_on(session.Session.close)
 
     def __enter__(self) -> Self:
         return self
@@ -59,8 +59,8 @@ def _make_sessions(found: builtins.list[session.Session], wait: Wait) -> builtin
 class Sessions(Blocking):
     """``sandbox.sessions`` with blocking methods."""
 
-    get = blocking(registry.Sessions.get, Session)
-    list = blocking(registry.Sessions.list, _make_sessions)
+    get = block_on(registry.Sessions.get, Session)
+    list = block_on(registry.Sessions.list, _make_sessions)
 
     def bridge(self, name: str, source: str | Session, target: str | Session) -> Any:
         """See :meth:`casemate.sessions.registry.Sessions.bridge`."""
@@ -73,4 +73,4 @@ class ProgramPlan(Blocking):
     calls: tuple[call_plan.PlannedCall, ...]
     execution: Execution
 
-    run = blocking(call_plan.ProgramPlan.run)
+    run = block_on(call_plan.ProgramPlan.run)
