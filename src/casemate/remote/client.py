@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
@@ -27,6 +29,7 @@ _JSON = {"content-type": "application/json"}
 _ENDS_WITHIN = 10.0  # seconds that an idle service of another version has to end
 _IS_ENDING = "the service that runs is ending"
 _RESUMABLE = frozenset({"runs.stream"})  # leaving these changes nothing
+_STEP_TIMEOUT = 60.0  # seconds without a byte, where a thread waits
 _RESUMES = 5  # times that a stream is taken up again without an event between
 
 
@@ -36,14 +39,18 @@ class RemoteOperations:
     From one event loop. Raises what the service says, as the same classes, and ``Unavailable`` where it is gone.
     """
 
-    def __init__(self, address: Address, headers: Mapping[str, str]) -> None:
+    def __init__(self, address: Address, headers: Mapping[str, str], step_timeout: float | None = None) -> None:
         self.address = address
         self.headers = headers
-        self._http = Http(address, headers)
+        self._http = Http(address, headers, step_timeout)
         self._again: Callable[[], Awaitable[RemoteOperations]] | None = None
 
     def __repr__(self) -> str:
         return f"<Remote {self.address}>"
+
+    def duplicate(self) -> RemoteOperations:
+        """Another connection to the same service, for another event loop; its steps take a minute at most."""
+        return RemoteOperations(self.address, self.headers, step_timeout=_STEP_TIMEOUT)
 
     def on_end(self, again: Callable[[], Awaitable[RemoteOperations]]) -> None:
         """``again`` gives another connection when the service has ended, such as by itself, having been idle."""
@@ -96,25 +103,42 @@ class RemoteOperations:
 
     async def download(self, *parts: str) -> bytes:
         """The bytes of an artifact (``"artifacts", run, name``) or file (``"files", session, path``)."""
-        answer = await self.request("GET", "/v1/" + "/".join(quote(part) for part in parts))
+        answer = await self.request("GET", _path(parts))
         if answer.status != 200:
             raise _error(_document(answer), answer.status)
         return answer.body
 
-    async def fetch(self, handle: str, target: BinaryIO, tell: Callable[[int], None] = lambda _reached: None) -> None:
-        """Write the bytes of an archive to ``target``; ``tell`` hears how many there are so far."""
-        head, reached = None, 0
-        async with contextlib.aclosing(self._http.stream("GET", "/v1/archives/" + quote(handle))) as parts:
-            async for part in parts:
-                if isinstance(part, HttpAnswer):
-                    head = part
+    async def save(self, parts: Sequence[str], target: Path) -> None:
+        """Copy what :meth:`download` gives to a file, replacing what is there. Raises ``OSError``, too."""
+        partial_file = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
+        try:
+            with partial_file.open("xb") as file:
+                await self.fetch(parts, file, most=math.inf)
+            partial_file.replace(target)
+        finally:
+            partial_file.unlink(missing_ok=True)
+
+    async def fetch(
+        self,
+        parts: Sequence[str],
+        target: BinaryIO,
+        report: Callable[[int], None] = lambda _count: None,
+        most: float = MOST_BODY,
+    ) -> None:
+        """Write the bytes of a file or an archive (``"archives", handle``) to ``target``, ``most`` of them; ``report``
+        gets how many there are so far."""
+        head, count = None, 0
+        async with contextlib.aclosing(self._http.stream("GET", _path(parts))) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, HttpAnswer):
+                    head = piece
                 elif head is not None and head.status != 200:
-                    raise _error(_parse_json(part), head.status)
-                elif (reached := reached + len(part)) > MOST_BODY:
-                    raise Unavailable(f"an archive of {self.address} is larger than {MOST_BODY} bytes")
+                    raise _error(_parse_json(piece), head.status)
+                elif (count := count + len(piece)) > most:
+                    raise Unavailable(f"an answer of {self.address} is larger than {most} bytes")
                 else:
-                    target.write(part)
-                    tell(reached)
+                    target.write(piece)
+                    report(count)
 
     async def health(self) -> dict[str, Any]:
         """What the service says of itself: ``version``, ``status`` ("ok" or "draining"), ``is_idle`` and more."""
@@ -211,6 +235,10 @@ async def attach(environ: Mapping[str, str]) -> RemoteOperations:
 def path_of(operation: str) -> str:
     """The path of an operation's name: ``sessions.open`` is ``/v1/sessions/open``."""
     return "/v1/" + quote(operation.replace(".", "/"))
+
+
+def _path(parts: Sequence[str]) -> str:
+    return "/v1/" + "/".join(quote(part) for part in parts)
 
 
 async def _own(

@@ -5,26 +5,32 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncGenerator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from casemate.api.options import RunOptions, SessionOptions
 from casemate.model.foreign import no_attribute
 from casemate.model.limits import Limits
 from casemate.model.options import complete, takes_options
 from casemate.operations.documents import revive, type_named
-from casemate.remote.blocking import BlockingHttp
+from casemate.remote.arguments import limits_of, plain, upload_files
 from casemate.remote.client import RemoteOperations, connect
-from casemate.remote.following import Run, Ways, run_to_end, stream_to_end
-from casemate.remote.given import limits_of, plain, upload_files, uploaded_blocking
 from casemate.remote.parts import Approvals, Artifacts, Audit, Egress, Packages, Sessions, Tools, Vault
+from casemate.remote.runs import Run, plan_program, run_to_end, stream_to_end
+from casemate.remote.service import Service
 from casemate.remote.session import Session
 
 if TYPE_CHECKING:
     from casemate.api.call_plan import ProgramPlan
+    from casemate.audit import reading as local_audit
+    from casemate.execution import egress_request
     from casemate.model.events import Event
     from casemate.model.execution import Execution
     from casemate.model.isolation import Diagnosis
     from casemate.model.plan import Plan
+    from casemate.sessions import packages as local_packages
+    from casemate.sessions import registry as local_sessions
+    from casemate.tools import tools as local_tools
+    from casemate.vault import vault as local_vault
 
 
 class ConnectedSandbox:
@@ -37,11 +43,15 @@ class ConnectedSandbox:
 
     def __init__(self, remote: RemoteOperations) -> None:
         self.invoke = remote
-        ways = Ways(remote, BlockingHttp(remote.address, remote.headers))
-        self._ways = ways
-        self.sessions, self.approvals, self.tools = Sessions(ways), Approvals(ways), Tools(ways)
-        self.vault, self.packages, self.artifacts = Vault(ways), Packages(ways), Artifacts(ways)
-        self.audit, self.egress = Audit(ways), Egress(ways)
+        self._service = service = Service(remote)
+        self.sessions = cast("local_sessions.Sessions", Sessions(service))
+        self.approvals = Approvals(service)
+        self.tools = cast("local_tools.Tools", Tools(service))
+        self.vault = cast("local_vault.Vault", Vault(service))
+        self.packages = cast("local_packages.Packages", Packages(service))
+        self.artifacts = Artifacts(service)
+        self.audit = cast("local_audit.Audit", Audit(service))
+        self.egress = cast("egress_request.Egress", Egress(service))
 
     if not TYPE_CHECKING:  # a type checker has its own message
 
@@ -68,63 +78,63 @@ class ConnectedSandbox:
     def start(self, code: str | bytes, **options: Unpack[RunOptions]) -> Run:
         """See :meth:`casemate.Sandbox.start`: a run that goes on in the service when the caller goes away."""
         values = complete(RunOptions, options, "start")
-        files = uploaded_blocking(self._ways.blocking, values.pop("files"))
-        document = {**plain({"code": code, **values, "files": files}), "timeout": values["timeout"]}
-        return Run(self._ways.blocking.call("runs.start", document)["run"], self._ways)
+        started = self._service.block(lambda remote: _call(remote, "runs.start", code, values))
+        return Run(started["run"], self._service)
 
     async def attach(self, run_id: str) -> Run:
         """A run of this caller's that goes on, or is kept. Raises ``InvalidArgument`` where there is none."""
-        await self._ways.call("runs.get", run=run_id)
-        return Run(run_id, self._ways)
+        await self._service.call("runs.get", run=run_id)
+        return Run(run_id, self._service)
 
     @takes_options(SessionOptions)
     def session(self, language: str = "python", **options: Unpack[SessionOptions]) -> Session:
         """See :meth:`casemate.Sandbox.session`. It is open when this returns."""
         values = complete(SessionOptions, options, "session")
-        files = uploaded_blocking(self._ways.blocking, values.pop("files"))
-        document = plain({"language": language, **values, "files": files})
-        return Session(self._ways.blocking.call("sessions.open", document), self._ways)
 
-    async def validate(self, code: str | bytes, language: str = "python", fix: bool = False, **given: Any) -> Any:
+        async def open_session(remote: RemoteOperations) -> Any:
+            files = await upload_files(remote, values.pop("files"))
+            return await remote("sessions.open", plain({"language": language, **values, "files": files}))
+
+        return Session(self._service.block(open_session), self._service)
+
+    async def validate(self, code: str | bytes, language: str = "python", fix: bool = False, **options: Any) -> Any:
         """See :meth:`casemate.Sandbox.validate`."""
-        told = await self._ways.call("validate", **plain({"code": code}), language=language, fix=fix, **given)
-        return revive(type_named("casemate.model.overview:Validation"), told)
+        program = plain({"code": code})
+        kind = "casemate.model.overview:Validation"
+        return await self._service.read(kind, "validate", **program, language=language, fix=fix, **options)
 
     async def runtimes(self) -> list[Any]:
         """See :meth:`casemate.Sandbox.runtimes`."""
-        told = await self._ways.call("runtimes")
-        return [revive(type_named("casemate.model.overview:RuntimeInfo"), one) for one in told]
+        kind = type_named("casemate.model.overview:RuntimeInfo")
+        return [revive(kind, runtime) for runtime in await self._service.call("runtimes")]
 
     async def stats(self) -> Any:
         """See :meth:`casemate.Sandbox.stats`."""
-        return revive(type_named("casemate.model.overview:Stats"), await self._ways.call("stats"))
+        return await self._service.read("casemate.model.overview:Stats", "stats")
 
     async def inspect(self, session: str | Session) -> Any:
         """See :meth:`casemate.Sandbox.inspect`."""
-        of = session if isinstance(session, str) else session.id
-        told = await self._ways.call("inspect", session=of)
-        return revive(type_named("casemate.model.overview:Inspection"), told)
+        handle = session if isinstance(session, str) else session.id
+        return await self._service.read("casemate.model.overview:Inspection", "inspect", session=handle)
 
-    async def set_limits(self, limits: Limits | None = None, **given: Any) -> Limits:
-        """Narrow the limits of whatever this caller runs from now on; those in force. ``given``: single ones."""
-        told = await self._ways.call("set_limits", limits={**(limits_of(limits) or {}), **given})
-        return revive(Limits, told)  # type: ignore[no-any-return]
+    async def set_limits(self, limits: Limits | None = None, **values: Any) -> Limits:
+        """Narrow the limits of whatever this caller runs from now on; those in force. ``values``: single ones."""
+        in_force = await self._service.call("set_limits", limits={**(limits_of(limits) or {}), **values})
+        return revive(Limits, in_force)  # type: ignore[no-any-return]
 
     async def doctor(self) -> Diagnosis:
         """See :meth:`casemate.Sandbox.doctor`: what the service's machine offers."""
-        kind = type_named("casemate.model.isolation:Diagnosis")
-        return revive(kind, await self._ways.call("doctor"))  # type: ignore[no-any-return]
+        return await self._service.read("casemate.model.isolation:Diagnosis", "doctor")  # type: ignore[no-any-return]
 
     @takes_options(RunOptions)
     async def plan(self, code: str | bytes, *, session: object = None, **options: Unpack[RunOptions]) -> ProgramPlan:
         """See :meth:`casemate.Sandbox.plan`. The plan is held in the service, for this caller alone: for an hour after
         its last use, the last 50 of them; ``run`` of one that is held no more raises ``NotFound``."""
         from casemate.api.call_plan import check_no_session
-        from casemate.remote.planned import plan_program
 
         check_no_session(session)
         return await plan_program(
-            self._ways, partial(self._begin, "plans.start", code, complete(RunOptions, options, "plan"))
+            self._service, partial(self._begin, "plans.start", code, complete(RunOptions, options, "plan"))
         )
 
     @takes_options(RunOptions)
@@ -134,7 +144,7 @@ class ConnectedSandbox:
         from casemate.remote.explained import plan_from
 
         values = complete(RunOptions, options, "explain")
-        return plan_from(await self._call("explain", code, values), code, values["files"], values["stdin"])
+        return plan_from(await _call(self.invoke, "explain", code, values), code, values["files"], values["stdin"])
 
     async def close(self) -> None:
         """Close the connection; what lives in the service goes on. Harmless when repeated."""
@@ -147,16 +157,17 @@ class ConnectedSandbox:
         await self.close()
 
     async def _begin(self, operation: str, code: str | bytes, values: Mapping[str, Any]) -> Run:
-        return Run((await self._call(operation, code, values))["run"], self._ways)
-
-    async def _call(self, operation: str, code: str | bytes, values: Mapping[str, Any]) -> Any:
-        """What ``operation`` answers about a program with these options; large files are uploaded before."""
-        files = await upload_files(self.invoke, values["files"])
-        document = plain({"code": code, **values, "files": files})
-        return await self.invoke(operation, {**document, "timeout": values["timeout"]})
+        return Run((await _call(self.invoke, operation, code, values))["run"], self._service)
 
 
-async def connected_sandbox(url: str | None, token: str | None, **given: Any) -> ConnectedSandbox:
+async def _call(remote: RemoteOperations, operation: str, code: str | bytes, values: Mapping[str, Any]) -> Any:
+    """What ``operation`` answers about a program with these options; large files are uploaded before."""
+    files = await upload_files(remote, values["files"])
+    document = plain({"code": code, **values, "files": files})
+    return await remote(operation, {**document, "timeout": values["timeout"]})
+
+
+async def connected_sandbox(url: str | None, token: str | None, **options: Any) -> ConnectedSandbox:
     """A sandbox of the service at ``url``, or of the user's own. The arguments and errors are those of
     :func:`casemate.remote.client.connect`."""
-    return ConnectedSandbox(await connect(url, token, **given))
+    return ConnectedSandbox(await connect(url, token, **options))

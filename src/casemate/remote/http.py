@@ -35,17 +35,21 @@ class HttpAnswer:
 class _HttpConnection:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    step_timeout: float | None
     http: h11.Connection = field(default_factory=lambda: h11.Connection(h11.CLIENT))
     used: float = 0.0
 
     async def send(self, *events: Any) -> None:
         """All at once: the other end may answer and close as soon as it has seen the head."""
         self.writer.write(b"".join(data for event in events if (data := self.http.send(event)) is not None))
-        await self.writer.drain()
+        async with asyncio.timeout(self.step_timeout):
+            await self.writer.drain()
 
     async def next_event(self) -> Any:
         while (event := self.http.next_event()) is h11.NEED_DATA:
-            self.http.receive_data(await self.reader.read(_CHUNK))
+            async with asyncio.timeout(self.step_timeout):
+                data = await self.reader.read(_CHUNK)
+            self.http.receive_data(data)
         return event
 
     @property
@@ -55,10 +59,12 @@ class _HttpConnection:
 
 
 class Http:
-    """Requests to one address, from one event loop. ``headers`` go with each."""
+    """Requests to one address, from one event loop. ``headers`` go with each. ``step_timeout``: seconds without a byte
+    after which a connection is given up."""
 
-    def __init__(self, address: Address, headers: Mapping[str, str]) -> None:
+    def __init__(self, address: Address, headers: Mapping[str, str], step_timeout: float | None = None) -> None:
         self.address = address
+        self._step_timeout = step_timeout
         self.headers = {"host": address.host_header, **headers}
         self._kept: list[_HttpConnection] = []
 
@@ -156,7 +162,7 @@ class Http:
             raise ConnectionError(f"{address} does not accept a connection") from None
         except ssl.SSLCertVerificationError as error:
             raise connection_lost(address, error) from None
-        return _HttpConnection(reader, writer)
+        return _HttpConnection(reader, writer, self._step_timeout)
 
 
 def connection_lost(address: Address, error: Exception) -> Unavailable:

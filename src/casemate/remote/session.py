@@ -13,8 +13,9 @@ from casemate.errors import InvalidArgument, NotFound, SandboxClosed, Unavailabl
 from casemate.model.call_options import StepOptions
 from casemate.model.options import complete, takes_options
 from casemate.operations.documents import revive, type_named
-from casemate.remote.following import Run, Ways, run_to_end, stream_to_end
-from casemate.remote.given import plain
+from casemate.remote.arguments import plain
+from casemate.remote.runs import Run, run_to_end, stream_to_end
+from casemate.remote.service import Service
 from casemate.sessions.files import FileInfo
 from casemate.sessions.protocol import Variable
 
@@ -27,12 +28,12 @@ if TYPE_CHECKING:
 class Session:
     """See :class:`casemate.Session`: the same methods, and they do the same; ``id`` is its handle."""
 
-    def __init__(self, state: Mapping[str, Any], ways: Ways) -> None:
+    def __init__(self, state: Mapping[str, Any], service: Service) -> None:
         self.id: str = state["session"]
         self.name: str | None = state["name"]
         self.language: str = state["language"]
-        self.files = Files(self.id, ways)
-        self._ways = ways
+        self.files = Files(self.id, service)
+        self._service = service
         self._closed = False
 
     def __repr__(self) -> str:
@@ -72,36 +73,35 @@ class Session:
     @takes_options(StepOptions)
     def start(self, code: str | bytes, **options: Unpack[StepOptions]) -> Run:
         """See :meth:`casemate.Session.start`. Blocks for a round trip to the service."""
-        told = self._ways.blocking.call("runs.start", self._step("start", code, options))
-        return Run(told["run"], self._ways)
+        started = self._service.call_blocking("runs.start", self._step("start", code, options))
+        return Run(started["run"], self._service)
 
     async def attach(self, run_id: str) -> Run:
         """The run with this id of this session. Raises ``InvalidArgument`` where there is none."""
-        state = await self._ways.call("runs.get", run=run_id)
+        state = await self._service.call("runs.get", run=run_id)
         if state["session"] != self.id:
             raise NotFound("run_id", f"this session has no run {run_id!r}")
-        return Run(run_id, self._ways)
+        return Run(run_id, self._service)
 
     def interrupt(self) -> None:
         """See :meth:`casemate.Session.interrupt`. Blocks for a round trip to the service."""
-        self._ways.blocking.call("sessions.interrupt", {"session": self.id})
+        self._service.call_blocking("sessions.interrupt", {"session": self.id})
 
     async def reset(self) -> None:
         """See :meth:`casemate.Session.reset`."""
-        await self._ways.call("sessions.reset", session=self.id)
+        await self._service.call("sessions.reset", session=self.id)
 
     async def variables(self) -> list[Variable]:
         """See :meth:`casemate.Session.variables`."""
-        told = await self._ways.call("sessions.variables", session=self.id)
-        return [revive(Variable, one) for one in told]
+        return [revive(Variable, one) for one in await self._service.call("sessions.variables", session=self.id)]
 
     async def get(self, name: str) -> Any:
         """See :meth:`casemate.Session.get`."""
-        return await self._ways.call("sessions.get", session=self.id, name=name)
+        return await self._service.call("sessions.get", session=self.id, name=name)
 
     async def set(self, name: str, value: Any) -> None:
         """See :meth:`casemate.Session.set`."""
-        await self._ways.remote("sessions.set", {"session": self.id, "name": name, "value": value})
+        await self._service.remote("sessions.set", {"session": self.id, "name": name, "value": value})
 
     async def close(self) -> None:
         """End it. Harmless when repeated."""
@@ -109,13 +109,12 @@ class Session:
             return
         self._closed = True
         try:
-            await self._ways.call("sessions.close", session=self.id)
+            await self._service.call("sessions.close", session=self.id)
         except (NotFound, SandboxClosed):
             return  # it has ended by itself
 
     async def _start(self, step: Mapping[str, Any]) -> Run:
-        told = await self._ways.remote("runs.start", step)
-        return Run(told["run"], self._ways)
+        return Run((await self._service.remote("runs.start", step))["run"], self._service)
 
     def _step(self, call: str, code: str | bytes, options: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of ``runs.start`` for a step."""
@@ -129,7 +128,7 @@ class Session:
         """Raises ``InvalidArgument`` for a session that is busy, unless it may be waited for."""
         if wait:
             return
-        states = await self._ways.call("sessions.list")
+        states = await self._service.call("sessions.list")
         if any(one["is_busy"] for one in states if one["session"] == self.id):
             raise InvalidArgument("wait", "this session is busy; leave wait out to queue behind what it does")
 
@@ -137,13 +136,13 @@ class Session:
 class Files:
     """See :class:`casemate.sessions.files.SessionFiles`."""
 
-    def __init__(self, session: str, ways: Ways) -> None:
+    def __init__(self, session: str, service: Service) -> None:
         self._session = session
-        self._ways = ways
+        self._service = service
 
     async def read_bytes(self, name: str) -> bytes:
         """The content of a file."""
-        return await self._ways.remote.download("files", self._session, name)
+        return await self._service.remote.download("files", self._session, name)
 
     async def read_text(self, name: str) -> str:
         """The content of a file of UTF-8."""
@@ -156,41 +155,41 @@ class Files:
     async def write(self, name: str, content: bytes | str) -> None:
         """Write a file, replacing what is there."""
         if isinstance(content, str) and len(content) < _SMALL:
-            await self._ways.call("files.write", session=self._session, path=name, text=content)
+            await self._service.call("files.write", session=self._session, path=name, text=content)
             return
         data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else bytes(content)
-        handle = await self._ways.remote.upload(data)
-        await self._ways.call("files.write", session=self._session, path=name, handle=handle)
+        handle = await self._service.remote.upload(data)
+        await self._service.call("files.write", session=self._session, path=name, handle=handle)
 
     async def list(self, name: str = "") -> builtins.list[FileInfo]:
         """What lies in a folder."""
-        told = await self._ways.call("files.list", session=self._session, path=name or ".")
-        return [revive(FileInfo, one) for one in told]
+        entries = await self._service.call("files.list", session=self._session, path=name or ".")
+        return [revive(FileInfo, one) for one in entries]
 
     async def remove(self, name: str) -> None:
         """Remove a file, a link or an empty folder."""
-        await self._ways.call("files.remove", session=self._session, path=name)
+        await self._service.call("files.remove", session=self._session, path=name)
 
     async def pack(self, name: str, target: str | os.PathLike[str], *, top: str = "") -> Carried:
         """Write a folder as a tar archive to a file of this machine; what is in it."""
-        told = await self._ways.remote("archives.pack", {"session": self._session, "path": name, "top": top})
+        packed = await self._service.remote("archives.pack", {"session": self._session, "path": name, "top": top})
         try:
             with _open_target(target) as file:
-                await self._ways.remote.fetch(told["handle"], file)
+                await self._service.remote.fetch(("archives", packed["handle"]), file)
         except OSError as error:
             raise Unavailable(f"the archive cannot be written: {error.strerror or error}") from None
         finally:
-            await self._ways.call("archives.drop", handle=told["handle"])
-        return _carried_of(told)
+            await self._service.call("archives.drop", handle=packed["handle"])
+        return _carried_of(packed)
 
     async def unpack(self, source: str | os.PathLike[str], name: str = "") -> Carried:
         """Put the files and folders of a tar archive of this machine into a folder of the workspace; what came out."""
-        handle = await self._ways.remote.upload(await _content(source))
-        given = {"session": self._session, "handle": handle, "path": name}
+        handle = await self._service.remote.upload(await _content(source))
+        arguments = {"session": self._session, "handle": handle, "path": name}
         try:
-            return _carried_of(await self._ways.remote("archives.unpack", given))
+            return _carried_of(await self._service.remote("archives.unpack", arguments))
         finally:
-            await self._ways.call("archives.drop", handle=handle)
+            await self._service.call("archives.drop", handle=handle)
 
     async def upload(self, source: str | os.PathLike[str], name: str | None = None) -> None:
         """Copy a file of this machine into the workspace."""
@@ -199,13 +198,8 @@ class Files:
 
     async def download(self, name: str, target: str | os.PathLike[str]) -> Path:
         """Copy a file of the workspace to this machine; where it lies now."""
-        import asyncio
-
-        return await asyncio.to_thread(self._save, name, Path(target))
-
-    def _save(self, name: str, target: Path) -> Path:
-        path = target / Path(name).name if target.is_dir() else target
-        self._ways.blocking.save(("files", self._session, name), path)
+        path = _target_path(Path(target), Path(name).name)
+        await self._service.remote.save(("files", self._session, name), path)
         return path
 
 
@@ -222,6 +216,10 @@ async def _content(source: str | os.PathLike[str]) -> bytes:
         raise InvalidArgument("source", f"{os.fspath(source)!r}: {error.strerror}") from None
 
 
+def _target_path(target: Path, name: str) -> Path:
+    return target / name if target.is_dir() else target
+
+
 def _open_target(target: str | os.PathLike[str]) -> BinaryIO:
     try:
         return open(target, "wb")
@@ -229,7 +227,7 @@ def _open_target(target: str | os.PathLike[str]) -> BinaryIO:
         raise InvalidArgument("target", f"{os.fspath(target)!r}: {error.strerror}") from None
 
 
-def _carried_of(told: Mapping[str, Any]) -> Carried:
-    known = {name: told[name] for name in ("files", "folders", "bytes", "left_out", "is_whole")}
+def _carried_of(source: Mapping[str, Any]) -> Carried:
+    known = {name: source[name] for name in ("files", "folders", "bytes", "left_out", "is_whole")}
     carried: Carried = revive(type_named("casemate.files.archives:Carried"), known)
     return carried

@@ -174,7 +174,7 @@ class _Copying:
 
     async def _archive(self, made: dict[str, Any], archive: BinaryIO) -> None:
         try:
-            await self._remote.fetch(made["handle"], archive, self._progress.bytes)
+            await self._remote.fetch(("archives", made["handle"]), archive, self._progress.bytes)
         finally:
             await self._remote("archives.drop", {"handle": made["handle"]})
         archive.seek(0)

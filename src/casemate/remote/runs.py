@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
+from casemate.api.call_plan import PlannedCall, ProgramPlan
 from casemate.errors import CasemateError, InvalidArgument
 from casemate.model.approval import ApprovalRequest as LocalRequest
 from casemate.model.approval import Decision
@@ -16,47 +16,13 @@ from casemate.model.call_options import DecisionOptions
 from casemate.model.events import Done, Event, request_of
 from casemate.model.options import complete, takes_options
 from casemate.operations.documents import error_from, event_of, execution_of
-from casemate.remote.blocking import BlockingHttp, RemoteContent
+from casemate.remote.service import Service
 
 if TYPE_CHECKING:
     from casemate.model.execution import Execution
-    from casemate.remote.client import RemoteOperations
 
 _EACH = 45.0  # seconds of one request that waits
 _ENDS_WITHIN = 30.0  # seconds that a service has to end a run nobody waits for
-
-
-@dataclass(frozen=True, slots=True)
-class Ways:
-    """To one service: ``remote`` for what is awaited, ``blocking`` for what is not."""
-
-    remote: RemoteOperations
-    blocking: BlockingHttp
-
-    async def call(self, operation: str, **arguments: Any) -> Any:
-        """The result of an operation; None is what nobody gave. Raises what the service says."""
-        return await self.remote(operation, {name: one for name, one in arguments.items() if one is not None})
-
-    def content(self, run: str, name: str) -> RemoteContent:
-        """The content of a file that a run has left."""
-        return RemoteContent(self.blocking, ("artifacts", run, name))
-
-    def execution(self, told: Mapping[str, Any]) -> Execution:
-        """An execution from its document."""
-        return execution_of(told, self.content)
-
-    def request(self, told: Mapping[str, Any]) -> ApprovalRequest:
-        """A request for approval from its document, which can be answered."""
-        plain = request_of(told)
-        given = {name: getattr(plain, name) for name in LocalRequest.__slots__ if not name.startswith("_")}
-        return ApprovalRequest(**given, _answer=partial(self.decide, plain.id))
-
-    def decide(self, request: str, decision: Decision) -> bool:
-        """Answer a request; blocks. Raises what the service says."""
-        told = {name: getattr(decision, name) for name in Decision.__slots__}
-        told = {name: one for name, one in told.items() if one is not None}
-        answered: bool = self.blocking.call("approvals.decide", {"request": request, **told})
-        return answered
 
 
 class ApprovalRequest(LocalRequest):
@@ -76,12 +42,27 @@ class ApprovalRequest(LocalRequest):
         return await asyncio.to_thread(self._decide, Decision(reason=reason))
 
 
+def request_from(service: Service, source: Mapping[str, Any]) -> ApprovalRequest:
+    """A request for approval from its document, which can be answered."""
+    request = request_of(source)
+    values = {name: getattr(request, name) for name in LocalRequest.__slots__ if not name.startswith("_")}
+    return ApprovalRequest(**values, _answer=partial(decide, service, request.id))
+
+
+def decide(service: Service, request: str, decision: Decision) -> bool:
+    """Answer a request; blocks. Raises what the service says."""
+    values = {name: getattr(decision, name) for name in Decision.__slots__}
+    answer = {name: value for name, value in values.items() if value is not None}
+    is_answered: bool = service.call_blocking("approvals.decide", {"request": request, **answer})
+    return is_answered
+
+
 class Run:
     """A run that goes on in the service, whoever follows it. ``id`` is that of its execution."""
 
-    def __init__(self, run: str, ways: Ways) -> None:
+    def __init__(self, run: str, service: Service) -> None:
         self.id = run
-        self._ways = ways
+        self._service = service
 
     def __repr__(self) -> str:
         return f"<Run {self.id}>"
@@ -92,31 +73,31 @@ class Run:
         if isinstance(cursor, bool) or not isinstance(cursor, int) or cursor < 0:
             raise InvalidArgument("cursor", f"{cursor!r} is not the number of an event, counted from 0")
         async with contextlib.aclosing(
-            self._ways.remote.stream("runs.stream", {"run": self.id, "cursor": cursor})
+            self._service.remote.stream("runs.stream", {"run": self.id, "cursor": cursor})
         ) as events:
-            async for told in events:
-                if told["event"] == "approval":
-                    yield self._ways.request(told["request"])
+            async for event in events:
+                if event["event"] == "approval":
+                    yield request_from(self._service, event["request"])
                 else:
-                    yield event_of(told, self._ways.content)
+                    yield event_of(event, self._service.content)
 
     async def wait(self) -> Execution:
         """The outcome, once it is over. Raises what became of it, where it has none."""
-        told: list[str] = []
+        seen: list[str] = []
         while True:
-            state = await self._ways.call("runs.wait", run=self.id, seconds=_EACH, told=told)
+            state = await self._service.call("runs.wait", run=self.id, seconds=_EACH, told=seen)
             if state["status"] == "done":
                 return self._outcome(state)
-            told = [one["id"] for one in state["approvals"]]
+            seen = [one["id"] for one in state["approvals"]]
 
     async def cancel(self) -> None:
         """End it, and wait for its end; a step is interrupted. Harmless when it is over."""
-        await self._ways.call("runs.cancel", run=self.id)
+        await self._service.call("runs.cancel", run=self.id)
 
     def _outcome(self, state: Mapping[str, Any]) -> Execution:
         if state["execution"] is None:
             raise error_from(state["error"] or {})
-        return self._ways.execution(state["execution"])
+        return execution_of(state["execution"], self._service.content)
 
 
 async def run_to_end(start: Callable[[], Awaitable[Run]]) -> Execution:
@@ -159,3 +140,15 @@ async def _cancel(run: Run) -> None:
     with contextlib.suppress(CasemateError, TimeoutError):
         async with asyncio.timeout(_ENDS_WITHIN):
             await run.cancel()
+
+
+async def plan_program(service: Service, start: Callable[[], Awaitable[Run]]) -> ProgramPlan:
+    """The plan of a program that ``start`` has the service try out; being cancelled ends that, too."""
+    execution = await run_to_end(start)
+
+    async def begin() -> Run:
+        return Run((await service.call("plans.run", plan=execution.id))["run"], service)
+
+    plan = await service.call("plans.get", plan=execution.id)
+    calls = tuple(PlannedCall(call["server"], call["tool"], call["arguments"]) for call in plan["calls"])
+    return ProgramPlan(calls, execution, lambda: run_to_end(begin))

@@ -1,0 +1,87 @@
+"""One service as all parts of a connected sandbox use it: awaited, or blocking."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+import casemate
+from casemate.operations.documents import revive, type_named
+from casemate.remote.client import RemoteOperations
+
+R = TypeVar("R")
+
+
+class Service:
+    """``remote``: the connection of the event loop that awaits."""
+
+    def __init__(self, remote: RemoteOperations) -> None:
+        self.remote = remote
+
+    async def call(self, operation: str, **arguments: Any) -> Any:
+        """The result of an operation; None is what nobody gave. Raises what the service says."""
+        return await self.remote(operation, {name: value for name, value in arguments.items() if value is not None})
+
+    async def read(self, kind: str, operation: str, **arguments: Any) -> Any:
+        """The result of an operation as the type at ``kind``, ``module:name``. Raises as :meth:`call`."""
+        return revive(type_named(kind), await self.call(operation, **arguments))
+
+    def block(self, action: Callable[[RemoteOperations], Awaitable[R]]) -> R:
+        """What ``action`` gives, for methods that are not awaited: it has a thread, an event loop and a connection of
+        its own. Raises as it does."""
+
+        async def act() -> R:
+            remote = self.remote.duplicate()
+            try:
+                return await action(remote)
+            finally:
+                await remote.close()
+
+        with ThreadPoolExecutor(1) as threads:
+            return threads.submit(asyncio.run, act()).result()
+
+    def call_blocking(self, operation: str, arguments: Mapping[str, Any]) -> Any:
+        """The result of an operation. Raises what the service says, and ``Unavailable``."""
+        return self.block(lambda remote: remote(operation, arguments))
+
+    def content(self, run: str, name: str) -> RemoteContent:
+        """The content of a file that a run has left."""
+        return RemoteContent(self, ("artifacts", run, name))
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteContent:
+    """Bytes that the service keeps, fetched when they are wanted. Implements
+    :class:`casemate.model.execution.Content`; blocks, and raises what the service says."""
+
+    service: Service
+    parts: tuple[str, ...]
+
+    def read_bytes(self) -> bytes:
+        """All of it."""
+        return self.service.block(lambda remote: remote.download(*self.parts))
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Copy it to ``path``, replacing what is there. Raises ``OSError``, too."""
+        self.service.block(lambda remote: remote.save(self.parts, Path(path)))
+
+
+def result_type(method: Callable[..., Any]) -> Any:
+    """What a method of the local API gives, from its annotation."""
+    returned = {"return": method.__annotations__["return"]}
+    holder: Any = type("Annotated", (), {"__annotations__": returned})
+    return get_type_hints(holder, method.__globals__, _PublicNames())["return"]
+
+
+class _PublicNames(dict[str, Any]):
+    """The names of the public API, for annotations whose import is for type checkers alone."""
+
+    def __missing__(self, name: str) -> Any:
+        if name not in casemate.__all__:
+            raise KeyError(name)
+        return getattr(casemate, name)
