@@ -12,7 +12,7 @@ from casemate.api.arguments import check_files, checked_cwd, checked_folder
 from casemate.api.options import CellOptions, RunOptions, SandboxOptions, SessionOptions
 from casemate.api.wiring import SandboxParts
 from casemate.execution.request import check_timeout, make_request
-from casemate.languages.catalogue import examples, language_of, runtime_for
+from casemate.languages.catalogue import language_of, runtime_for
 from casemate.model.limits import LimitOptions
 from casemate.model.operation import Audience, operation
 from casemate.model.options import complete, defaults_of, takes_options
@@ -376,7 +376,7 @@ class Sandbox:
         from casemate.execution import pipeline
 
         for language in languages:
-            for code in examples(runtime_for(language).language, self._parts.context.preload):
+            for code in runtime_for(language).examples(self._parts.context.preload):
                 request = self._request(code, language=language)
                 self._parts.wall.keep_ready(pipeline.explain(request, self._parts.context))
 

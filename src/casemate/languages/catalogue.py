@@ -1,10 +1,11 @@
-"""Every language that casemate runs. To add one: a file like shell.py, and its function and its line here."""
+"""Every language that casemate runs. To add one: its folder, and its line in `_RUNTIMES`."""
 
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from casemate.errors import InvalidArgument
 
@@ -14,42 +15,23 @@ if TYPE_CHECKING:
     from casemate.languages.runtime import Runtime
     from casemate.model.plan import Launch
 
-# Programs of each kind for which other cells are kept ready: those that want what is preloaded, and those that do not.
-_EXAMPLES = {"python": ("pass", "import numpy"), "node": ("0",), "shell": (":",)}
-LANGUAGES = tuple(_EXAMPLES)
+_RUNTIMES = {
+    "python": "casemate.languages.python.runtime:PythonRuntime",
+    "node": "casemate.languages.node.runtime:NodeRuntime",
+    "shell": "casemate.languages.shell.runtime:ShellRuntime",
+}
+LANGUAGES = tuple(_RUNTIMES)
 
 
 @cache
-def _python() -> Runtime:
-    from casemate.languages.python.runtime import PythonRuntime
-
-    return PythonRuntime()
-
-
-@cache
-def _node() -> Runtime:
-    from casemate.languages.node.runtime import NodeRuntime
-
-    return NodeRuntime()
-
-
-@cache
-def _shell() -> Runtime:
-    from casemate.languages.shell.runtime import ShellRuntime
-
-    return ShellRuntime()
+def _runtime(language: str) -> Runtime:
+    module, _, runtime = _RUNTIMES[language].partition(":")
+    return cast("Runtime", getattr(import_module(module), runtime)())
 
 
 def runtimes() -> Iterator[Runtime]:
     """Each language's runtime, always the same; it is loaded when it is come to: a Python program needs no other."""
-    return (made() for made in (_python, _node, _shell))
-
-
-def examples(language: str, preload: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Programs of each kind in ``language`` for which cells are kept ready; ``preload`` as the sandbox has it."""
-    if language == "python" and preload is not None:
-        return ("pass", f"import {preload[0]}") if preload else ("pass",)
-    return _EXAMPLES[language]
+    return map(_runtime, LANGUAGES)
 
 
 def runtime_for(language: str) -> Runtime:

@@ -70,6 +70,10 @@ class Runtime(Protocol):
     @property
     def asks_for(self) -> Literal["nothing", "each step", "each command"]: ...
 
+    def examples(self, preload: tuple[str, ...] | None) -> tuple[str, ...]:
+        """A program of each kind for which other cells are kept ready; ``preload`` as the sandbox has it."""
+        ...
+
     def session_env(self, env: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
         """What to change in the environment ``env`` of a session, of which the caller ``asked`` for a part, so that
         its programs find pip and npm, which ask the host, and what these have installed."""

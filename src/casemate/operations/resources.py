@@ -18,11 +18,12 @@ from casemate.errors import Denied
 from casemate.execution.egress_request import EgressAnswer
 from casemate.model.approval import Question
 from casemate.model.call_options import Seconds
-from casemate.model.operation import Audience, Between, Most, Principal, called_by, operation
+from casemate.model.operation import Audience, Between, Most, OneOf, Principal, called_by, operation
 from casemate.model.overview import Installed
 from casemate.operations.lookup import match_handle
 from casemate.operations.sessions import Group
 from casemate.policy.inject import Inject
+from casemate.policy.rules import PACKAGE_LANGUAGES
 from casemate.tools.tools import ToolSummary
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class EgressOperations(Group):
             return await self._shared.sandbox.egress.request(domain, port=port, reason=reason, session=of)
 
 
-Packaged = Literal["python", "node"]
+Packaged = Annotated[str, OneOf(PACKAGE_LANGUAGES)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ from casemate.packages.package_sets import (
     projects,
 )
 from casemate.packages.store import PackageStore, default_folder
+from casemate.policy.rules import PACKAGE_LANGUAGES
 
 if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
@@ -194,7 +195,7 @@ class Packages:
         That it was denied, or could not be, is a value. Raises ``InvalidArgument`` for what is no list of plain
         requirements, ``Unavailable`` where no index can be used, and what :meth:`casemate.Sandbox.run` raises.
         """
-        language = _language(language)
+        language = self._language(language)
         if (scripts and language == "python") or (sources and language == "node"):
             raise InvalidArgument(
                 "scripts" if scripts else "sources", "sources are what Python packages have, and scripts those of Node"
@@ -226,7 +227,7 @@ class Packages:
         self, requester: Requester, packages: Sequence[str], *, upgrade: bool = False, language: str = "python"
     ) -> Installed:
         """What code of a step asks for: the same for its session, asked by ``requester``. Raises likewise."""
-        language = _language(language)
+        language = self._language(language)
         wanted = _READ[language](packages)
         if requester.session is None:
             return Installed("failed", reason="packages come into sessions, or into a sandbox ahead of its runs")
@@ -241,7 +242,7 @@ class Packages:
         self, packages: Sequence[str], *, language: str = "python", session: Session | str | None = None
     ) -> tuple[tuple[str, str], ...]:
         """Take away what was installed so: name and version of each that was there. Raises ``InvalidArgument``."""
-        language = _language(language)
+        language = self._language(language)
         names = {_READ[language]([one])[0].name for one in packages}
         names = {normalize(name) for name in names} if language == "python" else names
         found = await self._session(session, language)
@@ -259,7 +260,7 @@ class Packages:
         self, *, language: str = "python", session: Session | str | None = None
     ) -> tuple[InstalledPackage, ...]:
         """What was installed so, by name; what the environment has besides is not among it."""
-        language = _language(language)
+        language = self._language(language)
         found = await self._session(session, language)
         package_set = self._package_sets.get((language, found.id if found else "")) or self._package_sets.get(
             (language, "")
@@ -402,6 +403,13 @@ class Packages:
             self._package_sets[key] = package_set
         return self._package_sets[key]
 
+    def _language(self, name: str) -> str:
+        language = self._context.runtime_for(name).language
+        if language not in PACKAGE_LANGUAGES:
+            known = " or ".join(map(repr, PACKAGE_LANGUAGES))
+            raise InvalidArgument("language", f"{name!r} has no packages that casemate installs; give {known}")
+        return language
+
     async def _session(self, session: Session | str | None, language: str) -> Session | None:
         if session is None:
             return None
@@ -409,14 +417,6 @@ class Packages:
         if found.language not in (language, "shell"):
             raise Unavailable(f"packages of {language} come into sessions of {language} and of Shell")
         return found
-
-
-def _language(name: str) -> str:
-    if name in ("node", "javascript", "js", "nodejs", "typescript", "ts"):
-        return "node"
-    if name not in ("python", "py", "python3"):
-        raise InvalidArgument("language", f"{name!r} has no packages that casemate installs; give 'python' or 'node'")
-    return "python"
 
 
 def _begin_with(package_set: PackageSet | NodePackageSet, other: PackageSet | NodePackageSet) -> None:

@@ -119,6 +119,10 @@ class NodeRuntime:
 
         return CHECKER
 
+    def examples(self, preload: tuple[str, ...] | None) -> tuple[str, ...]:  # noqa: ARG002 - only Python has any
+        """See :class:`casemate.languages.runtime.Runtime`."""
+        return ("0",)
+
     def session_env(self, env: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
         """See :class:`casemate.languages.runtime.Runtime`."""
         return prepend_path((f"{GUEST}/node_bin", NODE_PROGRAMS), env, asked)

@@ -104,6 +104,12 @@ class PythonRuntime:
 
         return CHECKER
 
+    def examples(self, preload: tuple[str, ...] | None) -> tuple[str, ...]:
+        """See :class:`casemate.languages.runtime.Runtime`."""
+        if preload is None:
+            return ("pass", "import numpy")
+        return ("pass", f"import {preload[0]}") if preload else ("pass",)
+
     def session_env(self, env: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
         """See :class:`casemate.languages.runtime.Runtime`."""
         return prepend_path((f"{GUEST}/python_bin",), env, asked)

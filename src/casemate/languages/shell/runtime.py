@@ -95,6 +95,10 @@ class ShellRuntime:
 
         return CHECKER
 
+    def examples(self, preload: tuple[str, ...] | None) -> tuple[str, ...]:  # noqa: ARG002 - only Python has any
+        """See :class:`casemate.languages.runtime.Runtime`."""
+        return (":",)
+
     def session_env(self, env: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
         """See :class:`casemate.languages.runtime.Runtime`."""
         folders = (f"{GUEST}/python_bin", f"{GUEST}/node_bin", NODE_PROGRAMS, f"{LAYERED}/current/bin")
