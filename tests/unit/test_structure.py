@@ -5,14 +5,14 @@ from __future__ import annotations
 from tests import structure
 
 BOUNDS = {
-    "lines of Python in src": 69_400,
-    "without docstrings, imports, comments and blanks": 44_250,
+    "lines of Python in src": 69_200,
+    "without docstrings, imports, comments and blanks": 44_150,
     "files": 370,
     "files of 40 lines or fewer": 46,
     "functions whose name is a participle or an adverb": 0,
-    "class names in more than one file": 23,
+    "class names in more than one file": 20,
     "import circles": 0,
-    "host files with the text node or shell, outside languages": 9,
+    "host files with the text node or shell, outside languages": 8,
     "lines of tests": 62_950,
 }
 

@@ -16,7 +16,7 @@ from casemate.remote.arguments import limits_of, plain, upload_files
 from casemate.remote.client import RemoteOperations, connect
 from casemate.remote.parts import Approvals, Artifacts, Audit, Egress, Packages, Sessions, Tools, Vault
 from casemate.remote.runs import Run, plan_program, run_to_end, stream_to_end
-from casemate.remote.service import Service
+from casemate.remote.service import ServiceConnection
 from casemate.remote.session import Session
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class ConnectedSandbox:
 
     def __init__(self, remote: RemoteOperations) -> None:
         self.invoke = remote
-        self._service = service = Service(remote)
+        self._service = service = ServiceConnection(remote)
         self.sessions = cast("local_sessions.Sessions", Sessions(service))
         self.approvals = Approvals(service)
         self.tools = cast("local_tools.Tools", Tools(service))

@@ -17,7 +17,7 @@ from casemate.model.options import complete, takes_options
 from casemate.operations.documents import known_fields, revive, type_named
 from casemate.policy.inject import Inject
 from casemate.remote.runs import decide, request_from
-from casemate.remote.service import Service, result_type
+from casemate.remote.service import ServiceConnection, result_type
 from casemate.remote.session import Session
 from casemate.tools.connections.answers import ABSENT, Answer
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from casemate.model.approval import ApprovalRequest
 
 
-class Part:
+class RemotePart:
     """A part whose methods have the arguments and results of those of ``local_class``, and are operations of the same
     name. They raise what the service says, and ``Unavailable`` where it is gone."""
 
     local_class: str  # module:name
     operations: frozenset[str]
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ServiceConnection) -> None:
         self._service = service
 
     def __getattr__(self, name: str) -> Any:
@@ -53,7 +53,7 @@ class Part:
         return call
 
 
-class Sessions(Part):
+class Sessions(RemotePart):
     local_class = "casemate.sessions.registry:Sessions"
     operations = frozenset({"bridge"})
 
@@ -73,7 +73,7 @@ class Approvals:
     """See :class:`casemate.approvals.approvals.Approvals`. As there its methods do not wait for anybody's answer; they
     block for a round trip to the service."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ServiceConnection) -> None:
         self._service = service
 
     def pending(self) -> list[ApprovalRequest]:
@@ -93,7 +93,7 @@ class Approvals:
         return count
 
 
-class Tools(Part):
+class Tools(RemotePart):
     local_class = "casemate.tools.tools:Tools"
     operations = frozenset({"add", "register", "remove", "reset", "list", "problems", "search", "describe"})
 
@@ -103,7 +103,7 @@ class Tools(Part):
         return Answer(answer["content"], answer.get("structured", ABSENT), answer["is_error"])
 
 
-class Vault(Part):
+class Vault(RemotePart):
     local_class = "casemate.vault.vault:Vault"
     operations = frozenset({"delete"})
 
@@ -121,7 +121,7 @@ class Vault(Part):
         return {one["name"]: revive(Inject, one["inject"]) for one in await self._service.call("vault.names")}
 
 
-class Packages(Part):
+class Packages(RemotePart):
     local_class = "casemate.sessions.packages:Packages"
     operations = frozenset({"install", "list"})
 
@@ -135,7 +135,7 @@ class Packages(Part):
 class Artifacts:
     """Files that runs have left, by the run's id."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ServiceConnection) -> None:
         self._service = service
 
     async def list(self, run: str) -> builtins.list[Artifact]:
@@ -150,7 +150,7 @@ class Artifacts:
         return await self._service.remote.download("artifacts", run, name)
 
 
-class Audit(Part):
+class Audit(RemotePart):
     local_class = "casemate.audit.reading:Audit"
     operations = frozenset({"tail", "verify"})
 
@@ -163,7 +163,7 @@ class Audit(Part):
                 yield revive(kind, event)
 
 
-class Egress(Part):
+class Egress(RemotePart):
     local_class = "casemate.execution.egress_request:Egress"
     operations = frozenset({"request"})
 

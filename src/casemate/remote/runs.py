@@ -16,7 +16,7 @@ from casemate.model.call_options import DecisionOptions
 from casemate.model.events import Done, Event, request_of
 from casemate.model.options import complete, takes_options
 from casemate.operations.documents import error_from, event_of, execution_of
-from casemate.remote.service import Service
+from casemate.remote.service import ServiceConnection
 
 if TYPE_CHECKING:
     from casemate.model.execution import Execution
@@ -42,14 +42,14 @@ class ApprovalRequest(LocalRequest):
         return await asyncio.to_thread(self._decide, Decision(reason=reason))
 
 
-def request_from(service: Service, source: Mapping[str, Any]) -> ApprovalRequest:
+def request_from(service: ServiceConnection, source: Mapping[str, Any]) -> ApprovalRequest:
     """A request for approval from its document, which can be answered."""
     request = request_of(source)
     values = {name: getattr(request, name) for name in LocalRequest.__slots__ if not name.startswith("_")}
     return ApprovalRequest(**values, _answer=partial(decide, service, request.id))
 
 
-def decide(service: Service, request: str, decision: Decision) -> bool:
+def decide(service: ServiceConnection, request: str, decision: Decision) -> bool:
     """Answer a request; blocks. Raises what the service says."""
     values = {name: getattr(decision, name) for name in Decision.__slots__}
     answer = {name: value for name, value in values.items() if value is not None}
@@ -60,7 +60,7 @@ def decide(service: Service, request: str, decision: Decision) -> bool:
 class Run:
     """A run that goes on in the service, whoever follows it. ``id`` is that of its execution."""
 
-    def __init__(self, run: str, service: Service) -> None:
+    def __init__(self, run: str, service: ServiceConnection) -> None:
         self.id = run
         self._service = service
 
@@ -142,7 +142,7 @@ async def _cancel(run: Run) -> None:
             await run.cancel()
 
 
-async def plan_program(service: Service, start: Callable[[], Awaitable[Run]]) -> ProgramPlan:
+async def plan_program(service: ServiceConnection, start: Callable[[], Awaitable[Run]]) -> ProgramPlan:
     """The plan of a program that ``start`` has the service try out; being cancelled ends that, too."""
     execution = await run_to_end(start)
 

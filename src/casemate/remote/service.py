@@ -10,14 +10,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-import casemate
 from casemate.operations.documents import revive, type_named
 from casemate.remote.client import RemoteOperations
 
 R = TypeVar("R")
 
 
-class Service:
+class ServiceConnection:
     """``remote``: the connection of the event loop that awaits."""
 
     def __init__(self, remote: RemoteOperations) -> None:
@@ -59,7 +58,7 @@ class RemoteContent:
     """Bytes that the service keeps, fetched when they are wanted. Implements
     :class:`casemate.model.execution.Content`; blocks, and raises what the service says."""
 
-    service: Service
+    service: ServiceConnection
     parts: tuple[str, ...]
 
     def read_bytes(self) -> bytes:
@@ -75,13 +74,4 @@ def result_type(method: Callable[..., Any]) -> Any:
     """What a method of the local API gives, from its annotation."""
     returned = {"return": method.__annotations__["return"]}
     holder: Any = type("Annotated", (), {"__annotations__": returned})
-    return get_type_hints(holder, method.__globals__, _PublicNames())["return"]
-
-
-class _PublicNames(dict[str, Any]):
-    """The names of the public API, for annotations whose import is for type checkers alone."""
-
-    def __missing__(self, name: str) -> Any:
-        if name not in casemate.__all__:
-            raise KeyError(name)
-        return getattr(casemate, name)
+    return get_type_hints(holder, method.__globals__)["return"]

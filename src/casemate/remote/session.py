@@ -15,7 +15,7 @@ from casemate.model.options import complete, takes_options
 from casemate.operations.documents import revive, type_named
 from casemate.remote.arguments import plain
 from casemate.remote.runs import Run, run_to_end, stream_to_end
-from casemate.remote.service import Service
+from casemate.remote.service import ServiceConnection
 from casemate.sessions.files import FileInfo
 from casemate.sessions.protocol import Variable
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Session:
     """See :class:`casemate.Session`: the same methods, and they do the same; ``id`` is its handle."""
 
-    def __init__(self, state: Mapping[str, Any], service: Service) -> None:
+    def __init__(self, state: Mapping[str, Any], service: ServiceConnection) -> None:
         self.id: str = state["session"]
         self.name: str | None = state["name"]
         self.language: str = state["language"]
@@ -136,7 +136,7 @@ class Session:
 class Files:
     """See :class:`casemate.sessions.files.SessionFiles`."""
 
-    def __init__(self, session: str, service: Service) -> None:
+    def __init__(self, session: str, service: ServiceConnection) -> None:
         self._session = session
         self._service = service
 

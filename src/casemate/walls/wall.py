@@ -25,7 +25,7 @@ class CellEnding:
 
     ``wait_status``: of the program (as wait(2) gives it), None when it never reported;
     ``reason``: None when the program ended by itself; ``tree_fd``: a descriptor of the folder
-    of everything the cell could write, with its `workspace` in it, which the receiver closes. ``start``: how it was made, as
+    of everything the cell could write, `workspace` in it, which the receiver closes. ``start``: how it was made, as
     :class:`casemate.model.isolation.IsolationReport` has it, and ``start_reason`` why.
     """
 
