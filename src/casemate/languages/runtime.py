@@ -5,10 +5,12 @@ looks at the file system and decides, and starts nothing of the user's."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from os import PathLike
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from casemate.model.plan import PROGRAMS, Launch, ReadyStart
 
@@ -40,49 +42,43 @@ class Runtime(Protocol):
     ``asks_for``: what of a session's steps the rules about commands are asked for.
     """
 
-    @property
-    def language(self) -> str: ...
+    language: str
+    aliases: tuple[str, ...]
+    extensions: tuple[str, ...]
+    default_name: str
+    reports: bool
+    reserve: int = 0
+    holds_nul: bool = True
+    asks_for: Literal["nothing", "each step", "each command"] = "nothing"
 
     @property
-    def aliases(self) -> tuple[str, ...]: ...
+    def session(self) -> SessionProgram:
+        program: SessionProgram = self._programs().SESSION
+        return program
 
     @property
-    def extensions(self) -> tuple[str, ...]: ...
+    def checker(self) -> Checker:
+        checker: Checker = self._programs().CHECKER
+        return checker
 
-    @property
-    def default_name(self) -> str: ...
+    def _programs(self) -> Any:
+        """What runs in cells besides programs of this language, loaded when it is needed."""
+        return import_module(f"casemate.languages.{self.language}.programs")
 
-    @property
-    def reports(self) -> bool: ...
-
-    @property
-    def reserve(self) -> int: ...
-
-    @property
-    def holds_nul(self) -> bool: ...
-
-    @property
-    def session(self) -> SessionProgram: ...
-
-    @property
-    def checker(self) -> Checker: ...
-
-    @property
-    def asks_for(self) -> Literal["nothing", "each step", "each command"]: ...
-
+    @abstractmethod
     def examples(self, preload: tuple[str, ...] | None) -> tuple[str, ...]:
         """A program of each kind for which other cells are kept ready; ``preload`` as the sandbox has it."""
-        ...
 
+    @abstractmethod
     def session_env(self, env: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
         """What to change in the environment ``env`` of a session, of which the caller ``asked`` for a part, so that
         its programs find pip and npm, which ask the host, and what these have installed."""
-        ...
 
     def is_variable(self, name: str) -> bool:
         """Whether a variable of a session may be called so."""
-        ...
+        return name.isidentifier()
 
+    @abstractmethod
     def launch(
         self,
         environment: Environment,
@@ -100,15 +96,14 @@ class Runtime(Protocol):
         :class:`casemate.RuntimeMissing` when there is no interpreter, and :class:`casemate.Unavailable` for
         what this version cannot do.
         """
-        ...
 
+    @abstractmethod
     def ready_start(self, asked: RequestedProgram) -> ReadyStart | str:
         """How a process of this language waits for such a program, or why it could not be begun in one."""
-        ...
 
+    @abstractmethod
     def find_installation(self, environment: Environment = None) -> LanguageInstallation:
         """What there is, found out without starting it each time. Raises nothing."""
-        ...
 
 
 def merged_env(base: Mapping[str, str], launch: Launch, asked: Mapping[str, str]) -> dict[str, str]:

@@ -39,13 +39,13 @@ Fetch = Callable[[str, str], Content]  # the content of a file, by the id of its
 def document(value: Any) -> Any:
     """``value`` as JSON values. Raises ``TypeError`` for what has no document."""
     kind: type = type(value)
-    return _way_of(kind)(value)
+    return _writer_of(kind)(value)
 
 
 @cache
-def _way_of(kind: type) -> Callable[[Any], Any]:
+def _writer_of(kind: type) -> Callable[[Any], Any]:
     """How values of this very type become documents; looked for once. Raises ``TypeError`` where they do not."""
-    for kinds, way in _WAYS:
+    for kinds, way in _WRITERS:
         if issubclass(kind, kinds):
             return way
     if is_dataclass(kind):
@@ -58,7 +58,7 @@ def _of_fields(names: tuple[str, ...], value: Any) -> Document:
     for name in names:
         one = getattr(value, name)
         kind: type = type(one)
-        values[name] = one if kind in _AS_THEY_ARE else _way_of(kind)(one)
+        values[name] = one if kind in _AS_THEY_ARE else _writer_of(kind)(one)
     return values
 
 
@@ -103,7 +103,7 @@ def sound(value: Any) -> Any:
     return sound(str(value))
 
 
-_WAYS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (  # the first that fits
+_WRITERS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (  # the first that fits
     (str | bool | int | float | None, sound),
     (Result, lambda value: bundle(dict(value))),
     (IsolationReport, lambda value: dict(_of_report(value))),

@@ -10,17 +10,16 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from casemate.errors import RuntimeMissing, Unavailable
 from casemate.languages.places import entries_for, hops, is_program, is_system, too_wide, unreadable
-from casemate.languages.runtime import CELL_PATH, SYSTEM_PATH, Environment, LanguageInstallation, prepend_path
+from casemate.languages.runtime import CELL_PATH, SYSTEM_PATH, Environment, LanguageInstallation, Runtime, prepend_path
 from casemate.languages.waiting import RequestedProgram, json_order, read_at_start, too_special
 from casemate.model.plan import GUEST, NODE_PACKAGES, NODE_PROGRAMS, PROGRAM, Entry, Launch, ReadyStart, Symlink
 
 if TYPE_CHECKING:
-    from casemate.languages.checker import Checker
-    from casemate.languages.session_program import SessionProgram
+    pass
 
 _HOOK = f"{GUEST}/node_hook.cjs"
 _MIB = 2**20
@@ -60,7 +59,7 @@ class NodeInterpreter:
         return self.release >= (23, 6) or (22, 18) <= self.release < (23, 0)
 
 
-class NodeRuntime:
+class NodeRuntime(Runtime):
     """``node main.js``, with what guest/node_hook.cjs adds."""
 
     language = "node"
@@ -69,8 +68,6 @@ class NodeRuntime:
     default_name = "main.js"
     reports = True
     reserve = _RESERVE
-    holds_nul = True
-    asks_for: Literal["nothing", "each step", "each command"] = "nothing"
 
     def __init__(self, packages: Iterable[str] | None = None, path: str | None = None) -> None:
         """Search the site-packages folders ``packages`` and the program folders ``path``; this process's if None."""
@@ -87,14 +84,13 @@ class NodeRuntime:
         memory: int | None = None,
         session: bool = False,
     ) -> Launch:
-        """See :class:`casemate.languages.runtime.Runtime`; ``environment`` is about Python alone."""
         found = self._find()
         if found is None:
             raise RuntimeMissing("node", "no Node was found", remediation=f"Get it: {_REMEDY}")
         return launch_of(found, program_name, arguments, memory, _INTERRUPTIBLE if session else ())
 
     def ready_start(self, asked: RequestedProgram) -> ReadyStart | str:
-        """See :class:`casemate.languages.runtime.Runtime`: what is required before the program waits for it."""
+        # What is required before the program waits for it.
         why = too_special(asked, self.default_name) or read_at_start(asked, _READ_AT_START)
         if why:
             return why
@@ -105,30 +101,13 @@ class NodeRuntime:
         # The heap's size is given when Node starts, so that limits cannot be narrowed later.
         return ReadyStart(argv, {**asked.base_env, "CASEMATE_WAIT": "6"}, order, asked.limits, _COST)
 
-    @property
-    def session(self) -> SessionProgram:
-        """See :class:`casemate.languages.runtime.Runtime`."""
-        from casemate.languages.node.programs import SESSION
-
-        return SESSION
-
-    @property
-    def checker(self) -> Checker:
-        """See :class:`casemate.languages.runtime.Runtime`."""
-        from casemate.languages.node.programs import CHECKER
-
-        return CHECKER
-
     def examples(self, preload: tuple[str, ...] | None) -> tuple[str, ...]:  # noqa: ARG002 - only Python has any
-        """See :class:`casemate.languages.runtime.Runtime`."""
         return ("0",)
 
     def session_env(self, env: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
-        """See :class:`casemate.languages.runtime.Runtime`."""
         return prepend_path((f"{GUEST}/node_bin", NODE_PROGRAMS), env, asked)
 
     def is_variable(self, name: str) -> bool:
-        """See :class:`casemate.languages.runtime.Runtime`."""
         return name.replace("$", "_").isidentifier()
 
     def find_installation(self, environment: Environment = None) -> LanguageInstallation:  # noqa: ARG002 - only Python has any

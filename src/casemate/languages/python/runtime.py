@@ -9,20 +9,24 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from casemate.errors import CasemateError
 from casemate.languages import interpreters
 from casemate.languages.places import entries_for, is_inside, is_program, is_system
-from casemate.languages.runtime import CELL_PATH, THREAD_COUNTS, Environment, prepend_path
+from casemate.languages.runtime import (
+    CELL_PATH,
+    THREAD_COUNTS,
+    Environment,
+    LanguageInstallation,
+    Runtime,
+    prepend_path,
+)
 from casemate.languages.waiting import RequestedProgram, json_order, read_at_start, too_special
 from casemate.model.plan import GUEST, HOME, MODULES, PROGRAM, Bind, Entry, Launch, ReadyStart
 
 if TYPE_CHECKING:
-    from casemate.languages.checker import Checker
     from casemate.languages.interpreters import Interpreter
-    from casemate.languages.runtime import LanguageInstallation
-    from casemate.languages.session_program import SessionProgram
 
 _HOOK = f"{GUEST}/python"
 # The first Python that knows -P: without it the program's folder comes before the workspace on sys.path.
@@ -40,7 +44,7 @@ _READ_AT_START = re.compile(
 )
 
 
-class PythonRuntime:
+class PythonRuntime(Runtime):
     """``python main.py``, with what guest/python/sitecustomize.py adds. Normal start: the environment's own .pth files
     and sitecustomize run, because they run behind the wall."""
 
@@ -49,9 +53,7 @@ class PythonRuntime:
     extensions = (".py", ".pyw")
     default_name = "main.py"
     reports = True
-    reserve = 0
-    holds_nul = True
-    asks_for: Literal["nothing", "each step", "each command"] = "each command"
+    asks_for = "each command"
 
     def launch(
         self,
@@ -62,11 +64,10 @@ class PythonRuntime:
         memory: int | None = None,  # noqa: ARG002 - only Node must be told
         session: bool = False,  # noqa: ARG002
     ) -> Launch:
-        """See :class:`casemate.languages.runtime.Runtime`."""
         return launch_of(_find(environment), program_name, arguments)
 
     def ready_start(self, asked: RequestedProgram) -> ReadyStart | str:
-        """See :class:`casemate.languages.runtime.Runtime`: a program is forked from the zygote of its environment."""
+        # A program is forked from the zygote of its environment.
         why = too_special(asked, self.default_name) or read_at_start(asked, _READ_AT_START) or _unfit(asked)
         if why:
             return why
@@ -90,37 +91,16 @@ class PythonRuntime:
             fuller_cost=_COST_PRELOADED,
         )
 
-    @property
-    def session(self) -> SessionProgram:
-        """See :class:`casemate.languages.runtime.Runtime`."""
-        from casemate.languages.python.programs import SESSION
-
-        return SESSION
-
-    @property
-    def checker(self) -> Checker:
-        """See :class:`casemate.languages.runtime.Runtime`."""
-        from casemate.languages.python.programs import CHECKER
-
-        return CHECKER
-
     def examples(self, preload: tuple[str, ...] | None) -> tuple[str, ...]:
-        """See :class:`casemate.languages.runtime.Runtime`."""
         if preload is None:
             return ("pass", "import numpy")
         return ("pass", f"import {preload[0]}") if preload else ("pass",)
 
     def session_env(self, env: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
-        """See :class:`casemate.languages.runtime.Runtime`."""
         return prepend_path((f"{GUEST}/python_bin",), env, asked)
-
-    def is_variable(self, name: str) -> bool:
-        """See :class:`casemate.languages.runtime.Runtime`."""
-        return name.isidentifier()
 
     def find_installation(self, environment: Environment = None) -> LanguageInstallation:
         """The interpreter that casemate runs on, or that of an environment."""
-        from casemate.languages.runtime import LanguageInstallation
 
         try:
             found = _find(environment)

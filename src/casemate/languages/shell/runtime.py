@@ -9,11 +9,10 @@ import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
 from casemate.errors import RuntimeMissing
 from casemate.languages.places import entries_for, hops
-from casemate.languages.runtime import SYSTEM_PATH, Environment, LanguageInstallation, prepend_path
+from casemate.languages.runtime import SYSTEM_PATH, Environment, LanguageInstallation, Runtime, prepend_path
 from casemate.languages.waiting import RequestedProgram, check_order_length, read_at_start, too_special
 from casemate.model.plan import GUEST, LAYERED, NODE_PROGRAMS, PROGRAM, Launch, ReadyStart
 
@@ -27,12 +26,8 @@ _READ_AT_START = re.compile(
     r"TERM|TMOUT|COPROC|COMP|PIPESTATUS|REPLY|GLOBIGNORE|EXECIGNORE|FIGNORE|IGNOREEOF|INPUTRC|TIMEFORMAT"
 )
 
-if TYPE_CHECKING:
-    from casemate.languages.checker import Checker
-    from casemate.languages.session_program import SessionProgram
 
-
-class ShellRuntime:
+class ShellRuntime(Runtime):
     """Plain ``bash main.sh``: no hook, so nothing of it speaks on the control pipe."""
 
     language = "shell"
@@ -40,9 +35,8 @@ class ShellRuntime:
     extensions = (".sh", ".bash")
     default_name = "main.sh"
     reports = False
-    reserve = 0
     holds_nul = False
-    asks_for: Literal["nothing", "each step", "each command"] = "each step"
+    asks_for = "each step"
 
     def launch(
         self,
@@ -53,7 +47,6 @@ class ShellRuntime:
         memory: int | None = None,  # noqa: ARG002 - only Node must be told
         session: bool = False,  # noqa: ARG002
     ) -> Launch:
-        """See :class:`casemate.languages.runtime.Runtime`; ``environment`` is about Python alone."""
         shell = _find()
         if shell is None:
             raise RuntimeMissing("shell", "neither bash nor sh was found", remediation=f"Install one: {_REMEDY}")
@@ -65,7 +58,7 @@ class ShellRuntime:
         )
 
     def ready_start(self, asked: RequestedProgram) -> ReadyStart | str:
-        """See :class:`casemate.languages.runtime.Runtime`: bash reads ``BASH_ENV`` before it opens its program."""
+        # Bash reads ``BASH_ENV`` before it opens its program.
         why = too_special(asked, self.default_name) or read_at_start(asked, _READ_AT_START)
         if why:
             return why
@@ -81,35 +74,15 @@ class ShellRuntime:
         env = {**asked.base_env, "BASH_ENV": _WAIT}
         return ReadyStart((program, *rest), env, order, asked.most, _COST)
 
-    @property
-    def session(self) -> SessionProgram:
-        """See :class:`casemate.languages.runtime.Runtime`."""
-        from casemate.languages.shell.programs import SESSION
-
-        return SESSION
-
-    @property
-    def checker(self) -> Checker:
-        """See :class:`casemate.languages.runtime.Runtime`."""
-        from casemate.languages.shell.programs import CHECKER
-
-        return CHECKER
-
     def examples(self, preload: tuple[str, ...] | None) -> tuple[str, ...]:  # noqa: ARG002 - only Python has any
-        """See :class:`casemate.languages.runtime.Runtime`."""
         return (":",)
 
     def session_env(self, env: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
-        """See :class:`casemate.languages.runtime.Runtime`."""
         folders = (f"{GUEST}/python_bin", f"{GUEST}/node_bin", NODE_PROGRAMS, f"{LAYERED}/current/bin")
         changed = prepend_path(folders, env, asked)
         if "PYTHONPATH" not in asked:
             changed["PYTHONPATH"] = f"{GUEST}/python_children:{env['PYTHONPATH']}"
         return changed
-
-    def is_variable(self, name: str) -> bool:
-        """See :class:`casemate.languages.runtime.Runtime`."""
-        return name.isidentifier()
 
     def find_installation(self, environment: Environment = None) -> LanguageInstallation:  # noqa: ARG002 - only Python has any
         """The shell that is used."""
