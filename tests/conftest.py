@@ -71,6 +71,7 @@ _missing: Counter[tuple[str, str]] = Counter()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of every test command."""
     parser.addoption("--all", action="store_true", help="also what is marked full, and every crossing of parameters")
+    parser.addoption("--second-user", action="store_true", help="each test once, where another user runs them all")
     parser.addoption("--outcomes", metavar="FILE", help="write the outcome of each test there, a JSON object a line")
 
 
@@ -126,9 +127,12 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only ``--all`` runs, unless a test is named."""
     if not config.getoption("--all") and not any("::" in argument for argument in config.args):
-        keep = chosen([item for item in items if not item.get_closest_marker("full")])
+        is_second = config.getoption("--second-user")
+        keep = chosen([item for item in items if not item.get_closest_marker("full")], is_second=is_second)
         config.hook.pytest_deselected(items=[item for item in items if item not in keep])
         items[:] = [item for item in items if item in keep]
+    # Many short files at the end let all processes end together.
+    items.sort(key=lambda item: "tests/unit/" in item.nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -141,6 +145,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             file = nodeid.partition("::")[0]
             return next((folder for folder in ONE_WORLD if file.startswith(folder)), file)
 
+    config.option.loadscopereorder = False  # by the number of tests, long files would come last
     return ByFile(config, log)
 
 

@@ -11,20 +11,23 @@ import pytest
 
 # How a test is tried, not what it is about: the way a cell is started, which Node, which revision of MCP.
 MEANS = ("start", "node", "era")
+LANGUAGE = "language"
 Pair = tuple[str, ...]
 
 
-def chosen(items: Iterable[pytest.Item]) -> set[pytest.Item]:
+def chosen(items: Iterable[pytest.Item], *, is_second: bool = False) -> set[pytest.Item]:
     """So many of ``items`` that every two values of a test's parameters have met.
 
     ``MEANS`` are an exception: each test has each of their values once, and each language has in each file, but not
-    each of a test's other values. Greedy, in the order of definition, so that the choice is the same each time.
+    each of a test's other values. A second user's run (``is_second``) has them and the languages once in a file, and
+    each other value once in a test. Greedy, in the order of definition, so that the choice is the same each time.
     """
+    pairs_of = _values_of if is_second else _pairs_of
     keep: set[pytest.Item] = set()
     files: defaultdict[object, dict[pytest.Item, frozenset[Pair]]] = defaultdict(dict)
     for item in items:
         if hasattr(item, "callspec"):
-            files[item.path][item] = frozenset(_pairs_of(item))
+            files[item.path][item] = frozenset(pairs_of(item))
         else:
             keep.add(item)
     for pairs in files.values():
@@ -58,3 +61,10 @@ def _pairs_of(item: pytest.Item) -> Iterator[Pair]:
         yield (str(callspec.params.get("language")), one)
     yield from ((test, one) for one in others)
     yield from ((test, *two) for two in combinations(others, 2))
+
+
+def _values_of(item: pytest.Item) -> Iterator[Pair]:
+    test = item.originalname  # type: ignore[attr-defined]
+    yield (test,)
+    for name, value in item.callspec.params.items():  # type: ignore[attr-defined]
+        yield (name, repr(value)) if name in (*MEANS, LANGUAGE) else (test, name, repr(value))

@@ -37,8 +37,10 @@ USERS_PYTHON = "/usr/bin/python3"  # root's own may lie in a folder that nobody 
 LOCK = "/run/lock/casemate-test"  # the ordinary user's copy serves one run at a time
 MOST_FLAKY = 5
 SLOWEST = 10
-# pytest's workers: more than there are cores, since half of what a test does is waiting for processes.
-SPREAD, USERS_SPREAD = ["-n", "3"], ["-n", "2"]
+# pytest's workers for each user: more than there are cores, since half of what a test does is waiting for processes.
+# They are so divided that both users end at about the same time.
+SPREAD, USERS_SPREAD = ["-n", "4"], ["-n", "1"]
+EQUAL_SPREAD = ["-n", "3"], ["-n", "2"]  # where both users run the same
 # What may differ for an ordinary user; everything else is the same code whoever runs it.
 USERS_FOLDERS = ("escapes", "contract", "warm", "journeys", "wrap", "unit/supervisor")
 # Unit tests that start interpreters or wait for processes: not within --quick.
@@ -144,7 +146,9 @@ def main(arguments: list[str]) -> int:
 
 def suites_for(is_quick: bool, is_all: bool, as_root: bool, rest: Sequence[str]) -> Iterator[Suite]:
     """Which runs of pytest there are."""
-    spread, users = ([], []) if any("::" in one or one.startswith("-k") for one in rest) else (SPREAD, USERS_SPREAD)
+    spread, users = EQUAL_SPREAD if is_all or rest else (SPREAD, USERS_SPREAD)
+    if any("::" in one or one.startswith("-k") for one in rest):
+        spread, users = [], []
     usual = ["-q", *(["--all"] if is_all else [])]
     named = list(rest) or (["tests/unit", "tests/docs"] if is_quick else ["tests"])
     left_out = [f"--ignore=tests/unit/{folder}" for folder in SLOW_UNITS] if is_quick and not rest else []
@@ -152,7 +156,7 @@ def suites_for(is_quick: bool, is_all: bool, as_root: bool, rest: Sequence[str])
     if as_root:
         folder = Path(pwd.getpwnam(USER).pw_dir, "casemate")
         theirs = rest or (["tests"] if is_all else [f"tests/{one}" for one in USERS_FOLDERS])
-        yield Suite("pytest as an ordinary user", [*usual, *users, *theirs], folder, USER)
+        yield Suite("pytest as an ordinary user", [*usual, "--second-user", *users, *theirs], folder, USER)
 
 
 def run_suite(suite: Suite, outcome: Outcome) -> None:
