@@ -127,8 +127,11 @@ def test_output_beyond_full_output_ends_the_cell_and_keeps_what_there_was(sandbo
 
 
 def test_more_than_full_output_is_told_also_when_the_program_ended_meanwhile(sandbox: sync.Sandbox) -> None:
-    code = "import os, time\nos.write(1, b'ready'); time.sleep(1)\nfor _ in range(16): os.write(1, bytes(65536))\n"
-    code += "os.write(1, b'x'); time.sleep(0.3); os.write(1, bytes(3000))"
+    code = "import fcntl, os, termios, time\nos.write(1, b'ready')\n"
+    code += "while any(fcntl.ioctl(1, termios.FIONREAD, bytes(4))): time.sleep(0.01)\n"
+    code += (
+        "for _ in range(16): os.write(1, bytes(65536))\nos.write(1, b'x'); time.sleep(0.3); os.write(1, bytes(3000))"
+    )
     limits = Limits(output=10_000, full_output=1_050_000)
     with witness.leaving(sandbox.stream(code, limits=limits)) as stream:
         next(stream)  # and then nobody reads: a mebibyte waits here, and the rest in the pipe, however small that is

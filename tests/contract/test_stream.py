@@ -93,10 +93,11 @@ def test_a_slow_reader_loses_nothing(sandbox: sync.Sandbox) -> None:
 def test_a_reader_that_does_not_read_holds_the_program_up_but_not_its_deadline(sandbox: sync.Sandbox) -> None:
     stream = sandbox.stream("import os\nwhile True: os.write(1, b'x' * 65536)", timeout=2.0,
                             limits=Limits(full_output="1GiB"))  # fmt: skip
-    next(stream)
-    other = sandbox.run("import time; time.sleep(2.5)")  # meanwhile nobody reads the first
-    events = list(stream)
-    assert other.ok
+    first = next(stream)
+    with witness.watching(witness.in_cells()) as watched:
+        assert sandbox.run("print(1)").ok
+        assert watched.wait()  # meanwhile nobody reads
+    events = [first, *stream]
     assert execution_of(events).status == "timeout"
     assert sum(len(event.data) for event in events if isinstance(event, Output)) < 8 << 20
 

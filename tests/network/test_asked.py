@@ -126,12 +126,14 @@ def test_whoever_follows_a_stream_is_asked_as_well(audit: Path, of: str) -> None
 def test_the_clock_of_a_step_stands_still_while_its_connection_waits_for_an_answer(audit: Path) -> None:
     async def main() -> Execution:
         async def approve(_: ApprovalRequest) -> bool:
-            await asyncio.sleep(6)
+            await asyncio.sleep(own_time)
             return True
 
         async with Sandbox(audit=audit, approve=approve) as sandbox, sandbox.session() as session:
             await session.run("import urllib.request")
-            return await session.run(get("evil.test"), timeout=5)
+            return await session.run(get("evil.test"), timeout=own_time)
+
+    own_time = 10  # what the step may take, and what the answer takes alone
 
     execution = asyncio.run(main())
     assert (execution.stdout, execution.status) == ("hello from GET /x\n", "ok")

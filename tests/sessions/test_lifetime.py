@@ -7,7 +7,7 @@ import re
 
 import pytest
 from tests.contract import witness
-from tests.sessions.driver import FOREVER, PROMPT, Open, cell_of, ours, said, starting
+from tests.sessions.driver import FOREVER, PROMPT, Open, called, cell_of, ours, said, starting
 from tests.support.languages import every_language
 from tests.support.waiting import until_async
 from tests.warmth import runs_a_program
@@ -191,13 +191,17 @@ async def test_a_step_that_takes_longer_than_the_idle_timeout_is_not_idle(opened
 
 
 async def test_a_session_ends_when_its_lifetime_is_over(opened: Open) -> None:
-    session = opened(lifetime=5)  # until then its cell is looked at
-    cell = await cell_of(session)
-    with witness.watching(cell) as watched:
+    session = opened(lifetime=2)  # no step is ended by it: this one outlasts it
+    code = "import subprocess, time; child = subprocess.Popen(['sleep', '98765.25']); time.sleep(3); print(1)"
+    step = asyncio.ensure_future(said(session, code))
+    await until_async(lambda: called("98765.25"))
+    with witness.watching(called("98765.25")) as watched:
+        assert await step == "1\n"
         assert await asyncio.to_thread(watched.wait)
     await until_async(lambda: session.is_closed)
-    with pytest.raises(SandboxClosed):
+    with pytest.raises(SandboxClosed) as raised:
         await session.run("1")
+    assert "lifetime" in str(raised.value)
 
 
 async def test_leaving_the_block_closes_the_session_and_nothing_of_it_is_left(sandbox: Sandbox) -> None:
