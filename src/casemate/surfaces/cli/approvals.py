@@ -31,13 +31,10 @@ def list_requests(*, filters: Filter = (), quiet: Quiet = False, service: Servic
     One whose state is withdrawn has nobody that waits: what asked has ended with the service. It can be answered for
     when exactly the same is asked again.
 
-    Parameters
-    ----------
-    filters
-        Only those with KEY=VALUE: kind, server, tool, state (asked or withdrawn), session or run (the beginning of its
-        handle), or namespace. May be repeated: of one key any of the values, of several keys all.
-    quiet
-        Only their ids.
+    Args:
+        filters: Only those with KEY=VALUE: kind, server, tool, state (asked or withdrawn), session or run (the
+            beginning of its handle), or namespace. May be repeated: of one key any of the values, of several keys all.
+        quiet: Only their ids.
     """
     return list_rows(
         "approvals.pending", filters, service, quiet=quiet, row=lambda one: {**one, "what": one["summary"]},
@@ -49,10 +46,8 @@ def list_requests(*, filters: Filter = (), quiet: Quiet = False, service: Servic
 def show(request: Name, /, *, service: ServiceOptions = PLAIN) -> int:
     """Show everything of a request: exactly what would cross.
 
-    Parameters
-    ----------
-    request
-        Its id, or the beginning of it.
+    Args:
+        request: Its id, or the beginning of it.
     """
     from casemate.surfaces.cli.terminal import request_lines
 
@@ -79,19 +74,13 @@ def approve(
 ) -> int:
     """Allow requests.
 
-    Parameters
-    ----------
-    requests
-        Their ids, or the beginnings of them.
-    scope
-        For how long the same may cross again without asking: once (unless given), for the rest of the run, or of the
-        session.
-    uses
-        How often it may, with this time.
-    expires
-        Seconds from now after which it may no more.
-    reason
-        Recorded, and told to the program.
+    Args:
+        requests: Their ids, or the beginnings of them.
+        scope: For how long the same may cross again without asking: once (unless given), for the rest of the run, or of
+            the session.
+        uses: How often it may, with this time.
+        expires: Seconds from now after which it may no more.
+        reason: Recorded, and told to the program.
     """
     more = {"scope": scope, "uses": uses, "expires": expires, "reason": reason}
     return _decide_requests(
@@ -103,12 +92,9 @@ def approve(
 def deny(*requests: Name, reason: str = "", service: ServiceOptions = PLAIN) -> int:
     """Refuse requests.
 
-    Parameters
-    ----------
-    requests
-        Their ids, or the beginnings of them.
-    reason
-        Recorded, and told to the program.
+    Args:
+        requests: Their ids, or the beginnings of them.
+        reason: Recorded, and told to the program.
     """
     return _decide_requests(requests, {"allow": False, "reason": reason}, service)
 

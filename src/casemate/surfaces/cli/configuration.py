@@ -33,10 +33,8 @@ def show(key: str | None = None, /, *, output: Output = "text") -> int:
 
     casemate config limits.memory
 
-    Parameters
-    ----------
-    key
-        One key, whose value alone is printed, or a section: policy, limits, sandbox, service or serve.
+    Args:
+        key: One key, whose value alone is printed, or a section: policy, limits, sandbox, service or serve.
     """
     settings = settings_of(os.environ)
     for warning in (*settings.policy.warnings, *foreign_variables(os.environ)):
@@ -59,10 +57,8 @@ def show(key: str | None = None, /, *, output: Output = "text") -> int:
 def check(file: str, /, *, output: Output = "text") -> int:
     """Read a configuration file and say whether it is sound; nothing runs.
 
-    Parameters
-    ----------
-    file
-        The file: YAML, TOML or JSON, by its ending.
+    Args:
+        file: The file: YAML, TOML or JSON, by its ending.
     """
     settings = settings_in_file(file)
     list(settings.in_force())
@@ -122,11 +118,9 @@ policy = App(name="policy", help="Show what a policy permits, and from which lin
 def show_policy(*, file: str | None = None, output: Output = "text", as_json: AsJson = False) -> int:
     """Print what is in force: each setting, each rule and each default, with the line that it comes from.
 
-    Parameters
-    ----------
-    file
-        The policy file. Unless given, what is configured: that of CASEMATE_POLICY, or of the user's configuration file;
-        else what is built in.
+    Args:
+        file: The policy file. Unless given, what is configured: that of CASEMATE_POLICY, or of the user's configuration
+            file; else what is built in.
     """
     found = policy_in(file) if file else settings_of(os.environ).policy
     if as_json or output == "json":
@@ -140,10 +134,8 @@ def show_policy(*, file: str | None = None, output: Output = "text", as_json: As
 def check_policy(file: str, /, *, output: Output = "text") -> int:
     """Read a policy file and say whether it is sound; nothing runs.
 
-    Parameters
-    ----------
-    file
-        The policy file.
+    Args:
+        file: The policy file.
     """
     found = policy_in(file)
     return print_sound(len(found.settings), len(found.rules.written), found.warnings, is_json=output == "json")

@@ -28,10 +28,8 @@ Work = Callable[["RemoteOperations"], Awaitable[T]]
 class ServiceOptions:
     """What every command of the service takes.
 
-    Parameters
-    ----------
-    namespace
-        Whose sessions, runs and requests; those of the default one unless given.
+    Args:
+        namespace: Whose sessions, runs and requests; those of the default one unless given.
     """
 
     output: Output = "text"

@@ -52,13 +52,10 @@ def cp(source: Name, target: Name, /, *, service: ServiceOptions = PLAIN) -> int
     run no names, either, that tools of yours act upon by themselves (.git/hooks, .envrc). What was left out is said.
     The exit code is 1 where a bound or a failure left more behind.
 
-    Parameters
-    ----------
-    source
-        A path here, or SESSION:PATH, or RUN:NAME, which are relative to the workspace; SESSION:. is all of it, and - a
-        tar archive on standard input. A path here that has a colon begins with ./
-    target
-        A path here, or SESSION:PATH; SESSION: alone is its workspace, and - a tar archive on standard output.
+    Args:
+        source: A path here, or SESSION:PATH, or RUN:NAME, which are relative to the workspace; SESSION:. is all of it,
+            and - a tar archive on standard input. A path here that has a colon begins with ./
+        target: A path here, or SESSION:PATH; SESSION: alone is its workspace, and - a tar archive on standard output.
     """
     away, home = _place(source, "source"), _place(target, "target")
     if away is None and home is None:

@@ -55,23 +55,15 @@ def install(
 
     casemate install claude-desktop --print
 
-    Parameters
-    ----------
-    client
-        claude-desktop, claude-code, cursor, vscode, vscode-insiders, zed, windsurf, gemini-cli, copilot-cli, lm-studio
-        or codex.
-    scope
-        user (unless given): for all projects. project: for the one in the folder that you are in.
-    name
-        What the server is called there; casemate unless given.
-    toolset
-        Its tools: default, sandboxmcp, ipybox or full; as configured unless given.
-    remove
-        Take the entry out.
-    print_only
-        Print what the file would have to hold, and change nothing.
-    yes
-        Do not ask.
+    Args:
+        client: claude-desktop, claude-code, cursor, vscode, vscode-insiders, zed, windsurf, gemini-cli, copilot-cli,
+            lm-studio or codex.
+        scope: user (unless given): for all projects. project: for the one in the folder that you are in.
+        name: What the server is called there; casemate unless given.
+        toolset: Its tools: default, sandboxmcp, ipybox or full; as configured unless given.
+        remove: Take the entry out.
+        print_only: Print what the file would have to hold, and change nothing.
+        yes: Do not ask.
     """
     known = client_named(client)
     if not _NAME.match(name):
@@ -190,10 +182,8 @@ def completion(shell: Shell, /) -> int:
 
     casemate completion bash > ~/.local/share/bash-completion/completions/casemate
 
-    Parameters
-    ----------
-    shell
-        bash, zsh or fish.
+    Args:
+        shell: bash, zsh or fish.
     """
     from casemate.surfaces.cli import application
 

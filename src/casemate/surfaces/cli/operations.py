@@ -135,10 +135,8 @@ def open_session(name: str | None = None, *, service: ServiceOptions = PLAIN, **
 
     casemate exec analysis 'x = 20'
 
-    Parameters
-    ----------
-    name
-        What it can be called besides its handle.
+    Args:
+        name: What it can be called besides its handle.
     """
     limits = given_limits(options)
     arguments = {
@@ -159,13 +157,10 @@ def list_sessions(*, filters: Filter = (), quiet: Quiet = False, service: Servic
 
     casemate sessions close $(casemate sessions list -q --filter status=idle)
 
-    Parameters
-    ----------
-    filters
-        Only those with KEY=VALUE: status (busy or idle), language, name, owner, session (the beginning of its handle)
-        or namespace. May be repeated: of one key any of the values, of several keys all.
-    quiet
-        Only their handles.
+    Args:
+        filters: Only those with KEY=VALUE: status (busy or idle), language, name, owner, session (the beginning of its
+            handle) or namespace. May be repeated: of one key any of the values, of several keys all.
+        quiet: Only their handles.
     """
     now = time.time()
     return list_rows(
@@ -179,10 +174,8 @@ def list_sessions(*, filters: Filter = (), quiet: Quiet = False, service: Servic
 def close(*names: Name, service: ServiceOptions = PLAIN) -> int:
     """End sessions and everything in them.
 
-    Parameters
-    ----------
-    names
-        Their handles or names.
+    Args:
+        names: Their handles or names.
     """
     if not names:
         raise InvalidArgument("session", "name one or more")
@@ -199,12 +192,9 @@ def close(*names: Name, service: ServiceOptions = PLAIN) -> int:
 def set_value(session: SessionName, name: Name, value: Name, /, *, service: ServiceOptions = PLAIN) -> int:
     """Bind a name in a session to a JSON value; what is no JSON is taken for a text.
 
-    Parameters
-    ----------
-    name
-        The variable's name.
-    value
-        Its value.
+    Args:
+        name: The variable's name.
+        value: Its value.
     """
     with_service(
         lambda remote: remote("sessions.set", {"session": session, "name": name, "value": value_of(value)}), service
@@ -217,12 +207,9 @@ def bridge(session: SessionName, name: Name, value: Name, /, *, service: Service
 
     casemate sessions bridge NAME SOURCE TARGET copies one from another session.
 
-    Parameters
-    ----------
-    name
-        The variable's name.
-    value
-        Its value; what is no JSON is taken for a text.
+    Args:
+        name: The variable's name.
+        value: Its value; what is no JSON is taken for a text.
     """
     return set_value(session, name, value, service=service)
 
@@ -257,12 +244,9 @@ def limits(*, reset: bool = False, caller: str | None = None, service: ServiceOp
 
     casemate limits --reset
 
-    Parameters
-    ----------
-    reset
-        Undo what was narrowed before, and then narrow what the other options say.
-    caller
-        With --reset: undo what another has narrowed for itself, by the name that ps shows as its owner.
+    Args:
+        reset: Undo what was narrowed before, and then narrow what the other options say.
+        caller: With --reset: undo what another has narrowed for itself, by the name that ps shows as its owner.
     """
     narrowed = given_limits(options)
     if caller is not None and (not reset or narrowed):
@@ -287,14 +271,10 @@ def _number(value: str | float) -> float:
 def egress(domain: Name, /, *, port: int = 443, reason: str = "", service: ServiceOptions = PLAIN) -> int:
     """Ask whether a host may be reached, and wait for the answer; the exit code is 77 where it may not.
 
-    Parameters
-    ----------
-    domain
-        The host's name.
-    port
-        The port; 443 unless given.
-    reason
-        Shown to whoever decides.
+    Args:
+        domain: The host's name.
+        port: The port; 443 unless given.
+        reason: Shown to whoever decides.
     """
     arguments = {"domain": domain, "port": port, "reason": reason}
 
@@ -320,14 +300,10 @@ def egress(domain: Name, /, *, port: int = 443, reason: str = "", service: Servi
 def tail(*, limit: int = 50, kind: str | None = None, run: str | None = None, service: ServiceOptions = PLAIN) -> int:
     """Print the last rows of the record, the newest first.
 
-    Parameters
-    ----------
-    limit
-        How many; 50 unless given.
-    kind
-        Only rows of this kind, such as intent, outcome, decision or crossing.
-    run
-        Only rows of this run.
+    Args:
+        limit: How many; 50 unless given.
+        kind: Only rows of this kind, such as intent, outcome, decision or crossing.
+        run: Only rows of this run.
     """
     rows = ask(service, "audit.tail", limit=limit, kind=kind, run=run)
     columns = ("sequence", "when", "kind", "run", "detail")
@@ -356,10 +332,8 @@ _DIFFERS = 1  # the exit code where a file is not what it should be
 def artifacts(run: RunHandle, /, *, save: str | None = None, service: ServiceOptions = PLAIN) -> int:
     """List the files that a run has left, with their hashes.
 
-    Parameters
-    ----------
-    save
-        A folder to copy them into.
+    Args:
+        save: A folder to copy them into.
     """
     found = ask(service, "artifacts.list", run=run)
     if save is not None:
@@ -373,12 +347,9 @@ def verify(file: Name, sha256: Name, /, *, service: ServiceOptions = PLAIN) -> i
 
     The exit code is 0 when it is, and 1 when a byte of it differs.
 
-    Parameters
-    ----------
-    file
-        The file.
-    sha256
-        As casemate artifacts shows it.
+    Args:
+        file: The file.
+        sha256: As casemate artifacts shows it.
     """
     wanted = sha256.lower().removeprefix("sha256:")
     if len(wanted) != 64 or not set(wanted) <= set("0123456789abcdef"):

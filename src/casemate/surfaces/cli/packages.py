@@ -38,17 +38,12 @@ def install(
 
     What is to come is shown with its hashes first, and asked about.
 
-    Parameters
-    ----------
-    names
-        Requirements, such as 'requests>=2'.
-    index
-        The address of an index; may be given several times: the first that knows a name is the only one for it. Unless
-        given, the index of your pip.
-    policy
-        A policy file: its rules about packages decide first.
-    yes
-        Install without asking; what a rule denies stays denied.
+    Args:
+        names: Requirements, such as 'requests>=2'.
+        index: The address of an index; may be given several times: the first that knows a name is the only one for it.
+            Unless given, the index of your pip.
+        policy: A policy file: its rules about packages decide first.
+        yes: Install without asking; what a rule denies stays denied.
     """
     if not names:
         raise InvalidArgument("name", "name one or more packages, such as 'requests' or 'requests>=2'")
@@ -69,10 +64,8 @@ def install(
 def list_environments(*, output: Output = "text") -> int:
     """Print the environments that are kept: what was asked for, and what is in them.
 
-    Parameters
-    ----------
-    output
-        text (unless given), or json: of each, what was asked for, and name and version of each package.
+    Args:
+        output: text (unless given), or json: of each, what was asked for, and name and version of each package.
     """
     known = list(Environments(default_folder(os.environ) / "environments").list_all())
     value = [{"asked": asked, "packages": [_version(one) for one in packages]} for asked, packages in known]

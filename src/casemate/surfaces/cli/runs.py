@@ -39,18 +39,13 @@ def run(
     stdout, stderr and the exit code are the program's. What casemate says is on stderr and begins with "casemate:".
     Sizes are numbers of bytes, or e.g. 512MiB.
 
-    Parameters
-    ----------
-    script
-        The program: a file (.py, .js, .mjs, .cjs, .ts, .mts, .sh), or - for standard input.
-    args
-        The program's own arguments. Put -- before them when one begins with a hyphen.
-    explain
-        Print what would be done and with which limits, and run nothing.
-    raw
-        Send the program's bytes to the terminal as they are. They can do to it whatever it obeys.
-    format
-        text (unless given), or json: one JSON object with the whole outcome on stdout, instead of the program's output.
+    Args:
+        script: The program: a file (.py, .js, .mjs, .cjs, .ts, .mts, .sh), or - for standard input.
+        args: The program's own arguments. Put -- before them when one begins with a hyphen.
+        explain: Print what would be done and with which limits, and run nothing.
+        raw: Send the program's bytes to the terminal as they are. They can do to it whatever it obeys.
+        format: text (unless given), or json: one JSON object with the whole outcome on stdout, instead of the program's
+            output.
     """
     from casemate.surfaces.cli.run import RunRequest
     from casemate.surfaces.cli.run import run as run_program
@@ -70,14 +65,10 @@ def validate(
 ) -> int:
     """Say what is wrong with a program, in a cell and without running it; the exit code is 1 where it cannot run.
 
-    Parameters
-    ----------
-    script
-        The program's file, or - for standard input.
-    language
-        python, node or shell, where the file's name does not say it.
-    fix
-        Print the program with what can be mended mended; its file is left alone.
+    Args:
+        script: The program's file, or - for standard input.
+        language: python, node or shell, where the file's name does not say it.
+        fix: Print the program with what can be mended mended; its file is left alone.
     """
     from casemate.api.sandbox import Sandbox
     from casemate.surfaces.cli.inputs import program_in
@@ -132,16 +123,11 @@ def execute(
 
     casemate exec new --memory 2GiB 'import pandas'
 
-    Parameters
-    ----------
-    session
-        Its handle or name; "new" opens one, whose handle is said; "-" runs in a fresh cell of its own.
-    code
-        The program; "-", or nothing, reads it from standard input.
-    file
-        The program's file, instead.
-    detach
-        Print the run's handle and leave it alone: casemate attach follows it.
+    Args:
+        session: Its handle or name; "new" opens one, whose handle is said; "-" runs in a fresh cell of its own.
+        code: The program; "-", or nothing, reads it from standard input.
+        file: The program's file, instead.
+        detach: Print the run's handle and leave it alone: casemate attach follows it.
     """
     from casemate.surfaces.cli.inputs import env_of, given_limits  # commands that only ask need none of it
 
@@ -196,16 +182,12 @@ def ps(
 
     casemate kill $(casemate ps -q --filter session=38d7)
 
-    Parameters
-    ----------
-    all
-        Those too that are over and kept.
-    filters
-        Only those with KEY=VALUE: status (queued, running, waiting, done, or how it ended, such as timeout), language,
-        owner, session or run (the beginning of its handle), or namespace. May be repeated: of one key any of the
-        values, of several keys all. With a status those that are over are listed, too.
-    quiet
-        Only their handles.
+    Args:
+        all: Those too that are over and kept.
+        filters: Only those with KEY=VALUE: status (queued, running, waiting, done, or how it ended, such as timeout),
+            language, owner, session or run (the beginning of its handle), or namespace. May be repeated: of one key any
+            of the values, of several keys all. With a status those that are over are listed, too.
+        quiet: Only their handles.
     """
     are_over = all or any(one.partition("=")[0] == "status" for one in filters)
     now = time.time()
@@ -233,10 +215,8 @@ def logs(
 
     That is text with --output json, too; casemate wait has the whole outcome.
 
-    Parameters
-    ----------
-    follow
-        Go on until it is over.
+    Args:
+        follow: Go on until it is over.
     """
     return with_service(lambda remote: _print_log(remote, run, follows=follow, raw=raw), service)
 
@@ -287,10 +267,8 @@ def wait(run: RunHandle, /, *, service: ServiceOptions = PLAIN) -> int:
 def kill(*runs: Name, service: ServiceOptions = PLAIN) -> int:
     """End runs: a step of a session is interrupted, and the session goes on; a cell of its own is ended.
 
-    Parameters
-    ----------
-    runs
-        Their handles.
+    Args:
+        runs: Their handles.
     """
     if not runs:
         raise InvalidArgument("run", "name one or more")

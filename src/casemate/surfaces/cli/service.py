@@ -56,14 +56,10 @@ def serve_mcp(
 
     casemate serve --transport http --port 8417 --token-file ~/.config/casemate/token
 
-    Parameters
-    ----------
-    workspace
-        The folder that programs work in, with a sandbox of this command's own.
-    policy
-        A file of rules for programs, in casemate's keys, with a sandbox of this command's own.
-    settings
-        A file of rules for programs, in srt's keys, with a sandbox of this command's own.
+    Args:
+        workspace: The folder that programs work in, with a sandbox of this command's own.
+        policy: A file of rules for programs, in casemate's keys, with a sandbox of this command's own.
+        settings: A file of rules for programs, in srt's keys, with a sandbox of this command's own.
     """
     from casemate.surfaces.cli import serve
 
@@ -167,18 +163,13 @@ def add(
 ) -> int:
     """Make a token and print it, this once: only a hash of it is kept.
 
-    Parameters
-    ----------
-    name
-        For whom it is; what is done with it is on record under that name.
-    operator
-        It may do all that the user may in its namespace; unless given, what agents may, with what is their own.
-    namespace
-        The only namespace that it opens; default unless given.
-    may_approve
-        It may answer what waits to be approved; that of an agent only what its own runs ask for.
-    expires
-        Days after which it opens nothing.
+    Args:
+        name: For whom it is; what is done with it is on record under that name.
+        operator: It may do all that the user may in its namespace; unless given, what agents may, with what is their
+            own.
+        namespace: The only namespace that it opens; default unless given.
+        may_approve: It may answer what waits to be approved; that of an agent only what its own runs ask for.
+        expires: Days after which it opens nothing.
     """
     seconds = None if expires is None else expires * 86_400
     audience = "operator" if operator else "agent"
@@ -190,10 +181,9 @@ def add(
 def list_tokens(*, output: Output = "text") -> int:
     """Print what is known of each token, one in a line; never the token.
 
-    Parameters
-    ----------
-    output
-        text (unless given), or json: name, audience, namespace, may_approve, and created and expires in Unix seconds.
+    Args:
+        output: text (unless given), or json: name, audience, namespace, may_approve, and created and expires in Unix
+            seconds.
     """
     found = _tokens().list()
     if output == "json":
@@ -208,10 +198,8 @@ def list_tokens(*, output: Output = "text") -> int:
 def remove(name: str, /) -> int:
     """Let in nobody with this token any more; what is open with it ends within a second.
 
-    Parameters
-    ----------
-    name
-        That it was made for.
+    Args:
+        name: That it was made for.
     """
     if not _tokens().remove(name):
         raise InvalidArgument("name", f"there is no token {name!r}", remediation="casemate service token list")

@@ -68,41 +68,24 @@ def add(
 
     casemate tools add tickets --url https://mcp.example.org/mcp --header 'Authorization: Bearer ${TICKETS_TOKEN}'
 
-    Parameters
-    ----------
-    name
-        What programs call it: letters, digits, _ and -.
-    words
-        The command that starts it, and its arguments, behind --.
-    command
-        The same, where no argument begins with a hyphen.
-    url
-        The address of a server that runs elsewhere.
-    header
-        A header of requests to it, as 'Name: value'. May be repeated.
-    env
-        A variable of the command, as NAME=VALUE. May be repeated.
-    wall
-        The command runs behind a wall, as by casemate wrap.
-    policy
-        A file of rules for that wall, in casemate's keys.
-    settings
-        A file of rules for that wall, in srt's keys.
-    read
-        A file or folder that the command can read behind its wall. May be repeated.
-    copy
-        The same for a folder that it gets a copy of to write in. Behind a wall without a network npx finds no packages
-        but those in its cache: run the command once without, then give --copy ~/.npm. May be repeated.
-    cwd
-        The folder that the command is started in; unless given, the one that casemate is started in.
-    type
-        How to speak with a --url: http (streamable HTTP) unless given, or sse.
-    auth
-        How to sign in to a --url: oauth, by a browser, or device, by a code.
-    variable
-        A variable of this machine that ${V} may stand for. May be repeated.
-    timeout
-        Seconds for a call; 120 unless given.
+    Args:
+        name: What programs call it: letters, digits, _ and -.
+        words: The command that starts it, and its arguments, behind --.
+        command: The same, where no argument begins with a hyphen.
+        url: The address of a server that runs elsewhere.
+        header: A header of requests to it, as 'Name: value'. May be repeated.
+        env: A variable of the command, as NAME=VALUE. May be repeated.
+        wall: The command runs behind a wall, as by casemate wrap.
+        policy: A file of rules for that wall, in casemate's keys.
+        settings: A file of rules for that wall, in srt's keys.
+        read: A file or folder that the command can read behind its wall. May be repeated.
+        copy: The same for a folder that it gets a copy of to write in. Behind a wall without a network npx finds no
+            packages but those in its cache: run the command once without, then give --copy ~/.npm. May be repeated.
+        cwd: The folder that the command is started in; unless given, the one that casemate is started in.
+        type: How to speak with a --url: http (streamable HTTP) unless given, or sse.
+        auth: How to sign in to a --url: oauth, by a browser, or device, by a code.
+        variable: A variable of this machine that ${V} may stand for. May be repeated.
+        timeout: Seconds for a call; 120 unless given.
     """
     if words and command:
         raise InvalidArgument("command", "is there twice: behind -- and as --command")
@@ -140,10 +123,8 @@ def add(
 def list_servers(*, output: Output = "text", as_json: AsJson = False, file: File = None) -> int:
     """Print the servers that are kept, one in a line: the name, and behind a tab how it is reached.
 
-    Parameters
-    ----------
-    output
-        text (unless given), or json: names and definitions; of variables and headers the names alone.
+    Args:
+        output: text (unless given), or json: names and definitions; of variables and headers the names alone.
     """
     kept = read_file(_file(file))
     if as_json or output == "json":
@@ -160,10 +141,8 @@ def list_servers(*, output: Output = "text", as_json: AsJson = False, file: File
 def remove(name: Name, /, *, file: File = None) -> int:
     """Forget a server.
 
-    Parameters
-    ----------
-    name
-        Its name.
+    Args:
+        name: Its name.
     """
     remove_from_file(_file(file), name)
     if file is None:
@@ -177,10 +156,8 @@ def search(*words: Name, output: Output = "text", file: File = None) -> int:
 
     casemate tools search convert time zones
 
-    Parameters
-    ----------
-    words
-        What the tool should do.
+    Args:
+        words: What the tool should do.
     """
 
     async def search_tools(sandbox: Sandbox) -> str:
@@ -197,10 +174,8 @@ def describe(tool: Name, /, *, output: Output = "text", file: File = None) -> in
 
     casemate tools describe time.convert_time
 
-    Parameters
-    ----------
-    tool
-        SERVER.TOOL
+    Args:
+        tool: SERVER.TOOL
     """
 
     async def describe_tool(sandbox: Sandbox) -> str:
@@ -226,16 +201,11 @@ def call(
 
     casemate tools call files.edit_file path=a.txt --json '{"edits": []}' dryRun:=true
 
-    Parameters
-    ----------
-    tool
-        SERVER.TOOL
-    arguments
-        KEY=VALUE, read as the parameter's type says, or KEY:=JSON.
-    json
-        Several arguments as one JSON object.
-    output
-        text (unless given), or json: all that came back: content, structured where there is such, and is_error.
+    Args:
+        tool: SERVER.TOOL
+        arguments: KEY=VALUE, read as the parameter's type says, or KEY:=JSON.
+        json: Several arguments as one JSON object.
+        output: text (unless given), or json: all that came back: content, structured where there is such, and is_error.
     """
 
     async def call_tool(sandbox: Sandbox) -> tuple[bool, dict[str, Any]]:
@@ -268,14 +238,10 @@ def generate(
 
     casemate tools generate typings --server time
 
-    Parameters
-    ----------
-    folder
-        Where to: it then has a folder mcptools, or a file mcptools.d.ts. Those of an earlier time are replaced.
-    server
-        One server; may be repeated. All of them unless given.
-    language
-        python, unless given, or node for TypeScript's declarations.
+    Args:
+        folder: Where to: it then has a folder mcptools, or a file mcptools.d.ts. Those of an earlier time are replaced.
+        server: One server; may be repeated. All of them unless given.
+        language: python, unless given, or node for TypeScript's declarations.
     """
 
     async def read_catalogue(sandbox: Sandbox) -> tuple[Any, bool]:

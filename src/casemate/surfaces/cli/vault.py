@@ -35,18 +35,13 @@ def set_secret(
 
     Its value is asked for without showing it; or it is what is piped in, without the newline at its end.
 
-    Parameters
-    ----------
-    name
-        How programs find it in their environment: capital letters, digits and _.
-    namespace
-        Whose it is; as configured, or default, unless given.
-    inject_host
-        The value is put into requests to this host, outside, and programs have a placeholder. May be repeated.
-    header
-        The header field of those requests that it is part of; Authorization unless given.
-    format
-        That field's whole value, with {} for the secret; "Bearer {}" unless given.
+    Args:
+        name: How programs find it in their environment: capital letters, digits and _.
+        namespace: Whose it is; as configured, or default, unless given.
+        inject_host: The value is put into requests to this host, outside, and programs have a placeholder. May be
+            repeated.
+        header: The header field of those requests that it is part of; Authorization unless given.
+        format: That field's whole value, with {} for the secret; "Bearer {}" unless given.
     """
     inject = _inject(inject_host, header, format)
     sandbox, value = _open_sandbox(namespace), _value(name)
@@ -58,12 +53,9 @@ def set_secret(
 def list_secrets(*, output: Output = "text", namespace: str | None = None) -> int:
     """Print the names of the secrets that are kept, one in a line; and behind a tab, where each may be put in.
 
-    Parameters
-    ----------
-    output
-        text (unless given), or json: name and inject of each, which is null for one that programs get.
-    namespace
-        Whose; as configured, or default, unless given.
+    Args:
+        output: text (unless given), or json: name and inject of each, which is null for one that programs get.
+        namespace: Whose; as configured, or default, unless given.
     """
     found = interrupts.run_in(_open_sandbox(namespace), lambda sandbox: sandbox.vault.injects())
     if output == "json":
@@ -80,12 +72,9 @@ def list_secrets(*, output: Output = "text", namespace: str | None = None) -> in
 def delete_secret(name: Name, /, *, namespace: str | None = None) -> int:
     """Forget a secret.
 
-    Parameters
-    ----------
-    name
-        Its name.
-    namespace
-        Whose it is; as configured, or default, unless given.
+    Args:
+        name: Its name.
+        namespace: Whose it is; as configured, or default, unless given.
     """
     interrupts.run_in(_open_sandbox(namespace), lambda sandbox: sandbox.vault.delete(name))
     return 0

@@ -73,30 +73,20 @@ def wrap(
 
     casemate wrap --allow api.example.org --secret API_TOKEN -- my-server --stdio
 
-    Parameters
-    ----------
-    command
-        The command: a name on PATH, or a path.
-    args
-        Its arguments. Put -- before the command when one of them begins with a hyphen.
-    policy
-        A file with the most that is permitted, in casemate's keys or srt's; what it denies no option allows.
-    workspace
-        The folder that it works in; the one that casemate is started in unless given.
-    mode
-        direct (unless given): what it writes is in the folder at once. overlay: it is written back when it has ended.
-    read
-        A file or folder that it may read besides. What lies in your home folder is in its own, too. May be repeated.
-    copy
-        A folder like that which it may write to, as a cache: what it wrote is gone with it. May be repeated.
-    env_prefix
-        Every variable here whose name begins so is one for it, without that beginning.
-    timeout
-        Seconds that it may run; no end unless given.
-    explain
-        Print what would be done and with which limits, and run nothing.
-    raw
-        Send its bytes to a terminal as they are. They can do to it whatever it obeys.
+    Args:
+        command: The command: a name on PATH, or a path.
+        args: Its arguments. Put -- before the command when one of them begins with a hyphen.
+        policy: A file with the most that is permitted, in casemate's keys or srt's; what it denies no option allows.
+        workspace: The folder that it works in; the one that casemate is started in unless given.
+        mode: direct (unless given): what it writes is in the folder at once. overlay: it is written back when it has
+            ended.
+        read: A file or folder that it may read besides. What lies in your home folder is in its own, too. May be
+            repeated.
+        copy: A folder like that which it may write to, as a cache: what it wrote is gone with it. May be repeated.
+        env_prefix: Every variable here whose name begins so is one for it, without that beginning.
+        timeout: Seconds that it may run; no end unless given.
+        explain: Print what would be done and with which limits, and run nothing.
+        raw: Send its bytes to a terminal as they are. They can do to it whatever it obeys.
     """
     if command.startswith("-"):
         raise InvalidArgument("command", f"there is no option {command}; casemate wrap --help lists them")
