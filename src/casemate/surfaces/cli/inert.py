@@ -25,10 +25,11 @@ _SGR = rf"\x1b\[[0-9;:]{{0,{_LONGEST_SGR}}}m"
 _TOKEN = re.compile(rf"(?P<sgr>{_SGR})|(?P<turn>\r\n?)|{SPECIAL}")
 _UNFINISHED = re.compile(rf"\x1b(?:\[[0-9;:]{{0,{_LONGEST_SGR}}})?\Z")
 _RESET = "\x1b[0m"
-# Styles that leave the text readable, and their ends; colours of the usual and the bright palette.
-_STYLES = {0, 1, 2, 3, 4, 7, 9, 21, 22, 23, 24, 25, 27, 28, 29, 53, 55, 59}
-_COLOURS = {*range(30, 38), *range(39, 48), 49, *range(90, 98), *range(100, 108)}
-_EXTENDED = {38, 48, 58}
+# Parameters that only set colours and styles that leave the text readable: of the usual and the bright palette, of the
+# extended ones (38, 48, 58), and with colons (4:3, a curly underline; 38:5:196; 38:2::255:0:0).
+_STYLE = r"(?:0*(?:[0-4]|7|9|2[1-57-9]|3[0-79]|4[0-79]|53|55|59|9[0-7]|10[0-7]))?"
+_COLOUR = r"0*[345]8(?:;5;[^;]*|;2;[^;]*;[^;]*;[^;]*|:[25](?::[0-9]*){0,5})"
+_READABLE = re.compile(rf"(?:{_COLOUR}|4:[0-5]|{_STYLE})(?:;(?:{_COLOUR}|4:[0-5]|{_STYLE}))*")
 
 
 class Inert:
@@ -75,43 +76,7 @@ class Inert:
         sequence = token["sgr"]
         if sequence is None:
             return escape(token[0])
-        if not _is_readable(sequence[2:-1]):
+        if not _READABLE.fullmatch(sequence, 2, len(sequence) - 1):
             return escape("\x1b") + sequence[1:]
         self._styled = sequence not in ("\x1b[m", _RESET)
         return sequence
-
-
-def _is_readable(parameters: str) -> bool:
-    """Whether an SGR sequence with these parameters only sets colours and styles that show."""
-    fields = parameters.split(";")
-    while fields:
-        field = fields.pop(0)
-        if ":" in field:
-            if not _is_readable_group(field):
-                return False
-            continue
-        number = int(field or 0)
-        if number in _EXTENDED:
-            if not _took_colour(fields):
-                return False
-        elif number not in _STYLES and number not in _COLOURS:
-            return False
-    return True
-
-
-def _is_readable_group(field: str) -> bool:
-    """``4:3`` (a curly underline), ``38:5:196`` or ``38:2::255:0:0``."""
-    first, *rest = field.split(":")
-    if first == "4":
-        return len(rest) == 1 and rest[0] in {"0", "1", "2", "3", "4", "5"}
-    return first.isdigit() and int(first) in _EXTENDED and rest[0] in {"2", "5"} and len(rest) <= 6
-
-
-def _took_colour(fields: list[str]) -> bool:
-    """Take the colour that follows a 38, 48 or 58; False when there is none."""
-    kind = fields.pop(0) if fields else ""
-    length = {"5": 1, "2": 3}.get(kind)
-    if length is None or len(fields) < length:
-        return False
-    del fields[:length]
-    return True
