@@ -13,24 +13,31 @@ protected, or not safe, are neither written nor removed.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
-from casemate.files.beneath import mount_of, open_beneath, status_of
+from casemate.files.beneath import CHUNK, Attributes, mount_of, open_beneath, status_of, write_file, write_link
 from casemate.files.bounds import Skipped, TreeBounds
-from casemate.files.names import display_path, path_problem
-from casemate.files.walk import identity, walk
-from casemate.workspace.protected import PROTECTED, Protection
-from casemate.workspace.remove import remove
-from casemate.workspace.write import Owner, Writer, text_of
+from casemate.files.names import display_path, path_problem, problem, text_of
+from casemate.files.protected import PROTECTED, Protection
+from casemate.files.walk import Entry, identity, is_whiteout, kind_of, open_file, open_folder, walk
+from casemate.model.limits import format_size
+from casemate.workspace.remove import obstacle, remove
+from casemate.workspace.upper import is_marked_whiteout, is_opaque, refers_elsewhere
 
 if TYPE_CHECKING:
     from casemate.files.walk import SeenFiles
     from casemate.model.execution import SkippedFile
 
 WRITTEN_BACK = TreeBounds(files=20_000, file_bytes=2**30, total_bytes=2**30, depth=64, entries=100_000, reports=1000)
+Owner = tuple[int, int]
+_REFERS = "its content is not here; the overlay must be mounted with redirect_dir=off,metacopy=off"
+_MOUNTED = "another file system is mounted there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +105,8 @@ def _remove_made(root: int, seen: SeenFiles, skipped: Skipped) -> list[str]:
             there = status_of(folder, path[-1])
             if there is None or seen.is_somebody_elses(path, there):
                 continue
-            is_folder = stat.S_ISDIR(there.st_mode)
-            (os.rmdir if is_folder else os.unlink)(path[-1], dir_fd=folder)
-            removed.append(text_of(path, is_folder))
+            (os.rmdir if stat.S_ISDIR(there.st_mode) else os.unlink)(path[-1], dir_fd=folder)
+            removed.append(_reported_name(path, there))
         except OSError as error:
             skipped.refuse(display_path(path), f"it cannot be removed: {error.strerror}")
         finally:
@@ -142,8 +148,308 @@ def _remove(root: int, path: tuple[bytes, ...], writer: Writer, skipped: Skipped
             return None  # on a file system that ignores case, the new name may be the removed one
         if mount_of(folder) != mount_of(root):
             raise OSError(0, "another file system is mounted there")
-        is_folder = stat.S_ISDIR(there.st_mode)
         gone = remove(folder, path, writer.keep, skipped.refuse)
-        return text_of(path, is_folder) if gone else None
+        return _reported_name(path, there) if gone else None
     finally:
         os.close(folder)
+
+
+def _reported_name(path: tuple[bytes, ...], there: os.stat_result) -> str:
+    return text_of(path) + ("/" if stat.S_ISDIR(there.st_mode) else "")
+
+
+@dataclass(slots=True)
+class _Level:
+    """A folder of the caller's that is being written to. ``rules``: its path as the protected names see it."""
+
+    folder: int
+    rules: tuple[str, ...]
+    mode: int | None  # what it gets in the end, None: what it has
+    replaced: set[bytes] | None  # names that hide the lower ones, when the folder was replaced
+
+
+class Writer:
+    """Applies what is new or changed, and notes in ``removals`` what is to be removed afterwards."""
+
+    def __init__(
+        self,
+        folder: int,
+        bounds: TreeBounds,
+        protected: Protection,
+        owner: Owner | None,
+        skipped: Skipped,
+        seen: SeenFiles | None = None,
+        unless_empty: tuple[bytes, ...] = (),
+        *,
+        marks: str | None,
+    ) -> None:
+        self._marks = marks
+        self._seen = seen
+        self._unless_empty = unless_empty
+        self.written: list[str] = []
+        self.removals: list[tuple[bytes, ...]] = []
+        self.identities: set[tuple[int, int]] = set()
+        self._bounds = bounds
+        self._protected = protected
+        self._owner = owner
+        self._skipped = skipped
+        self._left = bounds.total_bytes
+        self._files = 0
+        self._mount = mount_of(folder)
+        self._levels = [_Level(open_folder(folder, "."), _rules((), None, folder), None, None)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._levels:
+            os.close(self._levels.pop().folder)
+
+    def keep(self, path: tuple[bytes, ...], is_folder: bool) -> str | None:
+        """Why what lies at ``path`` must not be removed, or None."""
+        return self._protected.reason(tuple(_lossy_text(name) for name in path), folder=is_folder)
+
+    # ------------------------------------------------------------------------------------------- the walk's visits
+
+    def enter(self, entry: Entry, folder: int) -> bool:
+        """Make or open the same folder in the caller's; False when nothing in it can be applied, or need be."""
+        if self._seen is not None:
+            self._seen.meet(entry.path)
+            if len(entry.path) == 1 and not os.listdir(folder) and entry.name in self._unless_empty:
+                return False
+        reason = path_problem(entry.path) or self._reason(entry, is_folder=True)
+        if reason or refers_elsewhere(folder, self._marks):
+            self._refuse(entry, reason or _REFERS)
+            if not reason:
+                self._skipped.complete = False
+            return False
+        self._note(entry)
+        try:
+            self._levels.append(self._level(entry, folder))
+        except OSError as error:
+            self._lose(entry, error)
+            return False
+        return True
+
+    def leave(self, entry: Entry) -> None:
+        """Give the folder its permission bits, now that nothing more is made in it."""
+        level = self._levels.pop()
+        try:
+            if level.replaced is not None:
+                self._remove_hidden(entry, level)
+            if level.mode is not None:
+                os.fchmod(level.folder, level.mode)
+        except OSError as error:
+            self._lose(entry, error)
+        finally:
+            os.close(level.folder)
+
+    def visit(self, entry: Entry) -> None:
+        """Apply anything but a folder."""
+        mode = entry.stat.st_mode
+        is_old = self._seen is not None and self._seen.is_old(entry)
+        if is_whiteout(entry.stat):
+            if not is_old and not self._is_the_callers(entry):
+                self.removals.append(entry.path)
+            return
+        self._note(entry)
+        if is_old or self._is_the_callers(entry):
+            return
+        reason = path_problem(entry.path) or self._reason(entry, is_folder=False)
+        if not reason and not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+            reason = f"it is {kind_of(mode)}"
+        if reason:
+            self._refuse(entry, reason)
+            return
+        try:
+            if stat.S_ISLNK(mode):
+                self._write_link(entry)
+            else:
+                self._write_file(entry)
+        except OSError as error:
+            self._lose(entry, error)
+
+    def _is_the_callers(self, entry: Entry) -> bool:
+        """Whether the caller has changed what an earlier step made here: then the caller's stays, and that is told."""
+        there = status_of(self._levels[-1].folder, os.fsdecode(entry.name))
+        changed = self._seen is not None and self._seen.is_somebody_elses(entry.path, there)
+        if changed:
+            self._refuse(entry, "it was changed here since an earlier step wrote it, and is left as it is")
+        return changed
+
+    def skip(self, path: tuple[bytes, ...], reason: str) -> None:
+        """Something in the upper folder was not looked at."""
+        self._skipped.lose(display_path(path), reason)
+
+    # --------------------------------------------------------------------------------------------------- folders
+
+    def _level(self, entry: Entry, upper: int) -> _Level:
+        above, name = self._levels[-1], os.fsdecode(entry.name)
+        there = status_of(above.folder, name)
+        is_new = there is None or not stat.S_ISDIR(there.st_mode)
+        if is_new:
+            self._make_folder(entry, name, replaces=there is not None)
+        replaced = above.replaced is not None or is_opaque(upper, self._marks)
+        folder = open_folder(above.folder, name)
+        try:
+            if mount_of(folder) != self._mount:
+                raise OSError(errno.EXDEV, _MOUNTED)
+            mode = _mode(entry.stat.st_mode, None if is_new else there)
+            changed = is_new or there is None or mode != stat.S_IMODE(there.st_mode)
+            if is_new and self._owner is not None:
+                os.fchown(folder, *self._owner)
+            rules = _rules(above.rules, name, folder)
+        except BaseException:
+            os.close(folder)
+            raise
+        return _Level(folder, rules, mode if changed else None, set() if replaced and not is_new else None)
+
+    def _make_folder(self, entry: Entry, name: str, *, replaces: bool) -> None:
+        above = self._levels[-1].folder
+        if replaces:  # a file or a link
+            if reason := self._reason(entry, is_folder=False):
+                raise OSError(0, reason)
+            os.unlink(name, dir_fd=above)
+        os.mkdir(name, 0o700, dir_fd=above)
+        self._note_made(entry)
+        self.written.append(f"{text_of(entry.path)}/")
+
+    def _remove_hidden(self, entry: Entry, level: _Level) -> None:
+        kept = level.replaced or set()
+        with os.scandir(level.folder) as listing:
+            names = sorted(os.fsencode(item.name) for item in listing)
+        self.removals.extend((*entry.path, name) for name in names if name not in kept)
+
+    # ----------------------------------------------------------------------------------------------- files, links
+
+    def _write_file(self, entry: Entry) -> None:
+        file = open_file(entry, unlock=True)
+        try:
+            if entry.stat.st_size == 0 and is_marked_whiteout(file, self._marks):
+                self._unnote(entry)
+                self.removals.append(entry.path)
+                return
+            if refers_elsewhere(file, self._marks):
+                raise OSError(0, _REFERS)
+            self._admit(entry.stat.st_size)
+            folder, name = self._levels[-1].folder, os.fsdecode(entry.name)
+            there = status_of(folder, name)
+            attributes = Attributes(_mode(entry.stat.st_mode, there), self._owner, entry.stat.st_mtime_ns)
+            clear = lambda: self._clear(entry, there)  # noqa: E731
+            write_file(folder, name, self._chunks(file), attributes, before=clear)
+            self._note_made(entry)
+        finally:
+            os.close(file)
+        self.written.append(text_of(entry.path))
+
+    def _write_link(self, entry: Entry) -> None:
+        target = os.fsencode(os.readlink(entry.name, dir_fd=entry.parent))
+        if reason := link_problem(target, len(entry.path) - 1):
+            self._refuse(entry, reason)
+            return
+        self._admit(0)
+        folder, name = self._levels[-1].folder, os.fsdecode(entry.name)
+        there = status_of(folder, name)
+        clear = lambda: self._clear(entry, there)  # noqa: E731
+        write_link(folder, name, os.fsdecode(target), self._owner, before=clear)
+        self._note_made(entry)
+        self.written.append(text_of(entry.path))
+
+    def _note_made(self, entry: Entry) -> None:
+        made = os.stat(entry.name, dir_fd=self._levels[-1].folder, follow_symlinks=False)
+        self.identities.add(identity(made))
+        if self._seen is not None:
+            self._seen.note_made(entry.path, made)
+
+    def _clear(self, entry: Entry, there: os.stat_result | None) -> None:
+        """Remove a folder that a file or link replaces: as a whole, or not at all."""
+        if there is None or not stat.S_ISDIR(there.st_mode):
+            return
+        folder = self._levels[-1].folder
+        if reason := obstacle(folder, entry.path, self.keep):
+            raise OSError(0, f"a folder lies there and must stay ({reason})")
+        remove(folder, entry.path, self.keep, self._skipped.lose)
+
+    def _admit(self, size: int) -> None:
+        bounds = self._bounds
+        if self._files >= bounds.files:
+            raise OSError(errno.EFBIG, f"there are more than {bounds.files} files")
+        if size > bounds.file_bytes:
+            raise OSError(errno.EFBIG, f"it is larger than {format_size(bounds.file_bytes)}")
+        if size > self._left:
+            raise OSError(errno.EFBIG, f"all changes together are larger than {format_size(bounds.total_bytes)}")
+        self._files += 1
+
+    def _chunks(self, file: int) -> Iterator[bytes]:
+        left = min(self._bounds.file_bytes, self._left)
+        while chunk := os.read(file, CHUNK):
+            left -= len(chunk)
+            self._left -= len(chunk)
+            if left < 0:
+                raise OSError(errno.EFBIG, "it grew while it was read")
+            yield chunk
+
+    # ---------------------------------------------------------------------------------------------------- reports
+
+    def _reason(self, entry: Entry, *, is_folder: bool) -> str | None:
+        rules = (*self._levels[-1].rules, _lossy_text(entry.name))
+        return self._protected.reason(rules, folder=is_folder)
+
+    def _note(self, entry: Entry) -> None:
+        """This name is in a replaced folder, so the caller's of the same name is not to be removed."""
+        replaced = self._levels[-1].replaced
+        if replaced is not None:
+            replaced.add(entry.name)
+
+    def _unnote(self, entry: Entry) -> None:
+        replaced = self._levels[-1].replaced
+        if replaced is not None:
+            replaced.discard(entry.name)
+
+    def _refuse(self, entry: Entry, reason: str) -> None:
+        self._skipped.refuse(display_path(entry.path), reason)
+
+    def _lose(self, entry: Entry, error: OSError) -> None:
+        self._skipped.lose(display_path(entry.path), f"it cannot be written: {error.strerror or error}")
+
+
+def _rules(above: tuple[str, ...], name: str | None, folder: int) -> tuple[str, ...]:
+    """A folder's path as the protected names see it: one with a HEAD is a repository, whatever it is called."""
+    if status_of(folder, "HEAD") is not None:
+        return (*above, ".git")
+    return above if name is None else (*above, name)
+
+
+def _mode(wanted: int, there: os.stat_result | None) -> int:
+    """The permission bits of the upper thing, but nothing that the caller kept from group and others is opened."""
+    if there is None or stat.S_ISLNK(there.st_mode):
+        return wanted & 0o755
+    executable = (there.st_mode & 0o044) >> 2
+    return wanted & (0o700 | there.st_mode & 0o077 | executable)
+
+
+def _lossy_text(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")
+
+
+def link_problem(target: bytes, depth: int) -> str | None:
+    """Why a link to ``target``, lying ``depth`` folders beneath the root, is refused, or None.
+
+    A target is relative, and goes up only at its beginning and not above the root: a ``..`` behind a name
+    could go up from wherever another link leads (``inner/..`` with ``inner -> .`` is not the folder it seems).
+    """
+    if target.startswith(b"/"):
+        return "it is a link to an absolute path"
+    parts = [part for part in target.split(b"/") if part not in (b"", b".")]
+    ups = 0
+    while ups < len(parts) and parts[ups] == b"..":
+        ups += 1
+    if ups > depth:
+        return "it is a link out of the folder"
+    if b".." in parts[ups:]:
+        return "it is a link that goes up behind a name, so that where it leads cannot be told"
+    if any(problem(part) for part in parts[ups:]):
+        return "it is a link to a name that is not safe"
+    return None

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from casemate.files.bounds import Skipped
+from casemate.files.protected import PROTECTED
 from casemate.files.walk import walk
-from casemate.workspace.apply import WRITTEN_BACK, Applied, apply, remove_all
-from casemate.workspace.protected import PROTECTED
+from casemate.workspace.apply import WRITTEN_BACK, Applied, Writer, apply, remove_all
 from casemate.workspace.upper import ROOTS, USERS
-from casemate.workspace.write import Writer
 
 
 @pytest.fixture
