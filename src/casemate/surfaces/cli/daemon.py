@@ -6,11 +6,11 @@ import asyncio
 import gc
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from casemate.api.keys import ServiceSettings
 from casemate.api.sandbox import Sandbox
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.operations.catalogue import catalogue
@@ -26,32 +26,13 @@ from casemate.surfaces.http.server import Server, listen, new_loop, take_descrip
 from casemate.surfaces.http.service import Service, Terms
 from casemate.surfaces.http.tokens import Tokens
 
-MakeSandbox = Callable[[str], Sandbox]
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceArguments:
-    """Those of ``casemate service``."""
-
-    idle_stop: float | None = None
-    drain: float = 10.0
-    listen: tuple[str, ...] = ()
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    plain_http: bool = False
-    host_names: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
-    on_demand: bool = False
-
 
 def run(
-    options: ServiceArguments,
-    environ: Mapping[str, str],
-    make_sandbox: MakeSandbox | None = None,
-    mounts: Mapping[str, Application] | None = None,
+    options: ServiceSettings, environ: Mapping[str, str], mounts: Mapping[str, Application], *, on_demand: bool
 ) -> int:
-    """Serve until told to end; the exit code. ``make_sandbox`` gives that of a namespace; ``mounts``: other
-    applications by the first part of their paths. Raises ``InvalidArgument`` and ``Unavailable``."""
+    """Serve until told to end; the exit code. ``mounts``: other applications by the first part of their paths.
+
+    Raises ``InvalidArgument`` and ``Unavailable``."""
     addresses = _check_addresses(options)
     os.umask(0o077)
     gc.enable()  # the command line, which ends soon, goes without
@@ -60,20 +41,26 @@ def run(
     try:
         log = begin(places.state)
         terms = Terms(drain=options.drain, idle_stop=options.idle_stop)
-        service = Service(places.state, make_sandbox or partial(sandbox_of, environ), terms)
+        service = Service(places.state, partial(sandbox_of, environ), terms)
         admitted = Admitted(Tokens(places.state).principals_of)
-        fronts = _Fronts(service, options, addresses, admitted, fingerprints(environ), mounts)
+        settings = fingerprints(environ)
+
+        def application(listener: Listener) -> HttpApplication:
+            return HttpApplication(service, listener, admitted, settings, mounts)
+
+        def open_servers() -> list[Server]:  # the Unix socket is the last, so that whoever finds it is served
+            return [*_tcp_servers(options, addresses, application), Server(application(UNIX), lock.bind_socket())]
 
         def ready() -> None:
             log.info("listening", extra={"event": "listening", "address": str(places.sockets)})
-            if not options.on_demand:
+            if not on_demand:
                 say("; ".join(["serving at " + str(places.sockets), *options.listen]))
 
         os.chdir("/")
         take_descriptors()
         _load()
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(live(service, partial(fronts.servers, lock), ready))
+            runner.run(live(service, open_servers, ready))
     finally:
         lock.close()
     return 0
@@ -108,37 +95,22 @@ def _users_servers(environ: Mapping[str, str]) -> dict[str, Any]:
     return {name: begun_at_home(one, environ) for name, one in read_file(users_file(environ)).items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _Fronts:
-    service: Service
-    options: ServiceArguments
-    addresses: Sequence[tuple[str, int]]
-    admitted: Admitted
-    settings: Mapping[str, str]
-    mounts: Mapping[str, Application] | None
-
-    def servers(self, lock: ServiceLock) -> list[Server]:
-        """One for each place, each listening already; the Unix socket is the last, so that whoever finds it is served.
-        Raises ``Unavailable``."""
-        tls = (self.options.tls_cert, self.options.tls_key)
-        files = (tls[0], tls[1]) if tls[0] and tls[1] else None
-        made = []
-        for host, port in self.addresses:
-            try:
-                listening = listen(host, port)
-                names = hosts_of([(host, listening.getsockname()[1])], self.options.host_names, tls=files is not None)
-                origins = frozenset(origin.lower().rstrip("/") for origin in self.options.origins)
-                made.append(Server(self._front(Listener("tcp", names, origins)), listening, files))
-            except OSError as error:
-                raise Unavailable(f"{host}:{port} cannot be listened at: {error.strerror or error}") from None
-        made.append(Server(self._front(UNIX), lock.bind_socket()))
-        return made
-
-    def _front(self, listener: Listener) -> HttpApplication:
-        return HttpApplication(self.service, listener, self.admitted, self.settings, self.mounts)
+def _tcp_servers(
+    options: ServiceSettings, addresses: Sequence[tuple[str, int]], application: Callable[[Listener], HttpApplication]
+) -> Iterator[Server]:
+    """One for each address, each listening already. Raises ``Unavailable``."""
+    files = (options.tls_cert, options.tls_key) if options.tls_cert and options.tls_key else None
+    origins = frozenset(origin.lower().rstrip("/") for origin in options.allow_origins)
+    for host, port in addresses:
+        try:
+            listening = listen(host, port)
+            names = hosts_of([(host, listening.getsockname()[1])], options.host_names, tls=files is not None)
+            yield Server(application(Listener("tcp", names, origins)), listening, files)
+        except OSError as error:
+            raise Unavailable(f"{host}:{port} cannot be listened at: {error.strerror or error}") from None
 
 
-def _check_addresses(options: ServiceArguments) -> list[tuple[str, int]]:
+def _check_addresses(options: ServiceSettings) -> list[tuple[str, int]]:
     """The addresses to listen at. Raises ``InvalidArgument`` for those that would lay open what is said."""
     for name, seconds in (("idle_stop", options.idle_stop), ("drain", options.drain)):
         if seconds is not None and not (0 <= seconds < math.inf):

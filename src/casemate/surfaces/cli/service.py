@@ -13,6 +13,7 @@ from cyclopts import App, Parameter
 
 from casemate.api.keys import ServeSettings, ServiceSettings
 from casemate.errors import CasemateError, InvalidArgument, Unavailable
+from casemate.model.options import defaults_of
 from casemate.remote.client import attach
 from casemate.remote.places import LOG, places_of
 from casemate.surfaces.cli import interrupts
@@ -76,14 +77,12 @@ def serve(*, on_demand: Annotated[bool, Parameter(show=False)] = False, **settin
     """
     if on_demand:
         os.closerange(3, _MOST_DESCRIPTORS)  # what whoever started it had open, such as a pipe that somebody waits on
-    from casemate.surfaces.cli.daemon import ServiceArguments, run
+    from casemate.surfaces.cli.daemon import run
     from casemate.surfaces.mcp.mounted import mounts
 
     chosen = {name: settings.get(name) for name in ServiceSettings.__annotations__}
-    chosen["origins"] = chosen.pop("allow_origins")
-    return run(
-        ServiceArguments(**options(chosen, on_demand=on_demand), on_demand=on_demand), os.environ, mounts=mounts()
-    )
+    complete = {**defaults_of(ServiceSettings), **options(chosen, on_demand=on_demand)}
+    return run(ServiceSettings(**complete), os.environ, mounts(), on_demand=on_demand)
 
 
 def options(chosen: Mapping[str, Any], *, on_demand: bool) -> dict[str, Any]:
@@ -92,12 +91,7 @@ def options(chosen: Mapping[str, Any], *, on_demand: bool) -> dict[str, Any]:
     from casemate.api.settings import settings_of
 
     settings = settings_of(os.environ)
-    found = {
-        name: one
-        if one is not None
-        else settings.value("service.allow_origins" if name == "origins" else f"service.{name}")
-        for name, one in chosen.items()
-    }
+    found = {name: settings.value(f"service.{name}") if one is None else one for name, one in chosen.items()}
     said = {name: tuple(one) if isinstance(one, list) else one for name, one in found.items() if one is not None}
     return {**({"idle_stop": _IDLE_STOP} if on_demand else {}), **said}
 

@@ -14,8 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -26,14 +25,13 @@ from casemate.model.execution import Execution
 from casemate.model.limits import Limits
 from casemate.surfaces.cli import failures, interrupts
 from casemate.surfaces.cli.failures import say
-from casemate.surfaces.cli.inert import visible
+from casemate.surfaces.cli.inert import Inert, visible
 from casemate.surfaces.cli.inputs import env_beginning, env_of, given_limits, users_vault
 from casemate.surfaces.cli.parameters import LIMITS, Name, takes
 from casemate.walls.wall import Standard
 
 if TYPE_CHECKING:
     from casemate.model.plan import Secrets
-    from casemate.redaction.redaction import RedactedStream
     from casemate.walls.wall import Cell
 
 
@@ -142,19 +140,6 @@ async def _explain(wrapping: Wrapping) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class _WithoutSecrets:
-    """A stream that may end anywhere, also in the middle of a secret."""
-
-    stream: RedactedStream
-
-    def feed(self, data: bytes) -> bytes:
-        return self.stream.feed(data)
-
-    def end(self) -> bytes:
-        return self.stream.finish(cut=True)
-
-
 class _WrappedCommand:
     """One command, from its start to the last byte that it wrote."""
 
@@ -185,7 +170,8 @@ class _WrappedCommand:
         return failures.exit_code_of(execution)
 
     async def _execute(self) -> Execution:
-        streams = PassThrough(self._cleaning_steps(await self._wrapping.secrets()))
+        secrets = await self._wrapping.secrets()
+        streams = PassThrough({fd: _Cleaner(secrets, raw=self._raw or not os.isatty(fd)) for fd in (1, 2)})
 
         def begin_streams(cell: Cell) -> None:
             self._cell = cell
@@ -227,19 +213,6 @@ class _WrappedCommand:
         else:
             self._cell.signal(number)
 
-    def _cleaning_steps(self, secrets: Secrets) -> dict[int, list[Cleaning]]:
-        """What is done to each stream: secrets go, and where a terminal shows it, what that would obey."""
-        cleaning: dict[int, list[Cleaning]] = {1: [], 2: []}
-        redaction = redaction_of(secrets)
-        for fd, steps in cleaning.items():
-            if redaction is not None:
-                steps.append(_WithoutSecrets(redaction.stream()))
-            if not self._raw and os.isatty(fd):
-                from casemate.surfaces.cli.inert import Inert
-
-                steps.append(Inert())
-        return cleaning
-
     def _tell(self, execution: Execution) -> None:
         """What casemate itself has to say: nothing, when there was nothing out of the ordinary."""
         from casemate.surfaces.cli.outcome import outcome
@@ -257,35 +230,40 @@ _PIECE = 1 << 16  # bytes; a pipe's usual capacity
 _ENDED = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
 
-class Cleaning(Protocol):
-    """What is done to what a command writes: to take secrets out of it, or what a terminal would obey."""
+class _Cleaner:
+    """Takes out of what a command writes its secrets, and unless ``raw`` what a terminal would obey."""
+
+    def __init__(self, secrets: Secrets, *, raw: bool) -> None:
+        redaction = redaction_of(secrets)
+        self._redacted = None if redaction is None else redaction.stream()
+        self._inert = None if raw else Inert()
 
     def feed(self, data: bytes) -> bytes:
         """What of ``data``, and of what was held back before, can be shown now."""
-        ...
+        data = self._redacted.feed(data) if self._redacted else data
+        return self._inert.feed(data) if self._inert else data
 
     def end(self) -> bytes:
-        """What was held back."""
-        ...
+        """What was held back: a stream may end anywhere, also in the middle of a secret."""
+        rest = self._redacted.finish(cut=True) if self._redacted else b""
+        return self._inert.feed(rest) + self._inert.end() if self._inert else rest
 
 
 class PassThrough:
-    """From `open` to `finish`. ``cleaning``: of stdout and of stderr, in turn."""
+    """Carries bytes between `begin` and `finish`, those of stdout (1) and stderr (2) through their cleaners."""
 
-    def __init__(self, cleaning: dict[int, list[Cleaning]]) -> None:
-        self._cleaning = cleaning
+    def __init__(self, cleaners: dict[int, _Cleaner]) -> None:
+        self._cleaners = cleaners
         self._over = threading.Event()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stdin, self._to_stdin = os.pipe2(os.O_CLOEXEC)
         self._from_stdout, self._stdout = os.pipe2(os.O_CLOEXEC)
         self._from_stderr, self._stderr = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self._to_stdin, False)
-        os.set_blocking(self._from_stdout, False)
-        os.set_blocking(self._from_stderr, False)
+        for fd in (self._to_stdin, self._from_stdout, self._from_stderr):
+            os.set_blocking(fd, False)
         self._inward = threading.Thread(target=self._carry_in, name="casemate-stdin", daemon=True)
-        carry_out: Callable[[int, int], None] = self._carry_out
         self._outward = [
-            threading.Thread(target=carry_out, args=ends, name=f"casemate-out-{ends[1]}", daemon=True)
+            threading.Thread(target=self._carry_out, args=ends, name=f"casemate-out-{ends[1]}", daemon=True)
             for ends in ((self._from_stdout, 1), (self._from_stderr, 2))
         ]
 
@@ -351,7 +329,7 @@ class PassThrough:
 
     def _carry_out(self, source: int, target: int) -> None:
         """From the command's standard output, or error, to ours, until either ends."""
-        cleaning = self._cleaning.get(target, [])
+        cleaner = self._cleaners[target]
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         poll.register(source, select.POLLIN)
@@ -362,26 +340,13 @@ class PassThrough:
                     if self._over.is_set():
                         break  # nothing is in it, and nobody is left to write
                     poll.poll()
-                elif not data or not _put_out(target, _clean(cleaning, data)):
+                elif not data or not _put_out(target, cleaner.feed(data)):
                     break
-            _put_out(target, _rest(cleaning))
+            _put_out(target, cleaner.end())
         finally:
             os.close(source)
             if target == 1:
                 _replace(1)  # who reads learns that it has ended; on stderr casemate itself may have something to say
-
-
-def _clean(cleaning: list[Cleaning], data: bytes) -> bytes:
-    for one in cleaning:
-        data = one.feed(data)
-    return data
-
-
-def _rest(cleaning: list[Cleaning]) -> bytes:
-    rest = b""
-    for one in cleaning:
-        rest = one.feed(rest) + one.end()
-    return rest
 
 
 def _read(fd: int) -> bytes | None:
