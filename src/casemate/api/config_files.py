@@ -7,7 +7,8 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from casemate.errors import InvalidArgument
+from casemate.errors import InvalidArgument, Unavailable
+from casemate.files.user_folders import user_folder
 
 _NAMES = ("config.yaml", "config.yml", "config.toml", "config.json")
 _NO_FILE = "none"
@@ -39,11 +40,10 @@ def users_file(environ: Mapping[str, str]) -> Path | None:
         return None
     if path is not None:
         return named_file(path)
-    for variable, below in (("XDG_CONFIG_HOME", ""), ("HOME", ".config")):
-        folder = environ.get(variable, "")
-        if os.path.isabs(folder):
-            return _only_file(os.path.join(folder, below, "casemate"))
-    return None
+    try:
+        return _only_file(user_folder(environ, "config", "no configuration"))
+    except Unavailable:
+        return None
 
 
 def named_file(named: str) -> Path:
@@ -53,7 +53,7 @@ def named_file(named: str) -> Path:
     return Path(named).expanduser().absolute()
 
 
-def _only_file(folder: str) -> Path | None:
+def _only_file(folder: Path) -> Path | None:
     paths = [path for name in _NAMES if _is_there(path := os.path.join(folder, name))]
     if len(paths) > 1:
         raise InvalidArgument("config", f"{paths[0]} and {paths[1]} are both there; keep one of them")

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import sqlite3
 import stat
 import threading
@@ -27,30 +26,31 @@ from pathlib import Path
 from typing import Literal
 
 from casemate.audit.chain import EMPTY, GENESIS, Head, Row, Verdict, bound_detail, hash_of, verify
-from casemate.errors import Fault, RecordUnavailable
+from casemate.errors import Fault, RecordUnavailable, Unavailable
+from casemate.files.user_folders import make_private_folders, user_folder
 
 _APPLICATION = 0x63736D74  # marks the file as ours: "csmt"
 _VERSION = 1
-_SCHEMA = """
-CREATE TABLE record (
+_APPEND_ONLY = "BEGIN SELECT RAISE(ABORT, 'the record is append-only'); END"
+_SCHEMA = (
+    """CREATE TABLE record (
   sequence INTEGER PRIMARY KEY, wall INTEGER NOT NULL, monotonic INTEGER NOT NULL,
   kind TEXT NOT NULL, execution_id TEXT NOT NULL, namespace TEXT NOT NULL,
   detail TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL
-);
-CREATE UNIQUE INDEX once ON record (execution_id, kind) WHERE kind IN ('intent', 'outcome');
-CREATE TABLE head (count INTEGER NOT NULL, last TEXT NOT NULL);
-INSERT INTO head VALUES (0, 'GENESIS');
-CREATE TRIGGER no_update BEFORE UPDATE ON record BEGIN SELECT RAISE(ABORT, 'the record is append-only'); END;
-CREATE TRIGGER no_delete BEFORE DELETE ON record BEGIN SELECT RAISE(ABORT, 'the record is append-only'); END;
-CREATE TRIGGER in_order BEFORE INSERT ON record WHEN NEW.sequence IS NOT (SELECT count + 1 FROM head)
-  BEGIN SELECT RAISE(ABORT, 'the record is append-only'); END;
-CREATE TRIGGER head_grows BEFORE UPDATE ON head WHEN NEW.count IS NOT OLD.count + 1
-  BEGIN SELECT RAISE(ABORT, 'the record is append-only'); END;
-CREATE TRIGGER head_stays BEFORE DELETE ON head BEGIN SELECT RAISE(ABORT, 'the record is append-only'); END;
-CREATE TRIGGER head_alone BEFORE INSERT ON head BEGIN SELECT RAISE(ABORT, 'the record is append-only'); END;
-PRAGMA application_id = APPLICATION;
-PRAGMA user_version = VERSION;
-"""
+)""",
+    "CREATE UNIQUE INDEX once ON record (execution_id, kind) WHERE kind IN ('intent', 'outcome')",
+    "CREATE TABLE head (count INTEGER NOT NULL, last TEXT NOT NULL)",
+    f"INSERT INTO head VALUES (0, '{GENESIS}')",  # noqa: S608 - a constant
+    f"CREATE TRIGGER no_update BEFORE UPDATE ON record {_APPEND_ONLY}",
+    f"CREATE TRIGGER no_delete BEFORE DELETE ON record {_APPEND_ONLY}",
+    "CREATE TRIGGER in_order BEFORE INSERT ON record WHEN NEW.sequence IS NOT (SELECT count + 1 FROM head) "
+    + _APPEND_ONLY,
+    f"CREATE TRIGGER head_grows BEFORE UPDATE ON head WHEN NEW.count IS NOT OLD.count + 1 {_APPEND_ONLY}",
+    f"CREATE TRIGGER head_stays BEFORE DELETE ON head {_APPEND_ONLY}",
+    f"CREATE TRIGGER head_alone BEFORE INSERT ON head {_APPEND_ONLY}",
+    f"PRAGMA application_id = {_APPLICATION}",
+    f"PRAGMA user_version = {_VERSION}",
+)
 # For readers of one namespace or one execution. An older casemate makes none, and may write where there are some: they
 # are no new version.
 _INDEXES = {
@@ -107,7 +107,7 @@ def _make_file(path: str) -> None:
     An existing file is only looked at: closing a descriptor of it would drop the locks that SQLite holds
     on it in this process (fcntl(2)).
     """
-    _make_folders(os.path.dirname(path))
+    make_private_folders(Path(path).parent)
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
@@ -122,20 +122,6 @@ def _close_to_others(path: str) -> None:
     status = os.lstat(path)
     if stat.S_IMODE(status.st_mode) & 0o077 and status.st_uid == os.geteuid():
         os.chmod(path, 0o600)
-
-
-def _make_folders(folder: str) -> None:
-    """As os.makedirs, but every folder that is made is 0700."""
-    missing = []
-    while not os.path.isdir(folder) and folder != "/":
-        missing.append(folder)
-        folder = os.path.dirname(folder)
-    for path in reversed(missing):
-        try:
-            os.mkdir(path, 0o700)
-        except FileExistsError:
-            if not os.path.isdir(path):
-                raise OSError(errno.ENOTDIR, f"{path} is not a folder") from None
 
 
 def _write_ahead(database: sqlite3.Connection, max_wait: float) -> None:
@@ -162,7 +148,7 @@ def _prepare(database: sqlite3.Connection) -> None:
             return
     with transaction(database, "BEGIN IMMEDIATE"):
         if not _is_ready(database):
-            for statement in _statements():
+            for statement in _SCHEMA:
                 database.execute(statement)
         for statement in _INDEXES.values():
             database.execute(statement)
@@ -186,19 +172,6 @@ def transaction(database: sqlite3.Connection, begin: str) -> Iterator[None]:
         if database.in_transaction:
             database.execute("ROLLBACK")
         raise
-
-
-def _statements() -> list[str]:
-    """The schema's statements one by one: executescript would commit by itself."""
-    statements, text = [], ""
-    constants = {"GENESIS": GENESIS, "APPLICATION": str(_APPLICATION), "VERSION": str(_VERSION)}
-    schema = re.sub("|".join(constants), lambda found: constants[found[0]], _SCHEMA)
-    for line in schema.splitlines(keepends=True):
-        text += line
-        if sqlite3.complete_statement(text):
-            statements.append(text)
-            text = ""
-    return statements
 
 
 def _is_ready(database: sqlite3.Connection) -> bool:
@@ -240,14 +213,11 @@ def default_path(environ: Mapping[str, str]) -> Path:
 
     Raises :class:`casemate.RecordUnavailable` when the environment names neither that folder nor a home.
     """
-    for variable, below in (("XDG_STATE_HOME", ()), ("HOME", (".local", "state"))):
-        folder = environ.get(variable, "")
-        if os.path.isabs(folder):
-            return Path(folder, *below, "casemate", "audit.db")
-    raise RecordUnavailable(
-        "the audit record has no place: neither XDG_STATE_HOME nor HOME is set to an absolute path",
-        remediation="Set HOME, or name a file: Sandbox(audit='/path/to/audit.db').",
-    )
+    remediation = "Set HOME, or name a file: Sandbox(audit='/path/to/audit.db')."
+    try:
+        return user_folder(environ, "state", "the audit record has no place", remediation) / "audit.db"
+    except Unavailable as error:
+        raise RecordUnavailable(error.message, remediation=remediation) from None
 
 
 class _Busy(Exception):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from casemate.errors import Unavailable
+from casemate.files.user_folders import make_private_folders, user_folder
 
 SOCKET = "service.sock"
 RUNNING = "running"  # locked as long as a service lives; says where it is
@@ -35,7 +36,7 @@ def places_of(environ: Mapping[str, str]) -> Places:
 
     Raises ``Unavailable`` where neither XDG_STATE_HOME nor HOME is set.
     """
-    state = _state_folder(environ)
+    state = user_folder(environ, "state", "the service has no place for what it keeps") / "service"
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     if os.path.isabs(runtime) and _is_own_folder(runtime):
         return Places(state, Path(runtime, "casemate"))
@@ -48,7 +49,7 @@ def open_private(folder: Path, *, make: bool = False) -> int:
     Raises ``Unavailable`` where it is a link, another user's, or open to others, and ``FileNotFoundError``.
     """
     if make:
-        _make(folder)
+        make_private_folders(folder)
     try:
         fd = os.open(folder, _OPEN)
     except FileNotFoundError:
@@ -95,30 +96,12 @@ def socket_folders(places: Places) -> list[Path]:
     return list(dict.fromkeys(known))
 
 
-def _state_folder(environ: Mapping[str, str]) -> Path:
-    for variable, below in (("XDG_STATE_HOME", ()), ("HOME", (".local", "state"))):
-        folder = environ.get(variable, "")
-        if os.path.isabs(folder):
-            return Path(folder, *below, "casemate", "service")
-    raise Unavailable(
-        "the service has no place for what it keeps: neither XDG_STATE_HOME nor HOME is set to an absolute path",
-        remediation="Set HOME.",
-    )
-
-
 def _is_own_folder(path: str) -> bool:
     try:
         status = os.stat(path)
     except OSError:
         return False
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
-
-
-def _make(folder: Path) -> None:
-    """As os.makedirs, but every folder that is made is 0700."""
-    if not folder.is_dir():
-        _make(folder.parent)
-        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _unusable(folder: Path, why: str, remediation: str = "") -> Unavailable:

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from casemate.errors import InvalidArgument, Unavailable
+from casemate.errors import InvalidArgument
+from casemate.files.user_folders import user_folder
 from casemate.policy.canonical import parse
 from casemate.tools.connections.definition import check_server_name, read_servers
 
@@ -30,14 +31,8 @@ def users_file(environ: Mapping[str, str]) -> Path:
 
     Raises ``Unavailable`` where there is no such folder.
     """
-    for variable, below in (("XDG_CONFIG_HOME", ()), ("HOME", (".config",))):
-        folder = environ.get(variable, "")
-        if os.path.isabs(folder):
-            return Path(folder, *below, "casemate", "servers.json")
-    raise Unavailable(
-        "the list of MCP servers has no place: neither XDG_CONFIG_HOME nor HOME is set to an absolute path",
-        remediation="Set HOME, or name a file with --file.",
-    )
+    problem, remediation = "the list of MCP servers has no place", "Set HOME, or name a file with --file."
+    return user_folder(environ, "config", problem, remediation) / "servers.json"
 
 
 def definitions_of(given: object) -> Definitions:

@@ -34,7 +34,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from casemate.errors import InvalidArgument, VaultUnavailable
+from casemate.errors import InvalidArgument, Unavailable, VaultUnavailable
+from casemate.files.user_folders import user_folder
 from casemate.policy.inject import Inject, Injected
 from casemate.vault.private_files import open_lock, read_private, replace_private
 from casemate.vault.store import Kept
@@ -239,15 +240,12 @@ def key_path(vault: Path, environ: Mapping[str, str]) -> Path:
     Raises ``VaultUnavailable`` when the environment names neither that folder nor a home.
     """
     name = hashlib.sha256(os.fsencode(vault)).hexdigest()[:32]
-    for variable, below in (("XDG_CONFIG_HOME", ()), ("HOME", (".config",))):
-        folder = environ.get(variable, "")
-        if os.path.isabs(folder):
-            return Path(folder, *below, "casemate", "keys", f"{name}.key")
-    raise VaultUnavailable(
-        "the key of the vault has no place: neither XDG_CONFIG_HOME nor HOME is set to an absolute path",
-        reason="key",
-        remediation="Set HOME, or name a key file: vault=EncryptedFile(path, KeyFile('/path/to/key')).",
-    )
+    remediation = "Set HOME, or name a key file: vault=EncryptedFile(path, KeyFile('/path/to/key'))."
+    try:
+        folder = user_folder(environ, "config", "the key of the vault has no place", remediation)
+    except Unavailable as error:
+        raise VaultUnavailable(error.message, reason="key", remediation=remediation) from None
+    return folder / "keys" / f"{name}.key"
 
 
 def _library() -> ModuleType:

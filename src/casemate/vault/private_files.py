@@ -11,6 +11,7 @@ from pathlib import Path
 
 from casemate.errors import VaultUnavailable
 from casemate.files.beneath import Attributes, write_file
+from casemate.files.user_folders import make_private_folders
 
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OPEN_FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a link is refused, and a pipe is not waited for
@@ -64,7 +65,7 @@ def private_folder(path: Path) -> Iterator[int]:
     """A descriptor of a folder of mode 0700 of ours, made where it is missing. Raises ``VaultUnavailable`` where others
     may look into it."""
     try:
-        _make(path)
+        make_private_folders(path)
         folder = _open_folder(path)
     except OSError as error:
         raise unusable(path, str(error.strerror)) from None
@@ -112,13 +113,6 @@ def _ours(path: Path, fd: int) -> int:
         os.close(fd)
         raise
     return fd
-
-
-def _make(path: Path) -> None:
-    """Make the folder, and those above it that are missing, for us alone."""
-    if not path.is_dir():
-        _make(path.parent)
-        path.mkdir(mode=0o700, exist_ok=True)
 
 
 def _check_owner(path: Path, status: os.stat_result) -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from casemate.errors import InvalidArgument, VaultUnavailable
+from casemate.errors import InvalidArgument, Unavailable, VaultUnavailable
+from casemate.files.user_folders import user_folder
 from casemate.model.plan import NO_SECRETS, Placeholder, Secrets
 from casemate.policy.inject import Inject, Injected
 from casemate.vault.names import check_asked, check_injected, check_name, check_value
@@ -80,15 +81,10 @@ def default_path(environ: Mapping[str, str]) -> Path:
 
     Raises ``VaultUnavailable`` when the environment names neither that folder nor a home.
     """
-    for variable, below in (("XDG_STATE_HOME", ()), ("HOME", (".local", "state"))):
-        folder = environ.get(variable, "")
-        if os.path.isabs(folder):
-            return Path(folder, *below, "casemate", "vault", "secrets")
-    raise VaultUnavailable(
-        "the vault has no place: neither XDG_STATE_HOME nor HOME is set to an absolute path",
-        reason="file",
-        remediation="Set HOME.",
-    )
+    try:
+        return user_folder(environ, "state", "the vault has no place") / "vault" / "secrets"
+    except Unavailable as error:
+        raise VaultUnavailable(error.message, reason="file", remediation=error.remediation) from None
 
 
 Note = Callable[[str, str, Mapping[str, object]], None]  # kind, namespace, detail

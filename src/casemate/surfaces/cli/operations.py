@@ -21,7 +21,7 @@ from casemate.surfaces.cli.answers import format_age, print_answer, print_docume
 from casemate.surfaces.cli.connection import PLAIN, Filter, Quiet, ServiceOptions, ask, list_rows, with_service
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.inputs import env_of, given_limits
-from casemate.surfaces.cli.parameters import LIMITS, OUTPUT_LIMITS, Name, RunHandle, SessionName, takes
+from casemate.surfaces.cli.parameters import LIMITS, OUTPUT_LIMITS, Name, RunHandle, takes
 
 if TYPE_CHECKING:
     from casemate.remote.client import RemoteOperations
@@ -33,9 +33,20 @@ _MOST_DETAIL = 120  # characters in a table; --output json has all
 
 # -- commands that are one operation: its arguments, its answer
 
+
+def _parse_value(text: str) -> Any:
+    """``text`` as the JSON value that it is, else as the text."""
+    try:
+        return json.loads(text, parse_constant=lambda _name: text)
+    except (ValueError, RecursionError):
+        return text
+
+
+_READS: dict[str, Callable[[str], Any]] = {"value": _parse_value}  # what is no text for the operation
 _ARGUMENTS = {
     "session": "Its handle or name.",
     "name": "The variable's name.",
+    "value": "Its value; what is no JSON is taken for a text.",
     "source": "Handle or name of the session that has it.",
     "target": "Handle or name of the session that is to have it.",
 }
@@ -46,7 +57,8 @@ def _asks(operation: str, arguments: str, show: Callable[..., int], about: str) 
     names = arguments.split()
 
     def command(*values: str, service: ServiceOptions = PLAIN) -> int:
-        answer = ask(service, operation, **dict(zip(names, values, strict=True)))
+        named = zip(names, values, strict=True)
+        answer = ask(service, operation, **{name: _READS.get(name, str)(value) for name, value in named})
         return show(answer, is_json=service.is_json)
 
     parameters = [
@@ -104,6 +116,7 @@ SINGLE_OPERATIONS: dict[str, tuple[str, Callable[..., int], str]] = {
     "sessions.interrupt": ("session", _show_done, "Interrupt what runs in a session; its state is kept."),
     "sessions.variables": ("session", _show_rows(), "List the names that programs of a session have bound."),
     "sessions.get": ("session name", _show_value, "Print the value of a session's variable, as JSON."),
+    "sessions.set": ("session name value", _show_done, "Bind a name in a session to a JSON value."),
     "sessions.bridge": ("name source target", _show_value, "Copy a variable to another session, and print it."),
     "audit.verify": (
         "",
@@ -113,6 +126,10 @@ SINGLE_OPERATIONS: dict[str, tuple[str, Callable[..., int], str]] = {
 }
 _COMMANDS = {operation: _asks(operation, *described) for operation, described in SINGLE_OPERATIONS.items()}
 inspect_session, stats, runtimes = _COMMANDS["inspect"], _COMMANDS["stats"], _COMMANDS["runtimes"]
+bridge = _asks("sessions.set", "session name value", _show_done, """\
+Bind a name in a session to a JSON value: casemate bridge SESSION NAME VALUE
+
+casemate sessions bridge NAME SOURCE TARGET copies one from another session.""")  # fmt: skip
 
 sessions = App(name="sessions", help="Keep interpreters with their state, and look into them.")
 audit = App(name="audit", help="Read the record of what happened, and check that it is whole.")
@@ -186,40 +203,6 @@ def close(*names: Name, service: ServiceOptions = PLAIN) -> int:
 
     with_service(close_each, service)
     return print_done(is_json=service.is_json)
-
-
-@sessions.command(name="set")
-def set_value(session: SessionName, name: Name, value: Name, /, *, service: ServiceOptions = PLAIN) -> int:
-    """Bind a name in a session to a JSON value; what is no JSON is taken for a text.
-
-    Args:
-        name: The variable's name.
-        value: Its value.
-    """
-    with_service(
-        lambda remote: remote("sessions.set", {"session": session, "name": name, "value": value_of(value)}), service
-    )
-    return print_done(is_json=service.is_json)
-
-
-def bridge(session: SessionName, name: Name, value: Name, /, *, service: ServiceOptions = PLAIN) -> int:
-    """Bind a name in a session to a JSON value: casemate bridge SESSION NAME VALUE
-
-    casemate sessions bridge NAME SOURCE TARGET copies one from another session.
-
-    Args:
-        name: The variable's name.
-        value: Its value; what is no JSON is taken for a text.
-    """
-    return set_value(session, name, value, service=service)
-
-
-def value_of(text: str) -> Any:
-    """``text`` as the JSON value that it is, else as the text."""
-    try:
-        return json.loads(text, parse_constant=lambda _name: text)
-    except (ValueError, RecursionError):
-        return text
 
 
 # -- what the service has, and may do

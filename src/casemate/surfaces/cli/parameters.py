@@ -15,7 +15,6 @@ from casemate.model.options import defaults_of, docs_of
 
 Name = Annotated[str, Parameter(allow_leading_hyphen=True)]
 RunHandle = Annotated[Name, Parameter(help="Its handle.")]
-SessionName = Annotated[Name, Parameter(help="Its handle or name.")]
 Raw = Annotated[bool, Parameter(help="Send its bytes to the terminal as they are.")]
 Output = Annotated[
     Literal["text", "json"],
