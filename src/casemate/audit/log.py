@@ -31,7 +31,7 @@ from casemate.files.user_folders import make_private_folders, user_folder
 
 _APPLICATION = 0x63736D74  # marks the file as ours: "csmt"
 _VERSION = 1
-_APPEND_ONLY = "BEGIN SELECT RAISE(ABORT, 'the record is append-only'); END"
+_REFUSE = "BEGIN SELECT RAISE(ABORT, 'the record is append-only'); END"
 _SCHEMA = (
     """CREATE TABLE record (
   sequence INTEGER PRIMARY KEY, wall INTEGER NOT NULL, monotonic INTEGER NOT NULL,
@@ -41,13 +41,12 @@ _SCHEMA = (
     "CREATE UNIQUE INDEX once ON record (execution_id, kind) WHERE kind IN ('intent', 'outcome')",
     "CREATE TABLE head (count INTEGER NOT NULL, last TEXT NOT NULL)",
     f"INSERT INTO head VALUES (0, '{GENESIS}')",  # noqa: S608 - a constant
-    f"CREATE TRIGGER no_update BEFORE UPDATE ON record {_APPEND_ONLY}",
-    f"CREATE TRIGGER no_delete BEFORE DELETE ON record {_APPEND_ONLY}",
-    "CREATE TRIGGER in_order BEFORE INSERT ON record WHEN NEW.sequence IS NOT (SELECT count + 1 FROM head) "
-    + _APPEND_ONLY,
-    f"CREATE TRIGGER head_grows BEFORE UPDATE ON head WHEN NEW.count IS NOT OLD.count + 1 {_APPEND_ONLY}",
-    f"CREATE TRIGGER head_stays BEFORE DELETE ON head {_APPEND_ONLY}",
-    f"CREATE TRIGGER head_alone BEFORE INSERT ON head {_APPEND_ONLY}",
+    f"CREATE TRIGGER no_update BEFORE UPDATE ON record {_REFUSE}",
+    f"CREATE TRIGGER no_delete BEFORE DELETE ON record {_REFUSE}",
+    f"CREATE TRIGGER in_order BEFORE INSERT ON record WHEN NEW.sequence IS NOT (SELECT count + 1 FROM head) {_REFUSE}",  # noqa: S608 - a constant
+    f"CREATE TRIGGER head_grows BEFORE UPDATE ON head WHEN NEW.count IS NOT OLD.count + 1 {_REFUSE}",
+    f"CREATE TRIGGER head_stays BEFORE DELETE ON head {_REFUSE}",
+    f"CREATE TRIGGER head_alone BEFORE INSERT ON head {_REFUSE}",
     f"PRAGMA application_id = {_APPLICATION}",
     f"PRAGMA user_version = {_VERSION}",
 )
