@@ -149,7 +149,8 @@ async def test_hundreds_that_are_silent_count_and_give_way_to_one_that_is_not(
 ) -> None:
     for bound in ("_HEAD_WITHIN", "_HANDSHAKE_WITHIN"):  # what ends them is that others come
         monkeypatch.setattr(f"casemate.surfaces.http.server.{bound}", NEVER)
-    monkeypatch.setattr("casemate.surfaces.http.server._MOST_CONNECTIONS", 40)
+    for most in ("_MOST_CONNECTIONS", "_MOST_ENCRYPTED"):
+        monkeypatch.setattr(f"casemate.surfaces.http.server.{most}", 40)
     async with listened_at(kind) as place:
         silent = [await place.connect() for _ in range(240)]
         await place.until_there_are(40)
@@ -177,6 +178,30 @@ async def test_a_handshake_that_does_not_end_is_ended(
         await place.until_there_are(0)
         assert b"204" in await asked(await place.enter())
     assert caplog.records == []
+
+
+async def test_a_request_that_comes_with_the_end_of_the_handshake_is_answered(folder: Path) -> None:
+    async with listened_at(folder) as place:
+        reader, writer = await place.connect()
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        assert place.trusting is not None
+        tls = place.trusting.wrap_bio(incoming, outgoing, server_hostname="localhost")
+        async with asyncio.timeout(SECONDS):
+            while True:
+                try:
+                    tls.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    writer.write(outgoing.read())
+                    incoming.write(await reader.read(65536))
+            tls.write(REQUEST)
+            writer.write(outgoing.read())  # the last of the handshake and the request, at once
+            answer = b""
+            while b"\r\n\r\n" not in answer:
+                incoming.write(await reader.read(65536))
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    answer += tls.read(65536)
+    assert answer.startswith(b"HTTP/1.1 204")
 
 
 async def test_a_handshake_that_comes_byte_by_byte_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Mapping
-from functools import partial
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
+
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.exceptions import HTTPException
+from starlette.routing import Route, Router
 
 from casemate.errors import Denied, InvalidArgument, NotFound
 from casemate.model.operation import Audience, Principal
@@ -30,24 +34,6 @@ from casemate.surfaces.http.service import describe
 if TYPE_CHECKING:
     from casemate.surfaces.http.service import Service
 
-_FIXED = {"openapi.json": "GET", "v1/health": "GET", "v1/service/stop": "POST", "v1/uploads": "PUT"}
-_FILES = ("artifacts", "files")  # of one run or session: its handle follows, and a name in which there may be slashes
-
-
-def method_of(path: str, operations: Container[str]) -> str:
-    """The one method that ``path`` is for, which begins with a slash; empty where there is nothing. ``operations``: the
-    names of all. A path right below ``/v1/archives`` may be an archive, or an operation that is misspelt."""
-    plain = path.removeprefix("/")
-    if plain in _FIXED:
-        return _FIXED[plain]
-    version, *parts = plain.split("/")
-    if version != "v1":
-        return ""
-    if ".".join(parts) in operations:
-        return "POST"
-    return "GET" if len(parts) > 2 and parts[0] in _FILES else ""
-
-
 _ANSWERS = frozenset({"approvals.decide", "approvals.deny_all"})  # what only those may do who may approve
 
 
@@ -70,6 +56,23 @@ class HttpApplication:
         self._settings = settings
         self._mounts = mounts or {}
         self._shares = Shares()
+
+    @cached_property
+    def _router(self) -> Router:
+        """Made with the first request: the catalogue takes a while."""
+        register_url_convertor("operation", _Pattern("|".join(name.replace(".", "/") for name in catalogue())))
+        register_url_convertor("archive", _Pattern("[A-Za-z0-9_-]{32}"))  # others are misspelt operations
+        routes: dict[str, tuple[str, Callable[..., Awaitable[None]]]] = {
+            "/openapi.json": ("GET", self._send_openapi),
+            f"/{VERSION}/health": ("GET", self._send_health),
+            f"/{VERSION}/service/stop": ("POST", self._stop),
+            f"/{VERSION}/uploads": ("PUT", self._upload),
+            f"/{VERSION}/{{path:operation}}": ("POST", self._operation),
+            f"/{VERSION}/artifacts/{{run}}/{{name:path}}": ("GET", self._send_artifact),
+            f"/{VERSION}/files/{{session}}/{{name:path}}": ("GET", self._send_file),
+            f"/{VERSION}/archives/{{handle:archive}}": ("GET", self._send_archive),
+        }
+        return Router([_route(path, *route) for path, route in routes.items()], redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request (ASGI 3)."""
@@ -101,7 +104,7 @@ class HttpApplication:
                     scope["casemate.operations"] = lambda: self._service.operations(principal.namespace)
                     await hand_over(exchange, mounted, scope)
                 else:
-                    await self._serve(exchange, principal)
+                    await self._serve(scope, exchange, principal)
         finally:
             self._service.connections -= not exchange.path.endswith("/health")
 
@@ -109,30 +112,25 @@ class HttpApplication:
         """Whether somebody asks who has not said who it is: whether the service is there may be known to all."""
         return self._listener.kind == "tcp" and exchange.head.get("authorization") is None
 
-    async def _serve(self, exchange: Exchange, principal: Principal) -> None:
-        version, _, path = exchange.path.removeprefix("/").partition("/")
-        name = path.replace("/", ".")
-        match exchange.method, version, path:
-            case "GET", "openapi.json", "":
-                await exchange.answer(200, document_of(catalogue()))
-            case "GET", "v1", "health":
-                await exchange.answer(200, describe(self._service, self._settings_told()))
-            case "POST", "v1", "service/stop":
-                await self._stop(exchange, principal)
-            case "PUT", "v1", "uploads":
-                await self._upload(exchange, principal)
-            case "GET", "v1", _ if path.startswith(("artifacts/", "files/", "archives/")) and name not in catalogue():
-                await self._file(exchange, principal, path)
-            case "POST", "v1", _ if name in catalogue():
-                await self._operation(exchange, principal, name)
-            case _:
-                raise _nothing_at(exchange)
+    async def _serve(self, scope: Scope, exchange: Exchange, principal: Principal) -> None:
+        scope.update({"app": self, "casemate.exchange": exchange, "casemate.principal": principal})
+        try:
+            await self._router(scope, exchange.receive, exchange.send)
+        except HTTPException as error:
+            raise _nothing_at(exchange, (error.headers or {}).get("Allow", "")) from None
+
+    async def _send_openapi(self, exchange: Exchange, _principal: Principal) -> None:
+        await exchange.answer(200, document_of(catalogue()))
+
+    async def _send_health(self, exchange: Exchange, _principal: Principal) -> None:
+        await exchange.answer(200, describe(self._service, self._settings_told()))
 
     def _settings_told(self) -> Mapping[str, str]:
         """Of how it was set, to its own user alone."""
         return self._settings if self._listener.kind == "unix" else {}
 
-    async def _operation(self, exchange: Exchange, principal: Principal, name: str) -> None:
+    async def _operation(self, exchange: Exchange, principal: Principal, *, path: str) -> None:
+        name = path.replace("/", ".")
         operation = catalogue()[name]
         if name in _ANSWERS and not principal.may_approve:
             raise Denied(
@@ -155,27 +153,17 @@ class HttpApplication:
         handle = await operations.uploads.store_bytes(exchange.pieces(MOST_BYTES), principal)
         await exchange.answer(200, {"handle": handle})
 
-    async def _file(self, exchange: Exchange, principal: Principal, path: str) -> None:
-        """Bytes of what a run left, of a session's workspace, or of an archive, as no page would show them."""
-        kind, _, rest = path.partition("/")
-        of, _, name = rest.partition("/")
+    async def _send_artifact(self, exchange: Exchange, principal: Principal, *, run: str, name: str) -> None:
         operations = await self._service.operations(principal.namespace)
-        if kind == "archives":
-            chunks = operations.archives.chunks(of, principal)
-        else:
-            whose = {"run": of} if kind == "artifacts" else {"session": of}
-            chunks = operations.files.chunks(name, **whose, principal=principal)
-        try:
-            first = await anext(chunks, b"")
-            kind_of = {"content-type": "application/octet-stream", "content-disposition": "attachment"}
-            await exchange.begin(200, {**kind_of, "content-security-policy": "sandbox"})
-            if first:
-                await exchange.more(first)
-            async for chunk in chunks:
-                await exchange.more(chunk)
-            await exchange.end()
-        finally:
-            await chunks.aclose()
+        await _send_bytes(exchange, operations.files.chunks(name, run=run, principal=principal))
+
+    async def _send_file(self, exchange: Exchange, principal: Principal, *, session: str, name: str) -> None:
+        operations = await self._service.operations(principal.namespace)
+        await _send_bytes(exchange, operations.files.chunks(name, session=session, principal=principal))
+
+    async def _send_archive(self, exchange: Exchange, principal: Principal, *, handle: str) -> None:
+        operations = await self._service.operations(principal.namespace)
+        await _send_bytes(exchange, operations.archives.chunks(handle, principal))
 
     async def _stop(self, exchange: Exchange, principal: Principal) -> None:
         """End the service: ``{"if_idle": true}`` only where nothing lives in it but this request."""
@@ -193,12 +181,58 @@ _A_BODY_IS = 'A body is a JSON object (RFC 8259) with the arguments by name, in 
 _ALONE = {"runs": 0, "waiting": 0, "sessions": 0, "requests": 1}
 
 
-def _nothing_at(exchange: Exchange) -> Exception:
-    """What is said of a path that there is not, or not with this method (405; RFC 9110, section 15.5.6)."""
+class _Endpoint:
+    """What answers at a route, as an ASGI application: with the exchange, who asks, and what the path holds."""
+
+    def __init__(self, answer: Callable[..., Awaitable[None]]) -> None:
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> None:
+        """One request that is admitted."""
+        await self._answer(scope["casemate.exchange"], scope["casemate.principal"], **scope["path_params"])
+
+
+def _route(path: str, method: str, answer: Callable[..., Awaitable[None]]) -> Route:
+    route = Route(path, _Endpoint(answer), methods=[method])
+    route.methods = {method}  # HEAD would come with GET
+    return route
+
+
+class _Pattern(Convertor[str]):
+    """A part of a path that is like ``regex``, as it is."""
+
+    def __init__(self, regex: str) -> None:
+        self.regex = regex  # type: ignore[misc]  # of a class there, whose objects are what is registered
+
+    def convert(self, value: str) -> str:
+        """The same."""
+        return value
+
+    to_string = convert
+
+
+async def _send_bytes(exchange: Exchange, chunks: AsyncGenerator[bytes]) -> None:
+    """Bytes of what a run left, of a session's workspace, or of an archive, as no page would show them."""
+    try:
+        first = await anext(chunks, b"")
+        kind_of = {"content-type": "application/octet-stream", "content-disposition": "attachment"}
+        await exchange.begin(200, {**kind_of, "content-security-policy": "sandbox"})
+        if first:
+            await exchange.more(first)
+        async for chunk in chunks:
+            await exchange.more(chunk)
+        await exchange.end()
+    finally:
+        await chunks.aclose()
+
+
+def _nothing_at(exchange: Exchange, allow: str) -> Exception:
+    """What is said of a path that no route has, or none with this method (405; RFC 9110, section 15.5.6); ``allow``:
+    the methods that the path is for."""
     path, method = exchange.path, exchange.method
-    if allowed := method_of(path, catalogue()):
+    if allow:
         what = f"{path[:100]!r} is not for {method[:20]!r}"
-        return Refused(405, what, f"Send it with {allowed}: GET /openapi.json describes it.", allow=allowed)
+        return Refused(405, what, f"Send it with {allow}: GET /openapi.json describes it.", allow=allow)
     if method == "POST" and path.startswith(f"/{VERSION}/"):
         return no_operation(path.removeprefix(f"/{VERSION}/").replace("/", "."))
     return NotFound(

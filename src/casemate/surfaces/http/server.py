@@ -10,7 +10,6 @@ import select
 import selectors
 import socket
 import ssl
-from asyncio.sslproto import SSLProtocol
 from collections.abc import Iterator, MutableSet
 from functools import partial
 from typing import Any
@@ -50,12 +49,12 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 _MOST_CONNECTIONS = 2000  # at one place; silent ones end for new ones, and with none of these new ones do
+_MOST_ENCRYPTED = 500  # of these with TLS, for each of which asyncio holds 256 KiB
 _MOST_HEAD = 64 * 1024  # bytes of a request's head
 _KEPT_IDLE = 60  # seconds that a connection may be idle; clients keep theirs for less
 _HEAD_WITHIN = 15.0  # seconds until a request's head is there; for the first one, since the connection is
 _HANDSHAKE_WITHIN = 10  # seconds until TLS is agreed on: three round trips, also of a line that loses some
 _TAKEN_WITHIN = 60.0  # seconds that the other end has to take the rest of an answer, and to confirm the end of TLS
-_READ_AT_ONCE = 32 * 1024  # bytes that TLS reads at once; each connection holds as many, also one that says nothing
 _ACCEPTED_AT_ONCE = 24  # connections in one turn of the loop, so that those that say something get theirs in between
 _MOST_WAITING = 2048  # connections that the kernel holds until they are accepted
 _AT_ONCE = 64 * 1024  # bytes that are held back within a turn of the loop; more than these wait for the other end
@@ -102,15 +101,18 @@ class _AtOnce:
 class _Checked(H11Protocol):
     """A connection of this very user where it comes over a Unix socket (unix(7)), and one that says something soon."""
 
+    is_encrypted = False
     _waiting: asyncio.TimerHandle | None = None
     _answered_last: Any = None
+    _is_made = False
+    _early = b""
 
     def register(self, transport: asyncio.Transport) -> None:
         """It counts from now on, and has its time to say something."""
         self.transport = transport
         self.connections.add(self)
         self._wait_for_head()
-        if len(self.connections) > _MOST_CONNECTIONS:
+        if len(self.connections) > (_MOST_ENCRYPTED if self.is_encrypted else _MOST_CONNECTIONS):
             self._make_room()
 
     def unregister(self) -> None:
@@ -126,8 +128,14 @@ class _Checked(H11Protocol):
         one: Any = transport.get_extra_info("socket")
         if one is not None and one.family == socket.AF_UNIX and peer_of(one) != os.geteuid():
             transport.abort()
+        self._is_made = True
+        if self._early:
+            self.data_received(self._early)
 
     def data_received(self, data: bytes) -> None:
+        if not self._is_made:  # it came with the end of the handshake
+            self._early += data
+            return
         super().data_received(data)
         if self.cycle is not None and self.cycle.response_complete and self.cycle is not self._answered_last:
             self._wait_for_head()  # a part of it is there, and whoever is idle may be so for longer
@@ -156,35 +164,37 @@ class _Checked(H11Protocol):
         ended.transport.abort()
 
 
-class _Encrypted(SSLProtocol):
-    """TLS beneath a connection that counts from when it is accepted, whatever becomes of the handshake.
+class _Encrypted(asyncio.Protocol):
+    """A connection from when it is accepted until TLS is agreed on: it counts already, whatever becomes of that."""
 
-    asyncio's own way to the same protocol tells nobody of a connection before its handshake, gives that a minute, and
-    holds 256 KiB for each.
-    """
+    def __init__(self, context: ssl.SSLContext, **arguments: Any) -> None:
+        """``arguments``: what uvicorn makes a connection's protocol of."""
+        self._http = _Checked(**arguments)
+        self._http.is_encrypted = True
+        self._context = context
 
-    max_size = _READ_AT_ONCE
-
-    def __init__(self, context: ssl.SSLContext, **given: Any) -> None:
-        """``given``: what uvicorn makes a connection's protocol of."""
-        self._http = _Checked(**given)
-        super().__init__(
-            self._http.loop,
-            self._http,
-            context,
-            None,  # type: ignore[arg-type]  # nobody waits for it
-            server_side=True,
-            ssl_handshake_timeout=_HANDSHAKE_WITHIN,
-            ssl_shutdown_timeout=_TAKEN_WITHIN,
-        )
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
         self._http.register(transport)
-        super().connection_made(transport)
+        self._handshake = self._http.loop.create_task(self._agree(transport))
 
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self._http.unregister()
-        super().connection_lost(exc)
+    async def _agree(self, transport: asyncio.Transport) -> None:
+        """Bounded: TLS is agreed on, or the connection is over."""
+        encrypted = None
+        with contextlib.suppress(OSError):  # also what ssl raises
+            encrypted = await self._http.loop.start_tls(
+                transport,
+                self._http,
+                self._context,
+                server_side=True,
+                ssl_handshake_timeout=_HANDSHAKE_WITHIN,
+                ssl_shutdown_timeout=_TAKEN_WITHIN,
+            )
+        if encrypted is None or encrypted.is_closing():
+            self._http.unregister()
+            transport.abort()
+        else:
+            self._http.connection_made(encrypted)
 
 
 class _InOrder(MutableSet[Any]):
