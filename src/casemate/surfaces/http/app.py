@@ -60,8 +60,8 @@ class HttpApplication:
     @cached_property
     def _router(self) -> Router:
         """Made with the first request: the catalogue takes a while."""
-        register_url_convertor("operation", _Pattern("|".join(name.replace(".", "/") for name in catalogue())))
-        register_url_convertor("archive", _Pattern("[A-Za-z0-9_-]{32}"))  # others are misspelt operations
+        register_url_convertor("operation", _NamePattern("|".join(name.replace(".", "/") for name in catalogue())))
+        register_url_convertor("archive", _NamePattern("[A-Za-z0-9_-]{32}"))  # others are misspelt operations
         routes: dict[str, tuple[str, Callable[..., Awaitable[None]]]] = {
             "/openapi.json": ("GET", self._send_openapi),
             f"/{VERSION}/health": ("GET", self._send_health),
@@ -198,7 +198,7 @@ def _route(path: str, method: str, answer: Callable[..., Awaitable[None]]) -> Ro
     return route
 
 
-class _Pattern(Convertor[str]):
+class _NamePattern(Convertor[str]):
     """A part of a path that is like ``regex``, as it is."""
 
     def __init__(self, regex: str) -> None:
