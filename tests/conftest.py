@@ -21,7 +21,10 @@ from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.coroutines import pytest_pyfunc_call
 from tests.pairwise import chosen
+
+__all__ = ["pytest_pyfunc_call"]
 
 SECONDS_PER_TEST = 120
 ONE_WORLD = ("tests/network/",)  # folders whose tests run in one world of namespaces
@@ -29,7 +32,7 @@ ONE_WORLD = ("tests/network/",)  # folders whose tests run in one world of names
 PRELOADING = ("contract/test_display.py", "docs/", "escapes/", "journeys/", "parity/", "unit/languages/", "warm/")
 # How fast an example is says how busy the machine is, and nothing of what is tested.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
+settings.register_profile("short", settings.get_profile("untimed"), max_examples=40)  # each run tries others
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Let interrupts reach what tests start: a shell's background jobs, and some CI, start with SIGINT ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    settings.load_profile("untimed" if config.getoption("--all") else "short")
     file = config.getoption("--outcomes")
     if file and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Outcomes(Path(file)))

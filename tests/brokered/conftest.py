@@ -11,11 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.coroutines import pytest_pyfunc_call
 
 from casemate import Sandbox
-
-__all__ = ["pytest_pyfunc_call"]
 
 SERVER = Path(__file__).with_name("witness_server.py")
 

@@ -334,7 +334,8 @@ def others() -> set[int]:
 
 @pytest.fixture
 def fresh(scratch: Path, monkeypatch: pytest.MonkeyPatch, others: set[int]) -> Iterator[sync.Sandbox]:
-    monkeypatch.setattr(pool, "IDLE", 0.2)  # what is ready for later runs goes soon
+    monkeypatch.setattr(pool, "IDLE", 0.2)  # what is ready for later runs goes soon, and is made anew for each
+    monkeypatch.setattr("casemate.languages.python.runtime.PRELOADED", ("IPython.core.interactiveshell",))
     with sync.Sandbox(audit=scratch / "audit-fresh.db") as one:
         one.run("pass")
         yield one

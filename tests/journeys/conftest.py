@@ -6,11 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.coroutines import pytest_pyfunc_call
 
 from casemate import sync
-
-__all__ = ["pytest_pyfunc_call"]
 
 
 @pytest.fixture

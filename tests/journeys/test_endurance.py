@@ -118,21 +118,18 @@ async def settling() -> Left:
 
 
 @pytest.mark.full
-def test_two_hundred_runs_in_a_row_leave_nothing_behind(audit: Path) -> None:
-    async def journey() -> None:
-        async with Sandbox(audit=audit, preload=()) as sandbox:
-            before = await at_rest(sandbox)
-            for number in range(200):
-                execution = await sandbox.run(f"print({number}); open('file', 'w').write('x')")
-                assert execution.stdout == f"{number}\n"
-                del execution
-            let_go(sandbox)
-            try:
-                assert await settled(before) == before
-            except TimeoutError:
-                assert left() == before
-
-    asyncio.run(journey())
+async def test_two_hundred_runs_in_a_row_leave_nothing_behind(audit: Path) -> None:
+    async with Sandbox(audit=audit, preload=()) as sandbox:
+        before = await at_rest(sandbox)
+        for number in range(200):
+            execution = await sandbox.run(f"print({number}); open('file', 'w').write('x')")
+            assert execution.stdout == f"{number}\n"
+            del execution
+        let_go(sandbox)
+        try:
+            assert await settled(before) == before
+        except TimeoutError:
+            assert left() == before
 
 
 @pytest.mark.full
@@ -208,15 +205,12 @@ def test_more_runs_than_may_run_at_once_wait_their_turn_without_losing_time(audi
     assert sum(execution.duration for execution in executions) <= 2 * took, "waiting counted as running"
 
 
-def test_two_sandboxes_at_once_do_not_know_each_other(tmp_path: Path) -> None:
-    async def journey() -> None:
-        async with Sandbox(audit=tmp_path / "a.db") as one, Sandbox(audit=tmp_path / "b.db") as other:
-            first, second = await asyncio.gather(one.run("print(1)"), other.run("print(2)"))
-            assert (first.stdout, second.stdout) == ("1\n", "2\n")
-            await one.close()
-            assert (await other.run("print(3)")).stdout == "3\n"
-
-    asyncio.run(journey())
+async def test_two_sandboxes_at_once_do_not_know_each_other(tmp_path: Path) -> None:
+    async with Sandbox(audit=tmp_path / "a.db") as one, Sandbox(audit=tmp_path / "b.db") as other:
+        first, second = await asyncio.gather(one.run("print(1)"), other.run("print(2)"))
+        assert (first.stdout, second.stdout) == ("1\n", "2\n")
+        await one.close()
+        assert (await other.run("print(3)")).stdout == "3\n"
 
 
 def test_the_blocking_sandbox_works_inside_a_running_loop(audit: Path) -> None:

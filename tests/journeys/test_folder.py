@@ -142,22 +142,19 @@ def test_what_a_folder_takes_is_limited_and_the_rest_of_it_unharmed(inside: sync
     assert (folder / "read.txt").read_text() == "read"
 
 
-def test_nothing_is_written_back_after_a_cancelled_run_has_returned(audit: Path, folder: Path) -> None:
-    async def journey() -> None:
-        async with Sandbox(audit=audit, workspace=folder) as sandbox:
-            await sandbox.run("print(1)")
-            code = "import os\nos.mkdir('many')\nfor n in range(4000): open(f'many/{n}', 'w').write('x')"
-            task = asyncio.ensure_future(sandbox.run(code))
-            async with asyncio.timeout(MAX_WAIT):
-                while not (folder / "many").exists():
-                    await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.wait([task])
-            now = len(os.listdir(folder / "many"))
-            await asyncio.get_running_loop().run_in_executor(None, _until_still, folder / "many")
-            assert len(os.listdir(folder / "many")) == now
-
-    asyncio.run(journey())
+async def test_nothing_is_written_back_after_a_cancelled_run_has_returned(audit: Path, folder: Path) -> None:
+    async with Sandbox(audit=audit, workspace=folder) as sandbox:
+        await sandbox.run("print(1)")
+        code = "import os\nos.mkdir('many')\nfor n in range(4000): open(f'many/{n}', 'w').write('x')"
+        task = asyncio.ensure_future(sandbox.run(code))
+        async with asyncio.timeout(MAX_WAIT):
+            while not (folder / "many").exists():
+                await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        now = len(os.listdir(folder / "many"))
+        await asyncio.get_running_loop().run_in_executor(None, _until_still, folder / "many")
+        assert len(os.listdir(folder / "many")) == now
 
 
 def _until_still(folder: Path) -> None:

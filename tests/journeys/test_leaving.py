@@ -141,19 +141,16 @@ def test_cancelling_while_the_intent_is_written_leaves_an_outcome_too(
     assert ended(audit) == ["ok", "cancelled"]
 
 
-def test_closing_a_stream_ends_the_cell_before_it_returns(audit: Path) -> None:
-    async def journey() -> None:
-        async with Sandbox(audit=audit) as sandbox:
-            stream = sandbox.stream(BUSY, timeout=60)
-            assert isinstance(await anext(stream), Output)
-            with witness.watching(witness.in_cells()) as watched:
-                assert watched.living() == 5
-                await stream.aclose()
-                living = watched.living()
-                await until_async(lambda: watched.living() == 0)
-                assert living == 0
-
-    asyncio.run(journey())
+async def test_closing_a_stream_ends_the_cell_before_it_returns(audit: Path) -> None:
+    async with Sandbox(audit=audit) as sandbox:
+        stream = sandbox.stream(BUSY, timeout=60)
+        assert isinstance(await anext(stream), Output)
+        with witness.watching(witness.in_cells()) as watched:
+            assert watched.living() == 5
+            await stream.aclose()
+            living = watched.living()
+            await until_async(lambda: watched.living() == 0)
+            assert living == 0
 
 
 def test_leaving_the_loop_over_a_stream_ends_the_cell(audit: Path) -> None:
@@ -171,15 +168,12 @@ def test_leaving_the_loop_over_a_stream_ends_the_cell(audit: Path) -> None:
     assert ended(audit) == ["cancelled", "ok"]
 
 
-def test_an_error_in_the_loop_over_a_stream_ends_the_cell(audit: Path) -> None:
-    async def journey() -> None:
-        async with Sandbox(audit=audit) as sandbox:
-            with pytest.raises(LookupError):
-                async for _ in sandbox.stream(BUSY, timeout=60):
-                    raise LookupError
-            await until_async(lambda: witness.cells() == [])
-
-    asyncio.run(journey())
+async def test_an_error_in_the_loop_over_a_stream_ends_the_cell(audit: Path) -> None:
+    async with Sandbox(audit=audit) as sandbox:
+        with pytest.raises(LookupError):
+            async for _ in sandbox.stream(BUSY, timeout=60):
+                raise LookupError
+        await until_async(lambda: witness.cells() == [])
 
 
 @pytest.mark.parametrize("count", [1, 16])
@@ -203,14 +197,11 @@ def test_closing_the_sandbox_ends_what_runs_and_says_so(audit: Path, count: int)
         assert isinstance(outcome, SandboxClosed), repr(outcome)
 
 
-def test_closing_the_sandbox_ends_a_stream_with_an_error(audit: Path) -> None:
-    async def journey() -> None:
-        sandbox = Sandbox(audit=audit)
-        with pytest.raises(SandboxClosed):
-            async for _ in sandbox.stream(BUSY, timeout=60):
-                await sandbox.close()
-
-    asyncio.run(journey())
+async def test_closing_the_sandbox_ends_a_stream_with_an_error(audit: Path) -> None:
+    sandbox = Sandbox(audit=audit)
+    with pytest.raises(SandboxClosed):
+        async for _ in sandbox.stream(BUSY, timeout=60):
+            await sandbox.close()
 
 
 def test_closing_from_another_thread_ends_a_waiting_run(audit: Path) -> None:

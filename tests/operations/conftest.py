@@ -12,7 +12,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from tests.coroutines import pytest_pyfunc_call, runner
+from tests.coroutines import runner
 
 from casemate import Limits, Sandbox
 from casemate.model.operation import Audience, Principal
@@ -20,7 +20,7 @@ from casemate.operations.catalogue import catalogue
 from casemate.operations.invoke import Invoke, local
 from casemate.operations.operations import Operations
 
-__all__ = ["pytest_pyfunc_call", "runner"]
+__all__ = ["runner"]
 
 AGENT = Principal("first", Audience.AGENT)
 OTHER = Principal("second", Audience.AGENT)

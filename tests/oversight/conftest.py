@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from tests.coroutines import pytest_pyfunc_call, runner
+from tests.coroutines import runner
 
 from casemate import Limits, Sandbox
 
-__all__ = ["pytest_pyfunc_call", "runner"]
+__all__ = ["runner"]
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.coroutines import pytest_pyfunc_call, runner
+from tests.coroutines import runner
 from tests.sessions.driver import PROMPT, Open, starting
 
 from casemate import Limits, Sandbox
 from casemate.sessions.session import Session
 
-__all__ = ["pytest_pyfunc_call", "runner"]
+__all__ = ["runner"]
 
 
 @pytest.fixture(scope="module")

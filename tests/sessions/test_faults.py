@@ -369,7 +369,7 @@ def test_a_session_outlives_the_event_loop_that_it_began_in(audit: Path) -> None
 
 _LEFT = """
 import casemate.sync
-with casemate.sync.Sandbox(audit={audit!r}) as sandbox, sandbox.session() as session:
+with casemate.sync.Sandbox(audit={audit!r}, preload=[]) as sandbox, sandbox.session() as session:
     try:
         for event in {what}.stream("print('up', flush=True)\\nimport time; time.sleep(50)"):
             print(event.text, end="", flush=True)

@@ -6,6 +6,7 @@ import io
 import json
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,16 +20,21 @@ open('out/plain', 'w').write('fine'); open('out/run', 'w').close(); os.chmod('ou
 """
 
 
-@pytest.fixture
-def served(in_process: Cli) -> Iterator[Cli]:
-    """The command with a session "s", whose service ends with the test; and a folder "src" here."""
-    folder = in_process.folder
+def fill(folder: Path) -> None:
+    """Have a folder "src" there."""
     (folder / "src" / "sub").mkdir(parents=True)
     (folder / "src" / "a").write_text("A")
     (folder / "src" / "sub" / "b").write_text("B")
-    assert in_process("sessions", "open", "s").code == 0
-    yield in_process
-    in_process("service", "stop")
+
+
+@pytest.fixture
+def served(shared: Cli, tmp_path: Path) -> Iterator[Cli]:
+    """The command with a session "s" that ends with the test; and a folder "src" here, which is the test's own."""
+    fill(tmp_path / "here")
+    at = replace(shared, folder=tmp_path / "here")
+    assert at("sessions", "open", "s").code == 0
+    yield at
+    assert at("sessions", "close", "s").code == 0
 
 
 def tree(folder: Path) -> list[str]:
@@ -83,7 +89,7 @@ HERE = (
 def test_where_it_goes_here_is_as_docker_has_it(served: Cli) -> None:
     well(served("cp", "src", "s:d"))
     for number, (words, files) in enumerate(HERE):
-        at = Cli(served.folder / str(number), served.env)
+        at = replace(served, folder=served.folder / str(number))
         (at.folder / "there").mkdir(parents=True)
         assert well(at("cp", *words)) == Done(0, b"", b"")
         assert (words, tree(at.folder)) == (words, files)
@@ -189,7 +195,10 @@ def test_what_cannot_be_copied_is_told_and_changes_nothing(served: Cli) -> None:
     assert inside(served, ".") == ["d/a", "d/sub/b"]
 
 
-def test_at_a_terminal_what_was_copied_is_said_and_an_archive_is_refused(served: Cli, at_terminal: At) -> None:
+def test_at_a_terminal_what_was_copied_is_said_and_an_archive_is_refused(in_process: Cli, at_terminal: At) -> None:
+    fill(in_process.folder)
+    well(in_process("sessions", "open", "s"))
     assert b"copied 2 files and 1 folder, 2 bytes" in at_terminal("cp", "src", "s:d").done().stdout
     done = at_terminal("cp", "s:d", "-").done()
     assert (done.code, b"nothing for a terminal" in done.stdout) == (2, True)
+    in_process("service", "stop")

@@ -18,21 +18,6 @@ from casemate.approvals.requests import SHOWN_AT_ONCE
 from casemate.model.approval import ApprovalVerdict, Question
 
 
-def running(case: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """A test that is a coroutine."""
-
-    def run(*arguments: Any, **named: Any) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(MAX_WAIT * 3):
-                await case(*arguments, **named)
-
-        asyncio.run(bounded())
-
-    run.__name__, run.__doc__ = case.__name__, case.__doc__
-    run.__wrapped__ = case  # type: ignore[attr-defined]
-    return run
-
-
 async def answered_by(approve: Callable[..., Any] | None, **effects: Any) -> tuple[ApprovalVerdict, Harness]:
     harness = Harness(approve, **effects)
     requester = harness.requester()
@@ -47,7 +32,6 @@ async def answered_by(approve: Callable[..., Any] | None, **effects: Any) -> tup
 
 @pytest.mark.parametrize("answer", [True, Decision(allow=True), Decision(allow=True, reason="fine")])
 @pytest.mark.parametrize("kind", ["sync", "async", "awaitable"])
-@running
 async def test_an_approver_that_says_so_lets_it_cross(answer: object, kind: str) -> None:
     async def later(_request: ApprovalRequest) -> object:
         return answer
@@ -69,7 +53,6 @@ async def test_an_approver_that_says_so_lets_it_cross(answer: object, kind: str)
     "answer", ["true", "True", 1, 1.0, None, False, object(), {"allow": True}, Decision(), Decision(allow=1)]  # type: ignore[arg-type]
 )  # fmt: skip
 @pytest.mark.parametrize("is_async", [True, False])
-@running
 async def test_ap_19_nothing_but_a_real_true_allows(answer: object, is_async: bool) -> None:
     async def later(_request: ApprovalRequest) -> object:
         return answer
@@ -80,7 +63,6 @@ async def test_ap_19_nothing_but_a_real_true_allows(answer: object, is_async: bo
 
 
 @pytest.mark.parametrize("answer", ["true", 1, None, "yes"])
-@running
 async def test_ap_19_the_queue_takes_only_a_real_true_for_a_known_id_and_survives_the_rest(answer: Any) -> None:
     harness = Harness()
     requester = harness.requester()
@@ -97,7 +79,6 @@ async def test_ap_19_the_queue_takes_only_a_real_true_for_a_known_id_and_survive
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-@running
 async def test_an_approver_that_fails_denies_and_its_words_stay_on_the_host(is_async: bool) -> None:
     async def fail(_request: ApprovalRequest) -> bool:
         raise ValueError("/home/me/secret")
@@ -110,14 +91,6 @@ async def test_an_approver_that_fails_denies_and_its_words_stay_on_the_host(is_a
     assert "/home/me/secret" in harness.rows[0]["note"]
 
 
-@running
-async def test_ap_01_with_nobody_to_ask_it_is_denied_at_once() -> None:
-    given, harness = await answered_by(None)
-    assert (given.allow, given.by) == (False, "nobody")
-    assert harness.decisions == ["denied"]
-
-
-@running
 async def test_ap_01_a_silent_channel_denies_when_its_time_is_up() -> None:
     harness = Harness(timeout=0.05)
     requester = harness.requester(stream=True)
@@ -129,7 +102,6 @@ async def test_ap_01_a_silent_channel_denies_when_its_time_is_up() -> None:
     assert harness.decisions == ["denied: timeout", "ignored"]
 
 
-@running
 async def test_with_asking_switched_off_it_crosses_and_the_result_says_so() -> None:
     given, harness = await answered_by(allow_all)
     assert (given.allow, given.by) == (True, "allow_all")
@@ -138,7 +110,6 @@ async def test_with_asking_switched_off_it_crosses_and_the_result_says_so() -> N
     assert given.allow is False
 
 
-@running
 async def test_with_asking_switched_off_nothing_crosses_beyond_a_list_of_hosts_that_was_given() -> None:
     harness = Harness(allow_all)
     requester = harness.requester()
@@ -153,7 +124,6 @@ def _host(beyond: tuple[str, ...]) -> Question:
     return Question("egress", "connect", {"host": "a.test", "port": 443}, beyond=beyond)
 
 
-@running
 async def test_the_request_shows_exactly_what_was_asked_and_who_asks() -> None:
     harness = Harness()
     requester = harness.requester("run 7", "session 3", stream=True)
@@ -169,7 +139,6 @@ async def test_the_request_shows_exactly_what_was_asked_and_who_asks() -> None:
 # -- the first answer wins
 
 
-@running
 async def test_ap_18_the_first_answer_wins_and_later_ones_are_ignored_and_on_record() -> None:
     asked = threading.Event()
     go = threading.Event()
@@ -200,7 +169,6 @@ async def test_ap_18_the_first_answer_wins_and_later_ones_are_ignored_and_on_rec
     assert [word for word in harness.decisions if word != "ignored"] == ["allowed", "denied"]
 
 
-@running
 async def test_ap_18_of_many_at_once_one_answer_wins() -> None:
     harness = Harness()
     requester = harness.requester(stream=True)
@@ -224,7 +192,6 @@ async def test_ap_18_of_many_at_once_one_answer_wins() -> None:
     harness.approvals.close()
 
 
-@running
 async def test_a_wrong_answer_is_an_error_for_who_gives_it_and_the_request_waits_on() -> None:
     harness = Harness()
     requester = harness.requester(stream=True)
@@ -244,7 +211,6 @@ async def test_a_wrong_answer_is_an_error_for_who_gives_it_and_the_request_waits
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-@running
 async def test_ap_20_what_is_over_is_withdrawn_and_who_answers_is_told(is_async: bool) -> None:
     asked = threading.Event()
     go = threading.Event()
@@ -279,7 +245,6 @@ async def test_ap_20_what_is_over_is_withdrawn_and_who_answers_is_told(is_async:
     assert "allowed" not in harness.decisions
 
 
-@running
 async def test_ap_17_a_channel_that_is_lost_denies_at_once_what_nobody_else_holds() -> None:
     harness = Harness(timeout=None)
     alone, followed = harness.requester("one"), harness.requester("two", "other", stream=True)
@@ -301,7 +266,6 @@ async def test_ap_17_a_channel_that_is_lost_denies_at_once_what_nobody_else_hold
     harness.approvals.close()
 
 
-@running
 async def test_a_broker_that_is_closed_leaves_no_question_open() -> None:
     harness = Harness()
     requester = harness.requester(stream=True)
@@ -317,25 +281,10 @@ async def test_a_broker_that_is_closed_leaves_no_question_open() -> None:
 # -- rules, and answers that hold for longer
 
 
-@running
-async def test_ap_28_a_rule_that_denies_meanwhile_wins_over_the_answer() -> None:
-    harness = Harness()
-    requester = harness.requester(stream=True)
-    future = requester.decide(question())
-    await until_async(lambda: harness.events)
-    harness.rules.set_default("tool", "deny")
-    assert await harness.events[0].approve() is True
-    given = await verdict(future)
-    assert (given.allow, given.by) == (False, "set by the application")
-    harness.approvals.close()
-    assert harness.decisions == ["denied"]
-
-
 @pytest.mark.parametrize(
     ("scope", "later_run", "later_session"),
     [("once", False, False), ("run", False, False), ("session", True, False)],
 )
-@running
 async def test_an_answer_holds_for_its_scope_and_for_exactly_the_same(
     scope: Any, later_run: bool, later_session: bool
 ) -> None:
@@ -363,7 +312,6 @@ async def test_an_answer_holds_for_its_scope_and_for_exactly_the_same(
     harness.approvals.close()
 
 
-@running
 async def test_an_answer_holds_as_often_and_as_long_as_it_says() -> None:
     answers = [Decision(True, "run", uses=2), False, Decision(True, "run", expires=1e-6), False, False]
     harness = Harness(lambda _: answers.pop(0))
@@ -373,7 +321,6 @@ async def test_an_answer_holds_as_often_and_as_long_as_it_says() -> None:
     harness.approvals.close()
 
 
-@running
 async def test_an_answer_for_the_session_decides_what_waits_for_the_same() -> None:
     harness = Harness()
     requester = harness.requester(stream=True)
@@ -389,7 +336,6 @@ async def test_an_answer_for_the_session_decides_what_waits_for_the_same() -> No
 # -- many
 
 
-@running
 async def test_ap_14_three_hundred_at_once_are_shown_a_few_at_a_time_in_order_and_can_be_denied_at_once() -> None:
     harness = Harness()
     requester = harness.requester(stream=True)
@@ -407,7 +353,6 @@ async def test_ap_14_three_hundred_at_once_are_shown_a_few_at_a_time_in_order_an
     assert len(harness.decisions) == 300
 
 
-@running
 async def test_a_sync_approver_is_asked_one_after_the_other_and_one_that_hangs_does_not_hold_up_the_next() -> None:
     go = threading.Event()
     at_once, most = [0], [0]
@@ -433,19 +378,6 @@ async def test_a_sync_approver_is_asked_one_after_the_other_and_one_that_hangs_d
     harness.approvals.close()
 
 
-@running
-async def test_a_thousand_that_wait_are_held_by_one_thread() -> None:
-    harness = Harness()
-    requester = harness.requester(stream=True)
-    before = threading.active_count()
-    futures = [requester.decide(question(str(number))) for number in range(1000)]
-    await until_async(lambda: len(harness.events) == SHOWN_AT_ONCE)
-    assert threading.active_count() <= before + 1
-    await requester.end()
-    assert {(await verdict(future)).by for future in futures} == {"withdrawn"}
-    harness.approvals.close()
-
-
 # -- what cannot be shown, or recorded
 
 
@@ -461,7 +393,6 @@ async def test_a_thousand_that_wait_are_held_by_one_thread() -> None:
     ],
     ids=lambda arguments: str(arguments)[:20].encode("ascii", "backslashreplace").decode(),
 )
-@running
 async def test_ap_12_what_cannot_be_shown_is_denied_without_asking(arguments: Any) -> None:
     harness = Harness(lambda _: True)
     given = await verdict(harness.requester().decide(Question("tool", "s", arguments)))
@@ -470,7 +401,6 @@ async def test_ap_12_what_cannot_be_shown_is_denied_without_asking(arguments: An
     assert harness.decisions == ["denied"]
 
 
-@running
 async def test_ap_12_arguments_that_are_nested_without_end_are_denied() -> None:
     nested: dict[str, Any] = {}
     for _ in range(100_000):
@@ -483,7 +413,6 @@ async def test_ap_12_arguments_that_are_nested_without_end_are_denied() -> None:
     harness.approvals.close()
 
 
-@running
 async def test_ap_09_arguments_that_are_changed_afterwards_are_not_what_was_asked() -> None:
     harness = Harness()
     requester = harness.requester(stream=True)
@@ -498,7 +427,6 @@ async def test_ap_09_arguments_that_are_changed_afterwards_are_not_what_was_aske
     assert harness.rows[0]["arguments"] == {"path": ["safe"]}
 
 
-@running
 async def test_what_cannot_be_recorded_does_not_cross() -> None:
     harness = Harness(lambda _: True)
     harness.record_fails = RecordUnavailable("the disk is full")
@@ -506,7 +434,6 @@ async def test_what_cannot_be_recorded_does_not_cross() -> None:
     harness.approvals.close()
 
 
-@running
 async def test_when_the_broker_itself_fails_what_waits_is_denied() -> None:
     harness = Harness()
     requester = harness.requester(stream=True)
@@ -522,7 +449,6 @@ async def test_when_the_broker_itself_fails_what_waits_is_denied() -> None:
     harness.approvals.close()
 
 
-@running
 async def test_every_decision_is_one_row_of_its_run() -> None:
     harness = Harness(lambda request: request.arguments["path"] == "yes")
     one, two = harness.requester("one", "s"), harness.requester("two", None)
@@ -535,7 +461,6 @@ async def test_every_decision_is_one_row_of_its_run() -> None:
     assert {"request", "kind", "summary", "server", "tool", "arguments", "hash", "by"} <= set(harness.rows[0])
 
 
-@running
 async def test_a_session_whose_questions_leave_the_approver_behind_uses_it_up_for_itself_only() -> None:
     go = threading.Event()
     asked: list[str] = []
@@ -562,7 +487,6 @@ async def test_a_session_whose_questions_leave_the_approver_behind_uses_it_up_fo
         harness.approvals.close()
 
 
-@running
 async def test_the_end_of_a_run_waits_for_what_is_to_be_done_after_its_calls() -> None:
     harness, go = Harness(lambda _: True), threading.Event()
     requester, done = harness.requester(), list[bool]()
@@ -578,7 +502,6 @@ async def test_the_end_of_a_run_waits_for_what_is_to_be_done_after_its_calls() -
     harness.approvals.close()
 
 
-@running
 async def test_what_is_to_be_done_after_a_call_is_done_also_when_the_sandbox_is_closed() -> None:
     harness, done = Harness(lambda _: True), list[bool]()
     requester = harness.requester()

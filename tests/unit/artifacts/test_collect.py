@@ -49,20 +49,6 @@ def reasons(outcome: CollectedFiles) -> dict[str, str]:
     return {skipped.name: skipped.reason for skipped in outcome.skipped}
 
 
-def test_every_regular_file_is_handed_out_with_its_hash_and_type(tree: Path) -> None:
-    (tree / "output" / "deep").mkdir(parents=True)
-    (tree / "output" / "plot.png").write_bytes(b"\x89PNG")
-    (tree / "output" / "deep" / "data.csv").write_bytes(b"a,b\n")
-    (tree / "empty").touch()
-    outcome = collected(tree)
-    assert contents(outcome) == {"empty": b"", "output/deep/data.csv": b"a,b\n", "output/plot.png": b"\x89PNG"}
-    assert [file.media_type for file in outcome.files] == ["application/octet-stream", "text/csv", "image/png"]
-    for file in outcome.files:
-        assert file.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
-        assert file.size == len(file.read_bytes())
-    assert (outcome.skipped, outcome.complete) == ((), True)
-
-
 def test_only_the_named_folder_is_collected(tree: Path) -> None:
     """AR-08."""
     (tree / "output").mkdir()
@@ -70,15 +56,6 @@ def test_only_the_named_folder_is_collected(tree: Path) -> None:
     (tree / "other").write_bytes(b"2")
     assert contents(collected(tree, under=("output",))) == {"output/mine": b"1"}
     assert collected(tree, under=("missing",)) == CollectedFiles((), (), True)
-
-
-def test_given_files_are_artifacts_only_when_they_were_changed(tree: Path) -> None:
-    for name in ("same", "changed", "new"):
-        (tree / name).write_bytes(b"now")
-    given = {"same": hashlib.sha256(b"now").hexdigest(), "changed": hashlib.sha256(b"before").hexdigest()}
-    outcome = collected(tree, given=given)
-    assert contents(outcome) == {"changed": b"now", "new": b"now"}
-    assert outcome.complete
 
 
 def test_no_link_is_followed(tree: Path, tmp_path: Path) -> None:
@@ -139,17 +116,6 @@ def test_devices_are_never_opened_and_whiteouts_are_no_files(tree: Path) -> None
     os.mknod(tree / "disk", 0o60666, os.makedev(7, 200))
     os.mknod(tree / "removed", 0o20000, os.makedev(0, 0))
     assert reasons(collected(tree)) == {"zero": "it is a device", "disk": "it is a device"}
-
-
-def test_a_sparse_file_of_a_terabyte_is_skipped_unread(tree: Path) -> None:
-    """AR-04."""
-    with (tree / "huge").open("wb") as file:
-        file.truncate(2**40)
-    (tree / "small").write_bytes(b"1")
-    outcome = collected(tree)
-    assert contents(outcome) == {"small": b"1"}
-    assert "larger than" in reasons(outcome)["huge"]
-    assert not outcome.complete
 
 
 def test_what_exceeds_the_sum_or_the_count_is_skipped_and_said(tree: Path) -> None:

@@ -49,18 +49,6 @@ def tamper(path: Path, *statements: str) -> None:
     database.close()
 
 
-def test_an_execution_leaves_an_intent_and_an_outcome_in_order(log: AuditLog) -> None:
-    log.append("intent", "run-1", "default", {"code": "1"})
-    log.append("outcome", "run-1", "default", {"status": "ok"})
-    rows = log.tail(10)
-    assert [(row.sequence, row.kind, row.execution_id, row.detail) for row in rows] == [
-        (1, "intent", "run-1", '{"code":"1"}'),
-        (2, "outcome", "run-1", '{"status":"ok"}'),
-    ]
-    assert log.verify().ok
-    assert unfinished(log) == []
-
-
 def test_the_tail_is_the_end_of_the_record_and_of_one_namespace(log: AuditLog) -> None:
     for number in range(5):
         log.append("intent", f"run-{number}", "odd" if number % 2 else "even", {})
@@ -373,14 +361,6 @@ def test_a_damaged_file_stops_the_run(log: AuditLog, path: Path) -> None:
         file.write(b"\xff" * 20_000)
     with pytest.raises(RecordUnavailable, match=r"malformed|corrupt|head is missing"):
         AuditLog(path).append("intent", "run", "default", {})
-
-
-def test_a_record_that_was_removed_while_open_stops_the_run(log: AuditLog, path: Path) -> None:
-    """AU-06: rows written to a file without a name would be lost."""
-    fill(log, 1)
-    path.unlink()
-    with pytest.raises(RecordUnavailable, match="removed or replaced"):
-        log.append("intent", "run", "default", {})
 
 
 def test_a_record_of_a_newer_casemate_is_left_alone(path: Path) -> None:

@@ -91,21 +91,18 @@ def test_a_value_is_one_line_of_ascii() -> None:
     assert line_of({"text": "ä\n\u2028\ud800"}) == b'{"text":"\\u00e4\\n\\u2028\\ud800"}\n'
 
 
-def test_lines_of_several_connections_share_their_room_until_each_reads_its_next() -> None:
+async def test_lines_of_several_connections_share_their_room_until_each_reads_its_next() -> None:
     budget = LineBudget(100)
 
-    async def main() -> None:
-        with budget.share() as first, budget.share() as second:
-            answered = Pieces(b"x" * 59 + b"\n", b"y\n")
-            assert await read_line(answered, share=first) == b"x" * 59
-            with pytest.raises(Crowded):
-                await read_line(Pieces(b"x" * 30, b"x" * 30 + b"\n"), share=second)
-            assert await read_line(answered, share=first) == b"y"
-            assert await read_line(Pieces(b"x" * 30, b"x" * 30 + b"\n"), share=second) == b"x" * 60
-        with budget.share() as third:
-            assert await read_line(Pieces(b"x" * 99 + b"\n"), share=third) == b"x" * 99
-
-    asyncio.run(main())
+    with budget.share() as first, budget.share() as second:
+        answered = Pieces(b"x" * 59 + b"\n", b"y\n")
+        assert await read_line(answered, share=first) == b"x" * 59
+        with pytest.raises(Crowded):
+            await read_line(Pieces(b"x" * 30, b"x" * 30 + b"\n"), share=second)
+        assert await read_line(answered, share=first) == b"y"
+        assert await read_line(Pieces(b"x" * 30, b"x" * 30 + b"\n"), share=second) == b"x" * 60
+    with budget.share() as third:
+        assert await read_line(Pieces(b"x" * 99 + b"\n"), share=third) == b"x" * 99
 
 
 class Silent(Pieces):
@@ -115,18 +112,15 @@ class Silent(Pieces):
         return await asyncio.Event().wait()
 
 
-def test_a_line_that_was_begun_has_to_become_whole_and_one_that_was_not_can_wait() -> None:
-    async def main() -> None:
-        dripping = Silent()
-        dripping.ahead += b'{"a":'
-        with pytest.raises(InvalidArgument, match=r"not whole after 0\.05 s"):
-            await read_line(dripping, within=0.05)
-        idle = asyncio.ensure_future(read_line(Silent(), within=0.05))
-        done, _ = await asyncio.wait((idle,), timeout=0.5)
-        assert not done
-        idle.cancel()
-
-    asyncio.run(main())
+async def test_a_line_that_was_begun_has_to_become_whole_and_one_that_was_not_can_wait() -> None:
+    dripping = Silent()
+    dripping.ahead += b'{"a":'
+    with pytest.raises(InvalidArgument, match=r"not whole after 0\.05 s"):
+        await read_line(dripping, within=0.05)
+    idle = asyncio.ensure_future(read_line(Silent(), within=0.05))
+    done, _ = await asyncio.wait((idle,), timeout=0.5)
+    assert not done
+    idle.cancel()
 
 
 class Watched(Pieces):
@@ -159,34 +153,28 @@ async def _never(ended: list[bool]) -> bool:
         ended.append(True)
 
 
-def test_what_comes_of_the_work_is_given_while_its_client_is_there() -> None:
+async def test_what_comes_of_the_work_is_given_while_its_client_is_there() -> None:
     async def work() -> str:
         await asyncio.sleep(0)
         return "done"
 
-    async def main() -> None:
-        client = Watched()
-        assert await while_there(client, work()) == "done"
-        assert client.watching == 0
-
-    asyncio.run(main())
+    client = Watched()
+    assert await while_there(client, work()) == "done"
+    assert client.watching == 0
 
 
-def test_work_ends_when_its_client_goes_and_whoever_asked_for_it_goes_on() -> None:
-    async def main() -> None:
-        client, ended = Watched(), list[bool]()
-        asyncio.get_running_loop().call_soon(client.goes.set)
-        assert await while_there(client, _never(ended)) is None
-        assert (ended, client.watching) == ([True], 0)
-        task = asyncio.current_task()
-        assert task is not None
-        assert task.cancelling() == 0
-        await asyncio.sleep(0)
-
-    asyncio.run(main())
+async def test_work_ends_when_its_client_goes_and_whoever_asked_for_it_goes_on() -> None:
+    client, ended = Watched(), list[bool]()
+    asyncio.get_running_loop().call_soon(client.goes.set)
+    assert await while_there(client, _never(ended)) is None
+    assert (ended, client.watching) == ([True], 0)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    await asyncio.sleep(0)
 
 
-def test_what_work_raises_is_told_also_when_its_client_goes_meanwhile() -> None:
+async def test_what_work_raises_is_told_also_when_its_client_goes_meanwhile() -> None:
     async def work(client: Watched) -> None:
         client.goes.set()
         try:
@@ -194,31 +182,25 @@ def test_what_work_raises_is_told_also_when_its_client_goes_meanwhile() -> None:
         finally:
             raise InvalidArgument("request", "is no good")
 
-    async def main() -> None:
-        client = Watched()
-        with pytest.raises(InvalidArgument, match="is no good"):
-            await while_there(client, work(client))
-        task = asyncio.current_task()
-        assert task is not None
-        assert task.cancelling() == 0
-
-    asyncio.run(main())
+    client = Watched()
+    with pytest.raises(InvalidArgument, match="is no good"):
+        await while_there(client, work(client))
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
 
 
 @pytest.mark.parametrize("also_goes", [False, True])
-def test_a_cancellation_from_elsewhere_is_not_lost(also_goes: bool) -> None:
-    async def main() -> None:
-        client, ended = Watched(), list[bool]()
-        serving = asyncio.ensure_future(while_there(client, _never(ended)))
-        while not client.watching:
-            await asyncio.sleep(0)
-        if also_goes:
-            client.goes.set()
-            asyncio.get_running_loop().call_soon(serving.cancel)
-        else:
-            serving.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await serving
-        assert (ended, client.watching) == ([True], 0)
-
-    asyncio.run(main())
+async def test_a_cancellation_from_elsewhere_is_not_lost(also_goes: bool) -> None:
+    client, ended = Watched(), list[bool]()
+    serving = asyncio.ensure_future(while_there(client, _never(ended)))
+    while not client.watching:
+        await asyncio.sleep(0)
+    if also_goes:
+        client.goes.set()
+        asyncio.get_running_loop().call_soon(serving.cancel)
+    else:
+        serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    assert (ended, client.watching) == ([True], 0)

@@ -6,6 +6,7 @@ import importlib.util
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,11 @@ sys.in_zygote = len(threads), "__IPYTHON__" in vars(__builtins__), hasattr(sys, 
 """
 
 
+@cache
+def _takes_safe_path(python: str) -> bool:
+    return subprocess.call([python, "-c", "import sys; sys.exit(sys.version_info >= (3, 11))"]) == 1
+
+
 def start(
     folder: Path, program: str = PROGRAM, *, python: str = sys.executable, env: Mapping[str, str] | None = None
 ) -> Session:
@@ -40,10 +46,11 @@ def start(
     path = folder / "program" / "main.py"
     path.parent.mkdir(parents=True)
     path.write_text(program, encoding="utf-8")
-    old = subprocess.call([python, "-c", "import sys; sys.exit(sys.version_info >= (3, 11))"]) != 1
     whole = {**BASE_ENV, "HOME": str(folder / "home"), "PYTHONPATH": str(HOOK), "PYTHONDONTWRITEBYTECODE": "1"}
     del whole["MPLBACKEND"]
-    session = Session(folder, [python, *([] if old else ["-P"]), str(path)], {**whole, **(env or {})})
+    session = Session(
+        folder, [python, *(["-P"] if _takes_safe_path(python) else []), str(path)], {**whole, **(env or {})}
+    )
     try:
         return session.wait_until_ready()
     except BaseException:

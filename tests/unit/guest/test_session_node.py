@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 import signal
 import subprocess
 import textwrap
@@ -124,11 +123,6 @@ def test_a_name_of_nodes_own_can_be_declared(session: NodeSession) -> None:
     session.run("const { fs } = { fs: 3 }")
     shown = session.run("[typeof crypto.createHash, navigator, fetch, fs, typeof URL.parse]").result
     assert shown == "[ 'function', 1, 2, 3, 'undefined' ]"
-
-
-def test_what_was_done_before_an_error_is_kept(session: NodeSession) -> None:
-    session.run("const kept = 1; throw new Error('after'); const never = 2")
-    assert session.run("kept").result == "1"
 
 
 def test_names_are_told_when_they_are_bound_and_when_they_are_gone(session: NodeSession) -> None:
@@ -679,23 +673,6 @@ def test_an_awaited_promise_that_is_collected_does_not_end_the_interpreter(sessi
 # --- endings ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("code", "exit_code"),
-    [
-        ("process.exit(7)", 7),
-        ("process.on('exit', () => console.log('bye')); process.exit()", 0),
-        ("process.abort()", -signal.SIGABRT),
-        ("process.kill(process.pid, 'SIGKILL')", -signal.SIGKILL),
-        ("await 0; process.exit(3)", 3),
-    ],
-)
-def test_an_interpreter_that_ends_says_no_more(session: NodeSession, code: str, exit_code: int) -> None:
-    step = session.begin(f"console.log('before'); {code}")
-    assert session.wait_for_death() == exit_code
-    session.wait_for(lambda: step.out.startswith("before\n"))
-    assert not step.of_type("done")
-
-
 def test_the_end_of_the_requests_is_the_end_of_the_interpreter(session: NodeSession) -> None:
     session.run("setInterval(() => {}, 1000); 0")
     assert session.hang_up() == 0
@@ -802,13 +779,6 @@ def test_listing_variables_runs_no_code_of_the_users(session: NodeSession) -> No
     assert (listed["text"]["size"], len(listed["text"]["repr"])) == (1_000_000, 200)
 
 
-@pytest.mark.parametrize("value", [1, -0.5, "é\n😀", None, True, [], {}, [1, [2, {"a": None}]], {"a b": {"c": [1.25]}}])
-def test_what_is_set_is_got(session: NodeSession, value: object) -> None:
-    session.value("set", name="x", value=value)
-    assert session.value("get", name="x") == value
-    assert session.run("const y = x; y === x").result == "true"
-
-
 def test_what_is_set_is_an_ordinary_variable(session: NodeSession) -> None:
     session.value("set", name="x", value=[1])
     assert session.run("x instanceof Array && x.length").result == "1"
@@ -865,22 +835,6 @@ def test_what_is_not_there_or_too_large_is_an_error(session: NodeSession) -> Non
 # --- working directory -----------------------------------------------------------------------------------------------
 
 
-def test_a_step_begins_where_it_is_told_or_where_the_last_one_left(session: NodeSession) -> None:
-    (session.workspace / "sub").mkdir()
-    assert session.run("process.cwd()").result == f"'{session.workspace}'"
-    assert session.run("process.cwd()", cwd=str(session.workspace / "sub")).result == f"'{session.workspace}/sub'"
-    assert session.run("process.cwd()").result == f"'{session.workspace}/sub'"
-    session.run("process.chdir('..')")
-    assert session.run("process.cwd()").result == f"'{session.workspace}'"
-
-
-def test_a_working_directory_that_is_not_there_is_an_error_of_the_step(session: NodeSession) -> None:
-    step = session.run("1", cwd=str(session.workspace / "nope"))
-    assert (step.error["errno"], step.done["exit"]) == (2, 1)
-    assert not re.search(r"result", str(step.frames))
-    assert session.run("1").result == "1"
-
-
 # --- starting --------------------------------------------------------------------------------------------------------
 
 
@@ -889,8 +843,3 @@ def test_without_its_pipes_the_program_ends_at_once(tmp_path: Path, node: str) -
         [node, str(GUEST / "node_session.cjs")], capture_output=True, timeout=30, check=False, cwd=tmp_path
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
-
-
-def test_the_first_step_finds_nothing_of_the_interpreters_making(session: NodeSession) -> None:
-    step = session.run("Object.keys(globalThis).filter((name) => !['global'].includes(name)).length < 40")
-    assert (step.result, session.value("variables")) == ("true", [])

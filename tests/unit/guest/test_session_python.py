@@ -99,21 +99,9 @@ def test_nothing_of_the_users_home_is_read_or_written(opened: Callable[..., Sess
 
 
 @needs_ipython
-def test_names_functions_and_imports_are_there_in_the_next_step(one: Session) -> None:
-    one.run("import math as kept_module\ndef kept(n):\n    return n * kept_module.pi")
-    assert one.run("kept(0)").bundle == {"text/plain": "0.0"}
-
-
-@needs_ipython
 def test_a_result_is_kept_in_underscore_and_out(one: Session) -> None:
     assert one.run("[1, 2]").exit == 0
     assert one.run("_ + [3]").bundle == {"text/plain": "[1, 2, 3]"}
-
-
-@needs_ipython
-def test_a_semicolon_hides_the_result(one: Session) -> None:
-    assert one.run("1 + 1;").of_type("result") == []
-    assert one.run("';'").bundle == {"text/plain": "';'"}
 
 
 @needs_ipython
@@ -126,25 +114,6 @@ def test_only_the_last_fifty_results_are_kept_alive(new: Session) -> None:
 
 
 @needs_ipython
-def test_a_rich_object_is_sent_with_all_that_it_offers(one: Session) -> None:
-    step = one.run("""
-class Rich:
-    def __repr__(self): return 'plain'
-    def _repr_html_(self): return '<b>é</b>'
-    def _repr_markdown_(self): return '*m*'
-    def _repr_latex_(self): return '$x$'
-    def _repr_svg_(self): return '<svg/>'
-    def _repr_json_(self): return {'a': [1, None]}
-    def _repr_png_(self): return b'\\x89PNG'
-Rich()""")
-    assert step.bundle == {
-        "text/plain": "plain", "text/html": "<b>é</b>", "text/markdown": "*m*", "text/latex": "$x$",
-        "image/svg+xml": "<svg/>", "application/json": {"a": [1, None]},
-        "image/png": base64.b64encode(b"\x89PNG").decode(),
-    }  # fmt: skip
-
-
-@needs_ipython
 def test_a_bundle_of_any_media_types_goes_through(one: Session) -> None:
     plotly = {
         "application/vnd.plotly.v1+json": {"data": [], "layout": {}},
@@ -152,21 +121,6 @@ def test_a_bundle_of_any_media_types_goes_through(one: Session) -> None:
     }
     step = one.run(f"display({{**{plotly!r}, 'image/jpeg': b'j'}}, raw=True)")
     assert step.displays == [{**plotly, "image/jpeg": "ag=="}]
-
-
-@needs_ipython
-def test_a_display_can_be_updated_and_cleared(one: Session) -> None:
-    step = one.run("""
-from IPython.display import update_display, clear_output
-handle = display(1, display_id=True)
-handle.update(2)
-update_display(3, display_id=handle.display_id)
-clear_output(wait=True)""")
-    frames = step.of_type("display")
-    assert [frame["bundle"]["text/plain"] for frame in frames] == ["1", "2", "3"]
-    assert [frame["update"] for frame in frames] == [False, True, True]
-    assert len({frame["id"] for frame in frames}) == 1
-    assert [frame["wait"] for frame in step.of_type("clear")] == [True]
 
 
 @needs_ipython
@@ -181,20 +135,6 @@ def test_the_largest_part_is_left_out_of_a_bundle_that_is_larger_than_a_frame(on
     step = one.run("display({'text/plain': 'p', 'text/html': 'h' * (16 << 20)}, raw=True)")
     assert step.displays == [{"text/plain": "p"}]
     assert "text/html failed: ValueError: more than 16777216 bytes" in step.err
-
-
-@needs_ipython
-def test_text_and_frames_of_a_step_can_be_put_in_order(one: Session) -> None:
-    step = one.run("""
-import sys
-print('a', end='')
-print('b', file=sys.stderr)
-display(1)
-!echo c
-display(2)
-print('d', end='')
-'r'""")
-    assert step.timeline() == ["out:a", "err:b\n", "display", "out:c\n", "display", "out:d", "result", "done"]
 
 
 @needs_ipython
@@ -214,26 +154,12 @@ def test_nothing_that_is_printed_can_fail(one: Session) -> None:
 
 
 @needs_ipython
-@pytest.mark.parametrize("lines", [1, 10, 30_000])
-def test_all_lines_arrive_in_order_however_many_there_are(one: Session, lines: int) -> None:
-    step = one.run(f"for i in range({lines}): print(i)\nsys.stderr.write('end')\nprint('last')")
-    assert step.out == "".join(f"{i}\n" for i in range(lines)) + "last\n"
-    assert step.timeline() == [f"out:{step.out[:-5]}", "err:end", "out:last\n", "done"]
-
-
-@needs_ipython
 def test_the_end_of_a_flood_of_lines_reaches_the_host_while_the_step_goes_on(one: Session) -> None:
     step = one.begin("for i in range(9000): print(i)\nimport time\nwhile True: time.sleep(10)")
     one.wait_for(lambda: step.out.endswith("8999\n"), "the last line")
     one.interrupt()
     assert one.finish(step).exit == 130
     assert one.run("import signal; signal.getsignal(signal.SIGALRM) == signal.SIG_DFL").bundle["text/plain"] == "True"
-
-
-@needs_ipython
-def test_a_text_of_fifty_megabytes_is_complete(one: Session) -> None:
-    step = one.run("print('x' * 50_000_000)")
-    assert len(step.out_pipe.data) == 50_000_001
 
 
 @needs_ipython
@@ -253,14 +179,6 @@ sys.stdout.close()
 print('open')""")
     assert step.exit == 0, step.frames
     assert bytes(step.out_pipe.data) == b"12\n3\xff\nwrite() argument must be str, not bytes\nopen\n"
-
-
-@needs_ipython
-def test_pandas_tables_are_html_and_text(one: Session) -> None:
-    pytest.importorskip("pandas")
-    bundle = one.run("import pandas\npandas.DataFrame({'a': [1, 2]})").bundle
-    assert "<table" in bundle["text/html"]
-    assert bundle["text/plain"].split() == ["a", "0", "1", "1", "2"]
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------
@@ -367,14 +285,6 @@ def test_every_failure_is_one_error_and_nothing_is_printed(one: Session, code: s
 
 
 @needs_ipython
-def test_an_error_shows_the_users_lines_and_no_others(one: Session) -> None:
-    trace = one.run("def inner():\n    return 1 / 0\ninner()").error["traceback"]
-    assert "----> 3 inner()" in trace
-    assert "2     return 1 / 0" in trace.replace("---->", "")
-    assert "run_code" not in trace
-
-
-@needs_ipython
 def test_the_error_number_of_the_system_is_told(one: Session) -> None:
     assert one.run("open('/nosuch')").error["errno"] == 2
     assert one.run("raise OSError('plain')").error["errno"] is None
@@ -385,23 +295,6 @@ def test_exception_groups_are_shown_whole(one: Session) -> None:
     trace = one.run("raise ExceptionGroup('both', [ValueError('a'), KeyError('b')])").error["traceback"]
     assert "ValueError: a" in trace
     assert "KeyError: 'b'" in trace
-
-
-@needs_ipython
-def test_output_before_an_error_is_kept(one: Session) -> None:
-    assert one.run("print('before')\nlost").timeline() == ["out:before\n", "error", "done"]
-
-
-@needs_ipython
-@pytest.mark.parametrize(
-    ("call", "code"), [("sys.exit(3)", 3), ("sys.exit()", 0), ("sys.exit('text')", 1), ("raise SystemExit", 0)]
-)
-def test_an_exit_by_exception_ends_the_step_and_keeps_the_state(one: Session, call: str, code: int) -> None:
-    step = one.run(f"import sys\nbefore_exit = 1\n{call}\nbefore_exit = 2")
-    assert step.error["name"] == "SystemExit"
-    assert step.exit == code
-    assert step.err == ""
-    assert one.run("before_exit").bundle == {"text/plain": "1"}
 
 
 @needs_ipython
@@ -455,14 +348,6 @@ def test_a_commands_lines_can_be_taken_as_a_value(one: Session) -> None:
     )
     assert one.run("%sx echo s").bundle["text/plain"] == "['s']"
     assert one.run("!!echo t").bundle["text/plain"] == "['t']"
-
-
-@needs_ipython
-def test_commands_and_python_are_in_order(one: Session) -> None:
-    step = one.run(
-        "print(1)\n!echo 2; echo 3 >&2\nprint(4)\nget_ipython().run_cell_magic('sh', '', 'echo 5')\nprint(6)"
-    )
-    assert step.timeline() == ["out:1\n2\n", "err:3\n", "out:4\n5\n6\n", "done"]
 
 
 @needs_ipython
@@ -600,28 +485,6 @@ cycle = []; cycle.append(cycle)
 
 
 @needs_ipython
-@pytest.mark.needs("data")
-def test_arrays_and_tables_are_told_by_their_shape(one: Session) -> None:
-    one.run(
-        "import numpy, pandas\ngrid = numpy.zeros((3, 4))\n"
-        "table = pandas.DataFrame({'a': range(5), 'b': 0})\ncolumn = table.a\nscalar = numpy.float32(1.5)"
-    )
-    values = {value["name"]: value for value in one.ask("variables")["value"]}
-    assert (values["grid"]["repr"], values["grid"]["size"]) == ("ndarray float64 3x4", 96)
-    assert values["table"]["repr"] == "DataFrame 5x2"
-    assert values["column"]["repr"] == "Series 5"
-    assert values["scalar"]["type"] == "numpy.float32"
-
-
-@needs_ipython
-@pytest.mark.parametrize("value", [None, True, 7, -2.5, "é\n", [1, [2]], {"a": {"b": []}}])
-def test_a_value_is_set_and_got_again(one: Session, value: Any) -> None:
-    assert one.ask("set", name="given", value=value).get("error") is None
-    assert one.ask("get", name="given")["value"] == value
-    assert one.run("given").done["new"] == []
-
-
-@needs_ipython
 @pytest.mark.parametrize(
     ("code", "problem"),
     [
@@ -650,12 +513,6 @@ def test_numpys_numbers_and_tuples_are_got_as_jsons(one: Session) -> None:
     assert one.ask("get", name="v")["value"] == [3, 0.5, True]
 
 
-@needs_ipython
-@pytest.mark.parametrize("name", ["", "1a", "a b", "class", "a.b"])
-def test_only_names_can_be_set(one: Session, name: str) -> None:
-    assert "cannot be a name" in one.ask("set", name=name, value=1)["error"]
-
-
 # --- the main module --------------------------------------------------------------------------------------------------
 
 
@@ -676,34 +533,11 @@ print(inspect.getsource(shown), end='')""")
 
 
 @needs_ipython
-def test_multiprocessing_works(one: Session) -> None:
-    step = one.run("""
-import multiprocessing, warnings
-def square(n):
-    print('child', n)
-    return n * n
-with multiprocessing.get_context('fork').Pool(2) as pool:
-    print(pool.map(square, [1, 2, 3]))""")
-    assert "[1, 4, 9]" in step.out
-    assert step.out.count("child") == 3
-    assert step.exit == 0
-
-
-@needs_ipython
 def test_a_zygotes_shell_forgets_where_it_was_made(opened: Callable[..., Session]) -> None:
     session = opened("import os\nos.environ['HOME'] = '/nosuch'\nos.chdir('/')\n" + FORKED.replace(
         "sys.in_zygote", "os.environ['HOME'] = '/tmp'\nos.chdir('/usr')\nsys.in_zygote"))  # fmt: skip
     assert session.run("_dh").bundle["text/plain"] == "['/usr']"
     assert session.run("%cd\nimport os; print(os.getcwd())").out.endswith("/tmp\n")
-
-
-@needs_ipython
-def test_the_working_directory_is_given_or_kept(one: Session) -> None:
-    (one.workspace / "sub").mkdir()
-    assert one.run("import os; print(os.getcwd())", cwd=str(one.workspace / "sub")).out == f"{one.workspace}/sub\n"
-    assert one.run("%cd ..\nprint(os.getcwd())").out.endswith(f"{one.workspace}\n")
-    failed = one.run("ran_anyway = 1", cwd="/nosuch")
-    assert (failed.error["name"], failed.error["errno"], failed.done["new"]) == ("FileNotFoundError", 2, [])
 
 
 @needs_ipython

@@ -122,12 +122,6 @@ def test_errors_name_the_program_and_the_line_of_the_step(live: Session) -> None
     assert "__casemate" not in live.run("if then").stderr
 
 
-@pytest.mark.parametrize(("code", "status"), [("exit 3", 3), ("f() { exit 4; }; f", 4), ("(exit 5); exit", 5)])
-def test_exit_ends_the_session_without_a_done(live: Session, code: str, status: int) -> None:
-    assert live.run(code).frames == []
-    assert live.ended() == status
-
-
 def test_exit_in_a_subshell_ends_only_that(live: Session) -> None:
     assert live.run("(exit 3); x=$(exit 4); echo $?").visible == (0, "4\n", "")
 
@@ -136,11 +130,6 @@ def test_an_exit_trap_runs_at_the_end_of_the_session_and_prints_into_its_step(li
     assert live.run("trap 'echo bye' EXIT").stdout == ""
     step = live.run("exit 3")
     assert (step.stdout, live.ended()) == ("bye\n", 3)
-
-
-def test_exec_of_a_command_ends_the_session_with_it(live: Session) -> None:
-    step = live.run("exec bash -c 'echo last; exit 6'")
-    assert (step.frames, live.ended(), step.stdout) == ([], 6, "last\n")
 
 
 def test_the_end_of_the_requests_ends_the_session_with_the_users_exit_trap_alone(live: Session) -> None:
@@ -270,13 +259,6 @@ def test_commands_have_the_steps_descriptors_alone(live: Session) -> None:
     assert live.run("(ls /proc/self/fd; :) & wait").stdout.split() == ["0", "1", "2", "3"]
 
 
-def test_a_background_job_writes_into_its_own_steps_pipes(live: Session) -> None:
-    first = live.run("mkfifo go; { read line <go; echo late; echo error >&2; } &")
-    second = live.run("echo now >go; wait")
-    assert (second.stdout, second.stderr) == ("", "")
-    assert (first.stdout, first.stderr) == ("late\n", "error\n")
-
-
 def test_the_pipes_of_a_step_end_with_it(live: Session) -> None:
     step = live.run("echo 1")
     assert step.stdout == "1\n"
@@ -287,10 +269,6 @@ def test_a_background_job_does_not_hold_the_control_pipe(live: Session) -> None:
     live.run("sleep 50 &")
     step = live.run("exit 2")
     assert step.frames == []
-
-
-def test_reading_finds_the_end_at_once_without_an_input(live: Session) -> None:
-    assert live.run("read x; echo $?; cat").visible == (0, "1\n", "")
 
 
 @pytest.mark.parametrize(
@@ -313,13 +291,6 @@ def test_a_step_begins_where_it_is_told(live: Session) -> None:
     strange.mkdir()
     assert live.run("CDPATH=/; pwd", cwd=os.fsencode(strange)).stdout == f"{strange}\n"
     assert live.run("pwd").stdout == f"{strange}\n"
-
-
-def test_a_step_that_cannot_begin_where_it_is_told_does_not_run(live: Session) -> None:
-    step = live.run("echo 1", cwd=b"/none")
-    assert (step.exit, step.stdout) == (1, "")
-    assert "/none: No such file or directory" in step.stderr
-    assert live.run("echo 2").visible == (0, "2\n", "")
 
 
 def test_code_may_be_long_and_of_any_bytes(live: Session) -> None:
@@ -378,22 +349,6 @@ def test_an_interrupt_of_bash_alone_ends_what_bash_does_itself(live: Session, wh
     live.finish(step)
     assert interrupted(step.frames)
     assert "NO" not in step.stdout
-
-
-def test_a_background_job_survives_an_interrupt(live: Session) -> None:
-    live.run("mkfifo go; { read line <go; echo survived >said; } & job=$!")
-    step = live.begin(SLEEP + "s")
-    eventually(lambda: "start" in step.stderr)
-    live.interrupt()
-    live.finish(step)
-    assert live.run("echo now >go; wait $job; cat said").visible == (0, "survived\n", "")
-
-
-def test_between_steps_an_interrupt_is_ignored(live: Session) -> None:
-    live.run("x=1")
-    for _ in range(20):
-        live.interrupt()
-    assert live.run("echo $x").visible == (0, "1\n", "")
 
 
 def test_interrupts_at_any_moment_leave_whole_frames_and_a_session_that_serves(live: Session) -> None:
