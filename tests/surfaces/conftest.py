@@ -83,6 +83,10 @@ class InProcess(Cli):
         if stdin is not None or (arguments[:1] == ("run",) and "--explain" not in arguments):
             # whose supervisor ends with the process
             return super().__call__(*arguments, stdin=stdin)
+        return self.call(*arguments)
+
+    def call(self, *arguments: str) -> Done:
+        """A command that starts no supervisor, or is refused before it would."""
         self.capture.readouterr()
         with patch.dict(os.environ, self.env, clear=True), contextlib.chdir(self.folder):
             code = command(arguments)
@@ -128,7 +132,7 @@ def cli(make_cli: Callable[..., Cli]) -> Cli:
 
 
 @pytest.fixture
-def in_process(make_cli: Callable[..., Cli], capfdbinary: pytest.CaptureFixture[bytes]) -> Cli:
+def in_process(make_cli: Callable[..., Cli], capfdbinary: pytest.CaptureFixture[bytes]) -> InProcess:
     """The command, called in this process; a service that it starts preloads nothing."""
     cli = make_cli(**_LIGHT)
     return InProcess(cli.folder, cli.env, capfdbinary)

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tests.surfaces.conftest import Cli
+from tests.surfaces.conftest import Cli, InProcess
 
 from casemate.surfaces.cli import failures
 
@@ -446,9 +446,9 @@ def test_a_closed_standard_output_gets_nobody_elses_descriptor(cli: Cli) -> None
         (["jump"], b"jump"),
     ],
 )
-def test_a_mistake_is_named_and_nothing_runs(cli: Cli, arguments: list[str], names: bytes) -> None:
-    cli.program("print('ran')", "p.py")
-    done = cli(*arguments)
+def test_a_mistake_is_named_and_nothing_runs(in_process: InProcess, arguments: list[str], names: bytes) -> None:
+    in_process.program("print('ran')", "p.py")
+    done = in_process.call(*arguments)
     assert (done.code, done.stdout) == (failures.USAGE, b"")
     assert done.stderr.startswith(b"casemate: ")
     assert names in done.stderr
