@@ -246,7 +246,7 @@ def _value(name: str, source: Mapping[str, Any]) -> str | float | Execution:
         case "retry_after":
             return _seconds(source.get(name))
         case "execution":
-            return execution_of(source[name], _UnsentContent)
+            return execution_of(source[name], UnsentContent)
         case "problem":
             return str(source.get(name, source.get("message", "")))
     return str(source.get(name, "argument" if name == "argument" else ""))
@@ -257,7 +257,7 @@ def _seconds(value: object) -> float:
     return float(value) if is_one else 1.0  # type: ignore[arg-type]
 
 
-class _UnsentContent:
+class UnsentContent:
     """The content of a file that was not sent along. Implements :class:`casemate.model.execution.Content`."""
 
     def __init__(self, run: str, name: str) -> None:

@@ -23,6 +23,7 @@ from casemate.operations.stores import MOST_BYTES
 from casemate.surfaces.cli.answers import print_json
 from casemate.surfaces.cli.connection import PLAIN, ServiceOptions, with_service
 from casemate.surfaces.cli.failures import WHAT_THERE_IS, say
+from casemate.surfaces.cli.outcome import count_of
 from casemate.surfaces.cli.parameters import Name
 from casemate.surfaces.cli.terminal import Progress
 
@@ -181,7 +182,10 @@ class _Copying:
         if source == _PIPE:
             if place.kind != "folder":
                 raise InvalidArgument("target", f"{place.path!r} is no folder of the session")
-            return await self._unpack_upload(await self._remote.upload(_read_archive()), place, place.path)
+            if sys.stdin.isatty():
+                raise InvalidArgument("source", "an archive comes from a file or from tar, and not from a terminal")
+            data = _read_bounded(sys.stdin.buffer, "the archive")
+            return await self._unpack_upload(await self._remote.upload(data), place, place.path)
         path, is_folder = _resolve_source(source)
         if not is_folder:
             data = _content(path)
@@ -273,20 +277,15 @@ def _within(target: str, place: _RemotePath) -> Path:
 def _content(path: Path) -> bytes:
     try:
         with path.open("rb") as stream:
-            data = stream.read(MOST_BYTES + 1)
+            return _read_bounded(stream, repr(str(path)))
     except OSError as error:
         raise InvalidArgument("source", f"cannot read {str(path)!r}: {error.strerror}") from None
-    if len(data) > MOST_BYTES:
-        raise InvalidArgument("source", f"{str(path)!r} has more than {format_size(MOST_BYTES)}")
-    return data
 
 
-def _read_archive() -> bytes:
-    if sys.stdin.isatty():
-        raise InvalidArgument("source", "an archive comes from a file or from tar, and not from a terminal")
-    data = sys.stdin.buffer.read(MOST_BYTES + 1)
+def _read_bounded(stream: BinaryIO, what: str) -> bytes:
+    data = stream.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
-        raise InvalidArgument("source", f"the archive has more than {format_size(MOST_BYTES)}")
+        raise InvalidArgument("source", f"{what} has more than {format_size(MOST_BYTES)}")
     return data
 
 
@@ -369,10 +368,6 @@ def _report_copy(done: dict[str, Any], service: ServiceOptions, *, quiet: bool) 
         if (more := len(done["left_out"]) - _MOST_TOLD) > 0:
             say(f"left out: {more} more; --output json names them")
         if sys.stderr.isatty():
-            counted = f"{_count(done['files'], 'file')} and {_count(done['folders'], 'folder')}"
+            counted = f"{count_of(done['files'], 'file')} and {count_of(done['folders'], 'folder')}"
             say(f"copied {counted}, {format_size(done['bytes'])}")
     return 0 if done["is_whole"] else _NOT_WHOLE
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -81,18 +81,14 @@ def sandbox_of(environ: Mapping[str, str], namespace: str, **arguments: Any) -> 
     """The sandbox of a namespace, as the user has configured it, with the user's secrets and MCP servers; ``arguments``
     come before what is configured. Raises as the class."""
     from casemate.api.settings import settings_of
+    from casemate.tools.files import begun_at_home, read_file, users_file
     from casemate.vault.vault import users_store
 
     configured = settings_of(environ).sandbox_arguments(environ)
-    given = {"vault": users_store(environ), "tools": _users_servers(environ), **configured, **arguments}
-    return Sandbox(**{**given, "namespace": namespace})
-
-
-def _users_servers(environ: Mapping[str, str]) -> dict[str, Any]:
-    """The servers of ``casemate tools``."""
-    from casemate.tools.files import begun_at_home, read_file, users_file
-
-    return {name: begun_at_home(one, environ) for name, one in read_file(users_file(environ)).items()}
+    servers = {name: begun_at_home(one, environ) for name, one in read_file(users_file(environ)).items()}
+    return Sandbox(
+        **{"vault": users_store(environ), "tools": servers, **configured, **arguments, "namespace": namespace}
+    )
 
 
 def _tcp_servers(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 from casemate.model.approval import ApprovalRequest
-from casemate.model.events import Display, Done, ErrorEvent, Event, Output, ResultEvent
-from casemate.operations.documents import event_of, execution_of
+from casemate.model.events import Display, Done, ErrorEvent, Output, ResultEvent
+from casemate.operations.documents import UnsentContent, event_of, execution_of
 from casemate.surfaces.cli import failures
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.terminal import Streams, is_picture
@@ -31,16 +30,6 @@ def explain_withdrawn(*, allow: bool) -> str:
     return f"{_GONE}; {then}"
 
 
-class _Elsewhere:
-    """The content of a file that stays with the service."""
-
-    def read_bytes(self) -> bytes:
-        raise OSError("it is with the service; casemate cp copies it out")
-
-    def save(self, _path: object) -> None:
-        self.read_bytes()
-
-
 async def follow(remote: RemoteOperations, run: str, *, cursor: int = 0, raw: bool = False, asks: bool = True) -> int:
     """Print what a run writes from event ``cursor`` on until it is over; its exit code.
 
@@ -55,20 +44,21 @@ async def follow(remote: RemoteOperations, run: str, *, cursor: int = 0, raw: bo
 
 async def _print_events(remote: RemoteOperations, run: str, cursor: int, *, raw: bool, asks: bool) -> int:
     streams, screen = Streams(raw=raw), asyncio.Lock()
-    async with contextlib.aclosing(_events(remote, run, cursor)) as events, asyncio.TaskGroup() as questions:
-        async for event in events:
-            match event:
-                case Output():
+    documents = remote.stream("runs.stream", {"run": run}, cursor=cursor)
+    async with contextlib.aclosing(documents), asyncio.TaskGroup() as questions:
+        async for document in documents:
+            match event_of(document, UnsentContent):
+                case Output() as event:
                     async with screen:
                         await streams.output(event)
-                case Display() | ResultEvent():
+                case Display(result) | ResultEvent(result):
                     async with screen:
-                        await streams.result(event.result)
+                        await streams.result(result)
                 case ErrorEvent(error) if not _is_exit(error) and await _is_step(remote, run):
                     async with screen:
                         await streams.error(error)
-                case ApprovalRequest():
-                    questions.create_task(_answer_request(remote, event, screen, asks=asks))
+                case ApprovalRequest() as request:
+                    questions.create_task(_answer_request(remote, request, screen, asks=asks))
                 case Done(execution):
                     await streams.end()
                     return report_outcome(execution, run)
@@ -78,13 +68,13 @@ async def _print_events(remote: RemoteOperations, run: str, cursor: int, *, raw:
 def report_outcome(execution: Execution, run: str) -> int:
     """Say what is out of the ordinary of a run that is over; its exit code."""
     from casemate.surfaces.cli.inert import visible
-    from casemate.surfaces.cli.outcome import outcome
+    from casemate.surfaces.cli.outcome import count_of, outcome
 
     for line in outcome(execution):
         say(line)
     if pictures := sum(map(is_picture, execution.results)):
-        what = "1 picture" if pictures == 1 else f"{pictures} pictures"
-        say(f"shown and not saved: {what}; --output json has what a program shows, and files that it saves are kept")
+        shown = count_of(pictures, "picture")
+        say(f"shown and not saved: {shown}; --output json has what a program shows, and files that it saves are kept")
     if execution.artifacts:
         names = ", ".join(visible(artifact.name) for artifact in execution.artifacts[:8])
         say(f"left {len(execution.artifacts)}: {names}; casemate cp {run}:NAME . copies one out")
@@ -94,7 +84,7 @@ def report_outcome(execution: Execution, run: str) -> int:
 def execution_in(state: dict[str, Any]) -> Execution | None:
     """The outcome in the state of a run, without the contents of its files."""
     document = state["execution"]
-    return None if document is None else execution_of(document, lambda _run, _name: _Elsewhere())
+    return None if document is None else execution_of(document, UnsentContent)
 
 
 def _is_exit(error: ProgramError) -> bool:
@@ -105,12 +95,6 @@ def _is_exit(error: ProgramError) -> bool:
 async def _is_step(remote: RemoteOperations, run: str) -> bool:
     """Whether a run belongs to a session, whose interpreter does not print errors itself."""
     return (await remote("runs.get", {"run": run}))["session"] is not None
-
-
-async def _events(remote: RemoteOperations, run: str, cursor: int) -> AsyncGenerator[Event]:
-    async with contextlib.aclosing(remote.stream("runs.stream", {"run": run}, cursor=cursor)) as documents:
-        async for document in documents:
-            yield event_of(document, lambda _run, _name: _Elsewhere())
 
 
 async def _answer_request(

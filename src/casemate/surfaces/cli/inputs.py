@@ -26,13 +26,6 @@ def configured_arguments(*names: str) -> dict[str, Any]:
     return {name: said[name] for name in names if name in said}
 
 
-def users_vault() -> object:
-    """Where the secrets of whoever runs casemate are kept."""
-    from casemate.vault.vault import users_store
-
-    return users_store(os.environ)
-
-
 def program_in(script: str) -> bytes:
     """The program in a file, or on standard input for "-". Raises ``InvalidArgument``."""
     if script == "-":

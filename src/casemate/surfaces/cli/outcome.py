@@ -6,7 +6,7 @@ import base64
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from casemate.files.beneath import write_file
 from casemate.model.execution import Artifact, Execution, Result, not_reached
@@ -88,10 +88,10 @@ def account(execution: Execution, *, output: str | None, has_workspace: bool, is
 def _not_kept(execution: Execution, shown: int, *, has_workspace: bool, is_json: bool) -> Iterator[str]:
     """What --output would have kept. Files in a folder of the caller's are there anyhow."""
     if execution.artifacts and not has_workspace:
-        names = _names([artifact.name for artifact in execution.artifacts])
+        names = list_names([artifact.name for artifact in execution.artifacts])
         yield f"not kept: {names}; --output DIR keeps what a program leaves"
     if shown and not is_json:
-        yield f"shown and not saved: {_count(shown, 'picture')}; --output DIR saves them"
+        yield f"shown and not saved: {count_of(shown, 'picture')}; --output DIR saves them"
     if execution.full_output is not None and is_json:
         yield "not kept: the whole output; --output DIR keeps it, --output-limit SIZE returns more of it"
 
@@ -106,7 +106,7 @@ def _save_results(execution: Execution, shown: list[tuple[str, bytes]], output: 
     failed = _save(extra, output)
     written += [name for name, _ in extra if name not in failed]
     if written:
-        yield f"saved in {visible(output)}: {_names(written)}"
+        yield f"saved in {visible(output)}: {list_names(written)}"
     for name, reason in failed.items():
         yield f"could not be saved in {visible(output)}: {name}: {reason}"
 
@@ -166,11 +166,13 @@ def _save(files: list[tuple[str, bytes]], folder: str) -> dict[str, str]:
     return failed
 
 
-def _names(names: list[str]) -> str:
+def list_names(names: Sequence[str]) -> str:
+    """The first few of them, and how many more there are."""
     shown = [visible(name) for name in names[:MOST_NAMES]]
     more = len(names) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
-def _count(number: int, what: str) -> str:
+def count_of(number: int, what: str) -> str:
+    """``1 file``, ``2 files``."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -21,7 +21,7 @@ from casemate.errors import CasemateError, InvalidArgument
 from casemate.model.limits import Limits
 from casemate.surfaces.cli import failures
 from casemate.surfaces.cli.failures import say
-from casemate.surfaces.cli.inputs import env_of, given_limits, program_in, read, read_file, users_vault
+from casemate.surfaces.cli.inputs import env_of, given_limits, program_in, read, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -266,10 +266,18 @@ def sandbox_arguments(request: RunRequest) -> dict[str, Any]:
     for warning in policy.warnings:
         say(warning)
     chosen = {name: request.options.get(name) for name in SandboxOptions.__annotations__}
-    chosen["tools"] = _servers(chosen["tools"])
+    if names := chosen["tools"]:
+        from casemate.tools.files import users_servers
+
+        chosen["tools"] = users_servers(os.environ, names)
+    vault = None
+    if request.options.get("secrets") or names:
+        from casemate.vault.vault import users_store
+
+        vault = users_store(os.environ)
     return {
         "network": None if _may_reach_some(request, policy, said) else "none",
-        "vault": users_vault() if request.options.get("secrets") or chosen["tools"] else None,
+        "vault": vault,
         **said,
         **{name: value for name, value in chosen.items() if value not in (None, ())},
         "limits": Limits(**{"wall": wall, **policy.limits, **limits, **given_limits(request.options)}),
@@ -304,15 +312,6 @@ def run_arguments(request: RunRequest, language: str) -> dict[str, Any]:
         "program_name": None if request.script == "-" else os.path.basename(request.script),
         "arguments": request.arguments,
     }
-
-
-def _servers(names: tuple[str, ...] | None) -> dict[str, Any] | None:
-    """The definitions of servers that are named. Raises ``InvalidArgument``."""
-    if not names:
-        return None
-    from casemate.tools.files import users_servers
-
-    return users_servers(os.environ, names)
 
 
 def _files(chosen: tuple[str, ...]) -> dict[str, Path]:

@@ -10,7 +10,7 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +117,7 @@ def serve(options: ServeOptions) -> int:
     from casemate.surfaces.mcp.server import make_server
 
     may_approve = options.may_approve or options.transport == "stdio"
-    backend = _embedded_backend(options, may_approve) if options.is_embedded else _of_service(may_approve)
+    backend = _embedded_backend(options, may_approve) if options.is_embedded else _remote_backend(may_approve)
     server = make_server(backend, toolset=options.toolset)
     gc.freeze()  # what is loaded stays
     gc.enable()
@@ -192,7 +192,7 @@ def _start_service() -> None:
         asyncio.run(start_service(places_of(os.environ), os.environ))
 
 
-def _of_service(may_approve: bool) -> RemoteBackend:
+def _remote_backend(may_approve: bool) -> RemoteBackend:
     from casemate.surfaces.mcp.callers import RemoteBackend
 
     async def connect_client(name: str, approves: bool) -> Invoke:
@@ -206,13 +206,7 @@ def _of_service(may_approve: bool) -> RemoteBackend:
 def _embedded_backend(options: ServeOptions, may_approve: bool) -> LocalBackend:
     from casemate.surfaces.mcp.callers import LocalBackend
 
-    return LocalBackend(_sandbox_maker(options), may_approve=may_approve)
-
-
-def _sandbox_maker(options: ServeOptions) -> Callable[[], Awaitable[Operations]]:
-    """How the sandbox of this process is made, when a tool is first called."""
-
-    async def make() -> Operations:
+    async def make_operations() -> Operations:  # when a tool is first called
         from casemate.operations.operations import Operations
         from casemate.surfaces.cli.daemon import sandbox_of
 
@@ -220,7 +214,7 @@ def _sandbox_maker(options: ServeOptions) -> Callable[[], Awaitable[Operations]]
         wanted = {name: value for name, value in chosen.items() if value is not None}
         return await Operations(sandbox_of(os.environ, "default", **wanted)).load()
 
-    return make
+    return LocalBackend(make_operations, may_approve=may_approve)
 
 
 def _token(options: ServeOptions) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -17,13 +16,13 @@ import casemate
 from casemate.api.sandbox import Sandbox
 from casemate.errors import InvalidArgument
 from casemate.surfaces.cli import interrupts
-from casemate.surfaces.cli.answers import print_json
+from casemate.surfaces.cli.answers import json_of, print_json
 from casemate.surfaces.cli.connection import tell_service
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.inert import inert, visible
-from casemate.surfaces.cli.inputs import users_vault
 from casemate.surfaces.cli.parameters import AsJson, Name, Output
 from casemate.tools.files import add_to_file, begun_at_home, choose_servers, read_file, remove_from_file, users_file
+from casemate.vault.vault import users_store
 
 if TYPE_CHECKING:
     from casemate.tools.modules.catalogue import Catalogue
@@ -226,7 +225,7 @@ def call(
     elif failed:
         say(inert(_text_of(document["content"])))
     else:
-        _print(_text_of(document["content"]) if document["content"] else _as_json(document.get("structured")))
+        _print(_text_of(document["content"]) if document["content"] else json_of(document.get("structured")))
     return _FAILED if failed else 0
 
 
@@ -264,17 +263,14 @@ async def _tool(sandbox: Sandbox, path: str) -> Any:
     names = package_names(definition.name for definition in sandbox.tools.servers.definitions())
     server = next((server for server, package in names.items() if given in (server, package)), None)
     if server is None:
-        raise InvalidArgument("tool", f"there is no server {given[:100]!r}", remediation=_list_servers(names))
+        known = f"There are {', '.join(names)}." if names else "Add one with `casemate tools add`."
+        raise InvalidArgument("tool", f"there is no server {given[:100]!r}", remediation=known)
     found = (await sandbox.tools.catalogue(server)).by_path(path)
     if found is None:
         raise InvalidArgument(
             "tool", f"there is no tool {path[:100]!r}", remediation="`casemate tools search` names them all."
         )
     return found
-
-
-def _list_servers(names: Collection[str]) -> str:
-    return f"There are {', '.join(names)}." if names else "Add one with `casemate tools add`."
 
 
 async def _tell_problems(sandbox: Sandbox) -> bool:
@@ -288,7 +284,7 @@ async def _tell_problems(sandbox: Sandbox) -> bool:
 def _with_servers(file: File, work: Callable[[Sandbox], Awaitable[T]], only: tuple[str, ...] = ()) -> T:
     """Do something with the servers that are kept, or some of them; none is started before it is needed."""
     kept = choose_servers(_file(file), only)
-    return interrupts.run_in(Sandbox(tools=kept, vault=users_vault()), work)
+    return interrupts.run_in(Sandbox(tools=kept, vault=users_store(os.environ)), work)
 
 
 def _file(given: File) -> Path:
@@ -320,10 +316,6 @@ def _text_of(content: list[dict[str, Any]]) -> str:
 
 def _print(text: str) -> None:
     sys.stdout.write(f"{inert(text) if sys.stdout.isatty() else text}\n")
-
-
-def _as_json(value: object) -> str:
-    return json.dumps(value, indent=2)
 
 
 def _print_answer(text: str, output: str) -> int:

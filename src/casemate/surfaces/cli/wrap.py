@@ -26,7 +26,7 @@ from casemate.model.limits import Limits
 from casemate.surfaces.cli import failures, interrupts
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.inert import Inert, visible
-from casemate.surfaces.cli.inputs import env_beginning, env_of, given_limits, users_vault
+from casemate.surfaces.cli.inputs import env_beginning, env_of, given_limits
 from casemate.surfaces.cli.parameters import LIMITS, Name, takes
 from casemate.walls.wall import Standard
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _OF_PROGRAMS = ("wall", "output", "full_output")  # limits that a command does not have
 _LOOKS_EVERY = 0.5  # seconds; for as long a file that was replaced may be read
-_MOST_NAMES = 8  # in one line
 
 
 @takes(
@@ -93,7 +92,11 @@ def wrap(
     chosen = policy_from(policy)
     for warning in chosen.warnings:
         say(warning)
-    secrets = options.get("secrets", ())
+    secrets, vault = options.get("secrets", ()), None
+    if secrets:
+        from casemate.vault.vault import users_store
+
+        vault = users_store(os.environ)
     wrapping = Wrapping(
         WrapRequest(
             command=command,
@@ -111,7 +114,7 @@ def wrap(
             timeout=timeout,
             isolation=options.get("isolation") or "auto",
             environ=os.environ,
-            vault=users_vault() if secrets else None,
+            vault=vault,
             cwd=os.getcwd(),
         )
     )
@@ -215,15 +218,14 @@ class _WrappedCommand:
 
     def _tell(self, execution: Execution) -> None:
         """What casemate itself has to say: nothing, when there was nothing out of the ordinary."""
-        from casemate.surfaces.cli.outcome import outcome
+        from casemate.surfaces.cli.outcome import list_names, outcome
 
         for line in outcome(execution):
             say(line)
         appeared = self._wrapping.find_new_names()
         if appeared:
-            names = ", ".join(visible(name) for name in appeared[:_MOST_NAMES])
-            more = f" and {len(appeared) - _MOST_NAMES} more" if len(appeared) > _MOST_NAMES else ""
-            say(f"new, and of a name that tools act on by themselves: {names}{more}; look before you use the folder")
+            names = list_names(appeared)
+            say(f"new, and of a name that tools act on by themselves: {names}; look before you use the folder")
 
 
 _PIECE = 1 << 16  # bytes; a pipe's usual capacity
