@@ -190,26 +190,32 @@ class _Collector:
     def _copy(self, entry: Entry) -> _Copied:
         """Append the file to the store and hash what is appended; bounded by what is read and by what is appended,
         which markers may make more, not by what stat said."""
-        start, digest = self._store.size, hashlib.sha256()
-        redacted = _Redacted(self._redaction) if self._redaction else None
-        left = most = min(self._bounds.file_bytes, self._bounds.total_bytes - self._store.size)
+        start, original = self._store.size, hashlib.sha256()
+        content, redacted = None, hashlib.sha256()
+        if self._redaction:
+            from casemate.redaction.content import RedactedContent
+
+            content = RedactedContent(self._redaction)
+        left = most = min(self._bounds.file_bytes, self._bounds.total_bytes - start)
         file = open_file(entry, unlock=self._unlock)
         try:
             while chunk := os.read(file, CHUNK):
                 left -= len(chunk)
                 if left < 0:
                     raise OSError(errno.EFBIG, "it grew while it was read")
-                digest.update(chunk)
-                self._store.append(redacted.feed(chunk) if redacted else chunk)
+                original.update(chunk)
+                if content is not None:
+                    redacted.update(chunk := content.feed(chunk))
+                self._store.append(chunk)
                 if self._store.size - start > most:
                     raise OSError(errno.EFBIG, "with its secrets replaced it is too large")
         finally:
             os.close(file)
-        original = digest.hexdigest()
-        if redacted is None:
-            return _Copied(original, original)
-        self._store.append(redacted.finish())
-        return _Copied(redacted.digest.hexdigest(), original, redacted.withheld or self._why_not_archive(start))
+        if content is None:
+            return _Copied(original.hexdigest(), original.hexdigest())
+        redacted.update(rest := content.finish())
+        self._store.append(rest)
+        return _Copied(redacted.hexdigest(), original.hexdigest(), content.withheld or self._why_not_archive(start))
 
     def _why_not_archive(self, start: int) -> str:
         """Why what the store holds from ``start`` on is an archive that must not be handed out; empty when it may."""
@@ -230,27 +236,3 @@ class _Copied:
     sha256: str
     original: str
     withheld: str = ""
-
-
-class _Redacted:
-    """Takes a file's pieces, and gives and hashes what can be handed out of them."""
-
-    def __init__(self, redaction: Redaction) -> None:
-        from casemate.redaction.content import RedactedContent
-
-        self._content = RedactedContent(redaction)
-        self.digest = hashlib.sha256()
-
-    def feed(self, data: bytes) -> bytes:
-        return self._add_to_digest(self._content.feed(data))
-
-    def finish(self) -> bytes:
-        return self._add_to_digest(self._content.finish())
-
-    @property
-    def withheld(self) -> str:
-        return self._content.withheld
-
-    def _add_to_digest(self, data: bytes) -> bytes:
-        self.digest.update(data)
-        return data

@@ -102,20 +102,18 @@ def write_link(
     owner: tuple[int, int] | None = None,
     *,
     before: Callable[[], None] = lambda: None,
-) -> tuple[int, int]:
+) -> None:
     """Put a symbolic link at ``name`` in ``folder``, replacing a file or link there. As :func:`write_file`."""
     temporary = _temporary_name()
     os.symlink(target, temporary, dir_fd=folder)
     try:
         if owner is not None:
             os.chown(temporary, *owner, dir_fd=folder, follow_symlinks=False)
-        written = identity(os.stat(temporary, dir_fd=folder, follow_symlinks=False))
         before()
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         _discard(folder, temporary)
         raise
-    return written
 
 
 def status_of(folder: int, name: bytes | str) -> os.stat_result | None:

@@ -13,7 +13,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import tomlkit
@@ -39,28 +39,16 @@ class MalformedSettings(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class JsonMember:
-    """One of an object: ``start`` of its name, and its value."""
-
-    name: str
-    start: int
-    node: JsonNode
-
-
-@dataclass(frozen=True, slots=True)
 class JsonNode:
-    """A value, and where it stands: ``text[start:end]``. ``members``: of an object; ``comma``: where a comma follows
-    the last of them, or None."""
+    """A value, and where it stands: ``text[start:end]``. ``members``: of an object, by name; ``name_start``: where the
+    name of one begins; ``comma``: where a comma follows the last of them, or None."""
 
     value: Any
     start: int
     end: int
-    members: list[JsonMember] = field(default_factory=list)
+    members: dict[str, JsonNode] = field(default_factory=dict)
     comma: int | None = None
-
-    def member(self, name: str) -> JsonMember | None:
-        """The member of that name, or None."""
-        return next((one for one in self.members if one.name == name), None)
+    name_start: int = 0
 
 
 def read(text: str) -> JsonNode:
@@ -73,13 +61,18 @@ def read(text: str) -> JsonNode:
     return node
 
 
+def _skip_space(text: str, place: int) -> int:
+    """The first place from ``place`` on that is neither white space nor a comment."""
+    found = _SPACE.match(text, place)
+    return found.end() if found else place
+
+
 class _Reader:
     def __init__(self, text: str) -> None:
         self.text = text
 
     def space(self, place: int) -> int:
-        found = _SPACE.match(self.text, place)
-        return found.end() if found else place
+        return _skip_space(self.text, place)
 
     def refuse(self, place: int, problem: str) -> NoReturn:
         raise MalformedSettings(self.text, place, problem)
@@ -115,22 +108,22 @@ class _Reader:
         return JsonNode(json.loads(found[0]), place, found.end())
 
     def _object(self, start: int, depth: int) -> JsonNode:
-        members: list[JsonMember] = []
+        members: dict[str, JsonNode] = {}
         comma: int | None = None
         place = self.space(start + 1)
         while self.text[place : place + 1] != "}":
             if members and comma is None:
                 self.refuse(place, "a comma or } is expected")
             name, end = self._string(place)
-            if any(one.name == name for one in members):
+            if name in members:
                 self.refuse(place, f"{name[:100]!r} stands twice in one object")
             colon = self.space(end)
             if self.text[colon : colon + 1] != ":":
                 self.refuse(colon, "a colon is expected")
             node, end = self.value(self.space(colon + 1), depth + 1)
-            members.append(JsonMember(name, place, node))
+            members[name] = replace(node, name_start=place)
             comma, place = self._comma(end)
-        return JsonNode({one.name: one.node.value for one in members}, start, place + 1, members, comma)
+        return JsonNode({name: node.value for name, node in members.items()}, start, place + 1, members, comma)
 
     def _array(self, start: int, depth: int) -> JsonNode:
         values: list[Any] = []
@@ -152,11 +145,6 @@ class _Reader:
         return None, place
 
 
-def after_space(text: str, place: int) -> int:
-    """The first place from ``place`` on that is neither white space nor a comment."""
-    return _Reader(text).space(place)
-
-
 _REST_OF_LINE = re.compile(r"(?:[ \t]+|//[^\r\n]*|/\*[^\r\n]*?\*/)*(?=\r?\n|\Z)")
 _BLANK_LINE = re.compile(r"[ \t]*(?:\r?\n)?")
 
@@ -170,21 +158,21 @@ def with_member(text: str, key: str, name: str, value: Any) -> str:
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     body = text.removeprefix(mark)
     root = _object(body, read(body))
-    holder = root.member(key)
-    expected = {**root.value, key: {**(holder.node.value if holder else {}), name: value}} if _fits(holder) else {}
+    holder = root.members.get(key)
     if holder is None:
-        changed = _insert_member(body, root, key, {name: value})
+        servers, changed = {}, _insert_member(body, root, key, {name: value})
     else:
-        inner = _object(body, holder.node)
-        present = inner.member(name)
-        if present is not None and present.node.value == value:
+        inner = _object(body, holder)
+        servers = inner.value
+        present = inner.members.get(name)
+        if present is not None and present.value == value:
             return mark + body
         if present is None:
             changed = _insert_member(body, inner, name, value)
         else:
-            at = present.node
-            changed = body[: at.start] + _format_value(value, _indent_of(body, present.start), body) + body[at.end :]
-    return mark + _check_result(changed, expected)
+            written = _format_value(value, _indent_of(body, present.name_start), body)
+            changed = body[: present.start] + written + body[present.end :]
+    return mark + _check_result(changed, {**root.value, key: {**servers, name: value}})
 
 
 def without_member(text: str, key: str, name: str) -> str:
@@ -194,15 +182,11 @@ def without_member(text: str, key: str, name: str) -> str:
     if not body.strip():
         return text
     root = _object(body, read(body))
-    holder = root.member(key)
-    if holder is None or not isinstance(holder.node.value, dict) or holder.node.member(name) is None:
+    holder = root.members.get(key)
+    if holder is None or not isinstance(holder.value, dict) or holder.members.get(name) is None:
         return text
-    kept = {other: value for other, value in holder.node.value.items() if other != name}
-    return mark + _check_result(_cut(body, holder.node, name), {**root.value, key: kept})
-
-
-def _fits(holder: Any) -> bool:
-    return holder is None or isinstance(holder.node.value, dict)
+    kept = {other: value for other, value in holder.value.items() if other != name}
+    return mark + _check_result(_cut(body, holder, name), {**root.value, key: kept})
 
 
 def _object(text: str, node: JsonNode) -> JsonNode:
@@ -219,36 +203,32 @@ def _insert_member(text: str, node: JsonNode, name: str, value: Any) -> str:
         inner = outer + _step(text)
         member = f"{newline}{inner}{json.dumps(name)}: {_format_value(value, inner, text)}"
         rest = text[node.start + 1 : node.end]
-        return (
-            text[: node.start + 1]
-            + member
-            + (rest if "\n" in rest else f"{newline}{outer}{rest.lstrip()}")
-            + text[node.end :]
-        )
-    last = node.members[-1]
+        rest = rest if "\n" in rest else f"{newline}{outer}{rest.lstrip()}"
+        return text[: node.start + 1] + member + rest + text[node.end :]
+    last = list(node.members.values())[-1]
     if "\n" not in text[node.start : node.end]:
         comma = "" if node.comma is not None else ","
-        end = last.node.end if node.comma is None else node.comma + 1
+        end = last.end if node.comma is None else node.comma + 1
         return text[:end] + f"{comma} {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" + text[end:]
-    inner = _indent_of(text, last.start)
+    inner = _indent_of(text, last.name_start)
     member = f"{newline}{inner}{json.dumps(name)}: {_format_value(value, inner, text)}"
     if node.comma is not None:
         end = _line_end(text, node.comma + 1, node.end)
         return text[:end] + member + "," + text[end:]
-    end = _line_end(text, last.node.end, node.end)
-    return text[: last.node.end] + "," + text[last.node.end : end] + member + text[end:]
+    end = _line_end(text, last.end, node.end)
+    return text[: last.end] + "," + text[last.end : end] + member + text[end:]
 
 
 def _cut(text: str, node: JsonNode, name: str) -> str:
     """``text`` without a member of the object ``node``; comments stay, but for those within it."""
-    place = next(n for n, one in enumerate(node.members) if one.name == name)
-    one, is_last = node.members[place], place == len(node.members) - 1
-    start, end = one.start, one.node.end
-    has_comma = not is_last or node.comma is not None
+    members = list(node.members.values())
+    place = list(node.members).index(name)
+    start, end = members[place].name_start, members[place].end
+    has_comma = place < len(members) - 1 or node.comma is not None
     if has_comma:
-        end = after_space(text, end) + 1
+        end = _skip_space(text, end) + 1
     elif place:
-        before = after_space(text, node.members[place - 1].node.end)
+        before = _skip_space(text, members[place - 1].end)
         text = text[:before] + text[before + 1 :]
         start, end = start - 1, end - 1
     line = text.rfind("\n", 0, start) + 1
