@@ -69,6 +69,17 @@ def ask(service: ServiceOptions, operation: str, **arguments: Any) -> Any:
     return with_service(lambda remote: remote(operation, sent), service)
 
 
+def ask_each(service: ServiceOptions, operation: str, argument: str, names: Sequence[str]) -> list[Any]:
+    """The answers to one operation about each of ``names``, of which there is at least one."""
+    if not names:
+        raise InvalidArgument(argument, "name one or more")
+
+    async def ask_all(remote: RemoteOperations) -> list[Any]:
+        return [await remote(operation, {argument: name}) for name in names]
+
+    return with_service(ask_all, service)
+
+
 def tell_service(operation: str, **arguments: Any) -> None:
     """Do in the user's service, where one runs, what was done to a file of the user's, and say where it failed."""
     from casemate.errors import CasemateError, Unavailable

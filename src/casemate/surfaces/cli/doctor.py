@@ -5,23 +5,21 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 from casemate.api.sandbox import Sandbox
-from casemate.model.isolation import Diagnosis, IsolationReport, LanguageState, WallState, ZygoteState
+from casemate.model.isolation import Diagnosis, IsolationReport, LanguageState, WallState
 from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import align_columns, print_json
 from casemate.surfaces.cli.inert import inert, visible
 from casemate.surfaces.cli.parameters import Output
 
 _UNAVAILABLE = 69
-_KEPT_HEADS = ("language", "", "how")
 _WIDTH_OF_DETAIL = 60  # characters shown of what a self-test case saw
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A title, and either lines or a table."""
 
     title: str
@@ -53,10 +51,6 @@ def _document(diagnosis: Diagnosis) -> dict[str, Any]:
     return document
 
 
-def _title(diagnosis: Diagnosis) -> str:
-    return f"casemate {diagnosis.version} on {diagnosis.system}"
-
-
 def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
     yield Section("walls", tuple(_wall(wall) for wall in diagnosis.walls), ("wall", "", ""))
     for wall in diagnosis.walls:
@@ -64,11 +58,8 @@ def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
             yield from _report_sections(wall.report)
     yield Section("languages", tuple(_language(one) for one in diagnosis.languages), ("language", "version", "where"))
     if diagnosis.warmth.pools:
-        yield Section(
-            "cells that a Sandbox which lives on keeps ready (casemate run does not)",
-            tuple(_kept_ready(diagnosis)),
-            _KEPT_HEADS,
-        )
+        title = "cells that a Sandbox which lives on keeps ready (casemate run does not)"
+        yield Section(title, tuple(_kept_ready(diagnosis)), ("language", "", "how"))
     if diagnosis.advice:
         yield Section("what would help", tuple((line,) for line in diagnosis.advice))
 
@@ -109,18 +100,15 @@ def _kept_ready(diagnosis: Diagnosis) -> Iterator[tuple[str, str, str]]:
         if zygote is None:
             yield pool.language, state, pool.problem or "an interpreter that waits for its program"
         elif zygote.state == "ready":
+            preload = f"{', '.join(zygote.preload)} where installed" if zygote.preload else "nothing preloaded"
             took = f"in {zygote.seconds or 0:.2f} s, its cells share {zygote.data >> 20} MiB"
-            yield pool.language, state, f"forked from a zygote that was ready {took}: {_preload_of(zygote)}"
+            yield pool.language, state, f"forked from a zygote that was ready {took}: {preload}"
         else:
             yield pool.language, state, f"its zygote is {zygote.state}: {zygote.problem}"
 
 
-def _preload_of(zygote: ZygoteState) -> str:
-    return f"{', '.join(zygote.preload)} where installed" if zygote.preload else "nothing preloaded"
-
-
 def _plain(diagnosis: Diagnosis) -> Iterator[str]:
-    yield visible(_title(diagnosis))
+    yield visible(f"casemate {diagnosis.version} on {diagnosis.system}")
     for section in _sections(diagnosis):
         yield ""
         yield section.title
@@ -136,7 +124,7 @@ def _print_rich(diagnosis: Diagnosis) -> None:
     from rich.text import Text
 
     console = Console(highlight=False, markup=False, emoji=False)
-    console.print(Text(visible(_title(diagnosis)), style="bold"))
+    console.print(Text(visible(f"casemate {diagnosis.version} on {diagnosis.system}"), style="bold"))
     for section in _sections(diagnosis):
         console.print()
         console.print(Text(section.title, style="bold"))

@@ -33,6 +33,24 @@ def program_in(script: str) -> bytes:
     return read_file("code", script, _MAX_CODE)
 
 
+def language_of(script: str) -> str:
+    """The language of a program, by its file's name; standard input is Python. Raises ``InvalidArgument``."""
+    from casemate.api.sandbox import Sandbox
+
+    language = "python" if script == "-" else Sandbox.language_of(script)
+    if language is None:
+        raise InvalidArgument("language", f"cannot be told from the name of {script!r}; give --language NAME")
+    return language
+
+
+def sent_options(options: Mapping[str, Any], **arguments: Any) -> dict[str, Any]:
+    """The options and arguments that were given, as operations of the service take them. Raises ``InvalidArgument``."""
+    limits = given_limits(options)
+    others = {name: value for name, value in options.items() if name not in limits}
+    every = {**others, **arguments, "env": env_of(options.get("env", ())), "limits": limits}
+    return {name: value for name, value in every.items() if value not in (None, (), {})}
+
+
 def given_limits(options: Mapping[str, Any]) -> dict[str, Any]:
     """The limits among the options that were given, by their names."""
     return {name: options[name] for name in LimitOptions.__annotations__ if options.get(name) is not None}

@@ -18,9 +18,18 @@ from cyclopts import App, Parameter
 from casemate.errors import InvalidArgument
 from casemate.model.limits import parse_size
 from casemate.surfaces.cli.answers import format_age, print_answer, print_document, print_done, print_json, print_rows
-from casemate.surfaces.cli.connection import PLAIN, Filter, Quiet, ServiceOptions, ask, list_rows, with_service
+from casemate.surfaces.cli.connection import (
+    PLAIN,
+    Filter,
+    Quiet,
+    ServiceOptions,
+    ask,
+    ask_each,
+    list_rows,
+    with_service,
+)
 from casemate.surfaces.cli.failures import say
-from casemate.surfaces.cli.inputs import env_of, given_limits
+from casemate.surfaces.cli.inputs import given_limits, sent_options
 from casemate.surfaces.cli.parameters import LIMITS, OUTPUT_LIMITS, Name, RunHandle, takes
 
 if TYPE_CHECKING:
@@ -155,12 +164,7 @@ def open_session(name: str | None = None, *, service: ServiceOptions = PLAIN, **
     Args:
         name: What it can be called besides its handle.
     """
-    limits = given_limits(options)
-    arguments = {
-        **{option: value for option, value in options.items() if option not in limits},
-        "name": name, "env": env_of(options.get("env", ())), "limits": limits,
-    }  # fmt: skip
-    sent = {option: value for option, value in arguments.items() if value not in (None, (), {})}
+    sent = sent_options(options, name=name)
     state = ask(service, "sessions.open", **sent)
     return print_answer(state, [state["session"]], is_json=service.is_json)
 
@@ -194,14 +198,7 @@ def close(*names: Name, service: ServiceOptions = PLAIN) -> int:
     Args:
         names: Their handles or names.
     """
-    if not names:
-        raise InvalidArgument("session", "name one or more")
-
-    async def close_each(remote: Any) -> None:
-        for session in names:
-            await remote("sessions.close", {"session": session})
-
-    with_service(close_each, service)
+    ask_each(service, "sessions.close", "session", names)
     return print_done(is_json=service.is_json)
 
 

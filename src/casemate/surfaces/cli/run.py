@@ -21,7 +21,7 @@ from casemate.errors import CasemateError, InvalidArgument
 from casemate.model.limits import Limits
 from casemate.surfaces.cli import failures
 from casemate.surfaces.cli.failures import say
-from casemate.surfaces.cli.inputs import env_of, given_limits, program_in, read, read_file
+from casemate.surfaces.cli.inputs import env_of, given_limits, language_of, program_in, read, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -49,7 +49,7 @@ def run(request: RunRequest) -> int:
 
 def _do(request: RunRequest) -> int:
     request = with_configuration(request)
-    language = request.options.get("language") or ("python" if request.script == "-" else _language_of(request.script))
+    language = request.options.get("language") or language_of(request.script)
     if (environment := request.options.get("environment")) is not None:
         _check_environment(environment, language)
     asking = _Asking(request)
@@ -93,13 +93,6 @@ class _Asking:
 
 class _Terminated(Exception):
     """Somebody sent SIGTERM or SIGHUP."""
-
-
-def _language_of(script: str) -> str:
-    language = Sandbox.language_of(script)
-    if language is None:
-        raise InvalidArgument("language", f"cannot be told from the name of {script!r}; give --language NAME")
-    return language
 
 
 def _check_environment(environment: str, language: str) -> None:

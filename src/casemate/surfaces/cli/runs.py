@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from casemate.errors import InvalidArgument
 from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import format_age, print_answer, print_json, print_lines, print_rows
-from casemate.surfaces.cli.connection import PLAIN, Filter, Quiet, ServiceOptions, list_rows, with_service
+from casemate.surfaces.cli.connection import PLAIN, Filter, Quiet, ServiceOptions, ask_each, list_rows, with_service
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.parameters import LIMITS, OUTPUT_LIMITS, Name, Output, Raw, RunHandle, takes
 
@@ -71,13 +71,10 @@ def validate(
         fix: Print the program with what can be mended mended; its file is left alone.
     """
     from casemate.api.sandbox import Sandbox
-    from casemate.surfaces.cli.inputs import program_in
+    from casemate.surfaces.cli.inputs import language_of, program_in
 
-    code = program_in(script)
-    spoken = language or ("python" if script == "-" else Sandbox.language_of(script))
-    if spoken is None:
-        raise InvalidArgument("language", f"cannot be told from the name of {script!r}; give --language NAME")
-    found = interrupts.run_in(Sandbox(), lambda sandbox: sandbox.validate(code, spoken, fix=fix))
+    code, language = program_in(script), language or language_of(script)
+    found = interrupts.run_in(Sandbox(), lambda sandbox: sandbox.validate(code, language, fix=fix))
     if output == "json":
         from casemate.operations.documents import document
 
@@ -129,15 +126,9 @@ def execute(
         file: The program's file, instead.
         detach: Print the run's handle and leave it alone: casemate attach follows it.
     """
-    from casemate.surfaces.cli.inputs import env_of, given_limits  # commands that only ask need none of it
+    from casemate.surfaces.cli.inputs import sent_options  # commands that only ask need none of it
 
-    limits = given_limits(options)
-    arguments = {
-        **{name: value for name, value in options.items() if name not in limits},
-        "code": _program(code, file), "env": env_of(options.get("env", ())), "limits": limits,
-        "session": None if session == "-" else session,
-    }  # fmt: skip
-    sent = {name: value for name, value in arguments.items() if value not in (None, (), {})}
+    sent = sent_options(options, code=_program(code, file), session=None if session == "-" else session)
 
     async def start_run(remote: RemoteOperations) -> int:
         state = await remote("runs.start", sent)
@@ -154,7 +145,10 @@ def execute(
     try:
         return with_service(start_run, service, runs=True)
     except InvalidArgument as error:
-        names = {"limits": f"limits.{next(iter(limits), '')}", "code": "CODE" if file is None else "file"}
+        names = {
+            "limits": f"limits.{next(iter(sent.get('limits', ())), '')}",
+            "code": "CODE" if file is None else "file",
+        }
         if error.argument not in names:
             raise
         raise InvalidArgument(names[error.argument], error.problem, remediation=error.remediation) from None
@@ -270,19 +264,11 @@ def kill(*runs: Name, service: ServiceOptions = PLAIN) -> int:
     Args:
         runs: Their handles.
     """
-    if not runs:
-        raise InvalidArgument("run", "name one or more")
-
-    async def cancel_runs(remote: RemoteOperations) -> int:
-        states = [await remote("runs.cancel", {"run": run}) for run in runs]
-        return print_rows(
-            states,
-            ("run", "ended"),
-            is_json=service.is_json,
-            row=lambda one: {**one, "ended": one["outcome"] or one["status"]},
-        )
-
-    return with_service(cancel_runs, service)
+    states = ask_each(service, "runs.cancel", "run", runs)
+    return print_rows(
+        states, ("run", "ended"), is_json=service.is_json,
+        row=lambda one: {**one, "ended": one["outcome"] or one["status"]},
+    )  # fmt: skip
 
 
 async def _over(remote: RemoteOperations, run: str) -> dict[str, Any]:
