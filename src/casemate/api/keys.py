@@ -18,7 +18,7 @@ from casemate.errors import InvalidArgument
 from casemate.model import foreign
 from casemate.model.call_options import DAY
 from casemate.model.limits import LIMIT_BOUNDS, LimitOptions, Limits, format_size, parse_size
-from casemate.model.operation import Between
+from casemate.model.operation import Between, OneOf
 from casemate.model.options import ConfigNote, Default, docs_of
 from casemate.policy.hosts import MOST_PORT
 from casemate.policy.policy import Setting
@@ -116,8 +116,8 @@ class ServeSettings:
     """What it writes to standard error."""
 
 
-def _key_of(definition: type, option: str, section: str = "") -> Key:
-    """The key of an option, as its annotation says."""
+def key_of(definition: type, option: str, section: str = "") -> Key:
+    """An option as a key, as its annotation says."""
     annotation = definition.__annotations__[option]
     kind, marks = annotation.__origin__, {type(mark): mark for mark in annotation.__metadata__}
     parts = list(get_args(kind) if get_origin(kind) in (Union, UnionType) else [kind])
@@ -127,7 +127,7 @@ def _key_of(definition: type, option: str, section: str = "") -> Key:
     note = marks.get(ConfigNote, ConfigNote())
     default = note.default or marks[Default].value
     low, high = marks.get(Between, (None, None))
-    choices = next((get_args(part) for part in parts if get_origin(part) is Literal), ())
+    choices = next((get_args(part) for part in parts if get_origin(part) is Literal), marks.get(OneOf, OneOf(())).words)
     return Key(
         section + option, cast("Form", note.form) or _form_of(parts), None if default == () else default, note.unset,
         choices, low, high, definition=definition,
@@ -157,7 +157,7 @@ def _limit_key(name: str) -> Key:
 
 
 def _options(*names: str) -> Iterator[Key]:
-    return (_key_of(SandboxOptions, name) for name in names)
+    return (key_of(SandboxOptions, name) for name in names)
 
 
 def _in_file(name: str, text: str, unset: str = "none") -> Key:
@@ -184,8 +184,8 @@ SANDBOX = (
     Key("vault", "path", unset="user on the command line, memory in a program of yours", text=_VAULT),
     *_options("audit", "namespace", "concurrency", "package_indexes", "tools"),
 )
-SERVICE = tuple(_key_of(ServiceSettings, name, "service.") for name in ServiceSettings.__annotations__)
-SERVE = tuple(_key_of(ServeSettings, name, "serve.") for name in ServeSettings.__annotations__)
+SERVICE = tuple(key_of(ServiceSettings, name, "service.") for name in ServiceSettings.__annotations__)
+SERVE = tuple(key_of(ServeSettings, name, "serve.") for name in ServeSettings.__annotations__)
 
 SECTIONS: Mapping[str, tuple[Key, ...]] = {
     "policy": POLICY,

@@ -9,12 +9,13 @@ from typing import Any
 
 from mcp_types import CallToolResult, InputRequiredResult
 
+from casemate.api.options import RunOptions
 from casemate.errors import InvalidArgument
 from casemate.policy.rules import PACKAGE_LANGUAGES
 from casemate.surfaces.mcp import answers
 from casemate.surfaces.mcp.call import Call
-from casemate.surfaces.mcp.programs import LANGUAGES, follow_job, own_session
-from casemate.surfaces.mcp.tool import CHANGES, LOOKS, RUNS, Definition, number, text, whole
+from casemate.surfaces.mcp.programs import follow_job, own_session
+from casemate.surfaces.mcp.tool import CHANGES, LOOKS, RUNS, Definition, Handler, number, option, text, whole
 from casemate.surfaces.mcp.work import Job, begin
 
 _MOST_RECORDS = 500
@@ -33,14 +34,13 @@ async def validate_code(call: Call) -> CallToolResult:
     return _whole(await call.caller.invoke("validate", order))
 
 
-async def list_runtimes(call: Call) -> CallToolResult:
-    """The languages that are there."""
-    return _whole(await call.caller.invoke("runtimes", {}))
+def _report(operation: str) -> Handler:
+    """Gives what an operation without arguments reports."""
 
+    async def report(call: Call) -> CallToolResult:
+        return _whole(await call.caller.invoke(operation, {}))
 
-async def sandbox_stats(call: Call) -> CallToolResult:
-    """What goes on."""
-    return _whole(await call.caller.invoke("stats", {}))
+    return report
 
 
 async def inspect_state(call: Call) -> CallToolResult:
@@ -97,7 +97,7 @@ def _whole(document: Any) -> CallToolResult:
     return answers.text_answer(json.dumps(document, ensure_ascii=False, indent=1), structured)
 
 
-_LANGUAGE = text("Language of the code.", enum=LANGUAGES, default="python")
+_LANGUAGE = option(RunOptions, "language", "Language of the code.")
 
 SEARCH_TOOLS = Definition(
     "search_tools",
@@ -126,12 +126,12 @@ LIST_RUNTIMES = Definition(
     "List languages",
     "The languages whose interpreters are there, with versions, and the isolation in force.",
     {},
-    list_runtimes,
+    _report("runtimes"),
     kind=LOOKS,
 )
 
 SANDBOX_STATS = Definition(
-    "sandbox_stats", "Show what goes on", "Runs, sessions, and what they use.", {}, sandbox_stats, kind=LOOKS
+    "sandbox_stats", "Show what goes on", "Runs, sessions, and what they use.", {}, _report("stats"), kind=LOOKS
 )
 
 INSPECT_STATE = Definition(

@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from mcp_types import CallToolResult, InputRequiredResult
 
-from casemate.languages.catalogue import LANGUAGES as LANGUAGE_NAMES
+from casemate.api.options import RunOptions, SessionOptions
 from casemate.surfaces.mcp import answers
 from casemate.surfaces.mcp.answers import Page
 from casemate.surfaces.mcp.call import Call, Refused
 from casemate.surfaces.mcp.callers import State
-from casemate.surfaces.mcp.tool import CHANGES, ENDS, LOOKS, Definition, number, text, texts, whole
+from casemate.surfaces.mcp.tool import CHANGES, ENDS, LOOKS, Definition, number, option, text, whole
 from casemate.surfaces.mcp.work import Job, Run, follow, is_job, job_of, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-LANGUAGES = list(LANGUAGE_NAMES)
 _FIRST = 1.0  # seconds in which a start cannot be cancelled: the handle is not known yet
 IDLE = 3600.0  # seconds without a step after which a session ends that a client has opened and forgotten
 _MOST_TIMEOUT = 3600.0
@@ -195,8 +194,13 @@ async def create_session(call: Call) -> CallToolResult:
 _OUTCOME = answers.outcome_schema()
 _ALWAYS = ("run", "status", "cursor", "is_whole", "files")
 _CODE = text("The program. Nothing of it is echoed; what it prints, displays and leaves as files is the answer.")
-_LANGUAGE = text("Language of the session.", enum=LANGUAGES, default="python")
-_OF_PROGRAM = text("Language of the program: unless given, that of the session, or python.", enum=LANGUAGES)
+_LANGUAGE = option(RunOptions, "language", "Language of the session.")
+_OF_PROGRAM = "Language of the program: unless given, that of the session, or python."
+_HOSTS = (
+    "Hosts that the program may reach, such as example.org or *.example.org. They only narrow what the operator "
+    "permits; others are asked about."
+)
+_SECONDS = "Seconds of running; waiting for an approval does not count."
 
 EXECUTE_CODE = Definition(
     "execute_code",
@@ -207,17 +211,17 @@ EXECUTE_CODE = Definition(
     "Python, plots and display() give pictures, and tools of MCP servers are functions in mcptools (see search_tools).",
     {
         "code": _CODE,
-        "language": _OF_PROGRAM,
+        "language": option(RunOptions, "language", _OF_PROGRAM, default=None),
         "session": text('Handle of a session of yours, or "new". Left out: a fresh cell.'),
         "files": {
             "type": "object",
             "additionalProperties": {"type": "string"},
             "description": "Files to put into the working directory before: name to content.",
         },
-        "allowed_domains": texts("Hosts that the program may reach, such as example.org or *.example.org. They only "
-                                 "narrow what the operator permits; others are asked about."),
-        "timeout_seconds": number("Seconds of running; waiting for an approval does not count. They only narrow what "
-                                  "the operator permits.", exclusiveMinimum=0, maximum=_MOST_TIMEOUT, default=60),
+        "allowed_domains": option(RunOptions, "allowed_domains", _HOSTS),
+        "timeout_seconds": option(
+            RunOptions, "timeout", f"{_SECONDS} They only narrow what the operator permits.", maximum=_MOST_TIMEOUT
+        ),
     },
     execute_code,
     required=("code",),
@@ -256,7 +260,9 @@ CREATE_SESSION = Definition(
     "Open an interpreter that keeps its state between calls of execute_code, and give its handle.",
     {
         "language": _LANGUAGE,
-        "timeout_seconds": number("Seconds without a step after which it ends.", exclusiveMinimum=0, default=IDLE),
+        "timeout_seconds": option(
+            SessionOptions, "idle_timeout", "Seconds without a step after which it ends.", default=IDLE
+        ),
     },
     create_session,
     gives={"session_id": {"type": "string"}, "language": {"type": "string"}},
@@ -281,8 +287,7 @@ EXECUTE_IPYTHON_CELL = Definition(
     "magics (%) and top-level await work.",
     {
         "code": text("The code of the cell."),
-        "timeout": number("Seconds of running; waiting for an approval does not count.", exclusiveMinimum=0,
-                          maximum=_MOST_TIMEOUT, default=_CELL_TIMEOUT),
+        "timeout": option(RunOptions, "timeout", _SECONDS, maximum=_MOST_TIMEOUT, default=_CELL_TIMEOUT),
         "max_output_chars": {"type": "integer", "minimum": 1, "default": _CELL_CHARACTERS,
                              "description": "Characters of output in the answer; read_output gives the rest."},
     },

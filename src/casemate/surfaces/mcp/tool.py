@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from casemate.api.keys import key_of
 from casemate.errors import InvalidArgument
 from casemate.model.foreign import equivalent_of
 
@@ -114,6 +115,22 @@ _MOST_TOLD = 8  # wrong arguments
 _LONGEST = 2000  # characters about them: they quote what was given
 
 
+def option(definition: type, name: str, description: str = "", **overrides: Any) -> Schema:
+    """The schema of an option of a call, as its ``definition`` has it (`casemate.api.options`), but for what a model
+    needs in other words; None leaves a word out."""
+    key = key_of(definition, name)
+    schema: Schema = {"type": _TYPES.get(key.form, "string"), "description": description or key.says}
+    if key.form == "texts":
+        schema["items"] = {"type": "string"}
+    if key.choices:
+        schema["enum"] = list(key.choices)
+    schema |= {"minimum": key.low, "maximum": key.high, "default": key.default, **overrides}
+    return {word: value for word, value in schema.items() if value is not None}
+
+
+_TYPES = {"whole": "integer", "number": "number", "seconds": "number", "flag": "boolean", "texts": "array"}
+
+
 def text(description: str, **more: Any) -> Schema:
     """The schema of a text."""
     return {"type": "string", "description": description, **more}
@@ -127,11 +144,6 @@ def number(description: str, **more: Any) -> Schema:
 def whole(description: str, **more: Any) -> Schema:
     """The schema of a whole number from 0 on."""
     return {"type": "integer", "minimum": 0, "description": description, **more}
-
-
-def texts(description: str, **more: Any) -> Schema:
-    """The schema of a list of texts."""
-    return {"type": "array", "items": {"type": "string"}, "description": description, **more}
 
 
 def _type(schema: Schema) -> str:
