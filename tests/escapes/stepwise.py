@@ -9,8 +9,8 @@ from dataclasses import replace
 from unittest import mock
 
 from casemate.execution import pipeline
+from casemate.execution.capture import Emitter
 from casemate.execution.context import ExecutionContext
-from casemate.execution.emitter import Emitter
 from casemate.languages.catalogue import runtime_for
 from casemate.model.execution import Execution
 from casemate.model.plan import Request

@@ -16,7 +16,7 @@ from casemate.errors import CasemateError, Fault, QueueFull, SandboxClosed
 from casemate.operations.catalogue import catalogue
 from casemate.operations.documents import error_document
 from casemate.remote.sse import EventReader
-from casemate.surfaces.http.entry import retry_after, status_of
+from casemate.surfaces.http.app import retry_after, status_of
 from casemate.surfaces.http.exchange import MOST_BODY, json_pieces
 
 JSON = "Host: localhost\nContent-Type: application/json"

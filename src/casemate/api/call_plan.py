@@ -21,7 +21,7 @@ from casemate.tools.calls import Foreseen
 
 if TYPE_CHECKING:
     from casemate.api.wiring import SandboxParts
-    from casemate.execution.emitter import Emitter
+    from casemate.execution.capture import Emitter
     from casemate.model.execution import Execution
     from casemate.model.limits import Limits
     from casemate.model.plan import Request

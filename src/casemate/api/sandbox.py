@@ -158,7 +158,7 @@ class Sandbox:
         """
         request = await self._resolved_request("stream", code, options)
         from casemate.execution import pipeline
-        from casemate.execution.emitter import stream_events
+        from casemate.execution.capture import stream_events
 
         async with self._parts.slot():
             self._parts.check_open()

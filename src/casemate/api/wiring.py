@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
     from casemate.artifacts.kept import Artifacts
     from casemate.audit.reading import Audit
+    from casemate.execution.capture import Emitter
     from casemate.execution.egress_request import Egress
-    from casemate.execution.emitter import Emitter
     from casemate.execution.overview import Load
     from casemate.execution.slots import Slots
     from casemate.languages.runtime import Environment

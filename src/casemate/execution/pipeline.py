@@ -16,8 +16,8 @@ from casemate.execution.run import RunNetwork, loading_the_rest, open_requester,
 from casemate.model.plan import Plan, ReadyStart
 
 if TYPE_CHECKING:
+    from casemate.execution.capture import Emitter
     from casemate.execution.context import ExecutionContext
-    from casemate.execution.emitter import Emitter
     from casemate.model.execution import Execution
     from casemate.model.isolation import IsolationReport
     from casemate.model.plan import Request

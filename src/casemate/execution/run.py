@@ -17,8 +17,8 @@ from casemate.execution.capture import Capture
 from casemate.execution.guarding import Watch
 
 if TYPE_CHECKING:
+    from casemate.execution.capture import Emitter
     from casemate.execution.context import ExecutionContext
-    from casemate.execution.emitter import Emitter
     from casemate.execution.network import CellNetwork
     from casemate.model.execution import Crossing
     from casemate.model.plan import Plan, Request

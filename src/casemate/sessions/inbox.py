@@ -25,7 +25,7 @@ from casemate.sessions.protocol import (
 )
 
 if TYPE_CHECKING:
-    from casemate.execution.emitter import Emitter
+    from casemate.execution.capture import Emitter
     from casemate.redaction.redaction import Redaction
     from casemate.walls.wall import SessionCell, StepUsage, Stream
 

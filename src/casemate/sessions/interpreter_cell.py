@@ -16,7 +16,7 @@ from casemate.sessions.inbox import Inbox, RunningStep
 from casemate.walls.wall import CellEnding, CellMissed
 
 if TYPE_CHECKING:
-    from casemate.execution.emitter import Emitter
+    from casemate.execution.capture import Emitter
     from casemate.languages.session_program import SessionProgram
     from casemate.model.execution import Crossing
     from casemate.model.isolation import IsolationReport

@@ -7,12 +7,12 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import InvalidArgument, SandboxClosed
-from casemate.execution.emitter import stream_events
+from casemate.execution.capture import stream_events
 from casemate.execution.event_log import EventLog
 from casemate.model.events import Answer, Done, Event
 
 if TYPE_CHECKING:
-    from casemate.execution.emitter import Emitter
+    from casemate.execution.capture import Emitter
     from casemate.model.execution import Execution
 
 _MOST_KEPT = 32  # runs of one session or sandbox that are over; the log of each may hold a file

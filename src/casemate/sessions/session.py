@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from casemate.errors import Fault, InvalidArgument, SandboxClosed
+from casemate.execution.capture import stream_events
 from casemate.execution.context import ExecutionContext, Tally
-from casemate.execution.emitter import stream_events
 from casemate.execution.network import make_recorder
 from casemate.execution.record import record_execution
 from casemate.execution.request import redacted_crossings, redaction_of
@@ -38,7 +38,7 @@ from casemate.sessions.terms import Lifetime, SessionTerms
 
 if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
-    from casemate.execution.emitter import Emitter
+    from casemate.execution.capture import Emitter
     from casemate.model.approval import Decision
     from casemate.model.plan import Plan
     from casemate.sessions.protocol import Reply

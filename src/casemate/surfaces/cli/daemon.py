@@ -18,9 +18,8 @@ from casemate.remote.address import is_loopback
 from casemate.remote.fingerprints import fingerprints
 from casemate.remote.places import places_of
 from casemate.surfaces.cli.failures import say
-from casemate.surfaces.http.app import HttpApplication
+from casemate.surfaces.http.app import Application, HttpApplication
 from casemate.surfaces.http.daemon import ServiceLock, begin, live
-from casemate.surfaces.http.entry import Application
 from casemate.surfaces.http.identity import UNIX, Admitted, Listener, hosts_of
 from casemate.surfaces.http.server import Server, listen, new_loop, take_descriptors
 from casemate.surfaces.http.service import Service, Terms
@@ -69,7 +68,7 @@ def run(
 def _load() -> None:
     """Everything that the first requests need: loading it later would hold up all that are there by then."""
     import casemate.approvals.broker
-    import casemate.execution.emitter
+    import casemate.execution.capture
     import casemate.execution.pipeline
     import casemate.sessions.session  # noqa: F401 - loaded, not used
 

@@ -13,7 +13,7 @@ from casemate.api.options import RunOptions
 from casemate.errors import InvalidArgument
 from casemate.policy.rules import PACKAGE_LANGUAGES
 from casemate.surfaces.mcp import answers
-from casemate.surfaces.mcp.call import Call
+from casemate.surfaces.mcp.callers import Call
 from casemate.surfaces.mcp.programs import follow_job, own_session
 from casemate.surfaces.mcp.tool import CHANGES, LOOKS, RUNS, Definition, Handler, number, option, text, whole
 from casemate.surfaces.mcp.work import Job, begin

@@ -24,8 +24,7 @@ from casemate.errors import CasemateError
 from casemate.policy.shown import escape_text, request_text, shown_value
 
 if TYPE_CHECKING:
-    from casemate.surfaces.mcp.call import Call
-    from casemate.surfaces.mcp.callers import Document, Work
+    from casemate.surfaces.mcp.callers import Call, Document, Work
 
 ONCE = "allow once"
 RUN = "allow for this run"

@@ -20,7 +20,7 @@ from mcp_types import (
 from casemate.errors import InvalidArgument
 from casemate.surfaces.mcp import answers
 from casemate.surfaces.mcp.answers import file_uri, picture_of, place_of, session_uri
-from casemate.surfaces.mcp.call import Call, Refused
+from casemate.surfaces.mcp.callers import Call, Refused
 from casemate.surfaces.mcp.tool import CHANGES, LOOKS, Definition, text, whole
 
 if TYPE_CHECKING:

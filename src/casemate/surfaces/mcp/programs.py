@@ -12,8 +12,7 @@ from mcp_types import CallToolResult, InputRequiredResult
 from casemate.api.options import RunOptions, SessionOptions
 from casemate.surfaces.mcp import answers
 from casemate.surfaces.mcp.answers import Page
-from casemate.surfaces.mcp.call import Call, Refused
-from casemate.surfaces.mcp.callers import State
+from casemate.surfaces.mcp.callers import Call, Refused, State
 from casemate.surfaces.mcp.tool import CHANGES, ENDS, LOOKS, Definition, number, option, text, whole
 from casemate.surfaces.mcp.work import Job, Run, follow, is_job, job_of, state_of
 

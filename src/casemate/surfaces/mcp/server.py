@@ -100,7 +100,7 @@ def _make_caller(toolset: str, answer_within: float) -> Callable[..., Any]:
         context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
         from casemate.surfaces.mcp.answers import failure
-        from casemate.surfaces.mcp.call import Call
+        from casemate.surfaces.mcp.callers import Call
         from casemate.surfaces.mcp.toolsets import tools_of
 
         tool = tools_of(toolset).get(params.name)

@@ -13,7 +13,7 @@ from casemate.model.foreign import equivalent_of
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, InputRequiredResult, Tool
 
-    from casemate.surfaces.mcp.call import Call
+    from casemate.surfaces.mcp.callers import Call
 
 Schema = dict[str, Any]
 Handler = Callable[["Call"], Awaitable["CallToolResult | InputRequiredResult"]]

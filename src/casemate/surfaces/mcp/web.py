@@ -26,7 +26,7 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 
 from casemate.errors import Unavailable
 from casemate.model.operation import Audience, Principal
-from casemate.surfaces.http.entry import answer_request, hand_over
+from casemate.surfaces.http.app import answer_request, hand_over
 from casemate.surfaces.http.exchange import Exchange, Shares
 from casemate.surfaces.http.identity import Listener, check_principal, hosts_of, token_of
 from casemate.surfaces.http.server import Server as Place

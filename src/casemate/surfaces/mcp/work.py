@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from casemate.errors import CasemateError, Fault
-from casemate.surfaces.mcp.call import Call, Refused, Resumed
-from casemate.surfaces.mcp.callers import Caller, Document, State, Work
+from casemate.surfaces.mcp.callers import Call, Caller, Document, Refused, Resumed, State, Work
 from casemate.surfaces.mcp.elicitation import answer_asked, ask_now, questions
 
 if TYPE_CHECKING:
