@@ -13,6 +13,7 @@ from casemate.api.options import CellOptions, RunOptions, SandboxOptions, Sessio
 from casemate.api.wiring import SandboxParts
 from casemate.execution.request import check_timeout, make_request
 from casemate.languages.catalogue import language_of, runtime_for
+from casemate.model.foreign import HintingClass, no_attribute
 from casemate.model.limits import LimitOptions
 from casemate.model.operation import Audience, operation
 from casemate.model.options import complete, defaults_of, takes_options
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 _NONE: tuple[object, ...] = (None, (), [])
 
 
-class Sandbox:
+class Sandbox(metaclass=HintingClass):
     """Runs code that nobody has read, each program in a cell of its own.
 
     It starts on first use; ``async with`` only makes sure of :meth:`close`. Use one sandbox in one
@@ -86,8 +87,6 @@ class Sandbox:
     if not TYPE_CHECKING:  # a type checker has its own message
 
         def __getattr__(self, name: str) -> Any:
-            from casemate.model.foreign import no_attribute
-
             raise no_attribute("Sandbox", name, dir(type(self)))
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 _ALIKE = 0.65  # of 1; below it two names have nothing to do with each other
 
@@ -89,7 +90,6 @@ NAMES = {
     "commands": 'run(code, language="shell")',
     **dict.fromkeys(("create_code_context", "create_context", "create_session"), "session()"),
     **dict.fromkeys(("files", "filesystem"), "session().files, or files=... of run()"),
-    "get_host": "session().expose(port)",
 }
 
 
@@ -113,3 +113,12 @@ def no_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeError:
         f"; use {equivalent} here" if equivalent else suggest(name, (one for one in known if not one.startswith("_")))
     )
     return AttributeError(f"{owner} has no attribute {name!r}{hint}")
+
+
+class HintingClass(type):
+    """The type of a class that says, as its objects do, what is meant by a name that it does not have."""
+
+    if not TYPE_CHECKING:  # a type checker has its own message
+
+        def __getattr__(cls, name: str) -> Any:
+            raise no_attribute(cls.__name__, name, dir(cls))

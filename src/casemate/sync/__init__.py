@@ -26,7 +26,7 @@ from casemate.api import sandbox as api
 from casemate.api.options import SandboxOptions
 from casemate.api.sandbox import connected_aside
 from casemate.errors import SandboxClosed
-from casemate.model.foreign import no_attribute
+from casemate.model.foreign import HintingClass, no_attribute
 from casemate.model.options import takes_options
 from casemate.sync.parts import ApprovalRequest, Approvals, Blocking, Wait, block_on, block_on_stream
 
@@ -67,7 +67,7 @@ def _make_session(session: Any, wait: Wait) -> Session:
     return Session(session, wait)
 
 
-class Sandbox(Blocking):
+class Sandbox(Blocking, metaclass=HintingClass):
     """``casemate.Sandbox`` with blocking methods; arguments, results and errors are the same."""
 
     asynchronous: api.Sandbox

@@ -7,6 +7,7 @@ import inspect
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,6 +93,12 @@ def test_names_of_other_sandboxes_are_answered_with_ours() -> None:
     with pytest.raises(AttributeError, match=r"use run\(code\) here"):
         Sandbox.__getattr__(None, "run_code")  # type: ignore[attr-defined]
     assert not hasattr(casemate, "nothing_like_it")
+
+
+@pytest.mark.parametrize("kind", [Sandbox, sync.Sandbox])
+def test_a_class_answers_names_of_other_sandboxes(kind: Any) -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'create'; use Sandbox\(\), or Sandbox.connect"):
+        kind.create()
 
 
 def test_defaults_are_filled_in() -> None:
