@@ -172,6 +172,12 @@ class Stage:
         assert address is not None
         return self.inside.connect(address, port)
 
+    def reaching(self, name: str, port: int, server: int) -> socket.socket:
+        """A connection to a permitted name, which leads to the server at this port here."""
+        self.allow(name)
+        self.internet.add(name, port, server)
+        return self.connect(name, port)
+
     def is_reset(self, name: str, port: int) -> bool:
         """Whether a client that connects, and says nothing, is sent away."""
         with self.connect(name, port) as one:

@@ -107,12 +107,9 @@ def test_many_small_chunks_arrive_all_the_same(stage: Stage) -> None:
         count = said.count(b"1\r\nx\r\n")
         one.sendall(b"HTTP/1.1 200 OK\r\n" + CHUNKED.encode() + b"\r\n" + b"1\r\ny\r\n" * count + b"0\r\n\r\n")
 
-    with listening(serve) as port:
-        stage.allow("good.test")
-        stage.internet.add("good.test", 80, port)
-        with stage.connect("good.test", 80) as one:
-            one.sendall(request(method="POST", extra=CHUNKED) + TINY + b"0\r\n\r\n")
-            received = b""
-            while not received.endswith(b"\r\n0\r\n\r\n"):
-                received += one.recv(1 << 16)
+    with listening(serve) as port, stage.reaching("good.test", 80, port) as one:
+        one.sendall(request(method="POST", extra=CHUNKED) + TINY + b"0\r\n\r\n")
+        received = b""
+        while not received.endswith(b"\r\n0\r\n\r\n"):
+            received += one.recv(1 << 16)
     assert received.count(b"1\r\ny\r\n") == 20_000

@@ -52,9 +52,7 @@ def hearing(said: bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") -> 
 
 
 def test_requests_of_one_connection_reach_the_permitted_host(stage: Stage, http_port: int) -> None:
-    stage.allow("good.test")
-    stage.internet.add("good.test", 80, http_port)
-    with stage.connect("good.test", 80) as one:
+    with stage.reaching("good.test", 80, http_port) as one:
         for number in range(3):
             one.sendall(request(f"/{number}"))
             assert answer(one) == (200, f"GET good.test /{number} ".encode())
@@ -62,9 +60,7 @@ def test_requests_of_one_connection_reach_the_permitted_host(stage: Stage, http_
 
 
 def test_pipelined_requests_are_answered_in_order(stage: Stage, http_port: int) -> None:
-    stage.allow("good.test")
-    stage.internet.add("good.test", 80, http_port)
-    with stage.connect("good.test", 80) as one:
+    with stage.reaching("good.test", 80, http_port) as one:
         one.sendall(b"".join(request(f"/{number}") for number in range(4)))
         assert [answer(one)[1] for _ in range(4)] == [f"GET good.test /{number} ".encode() for number in range(4)]
 
@@ -119,9 +115,7 @@ def test_the_second_request_of_a_connection_is_checked_like_the_first(stage: Sta
 def test_a_body_is_passed_on_and_nothing_hides_in_it(stage: Stage) -> None:
     hidden = request(host="evil.test")
     with hearing() as (port, received):
-        stage.allow("good.test")
-        stage.internet.add("good.test", 80, port)
-        with stage.connect("good.test", 80) as one:
+        with stage.reaching("good.test", 80, port) as one:
             one.sendall(request(method="POST", extra=f"Content-Length: {len(hidden)}\r\n") + hidden)
             assert answer(one)[0] == 200
             one.sendall(request(method="POST", extra="Transfer-Encoding: chunked\r\n") + b"0\r\n\r\n" + hidden)
@@ -132,9 +126,7 @@ def test_a_body_is_passed_on_and_nothing_hides_in_it(stage: Stage) -> None:
 
 def test_chunks_reach_the_server_written_anew(stage: Stage) -> None:
     with hearing() as (port, received):
-        stage.allow("good.test")
-        stage.internet.add("good.test", 80, port)
-        with stage.connect("good.test", 80) as one:
+        with stage.reaching("good.test", 80, port) as one:
             one.sendall(
                 request(method="POST", extra="Transfer-Encoding: chunked\r\n") + b"5;a=b\r\nhello\r\n0\r\nX: y\r\n\r\n"
             )
@@ -145,9 +137,7 @@ def test_chunks_reach_the_server_written_anew(stage: Stage) -> None:
 @pytest.mark.parametrize("body", [b"5\nhello\r\n0\r\n\r\n", b"zz\r\n", b"5\r\nhelloX\r\n0\r\n\r\n"])
 def test_a_chunk_of_two_meanings_ends_the_connection(stage: Stage, body: bytes) -> None:
     with hearing() as (port, received):
-        stage.allow("good.test")
-        stage.internet.add("good.test", 80, port)
-        with stage.connect("good.test", 80) as one:
+        with stage.reaching("good.test", 80, port) as one:
             one.sendall(request(method="POST", extra="Transfer-Encoding: chunked\r\n"))
             with contextlib.suppress(ConnectionError):
                 one.sendall(body)
@@ -156,9 +146,7 @@ def test_a_chunk_of_two_meanings_ends_the_connection(stage: Stage, body: bytes) 
 
 
 def test_answers_of_every_framing_are_followed_to_their_end(stage: Stage, http_port: int) -> None:
-    stage.allow("good.test")
-    stage.internet.add("good.test", 80, http_port)
-    with stage.connect("good.test", 80) as one:
+    with stage.reaching("good.test", 80, http_port) as one:
         one.sendall(request("/big") + request("/chunked") + request("/last"))
         assert answer(one) == (200, b"x" * (1 << 20))
         data = b""
@@ -174,12 +162,9 @@ def test_an_answer_without_length_ends_with_the_connection(stage: Stage) -> None
         one.recv(1000)
         one.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 300_000)
 
-    with listening(serve) as port:
-        stage.allow("good.test")
-        stage.internet.add("good.test", 80, port)
-        with stage.connect("good.test", 80) as one:
-            one.sendall(request())
-            assert everything_from(one) == b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 300_000
+    with listening(serve) as port, stage.reaching("good.test", 80, port) as one:
+        one.sendall(request())
+        assert everything_from(one) == b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 300_000
 
 
 def test_a_redirect_leads_nowhere_by_itself(stage: Stage) -> None:
@@ -222,9 +207,7 @@ def test_a_websocket_becomes_a_tunnel_after_the_server_agreed(stage: Stage) -> N
 
 def test_a_server_that_does_not_agree_gets_no_tunnel(stage: Stage) -> None:
     with hearing() as (port, received):
-        stage.allow("good.test")
-        stage.internet.add("good.test", 80, port)
-        with stage.connect("good.test", 80) as one:
+        with stage.reaching("good.test", 80, port) as one:
             one.sendall(request(extra="Upgrade: websocket\r\nConnection: Upgrade\r\n"))
             assert answer(one)[0] == 200
             one.sendall(request(host="evil.test"))
@@ -237,9 +220,7 @@ def test_an_upgrade_that_was_not_asked_for_ends_the_connection(stage: Stage) -> 
         port,
         received,
     ):
-        stage.allow("good.test")
-        stage.internet.add("good.test", 80, port)
-        with stage.connect("good.test", 80) as one:
+        with stage.reaching("good.test", 80, port) as one:
             one.sendall(request() + request(host="evil.test"))
             with contextlib.suppress(ConnectionResetError):
                 assert b"evil" not in everything_from(one)
@@ -254,12 +235,9 @@ def test_a_server_that_refuses_a_body_early_is_heard(stage: Stage) -> None:
         while one.recv(1 << 16):
             pass
 
-    with listening(serve) as port:
-        stage.allow("good.test")
-        stage.internet.add("good.test", 80, port)
-        with stage.connect("good.test", 80) as one:
-            one.sendall(request(method="POST", extra="Content-Length: 50000000\r\n") + b"x" * 100_000)
-            assert answer(one) == (413, b"big")
+    with listening(serve) as port, stage.reaching("good.test", 80, port) as one:
+        one.sendall(request(method="POST", extra="Content-Length: 50000000\r\n") + b"x" * 100_000)
+        assert answer(one) == (413, b"big")
 
 
 def test_a_client_that_goes_on_sending_can_still_read_the_early_answer(
@@ -271,16 +249,13 @@ def test_a_client_that_goes_on_sending_can_still_read_the_early_answer(
         one.recv(1000)
         one.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig")
 
-    with listening(serve) as port:
-        stage.allow("good.test")
-        stage.internet.add("good.test", 80, port)
-        with stage.connect("good.test", 80) as one:
-            one.sendall(request(method="POST", extra="Content-Length: 50000000\r\n") + b"x" * 10_000)
-            select.select([one], [], [], 60)
-            for _ in range(5):
-                one.sendall(b"x" * 10_000)
-                stage.ask("good.test")  # the egress proxy has had time to close, if it were to
-            assert answer(one) == (413, b"big")
+    with listening(serve) as port, stage.reaching("good.test", 80, port) as one:
+        one.sendall(request(method="POST", extra="Content-Length: 50000000\r\n") + b"x" * 10_000)
+        select.select([one], [], [], 60)
+        for _ in range(5):
+            one.sendall(b"x" * 10_000)
+            stage.ask("good.test")  # the egress proxy has had time to close, if it were to
+        assert answer(one) == (413, b"big")
 
 
 def test_a_server_that_answers_while_it_reads_is_not_held_up(stage: Stage) -> None:
@@ -325,13 +300,10 @@ def test_a_connection_that_the_server_closes_is_closed_to_the_client(stage: Stag
         one.recv(1000)
         one.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
-    with listening(serve) as port:
-        stage.allow("good.test")
-        stage.internet.add("good.test", 80, port)
-        with stage.connect("good.test", 80) as one:
-            one.sendall(request())
-            assert answer(one) == (200, b"ok")
-            assert one.recv(10) == b""
+    with listening(serve) as port, stage.reaching("good.test", 80, port) as one:
+        one.sendall(request())
+        assert answer(one) == (200, b"ok")
+        assert one.recv(10) == b""
 
 
 def through_connect(stage: Stage) -> socket.socket:

@@ -101,9 +101,7 @@ def test_a_hello_in_pieces_is_put_together(stage: Stage, size: int, in_records: 
     hello = message((0, names(b"good.test")))
     whole = records(hello, max(size, 7) if in_records else 1 << 14)
     with hearing() as (port, received):
-        stage.allow("good.test")
-        stage.internet.add("good.test", 443, port)
-        with stage.connect("good.test", 443) as one:
+        with stage.reaching("good.test", 443, port) as one:
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             for at in range(0, len(whole), size):
                 one.sendall(whole[at : at + size])

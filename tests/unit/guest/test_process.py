@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
 from tests.unit.guest.programs import HELPERS, PROGRAMS
-from tests.unit.guest.stage import BASE_ENV, PRELOADED, framed, plain, pythons, warm
+from tests.unit.guest.stage import PRELOADED, framed, plain, pythons, warm
 
 MODERN = [
     python
@@ -17,72 +16,11 @@ MODERN = [
 ]
 
 
-ENDS = {
-    "clears itself": (
-        "class D:\n"
-        "    def __init__(self, n): self.n = n\n"
-        "    def __del__(self): print('del', self.n, D is None)\n"
-        "a = D('global'); b = [D('ring')]; b.append(b); del b\n"
-        "class C: pass\n"
-        "C.held = D('class')\n"
-    ),
-    "clears its modules": ("import helper\nclass D:\n    def __del__(self): print('del')\nhelper.kept = D()\n"),
-    "orders its ends": (
-        "import atexit, threading, sys, weakref\n"
-        "atexit.register(print, 'first'); atexit.register(print, 'last')\n"
-        "class O: pass\n"
-        "o = O(); weakref.finalize(o, print, 'finalized')\n"
-        "t = threading.Thread(target=lambda: (threading.main_thread().join(), print('thread')))\n"
-        "t.start()\n"
-        "sys.exit(5)\n"
-    ),
-    "imports at its end": (
-        "import atexit, json\n"
-        "def end():\n    import json, logging, decimal\n    print(json is j, logging.__name__, decimal.Decimal(1))\n"
-        "j = json\n"
-        "atexit.register(end)\n"
-    ),
-    "flushes": "import sys\nsys.stdout.write('no newline'); sys.stderr.write('too'); open('f', 'w').write('x' * 10)",
-    "leaves a file open": "import sys\nf = open('left', 'w'); f.write('x' * 100); sys.f = f",
-    "fails in a thread": "import threading\nt = threading.Thread(target=lambda: 1 / 0)\nt.start()",
-    "leaves a daemon": "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()",
-}
-
-
-@pytest.mark.parametrize("name", ENDS)
-def test_a_process_ends_as_plain_python_ends(tmp_path: Path, name: str) -> None:
-    expected = plain(tmp_path, sys.executable, ENDS[name], files=HELPERS)
-    outcome = warm(tmp_path, sys.executable, ENDS[name], files=HELPERS, preload=PRELOADED)
-    assert outcome.visible == expected.visible
-
-
 def test_what_was_loaded_ahead_is_not_taken_apart_at_the_end(tmp_path: Path) -> None:
     before = (
         "class D:\n    def __del__(self, write=os.write): write(1, b'taken apart')\nsys.modules['random'].kept = D()"
     )
     assert warm(tmp_path, sys.executable, "print(1)", preload=PRELOADED, before=before).visible == (0, "1\n", "")
-
-
-SEES = """
-import json, os, posix, subprocess, sys, time
-print(json.dumps({
-    "env": dict(os.environ), "same": list(os.environb.items()) == list(posix.environ.items()),
-    "arguments": sys.argv[1:], "told": sys.orig_argv[-2:], "zone": time.tzname,
-    "child": subprocess.check_output(["/usr/bin/env", "-0"]).decode("utf-8", "surrogateescape").split("\\0"),
-    "held": os.path.exists("/proc/self/fd/6"),
-}))
-"""
-
-
-def test_environment_arguments_and_time_zone_are_those_of_the_order(tmp_path: Path) -> None:
-    env = {"TZ": "America/New_York", "TEXT": "é = 'x'\nz", "RAW": "\udcff"}
-    whole = {"HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1", **BASE_ENV, **env}
-    seen = json.loads(warm(tmp_path, sys.executable, SEES, "one", "t w o", env=whole).stdout)
-    assert seen["env"] == whole
-    assert sorted(filter(None, seen["child"])) == sorted(f"{name}={value}" for name, value in whole.items())
-    assert (seen["same"], seen["held"]) == (True, False)
-    assert seen["arguments"] == seen["told"] == ["one", "t w o"]
-    assert seen["zone"] == ["EST", "EDT"]
 
 
 def test_the_argument_list_stays_the_same_object(tmp_path: Path) -> None:
@@ -110,52 +48,6 @@ def test_an_order_that_says_it_is_too_long_is_refused_before_it_is_read(tmp_path
         warm(tmp_path, sys.executable, "", order=b"\x7f\0\0\0", before=before).stdout
         == "an order of 2130706432 bytes\n"
     )
-
-
-# Two children of one process, and nothing tells a library that it was forked: neither hooks nor another process id.
-TWINS = """
-import ctypes, os, sys, threading
-libc = ctypes.CDLL(None)
-os.getpid = lambda: 7
-for _ in range(2):
-    sys.stdout.flush()
-    if libc.syscall(SYS_CLONE, 17, 0, 0, 0, 0) == 0:
-        break
-    libc.wait(None)
-else:
-    os._exit(0)
-read = os.pipe()
-os.write(read[1], ORDER)
-os.dup2(read[0], 6)
-os.close(read[0]); os.close(read[1])
-"""
-DRAWS = {
-    "random": ("random", "random.random()", "random.random()"),
-    "numpy": ("numpy.random", "numpy.random.random()", "numpy.random.random()"),
-    "numpy normal": ("numpy.random", "numpy.random.randn()", "numpy.random.randn()"),
-    "numpy generator": ("numpy.random", "numpy.random.default_rng()", "numpy.random.default_rng().random()"),
-    "ssl": ("ssl", "ssl.RAND_bytes(8)", "ssl.RAND_bytes(8)"),
-    "tempfile": ("tempfile", "next(tempfile._get_candidate_names())", "next(tempfile._get_candidate_names())"),
-    "authkey": ("multiprocessing.process", "0", "bytes(multiprocessing.process.current_process().authkey)"),
-}
-
-
-@pytest.mark.parametrize("name", DRAWS)
-def test_siblings_draw_different_numbers(tmp_path: Path, name: str) -> None:
-    module, drawn_ahead, drawn = DRAWS[name]
-    if module.startswith("numpy"):
-        pytest.importorskip("numpy")
-    number = {"x86_64": "56", "aarch64": "220"}.get(__import__("platform").machine())
-    if number is None:
-        pytest.skip("the number of the system call is not known here")
-    order = framed({"env": {}, "arguments": []})
-    twins = TWINS.replace("SYS_CLONE", number).replace("ORDER", repr(order))
-    before = f"os.environ['OPENBLAS_NUM_THREADS'] = '1'\nimport {module}\n{drawn_ahead}\n{twins}"
-    outcome = warm(tmp_path, sys.executable, f"import {module}\nprint({drawn})", before=before)
-    first, second = outcome.stdout.split("\n")[:2]
-    assert first
-    assert second
-    assert first != second, outcome.stderr
 
 
 def test_names_times_and_counters_start_anew(tmp_path: Path) -> None:

@@ -143,13 +143,6 @@ def test_an_interrupt_ends_a_step_and_keeps_what_it_did(one: Session, kind: str)
     assert one.run("done_before").bundle == {"text/plain": repr(kind)}
 
 
-def test_interrupts_between_steps_do_nothing(one: Session) -> None:
-    for _ in range(20):
-        one.interrupt()
-        one.ask("variables")
-    assert one.run("1 + 1").bundle == {"text/plain": "2"}
-
-
 def test_a_rain_of_interrupts_neither_cuts_a_frame_nor_loses_an_end(one: Session) -> None:
     for _ in range(30):
         step = one.begin("while True: display({'text/plain': 'x' * 100000}, raw=True); print('y'); 1")
@@ -275,32 +268,6 @@ def test_a_task_that_holds_the_loop_between_steps_gives_way_to_an_interrupted_re
 # --- forks ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("child", "code", "says"),
-    [
-        ("pass", 0, ""),
-        ("sys.exit(4)", 4, ""),
-        ("1 / 0", 1, "ZeroDivisionError"),
-        ("display('shown')", 0, ""),
-        ("exit", 0, ""),
-    ],
-)
-def test_a_forked_child_ends_where_the_step_ends_and_never_speaks_to_the_host(
-    one: Session, child: str, code: int, says: str
-) -> None:
-    step = one.run(
-        f"import os, sys\nprint('once', end='')\n"
-        f"pid = os.fork()\nif pid == 0:\n    print('child', end='')\n    {child}\n"
-        "else: print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
-    )
-    assert step.exit == 0
-    one.wait_for(lambda: f"{code}\n" in step.out, "the parent's line")
-    one.wait_for(lambda: step.out.replace("'shown'\n", "") == f"oncechild{code}\n", f"all of {step.out!r}")
-    assert len(step.of_type("done")) == 1
-    assert not step.displays
-    assert says in step.err
-
-
 def test_a_child_that_is_left_does_not_hold_the_hosts_pipes(new: Session) -> None:
     step = new.run("import os, time\npid = os.fork()\nif pid == 0:\n    time.sleep(1000)\nprint(pid)")
     try:
@@ -367,12 +334,6 @@ def test_the_host_is_answered_when_the_builtins_are_broken(new: Session, name: s
 def test_an_interpreter_that_can_no_longer_speak_ends_at_once(new: Session, code: str) -> None:
     new.begin(f"import os\n{code}")
     assert new.wait_for_death() == CANNOT_SPEAK
-
-
-def test_an_interpreter_that_kills_itself_leaves_its_last_words(new: Session) -> None:
-    step = new.begin("import os, signal\nprint('last words')\nos.kill(os.getpid(), signal.SIGKILL)")
-    assert new.wait_for_death() == -9
-    assert step.out == "last words\n"
 
 
 def test_output_that_nobody_reads_is_dropped(new: Session) -> None:
