@@ -3,6 +3,7 @@
     ./test                 what CI runs: every promise once; as root also, as an ordinary user, what identity can change
     ./test --all           every crossing of languages and ways to start, both users whole, conformance, wheels
     ./test --quick         formatting, lint, types, layers and the unit tests that take no time
+    ./test --outcomes FILE ...  also writes there what became of each test and how long it took, a JSON object a line
     ./test ARGS...         the same checks, with ARGS given to pytest: ./test tests/escapes -k fork
 
 As root it also tests as an ordinary user, beside its own: from a copy in that user's home, installed there as a user
@@ -30,6 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 USER = "casemate-test"
@@ -66,6 +68,7 @@ class Outcome:
     flaky: list[str] = field(default_factory=list)
     stages: dict[str, float] = field(default_factory=dict)
     files: Counter[str] = field(default_factory=Counter)
+    rows: list[dict[str, Any]] = field(default_factory=list)
 
     def report(self) -> int:
         """Print it; the exit code of the whole."""
@@ -118,6 +121,7 @@ def main(arguments: list[str]) -> int:
         return 0
     is_quick, is_all = "--quick" in arguments, "--all" in arguments
     rest = [one for one in arguments if one not in ("--quick", "--all")]
+    outcomes = _take_value(rest, "--outcomes")
     as_root = os.geteuid() == 0 and not is_quick
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's ignoring it would reach the programs that tests signal
     os.environ["PATH"] = f"{ROOT}/.venv/bin:{os.environ['PATH']}"
@@ -141,7 +145,19 @@ def main(arguments: list[str]) -> int:
         except BaseException:
             end_suites()
             raise
+    if outcomes:
+        Path(outcomes).write_text("".join(json.dumps(row) + "\n" for row in outcome.rows))
     return outcome.report()
+
+
+def _take_value(arguments: list[str], option: str) -> str | None:
+    """The value of an option, which is no argument of pytest's."""
+    if option not in arguments:
+        return None
+    place = arguments.index(option)
+    _, value = arguments[place : place + 2]
+    del arguments[place : place + 2]
+    return value
 
 
 def suites_for(is_quick: bool, is_all: bool, as_root: bool, rest: Sequence[str]) -> Iterator[Suite]:
@@ -167,6 +183,7 @@ def run_suite(suite: Suite, outcome: Outcome) -> None:
         began = time.monotonic()
         code, said = _run(suite, [*suite.arguments, f"--outcomes={file}"], is_live=suite.user is None)
         rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        outcome.rows.extend({**row, "suite": suite.name} for row in rows)
         for row in rows:
             outcome.files[f"{row['test'].split('::')[0]} ({suite.name.removeprefix('pytest as ')})"] += row["seconds"]
         failed = list(dict.fromkeys(row["test"] for row in rows if row["outcome"] == "failed"))

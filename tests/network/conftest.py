@@ -70,6 +70,8 @@ def _run_inside(item: pytest.Item) -> str:
         said = f"it took more than {_SECONDS} s\n{error.stdout!r}"
     for line in told.read_text().splitlines() if told.exists() else []:
         report = item.config.hook.pytest_report_from_serializable(config=item.config, data=json.loads(line))
+        if isinstance(report.longrepr, list):  # JSON has no tuples; of a test that was skipped it is one
+            report.longrepr = tuple(report.longrepr)
         _reports.setdefault(report.nodeid, []).append(report)
     shutil.rmtree(folder, ignore_errors=True)
     return said
