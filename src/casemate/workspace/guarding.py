@@ -15,7 +15,7 @@ from casemate.errors import InvalidArgument, Unavailable
 from casemate.files.beneath import mount_of
 from casemate.files.protected import Protection
 from casemate.policy.patterns import compile_globs, is_pattern, literal_folder
-from casemate.workspace.listing import Listings
+from casemate.workspace.listing import FolderListing, Listings
 
 HIDDEN = ("/**/.env",)  # in each folder that a cell is given, unless it is named as to be seen
 _ANYWHERE = "/**/"
@@ -50,7 +50,8 @@ class Guard:
         self._named = (*map(_resolve_pattern, hidden), *map(_resolve_pattern, unwritable))
         names = [pattern.removeprefix(_ANYWHERE) for pattern in usual if pattern.startswith(_ANYWHERE)]
         self._listings = None
-        if not (hidden or unwritable or protection) and len(names) == len(usual) and not any(map(_is_special, names)):
+        is_plain = not any("/" in name or is_pattern(name) for name in names)
+        if is_plain and len(names) == len(usual) and not (hidden or unwritable or protection):
             self._listings = Listings(frozenset(names))
         self._hidden = compile_globs(map(_resolve_pattern, hidden))
         self._usual = compile_globs(map(_resolve_pattern, usual))
@@ -65,8 +66,7 @@ class Guard:
         Raises ``InvalidArgument`` where there is too much to look at, or to guard.
         """
         names = _Names(folder)
-        walk = _walk(folder, names) if self._listings is None else _quick_walk(folder, self._listings, names)
-        for path, is_folder, is_link in walk:
+        for path, is_folder, is_link in _walk(folder, names, self._listings):
             absolute = f"{folder}/{path}".rstrip("/")
             if self._is_hidden(absolute):
                 names.hide({path} | _behind(folder, path) if is_link else {path})
@@ -195,60 +195,41 @@ def _resolve_pattern(pattern: str) -> str:
     return os.path.join(os.path.realpath(start), pattern[len(start) :].lstrip("/"))
 
 
-def _is_special(name: str) -> bool:
-    return "/" in name or is_pattern(name)
-
-
-def _quick_walk(folder: Path, listings: Listings, names: _Names) -> Iterator[tuple[str, bool, bool]]:
-    """As `_walk`, of the names that are looked for alone."""
-    top = str(folder)
-    yield "", True, False
-    waiting, walk, looked_at = [] if "" in names.hidden else [top], listings.walk(), 0
+def _walk(folder: Path, names: _Names, listings: Listings | None) -> Iterator[tuple[str, bool, bool]]:
+    """Each path beneath ``folder``, itself first, outer ones first, but for what is beneath something hidden; whether
+    it is a folder, and whether a link. With ``listings`` only those of the names that these look for."""
+    top, looked_at = str(folder), 0
+    is_folder = stat.S_ISDIR(os.lstat(folder).st_mode)
+    yield "", is_folder, False
+    waiting = [top] if is_folder else []
+    list_folder = _list_all if listings is None else listings.walk().list_folder
     while waiting:
         path = waiting.pop()
         inside = path[len(top) + 1 :]
+        if inside in names.hidden:
+            continue
         try:
-            listed = walk.list_folder(path, _MOST_LOOKED_AT - looked_at)
-            if listed.named:
+            listed = list_folder(path, _MOST_LOOKED_AT - looked_at)
+            if listings is None or listed.named:
                 _check_entered(path)
         except OSError as error:
             names.hide(_hide_unlisted(path, inside, error))
             continue
         looked_at += listed.entries
-        for name, is_link in listed.named:
-            inner = f"{inside}/{name}" if inside else name
-            yield inner, False, is_link
-            if inner not in names.hidden and not is_link and os.path.isdir(f"{top}/{inner}"):
-                waiting.append(f"{top}/{inner}")
+        for name, is_folder, is_link in listed.named:
+            yield f"{inside}/{name}" if inside else name, is_folder, is_link
+            if is_folder:
+                waiting.append(f"{path}/{name}")
         waiting.extend(listed.folders)
         _check_number(looked_at, folder)
 
 
-def _walk(folder: Path, names: _Names) -> Iterator[tuple[str, bool, bool]]:
-    """Each path beneath ``folder``, itself first, outer ones first, but for what is beneath something hidden;
-    whether it is a folder, and whether a link."""
-    mode = os.lstat(folder).st_mode
-    yield "", stat.S_ISDIR(mode), False
-    waiting = [""] if stat.S_ISDIR(mode) else []
-    looked_at = 0
-    while waiting:
-        path = waiting.pop()
-        if path in names.hidden:
-            continue
-        try:
-            entries = _entries(folder / path, _MOST_LOOKED_AT - looked_at)
-            _check_entered(folder / path)
-        except OSError as error:
-            names.hide(_hide_unlisted(str(folder / path), path, error))
-            continue
-        for entry in entries:
-            inner = f"{path}/{entry.name}" if path else entry.name
-            is_folder = entry.is_dir(follow_symlinks=False)
-            looked_at += 1
-            yield inner, is_folder, entry.is_symlink()
-            if is_folder:
-                waiting.append(inner)
-        _check_number(looked_at, folder)
+def _list_all(path: str, most: int) -> FolderListing:
+    """All that a folder holds; of more than ``most`` entries one more than that."""
+    with os.scandir(path) as found:
+        entries = islice(found, most + 1)
+        named = tuple((entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink()) for entry in entries)
+    return FolderListing((), (), named, len(named))
 
 
 def _check_number(looked_at: int, folder: Path) -> None:
@@ -294,16 +275,10 @@ def _where_most_lie(names: tuple[str, ...]) -> tuple[str, int]:
     return "", 0
 
 
-def _check_entered(folder: str | Path) -> None:
+def _check_entered(folder: str) -> None:
     """Raises ``PermissionError`` for a folder that may be listed, and nothing in it opened."""
     if not os.access(folder, os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
-
-
-def _entries(folder: Path, most: int) -> list[os.DirEntry[str]]:
-    """What it holds; of more than ``most`` one more than that."""
-    with os.scandir(folder) as found:
-        return list(islice(found, most + 1))
 
 
 def _hide_unlisted(absolute: str, path: str, error: OSError) -> set[str]:

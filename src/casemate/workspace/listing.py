@@ -28,11 +28,11 @@ _MOST_KEPT = 50_000  # folders, some 500 bytes each
 @dataclass(frozen=True, slots=True)
 class FolderListing:
     """What a folder holds: ``folders``: the paths of those in it; ``named``: names among those that are looked for, and
-    whether each is a link; ``entries``: how many names there are in all."""
+    whether each is a folder, and a link; ``entries``: how many names there are in all."""
 
     stamp: tuple[int, ...]
     folders: tuple[str, ...]
-    named: tuple[tuple[str, bool], ...]
+    named: tuple[tuple[str, bool, bool], ...]
     entries: int
 
 
@@ -113,7 +113,7 @@ class Walk:
             for entry in islice(found, most + 1):
                 entries += 1
                 if entry.name in self._names:
-                    named.append((entry.name, entry.is_symlink()))
+                    named.append((entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink()))
                 elif entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
         return FolderListing(stamp, tuple(folders), tuple(named), entries)
