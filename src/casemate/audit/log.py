@@ -196,7 +196,7 @@ def text_of(raw: bytes) -> str:
 # it has ended, what was decided about a question, what crossed the wall or was refused there, and who is asked.
 Kind = Literal["intent", "outcome", "decision", "crossing", "request"]
 Clock = Callable[[], tuple[int, int]]
-_MOST_HELD = 10_000  # rows that wait for others, while nothing can be written and so nothing runs
+_MOST_WAITING = 10_000  # rows that wait for others, while nothing can be written and so nothing runs
 _MOMENT = 0.001  # seconds: a few rows of other threads' take less
 _FOLD_BYTES = 8 << 20  # twice SQLite's own measure
 _COLUMNS = "sequence, wall, monotonic, kind, execution_id, namespace, detail, previous, hash"
@@ -235,7 +235,7 @@ class AuditLog:
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._max_wait = max_wait
-        self._held: deque[tuple[str, str, str, str]] = deque(maxlen=_MOST_HELD)
+        self._waiting: deque[tuple[str, str, str, str]] = deque(maxlen=_MOST_WAITING)
         self._listeners: set[Callable[[], None]] = set()
         self._waits = True  # whether SQLite waits for other processes, as it was last told
         self._long_after = _FOLD_BYTES  # of the write-ahead log, which is then folded into the file
@@ -257,9 +257,9 @@ class AuditLog:
 
         Raises nothing: where nothing can be recorded, nothing runs.
         """
-        self._held.append((kind, execution_id, namespace, bound_detail(detail)))
+        self._waiting.append((kind, execution_id, namespace, bound_detail(detail)))
         with contextlib.suppress(_Busy, RecordUnavailable):
-            self._put_held(wait=False)
+            self._write_waiting(wait=False)
 
     @contextmanager
     def notify_on_write(self, written: Callable[[], None]) -> Iterator[None]:
@@ -308,14 +308,14 @@ class AuditLog:
 
     def close(self) -> None:
         """Close the file. Closing twice is fine; writing afterwards raises."""
-        if self._held and not self.is_closed:
+        if self._waiting and not self.is_closed:
             with contextlib.suppress(RecordUnavailable):
-                self._put_held(wait=True)
+                self._write_waiting(wait=True)
         with self._lock:
             if self._database is not None and self._process == os.getpid():
                 self._database.close()
             self._database = None
-        self._tell()
+        self._notify_listeners()
 
     def _append(self, kind: str, execution_id: str, namespace: str, detail: Mapping[str, object], wait: bool) -> bool:
         text = bound_detail(detail)
@@ -324,27 +324,27 @@ class AuditLog:
         try:
             with self._open_connection(wait=wait) as database:
                 self._let_wait(database, wait)
-                self._insert_held(database)
+                self._insert_waiting(database)
                 self._insert(database, kind, execution_id, namespace, text)
                 if wait and self._is_long():
                     self._fold(database)
         except _Busy:
             return False
-        self._tell()
+        self._notify_listeners()
         return True
 
-    def _put_held(self, *, wait: bool) -> None:
+    def _write_waiting(self, *, wait: bool) -> None:
         with self._open_connection(wait=wait) as database:
             self._let_wait(database, wait)
-            self._insert_held(database)
-        self._tell()
+            self._insert_waiting(database)
+        self._notify_listeners()
 
-    def _insert_held(self, database: sqlite3.Connection) -> None:
-        while self._held:
-            self._insert(database, *self._held[0])
-            self._held.popleft()
+    def _insert_waiting(self, database: sqlite3.Connection) -> None:
+        while self._waiting:
+            self._insert(database, *self._waiting[0])
+            self._waiting.popleft()
 
-    def _tell(self) -> None:
+    def _notify_listeners(self) -> None:
         for written in tuple(self._listeners):
             written()
 

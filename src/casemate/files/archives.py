@@ -33,7 +33,7 @@ Path = tuple[bytes, ...]
 Tell = Callable[[int, int], None]
 Content = Callable[[int], bytes]
 Refuses = Callable[[Path, bool], str | None]
-Gave = Callable[[Path, str], None]
+ReportFile = Callable[[Path, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,16 +263,16 @@ def unpack(
     masked: int = 0o022,
     refuses: Refuses = lambda _path, _is_folder: None,
     tell: Tell = lambda _files, _bytes: None,
-    gave: Gave = lambda _path, _sha256: None,
+    report_file: ReportFile = lambda _path, _sha256: None,
 ) -> Carried:
     """Put the files and folders of an archive, which need be nobody's friend's, beneath the folder ``root``; files of
     the same names are replaced.
 
     ``owner``: whose they become. ``masked``: permissions that none gets. ``refuses``: why a path is left out, besides
-    what always is; it is told whether that is a folder's. ``gave``: told the path and the SHA-256 of each file
+    what always is; it is told whether that is a folder's. ``report_file``: told the path and the SHA-256 of each file
     before it appears. Raises ``InvalidArgument`` where it is no archive, and ``OSError`` where there is no room.
     """
-    unpacking = _Unpacking(root, owner, masked, refuses, gave, _Count(tell))
+    unpacking = _Unpacking(root, owner, masked, refuses, report_file, _Count(tell))
     try:
         heads = Heads(source)
         with tarfile.TarFile(fileobj=cast("BinaryIO", heads), mode="r", tarinfo=heads.member) as tar:
@@ -305,7 +305,7 @@ class _Unpacking:
     owner: tuple[int, int] | None
     masked: int
     refuses: Refuses
-    gave: Gave
+    report_file: ReportFile
     count: _Count
 
     def take(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
@@ -348,7 +348,9 @@ class _Unpacking:
         try:
             chunks = Hashed(iter(lambda: content.read(CHUNK), b""))
             attributes = Attributes(mode, self.owner, int(member.mtime) * 10**9)
-            write_file(folder, os.fsdecode(path[-1]), chunks, attributes, before=lambda: self.gave(path, chunks.sha256))
+            write_file(
+                folder, os.fsdecode(path[-1]), chunks, attributes, before=lambda: self.report_file(path, chunks.sha256)
+            )
         finally:
             os.close(folder)
 

@@ -38,7 +38,7 @@ class Heads:
         self._of_all: Records = {}
         self._of_one: Records = {}
         self.seek, self.tell = file.seek, file.tell
-        self.member = _told_of_each(self)
+        self.member = _member_class(self)
 
     @contextmanager
     def content(self) -> Iterator[None]:
@@ -83,7 +83,7 @@ class Heads:
             member.type = tarfile.GNUTYPE_SPARSE
 
 
-def _told_of_each(heads: Heads) -> type[tarfile.TarInfo]:
+def _member_class(heads: Heads) -> type[tarfile.TarInfo]:
     class ArchiveMember(tarfile.TarInfo):
         @classmethod
         def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> ArchiveMember:

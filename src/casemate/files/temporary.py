@@ -17,7 +17,7 @@ import stat
 from pathlib import Path
 
 PREFIX = "casemate-"  # of their names
-_HELD = ".held"
+_LOCK_FILE = ".held"
 _MOST_MARK = 400  # bytes of what a lock's file says
 _STATE, _THREADS, _BEGAN = 0, 17, 19  # in proc_pid_stat(5), behind the name
 _ENDED = (b"Z", b"X")  # but of one with other threads only the first has ended
@@ -37,7 +37,7 @@ class TemporaryFolder:
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{kind}-", dir=place))
             try:
-                self._lock = _create_locked(self.path / _HELD)
+                self._lock = _create_locked(self.path / _LOCK_FILE)
             except OSError:
                 shutil.rmtree(self.path, ignore_errors=True)
                 raise
@@ -166,7 +166,7 @@ def _remove_left(place: int, name: str) -> None:
     """Remove the folder where it is nobody's. Raises ``OSError``."""
     folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
     try:
-        lock = os.open(_HELD, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        lock = os.open(_LOCK_FILE, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         try:
             status = os.fstat(lock)
             if not stat.S_ISREG(status.st_mode) or {status.st_uid, os.fstat(folder).st_uid} != {os.geteuid()}:
@@ -186,10 +186,10 @@ def _remove_left(place: int, name: str) -> None:
 def _empty(folder: int) -> None:
     """Remove all in it, last the lock's file: what is left by whoever is killed meanwhile is swept another time."""
     for name in os.listdir(folder):
-        if name == _HELD:
+        if name == _LOCK_FILE:
             continue
         if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             shutil.rmtree(name, dir_fd=folder)
         else:
             os.unlink(name, dir_fd=folder)
-    os.unlink(_HELD, dir_fd=folder)
+    os.unlink(_LOCK_FILE, dir_fd=folder)

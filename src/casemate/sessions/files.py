@@ -328,7 +328,7 @@ def _unpack(root: int, name: str, source: Path, refuses: Refuses, note_upload: N
         try:
             return unpack(
                 archive, folder, owner=(status.st_uid, status.st_gid), refuses=refuses,
-                gave=lambda path, sha256: note_upload(outer + text_of(path), sha256),
+                report_file=lambda path, sha256: note_upload(outer + text_of(path), sha256),
             )  # fmt: skip
         finally:
             os.close(folder)

@@ -49,7 +49,7 @@ _ALPHABETS = (  # the first that has all letters and digits of a part is its
 def placeholder_for(value: str) -> str:
     """A stand-in for ``value``, which is another each time. It has at least 16 random characters."""
     shape = next(found for one in _SHAPES if (found := one.fullmatch(value)) is not None)
-    parts = [_randomise(part) for part in shape.groups()]
+    parts = [_draw(_alphabet_of(part), len(part)) for part in shape.groups()]
     missing = _FEWEST - sum(map(len, parts))
     parts[-1] += _draw(_alphabet_of(shape.groups()[-1]), max(0, missing))
     made, at = "", 0
@@ -57,10 +57,6 @@ def placeholder_for(value: str) -> str:
         made += value[at : shape.start(number)] + part
         at = shape.end(number)
     return made
-
-
-def _randomise(part: str) -> str:
-    return _draw(_alphabet_of(part), len(part))
 
 
 def _alphabet_of(part: str) -> str:

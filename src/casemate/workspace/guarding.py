@@ -23,8 +23,8 @@ _MOST_LOOKED_AT = 2_000_000  # files and folders: some seconds
 _MOST_FOUND = 400  # each is a mount, and while it is watched an open file
 _MOST_BYTES = 64 << 10  # of names, in the one message that they travel in
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-_MOST_TOLD = 3  # names in an error, each cut at so many characters:
-_LONGEST_TOLD = 100
+_MOST_SHOWN = 3  # names in an error, each cut at so many characters:
+_LONGEST_SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class Watched:
     another program of this machine puts a new file there, as editors do when they save, that one is not hidden."""
 
     def __init__(self) -> None:
-        self._held: dict[Path, int] = {}
+        self._open_files: dict[Path, int] = {}
 
     def add(self, folder: Path, hidden: tuple[str, ...]) -> None:
         """Watch what is ``hidden`` beneath ``folder``. What is held open keeps its number, so that no other gets it.
@@ -160,7 +160,7 @@ class Watched:
         for path in hidden:
             place = folder / path
             try:
-                self._held[place] = os.open(place, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+                self._open_files[place] = os.open(place, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
             except OSError as error:
                 if error.errno not in _NO_ROOM:
                     continue  # it is gone, which makes the cell's making fail
@@ -174,7 +174,7 @@ class Watched:
 
     def find_replaced(self) -> str:
         """The first of them that is another now; empty where none is."""
-        for place, fd in self._held.items():
+        for place, fd in self._open_files.items():
             try:
                 now, then = os.lstat(place), os.fstat(fd)
             except OSError:
@@ -185,8 +185,8 @@ class Watched:
 
     def close(self) -> None:
         """Watch no more. Harmless when repeated."""
-        while self._held:
-            os.close(self._held.popitem()[1])
+        while self._open_files:
+            os.close(self._open_files.popitem()[1])
 
 
 def _resolve_pattern(pattern: str) -> str:
@@ -251,9 +251,9 @@ def _check_fits(names: tuple[str, ...], folder: Path, *, is_all: bool = True) ->
     if len(names) <= _MOST_FOUND:
         most = f"they are {size} bytes long, and {_MOST_BYTES} are the most, as many as one message to the wall has"
     number = f"{len(names)} names" if is_all else f"at least {len(names)} names"
-    some = ", ".join(ascii(name[:_LONGEST_TOLD]) for name in names[:_MOST_TOLD])
+    some = ", ".join(ascii(name[:_LONGEST_SHOWN]) for name in names[:_MOST_SHOWN])
     inside, count = _where_most_lie(names)
-    where = f"; {count} of them lie in {inside[:_LONGEST_TOLD]!a}" if inside else ""
+    where = f"; {count} of them lie in {inside[:_LONGEST_SHOWN]!a}" if inside else ""
     raise InvalidArgument(
         "workspace",
         f"{number} in {str(folder)!r} are to be hidden or kept, which is too many: {most}. "

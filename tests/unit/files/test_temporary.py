@@ -130,7 +130,7 @@ def test_a_folder_is_not_swept_while_its_process_lives_also_where_that_has_close
     tmp_path: Path,
 ) -> None:
     with living(CLOSES, str(tmp_path)) as made:
-        with open(Path(made) / temporary._HELD, "r+b") as lock:
+        with open(Path(made) / temporary._LOCK_FILE, "r+b") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody has it
         sweep(tmp_path)
         assert Path(made).exists()
@@ -148,7 +148,7 @@ def test_what_a_process_has_left_that_nobody_has_waited_for_is_swept(tmp_path: P
 
 def said_by(left: Path, maker: str) -> None:
     """Have the mark of a folder say that this process has made it, with what ``maker`` changes of that."""
-    mark = left / temporary._HELD
+    mark = left / temporary._LOCK_FILE
     machine = mark.read_bytes().partition(b"\n")[0]
     process, began, namespace = temporary._maker().decode().split()
     mark.write_bytes(machine + b"\n" + maker.format(process=process, began=began, namespace=namespace).encode())
@@ -180,31 +180,31 @@ def test_no_process_lives_on_when_the_machine_is_started_anew(
 ) -> None:
     monkeypatch.setattr(temporary, "_machine", lambda: (b"this", b"machine,name"))
     left = _left(tmp_path)
-    (left / temporary._HELD).write_bytes(boot + b" machine,name\n" + temporary._maker())
+    (left / temporary._LOCK_FILE).write_bytes(boot + b" machine,name\n" + temporary._maker())
     sweep(tmp_path)
     assert left.exists() == stays
 
 
 def _of_another_machine(left: Path, _folder: Path) -> None:
-    (left / temporary._HELD).write_bytes(b"another-start another-machine,name")
+    (left / temporary._LOCK_FILE).write_bytes(b"another-start another-machine,name")
 
 
 def _of_no_machine(left: Path, _folder: Path) -> None:
-    (left / temporary._HELD).write_bytes(b"")
+    (left / temporary._LOCK_FILE).write_bytes(b"")
 
 
 def _without_a_lock(left: Path, _folder: Path) -> None:
-    (left / temporary._HELD).unlink()
+    (left / temporary._LOCK_FILE).unlink()
 
 
 def _with_a_fifo_for_a_lock(left: Path, _folder: Path) -> None:
-    (left / temporary._HELD).unlink()
-    os.mkfifo(left / temporary._HELD)
+    (left / temporary._LOCK_FILE).unlink()
+    os.mkfifo(left / temporary._LOCK_FILE)
 
 
 def _with_a_link_for_a_lock(left: Path, folder: Path) -> None:
-    (left / temporary._HELD).rename(folder / "mark")
-    (left / temporary._HELD).symlink_to(folder / "mark")
+    (left / temporary._LOCK_FILE).rename(folder / "mark")
+    (left / temporary._LOCK_FILE).symlink_to(folder / "mark")
 
 
 def _of_another_name(left: Path, folder: Path) -> None:
@@ -269,7 +269,7 @@ def test_one_that_is_too_deep_to_be_removed_keeps_no_other_from_being_swept(tmp_
 
 
 @pytest.mark.root_only
-@pytest.mark.parametrize("what", ["", temporary._HELD])
+@pytest.mark.parametrize("what", ["", temporary._LOCK_FILE])
 def test_what_is_somebody_elses_is_not_swept(tmp_path: Path, what: str) -> None:
     left = _left(tmp_path)
     os.chown(left / what, 12345, 12345)

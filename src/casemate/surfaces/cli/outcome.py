@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 
 from casemate.files.beneath import write_file
-from casemate.model.execution import Artifact, Execution, Result, not_reached
+from casemate.model.execution import Execution, Result, not_reached
 from casemate.surfaces.cli.failures import OPTION_OF_CAUSE, option_of
 from casemate.surfaces.cli.inert import visible
 
@@ -102,7 +102,8 @@ def _save_results(execution: Execution, shown: list[tuple[str, bytes]], output: 
     taken = {_exported_name(one.name) for one in execution.artifacts}
     extra = list(_number_displays(shown, taken))
     if execution.full_output is not None and is_json:  # as text all of it has been printed
-        extra.append(_whole_output(execution.full_output, taken))
+        name = "full-output.txt" if "full-output.txt" not in taken else f"full-output-{secrets.token_hex(4)}.txt"
+        extra.append((name, execution.full_output.read_bytes()))
     failed = _save(extra, output)
     written += [name for name, _ in extra if name not in failed]
     if written:
@@ -123,11 +124,6 @@ def _number_displays(shown: list[tuple[str, bytes]], taken: set[str]) -> Iterato
 def _exported_name(name: str) -> str:
     """An artifact's name in the folder that --output names."""
     return name.removeprefix(_OUTPUT_FOLDER)
-
-
-def _whole_output(full: Artifact, taken: set[str]) -> tuple[str, bytes]:
-    name = "full-output.txt" if "full-output.txt" not in taken else f"full-output-{secrets.token_hex(4)}.txt"
-    return name, full.read_bytes()
 
 
 def _savable(result: Result) -> tuple[str, bytes] | None:

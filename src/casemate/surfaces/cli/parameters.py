@@ -92,18 +92,15 @@ def takes(*options: str, of: type | None = None, defaults: bool = True, **forms:
         kept = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
         own = [one for one in kept if one.kind is one.KEYWORD_ONLY]
         before = [one for one in kept if one.kind is not one.KEYWORD_ONLY]
-        derived = [_parameter(name, of or _definition_of(name), forms.get(name), defaults=defaults) for name in options]
+        derived = [_parameter(name, of, forms.get(name), defaults=defaults) for name in options]
         setattr(command, "__signature__", signature.replace(parameters=[*before, *derived, *own]))  # noqa: B010
         return command
 
     return mark
 
 
-def _definition_of(name: str) -> type:
-    return next(one for one in _DEFINITIONS if name in one.__annotations__)
-
-
-def _parameter(name: str, definition: type, text: str | None, *, defaults: bool) -> inspect.Parameter:
+def _parameter(name: str, definition: type | None, text: str | None, *, defaults: bool) -> inspect.Parameter:
+    definition = definition or next(one for one in _DEFINITIONS if name in one.__annotations__)
     form = _FORMS.get(name, _Form())
     about = text or form.help or docs_of(definition)[name].partition(";")[0].replace("`", "").replace('"', "")
     default = defaults_of(definition)[name]

@@ -130,7 +130,7 @@ async def _run(sandbox: Sandbox, request: RunRequest, arguments: dict[str, Any],
         if terminated:
             raise _Terminated from None
         raise
-    _tell(execution, request)
+    _say_outcome(execution, request)
     return failures.exit_code_of(execution)
 
 
@@ -179,7 +179,7 @@ async def _show(event: Event, streams: Streams, asking: _Asking) -> Execution | 
     return None
 
 
-def _tell(execution: Execution, request: RunRequest) -> None:
+def _say_outcome(execution: Execution, request: RunRequest) -> None:
     """What casemate itself has to say of a run: nothing, when there was nothing out of the ordinary."""
     unusual = (execution.cause, execution.skipped, execution.artifacts, execution.results, execution.full_output)
     if not any((*unusual, execution.crossings, execution.error)):

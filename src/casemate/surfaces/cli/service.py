@@ -33,7 +33,7 @@ _STOPS_WITHIN = 120.0  # seconds
 _SAYS_AFTER = 1.0  # seconds, after which somebody at a terminal wonders
 _IDLE_STOP = 900.0  # seconds without anything that lives, after which a service on demand ends, unless it is configured
 _MOST_DESCRIPTORS = 65536
-_TOLD = ("name", "audience", "namespace", "may_approve", "created", "expires")  # of a token; never its hash
+_SHOWN_FIELDS = ("name", "audience", "namespace", "may_approve", "created", "expires")  # of a token; never its hash
 _LOG_TAIL = 64 * 1024  # bytes
 
 
@@ -181,7 +181,7 @@ def list_tokens(*, output: Output = "text") -> int:
     """
     found = _tokens().list()
     if output == "json":
-        print_json([{name: getattr(one, name) for name in _TOLD} for one in found])
+        print_json([{name: getattr(one, name) for name in _SHOWN_FIELDS} for one in found])
         return 0
     for one in found:
         sys.stdout.write(f"{_line(one)}\n")
@@ -230,15 +230,15 @@ async def _stop_service() -> None:
         return  # it does not run
     try:
         await remote.request("POST", "/v1/service/stop", b"{}")
-        begun, is_told = time.monotonic(), False
+        begun, is_said = time.monotonic(), False
         while (taken := time.monotonic() - begun) < _STOPS_WITHIN:
             try:
                 await remote.health()
             except CasemateError:
                 return
-            if taken > _SAYS_AFTER and not is_told:
+            if taken > _SAYS_AFTER and not is_said:
                 say("waits for runs to end, or ends them; what they came to is kept")
-                is_told = True
+                is_said = True
             await asyncio.sleep(0.05)
     finally:
         await remote.close()

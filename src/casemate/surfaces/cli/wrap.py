@@ -167,7 +167,7 @@ class _WrappedCommand:
             return 128 + self._signal
         finally:
             await self._wrapping.close()
-        self._tell(execution)
+        self._say_outcome(execution)
         if execution.status == "cancelled" and self._signal:
             return 128 + self._signal
         return failures.exit_code_of(execution)
@@ -216,7 +216,7 @@ class _WrappedCommand:
         else:
             self._cell.signal(number)
 
-    def _tell(self, execution: Execution) -> None:
+    def _say_outcome(self, execution: Execution) -> None:
         """What casemate itself has to say: nothing, when there was nothing out of the ordinary."""
         from casemate.surfaces.cli.outcome import list_names, outcome
 

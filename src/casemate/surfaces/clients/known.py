@@ -111,17 +111,13 @@ def serve_command(toolset: str | None = None) -> list[str]:
     An installation lasts unless it lies in a cache, where `uvx` makes its own: then it is `uvx casemate` again.
     """
     options = ["serve", *(["--toolset", toolset] if toolset else [])]
-    uvx = shutil.which("uvx")
-    if _is_in_cache(Path(sys.prefix)) and uvx:
+    uvx, place = shutil.which("uvx"), Path(sys.prefix)
+    if uvx and any((folder / _CACHE).is_file() for folder in (place, *place.parents)):
         return [os.path.abspath(uvx), "casemate", *options]
     script = Path(sys.executable).parent / "casemate"  # not resolved: a virtual environment's own
     if os.access(script, os.X_OK):
         return [str(script), *options]
     return [sys.executable, "-m", "casemate", *options]
-
-
-def _is_in_cache(place: Path) -> bool:
-    return any((folder / _CACHE).is_file() for folder in (place, *place.parents))
 
 
 _MOST_BYTES = 16 << 20  # of a file; settings have kilobytes, Claude Code's own file some megabytes
