@@ -45,24 +45,22 @@ def collect(
     root: int,
     *,
     under: tuple[str, ...] = (),
-    given: Mapping[str, str] = _NOTHING,
+    inputs: Mapping[str, str] = _NOTHING,
     bounds: TreeBounds | None = None,
     unlock: bool = True,
-    folder: str | os.PathLike[str] | None = None,
     seen: SeenFiles | None = None,
     redaction: Redaction | None = None,
     hidden: Callable[[str], bool] = lambda _: False,
 ) -> CollectedFiles:
     """The regular files beneath ``under`` in the tree ``root``, a descriptor; names are relative to ``root``.
 
-    ``given``: SHA-256 of input files by name, which are no artifacts as long as they are unchanged.
+    ``inputs``: SHA-256 of input files by name, which are no artifacts as long as they are unchanged.
     ``unlock``: permission bits that hinder reading are changed; not for a tree that somebody else goes on using.
-    ``folder``: where large content is kept, in a file without a name. ``seen``: what was collected before, and is left
-    out as long as it is unchanged. ``redaction``: takes secrets out of names and of text; what is no text and holds one
-    is withheld. ``hidden``: names that are passed over. Nothing is raised for what the tree holds: what cannot be
-    handed out is in ``skipped``.
+    ``seen``: what was collected before, and is left out as long as it is unchanged. ``redaction``: takes secrets out of
+    names and of text; what is no text and holds one is withheld. ``hidden``: names that are passed over. Nothing is
+    raised for what the tree holds: what cannot be handed out is in ``skipped``.
     """
-    collector = _Collector(bounds or TreeBounds(), given, ContentStore(folder), unlock, seen, redaction, hidden)
+    collector = _Collector(bounds or TreeBounds(), inputs, ContentStore(), unlock, seen, redaction, hidden)
     if seen is not None:
         seen.begin()
     path = tuple(os.fsencode(name) for name in under)
@@ -103,7 +101,7 @@ class _Collector:
     def __init__(
         self,
         bounds: TreeBounds,
-        given: Mapping[str, str],
+        inputs: Mapping[str, str],
         store: ContentStore,
         unlock: bool,
         seen: SeenFiles | None,
@@ -114,7 +112,7 @@ class _Collector:
         self._seen = seen
         self._redaction = redaction
         self._bounds = bounds
-        self._given = given
+        self._inputs = inputs
         self._store = store
         self._unlock = unlock
         self._archives: Budget | None = None  # made when there is a file to look into; one for all of them
@@ -179,7 +177,7 @@ class _Collector:
             self.skipped.lose(self._display_path(entry.path), f"it cannot be copied: {error.strerror or error}")
             return
         size = self._store.size - start
-        if copied.withheld or self._given.get(text_of(entry.path)) == copied.original:
+        if copied.withheld or self._inputs.get(text_of(entry.path)) == copied.original:
             self._store.cut(start)
             if copied.withheld:
                 self.skipped.refuse(self._display_path(entry.path), copied.withheld)

@@ -75,12 +75,10 @@ def media_type_of(name: str) -> str:
 class ContentStore:
     """Bytes that are appended and read by position: up to ``in_memory`` of them there, more in an unlinked file.
 
-    ``folder``: where that file is made (None: the system's place for temporary files).
     The methods raise ``OSError`` when the disk is full; what was stored before stays readable.
     """
 
-    def __init__(self, folder: str | os.PathLike[str] | None = None, in_memory: int = IN_MEMORY) -> None:
-        self._folder = folder
+    def __init__(self, in_memory: int = IN_MEMORY) -> None:
         self._in_memory = in_memory
         self._memory = bytearray()
         self._file: int | None = None
@@ -120,7 +118,7 @@ class ContentStore:
 
     def _spill(self) -> int:
         if self._file is None:
-            file = _open_unlinked(self._folder)
+            file = _open_unlinked()
             try:
                 self._write(file, bytes(self._memory))
             except OSError:
@@ -178,8 +176,8 @@ class Spool:
     ``write`` raises ``OSError`` when the disk is full; what was written before can still be handed out.
     """
 
-    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        self._store = ContentStore(folder, in_memory=0)
+    def __init__(self) -> None:
+        self._store = ContentStore(in_memory=0)
         self._hash = hashlib.sha256()
 
     @property
@@ -197,10 +195,11 @@ class Spool:
         return Artifact(name, self.size, self._hash.hexdigest(), media_type, content)
 
 
-def _open_unlinked(folder: str | os.PathLike[str] | None) -> int:
+def _open_unlinked() -> int:
+    """In the system's folder for temporary files."""
     import tempfile  # slow to import, and most runs leave little
 
-    place = tempfile.gettempdir() if folder is None else folder
+    place = tempfile.gettempdir()
     try:
         return os.open(place, os.O_TMPFILE | os.O_RDWR | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError:  # a file system without O_TMPFILE (overlayfs before Linux 6.1, NFS), or no such folder

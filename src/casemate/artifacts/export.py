@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from casemate.artifacts.content import Slice
 from casemate.files.beneath import open_beneath, status_of, write_file
 from casemate.files.names import path_problem, problem
-from casemate.files.protected import PROTECTED, Protection
+from casemate.files.protected import PROTECTED
 from casemate.files.walk import identity
 from casemate.model.execution import SkippedFile
 
@@ -38,7 +38,6 @@ def export(
     folder: str | os.PathLike[str],
     *,
     under: tuple[str, ...] = (),
-    protected: Protection = PROTECTED,
 ) -> Exported:
     """Write ``artifacts`` beneath ``folder``, which is made if need be. Raises ``OSError`` only for the folder itself.
 
@@ -52,7 +51,7 @@ def export(
     try:
         for artifact in artifacts:
             try:
-                written.append(Path(folder, *_write(root, artifact, under, protected, mine)))
+                written.append(Path(folder, *_write(root, artifact, under, mine)))
             except OSError as error:
                 skipped.append(SkippedFile(artifact.name, f"it cannot be written: {error.strerror or error}"))
     finally:
@@ -60,11 +59,9 @@ def export(
     return Exported(tuple(written), tuple(skipped))
 
 
-def _write(
-    root: int, artifact: Artifact, under: tuple[str, ...], protected: Protection, mine: set[tuple[int, int]]
-) -> tuple[str, ...]:
+def _write(root: int, artifact: Artifact, under: tuple[str, ...], mine: set[tuple[int, int]]) -> tuple[str, ...]:
     path = _path_of(artifact.name, under)
-    reason = protected.reason(path)
+    reason = PROTECTED.reason(path)
     if reason:
         raise OSError(0, reason)
     folder = open_beneath(root, path[:-1], make=True)

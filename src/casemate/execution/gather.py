@@ -50,7 +50,10 @@ def _of_private(finished: Finished) -> Files:
     workspace = _open("workspace", finished.ending.tree_fd)
     try:
         return collect_files(
-            workspace, given=_digests_of_files(finished), bounds=_bounds(finished), redaction=finished.capture.redaction
+            workspace,
+            inputs=_digests_of_files(finished),
+            bounds=_bounds(finished),
+            redaction=finished.capture.redaction,
         )
     finally:
         os.close(workspace)
@@ -60,7 +63,7 @@ def _of_direct(finished: Finished, context: ExecutionContext) -> Files:
     assert finished.plan.workspace.folder is not None
     with opened_folder(finished.plan.workspace.folder) as folder:
         return collect_files(
-            folder, under=(OUTPUT_NAME,), given=finished.before, bounds=_bounds(finished), unlock=False,
+            folder, under=(OUTPUT_NAME,), inputs=finished.before, bounds=_bounds(finished), unlock=False,
             redaction=finished.capture.redaction, hidden=hidden_from(finished.plan, context),
         )  # fmt: skip
 
@@ -79,7 +82,7 @@ def _of_overlay(finished: Finished, *, keeps: bool) -> tuple[Files, tuple[Skippe
     upper = _open("upper", finished.ending.tree_fd)
     try:
         files = collect_files(
-            upper, under=(OUTPUT_NAME,), given=_digests_of_files(finished), bounds=_bounds(finished),
+            upper, under=(OUTPUT_NAME,), inputs=_digests_of_files(finished), bounds=_bounds(finished),
             redaction=finished.capture.redaction,
         )  # fmt: skip
         if not keeps:

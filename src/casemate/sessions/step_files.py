@@ -89,7 +89,7 @@ class StepFileCollector:
             files = collect(
                 folder,
                 under=under,
-                given=self.known_files,
+                inputs=self.known_files,
                 bounds=bounds_of(self.plan.limits),
                 unlock=dead and kind != "direct",
                 seen=self._collected,

@@ -36,7 +36,7 @@ def collected(
 ) -> CollectedFiles:
     root = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return collect(root, under=under, given=given, bounds=bounds)
+        return collect(root, under=under, inputs=given, bounds=bounds)
     finally:
         os.close(root)
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import resource
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -41,10 +42,13 @@ def test_what_is_cut_off_is_replaced_by_what_comes_next(in_memory: int) -> None:
     assert store.read(0, 100) == b"keepnew"
 
 
-def test_small_content_needs_no_file_and_large_content_one_without_a_name(tmp_path: Path) -> None:
+def test_small_content_needs_no_file_and_large_content_one_without_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     gc.collect()  # what earlier tests left
     before = open_files()
-    store = ContentStore(tmp_path)
+    store = ContentStore()
     store.append(b"x" * IN_MEMORY)
     assert open_files() == before
     store.append(b"y")

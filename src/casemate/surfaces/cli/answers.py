@@ -170,12 +170,12 @@ def format_age(seconds: float) -> str:
     return f"{max(0, int(seconds))}s"
 
 
-def align_columns(rows: Iterable[tuple[str, ...]], indent: str = "  ") -> Iterator[str]:
-    """``rows`` as lines whose columns stand below each other."""
+def align_columns(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    """``rows`` as indented lines whose columns stand below each other."""
     from casemate.surfaces.cli.inert import visible
 
     cells = [[visible(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield (indent + "  ".join(padded)).rstrip()
+        yield ("  " + "  ".join(padded)).rstrip()

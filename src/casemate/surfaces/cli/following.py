@@ -30,21 +30,21 @@ def explain_withdrawn(*, allow: bool) -> str:
     return f"{_GONE}; {then}"
 
 
-async def follow(remote: RemoteOperations, run: str, *, cursor: int = 0, raw: bool = False, asks: bool = True) -> int:
-    """Print what a run writes from event ``cursor`` on until it is over; its exit code.
+async def follow(remote: RemoteOperations, run: str, *, raw: bool = False) -> int:
+    """Print what a run writes until it is over; its exit code. What it wants to be allowed is asked here, where a
+    person is at the terminal; else the command that answers it is named.
 
-    ``asks``: what it wants to be allowed is asked here, where a person is at the terminal; else the command that
-    answers it is named. Raises ``CasemateError``, and ``ReaderGone`` where nobody reads what is printed.
+    Raises ``CasemateError``, and ``ReaderGone`` where nobody reads what is printed.
     """
     try:
-        return await _print_events(remote, run, cursor, raw=raw, asks=asks)
+        return await _print_events(remote, run, raw=raw)
     except BaseExceptionGroup as failed:  # what went wrong, and not that it did so beside questions
         raise failed.exceptions[0] from None
 
 
-async def _print_events(remote: RemoteOperations, run: str, cursor: int, *, raw: bool, asks: bool) -> int:
+async def _print_events(remote: RemoteOperations, run: str, *, raw: bool) -> int:
     streams, screen = Streams(raw=raw), asyncio.Lock()
-    documents = remote.stream("runs.stream", {"run": run}, cursor=cursor)
+    documents = remote.stream("runs.stream", {"run": run})
     async with contextlib.aclosing(documents), asyncio.TaskGroup() as questions:
         async for document in documents:
             match event_of(document, UnsentContent):
@@ -58,7 +58,7 @@ async def _print_events(remote: RemoteOperations, run: str, cursor: int, *, raw:
                     async with screen:
                         await streams.error(error)
                 case ApprovalRequest() as request:
-                    questions.create_task(_answer_request(remote, request, screen, asks=asks))
+                    questions.create_task(_answer_request(remote, request, screen))
                 case Done(execution):
                     await streams.end()
                     return report_outcome(execution, run)
@@ -97,13 +97,11 @@ async def _is_step(remote: RemoteOperations, run: str) -> bool:
     return (await remote("runs.get", {"run": run}))["session"] is not None
 
 
-async def _answer_request(
-    remote: RemoteOperations, request: ApprovalRequest, screen: asyncio.Lock, *, asks: bool
-) -> None:
+async def _answer_request(remote: RemoteOperations, request: ApprovalRequest, screen: asyncio.Lock) -> None:
     """Have a request decided here, or say where it can be."""
     from casemate.surfaces.cli.terminal import Terminal, somebody_is_there
 
-    if not asks or request.kind == "elicitation" or not somebody_is_there():
+    if request.kind == "elicitation" or not somebody_is_there():
         say(f"waits for an approval: casemate approvals show {request.id}")
         return
     await decided_here(remote, request, Terminal(screen))
