@@ -20,7 +20,7 @@ from tests.support.waiting import until
 from tests.warm.ready import settle
 
 from casemate import Execution, Limits, sync
-from casemate.walls.native import pool
+from casemate.walls.native import demand
 
 MIB = 1 << 20
 
@@ -334,7 +334,7 @@ def others() -> set[int]:
 
 @pytest.fixture
 def fresh(scratch: Path, monkeypatch: pytest.MonkeyPatch, others: set[int]) -> Iterator[sync.Sandbox]:
-    monkeypatch.setattr(pool, "IDLE", 0.2)  # what is ready for later runs goes soon, and is made anew for each
+    monkeypatch.setattr(demand, "IDLE", 0.2)  # what is ready for later runs goes soon, and is made anew for each
     monkeypatch.setattr("casemate.languages.python.runtime.PRELOADED", ("IPython.core.interactiveshell",))
     with sync.Sandbox(audit=scratch / "audit-fresh.db") as one:
         one.run("pass")

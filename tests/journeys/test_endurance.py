@@ -16,7 +16,7 @@ from tests.contract import witness
 from tests.support.waiting import MAX_WAIT
 
 from casemate import Execution, Limits, Sandbox, sync
-from casemate.walls.native import pool
+from casemate.walls.native import demand
 
 PROGRAMS: dict[str, tuple[str, str]] = {  # language, code: each ends in another way, and some leave much
     "ok": ("python", "open('output/x', 'w').write('y' * 1000); print('fine')"),
@@ -65,7 +65,7 @@ def left() -> Left:
 @pytest.fixture(autouse=True)
 def _own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What others leave in theirs is not ours; and what is ready for later runs goes soon."""
-    monkeypatch.setattr(pool, "IDLE", 0.2)
+    monkeypatch.setattr(demand, "IDLE", 0.2)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 

@@ -21,7 +21,7 @@ from tests.warm.ready import all_ready, name_of, ours, ready_inits, settle, star
 import casemate
 from casemate import Execution, Sandbox, sync
 from casemate.model.plan import ListeningSocket
-from casemate.walls.native import pool
+from casemate.walls.native import demand, pool
 
 SOURCE = str(Path(casemate.__file__).parents[1])
 
@@ -75,12 +75,12 @@ def test_ready_cells_are_ended_when_nobody_comes_and_come_back(
     first = all_ready(sandbox)
     assert first
     with witness.watching(first) as watched:
-        monkeypatch.setattr(pool, "IDLE", 0.2)
+        monkeypatch.setattr(demand, "IDLE", 0.2)
         assert watched.wait()
     until(lambda: not ready_inits())
     assert sum(one.ready for one in warmth(sandbox).pools) == 0
     assert len(zygotes()) == 1, "zygotes are kept for longer"
-    monkeypatch.setattr(pool, "IDLE", 30.0)
+    monkeypatch.setattr(demand, "IDLE", 30.0)
     assert sandbox.run("print(1)").stdout == "1\n"
     until(ready_inits)
     until(lambda: start_of(sandbox.run("print(1)"))[0] == "pool")

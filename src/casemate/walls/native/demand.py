@@ -43,7 +43,7 @@ def target_size(demand: Demand, now: float, concurrency: int, free: int, cost: i
 
     While runs come one after the other only half of them are made up for: making more takes time from the runs.
     """
-    if now - demand.last > IDLE:
+    if is_idle(demand, now):
         return 0
     affordable = int(free * _SHARE / max(1, cost))
     most = max(0, min(demand.most + _HEADROOM, concurrency - demand.running, affordable))
@@ -53,6 +53,11 @@ def target_size(demand: Demand, now: float, concurrency: int, free: int, cost: i
 def has_just_ended(demand: Demand, now: float) -> bool:
     """Whether a run has ended a moment ago, so that there will soon be time."""
     return now - demand.last < 2 * PAUSE
+
+
+def is_idle(demand: Demand, now: float) -> bool:
+    """Whether no run has come for so long that its ready cells are ended."""
+    return now - demand.last > IDLE
 
 
 def is_busy(demand: Demand, now: float) -> bool:

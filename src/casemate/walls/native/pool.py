@@ -19,13 +19,13 @@ from casemate.errors import CasemateError
 from casemate.model.plan import NO_SECRETS
 from casemate.walls.native import launch
 from casemate.walls.native.demand import (
-    IDLE,
     MOST_MAKING,
     PAUSE,
     ZYGOTE_IDLE,
     Demand,
     has_just_ended,
     is_busy,
+    is_idle,
     target_size,
 )
 
@@ -390,7 +390,7 @@ def _pool_state(pool: _KindPool) -> PoolState:
     from casemate.model.isolation import PoolState
 
     zygote = None if pool.zygote is None else _zygote_state(pool.zygote)
-    idle = time.monotonic() - pool.demand.last > IDLE
+    idle = is_idle(pool.demand, time.monotonic())
     waiting = sum(not cell.future.done() for cell in pool.ready)
     counts = (waiting, pool.demand.running, pool.taken, pool.made)
     return PoolState(pool.plan.language, zygote, *counts, idle=idle, problem=pool.problem)
