@@ -306,6 +306,12 @@ def test_the_readme_shows_the_example_that_is_run() -> None:
     assert f"```python\n{example}```\n" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.name)
+def test_cells_of_tables_are_short(page: Path) -> None:
+    rows = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    assert [cell for row in rows for cell in re.split(r"(?<!\\)\|", row) if len(cell) > 300] == []
+
+
 def test_every_cause_code_is_documented() -> None:
     reference = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
     codes = re.findall(r"``([a-z_]+)``", (casemate.Cause.__doc__ or "").partition("``message``")[0])

@@ -92,7 +92,15 @@ class Sandbox(metaclass=HintingClass):
     @classmethod
     @takes_options(SandboxOptions)
     def from_file(cls, path: str | os.PathLike[str], **options: Unpack[SandboxOptions]) -> Self:
-        """With the arguments and the policy in a file; ``options`` narrow it. Raises as the class."""
+        """Make a sandbox with the arguments and the policy in a file.
+
+        Args:
+            path: The file, as docs/reference/configuration.md describes it.
+            **options: They narrow what the file says; see :class:`casemate.api.options.SandboxOptions`.
+
+        Returns:
+            The sandbox; nothing is started. It raises what the class raises.
+        """
         from casemate.api.settings import arguments_of_file
 
         return cls(**arguments_of_file(path, os.environ, options))
@@ -100,7 +108,14 @@ class Sandbox(metaclass=HintingClass):
     @classmethod
     @takes_options(SandboxOptions)
     def from_env(cls, **options: Unpack[SandboxOptions]) -> Self:
-        """With what ``CASEMATE_*`` variables hold, and ``options`` instead of it. Raises as the class."""
+        """Make a sandbox with the arguments in ``CASEMATE_*`` variables.
+
+        Args:
+            **options: They replace what variables say; see :class:`casemate.api.options.SandboxOptions`.
+
+        Returns:
+            The sandbox; nothing is started. It raises what the class raises.
+        """
         from casemate.api.settings import arguments_of_environment
 
         values: dict[str, Any] = {**arguments_of_environment(os.environ), **options}
@@ -116,13 +131,22 @@ class Sandbox(metaclass=HintingClass):
         agent: str | None = None,
         insecure: bool = False,
     ) -> ConnectedSandbox:
-        """The same facade on a running service: that at ``url``, or the user's own, which is started unless it runs or
-        ``start`` is False.
+        """Use a running service through the same facade.
 
-        ``url``: ``unix:///path``, ``https://host:port``, or ``http://host:port`` of this machine. ``token``: of a
-        service on TCP. ``namespace``: which of the user's own. ``agent``: a name under which everything is done with no
-        more than an agent's rights. ``insecure``: permits http to other machines. Raises ``InvalidArgument`` and
-        ``Unavailable``.
+        Args:
+            url: ``unix:///path``, ``https://host:port``, or ``http://host:port`` of this machine; None: the user's.
+            token: The token of a service on TCP.
+            start: Whether to start the user's own service where it does not run.
+            namespace: Which namespace of the user's own service.
+            agent: A name under which everything is done, with no more than an agent's rights.
+            insecure: Permits http to other machines.
+
+        Returns:
+            The sandbox of the service.
+
+        Raises:
+            InvalidArgument: It names the argument.
+            Unavailable: The service cannot be reached or started.
         """
         from casemate.remote.facade import connected_sandbox
 
@@ -130,16 +154,23 @@ class Sandbox(metaclass=HintingClass):
 
     @takes_options(RunOptions)
     async def run(self, code: str | bytes, **options: Unpack[RunOptions]) -> Execution:
-        """Run ``code`` once, in a fresh cell, and give its outcome. Cancelling ends the cell.
-
-        A failing program, a limit and a timeout are values of :class:`casemate.Execution`.
+        """Run ``code`` once, in a fresh cell. Cancelling ends the cell.
 
         Args:
-            code: The program.
+            code: The program, as text or UTF-8 bytes.
             **options: See :class:`casemate.api.options.RunOptions`.
 
+        Returns:
+            The outcome. A failing program, a limit and a timeout are values of it.
+
         Raises:
-            InvalidArgument, RuntimeMissing, WallUnavailable, RecordUnavailable, SandboxClosed, Fault
+            InvalidArgument: It names the argument.
+            RuntimeMissing: The interpreter of the language was not found.
+            WallUnavailable: No wall can be proved here, or not the one asked for.
+            QueueFull: As many executions run and wait as may.
+            RecordUnavailable: The record cannot be written, so nothing is run.
+            SandboxClosed: The sandbox was closed before or while this ran.
+            Fault: casemate itself failed.
         """
         request = await self._resolved_request("run", code, options)
         from casemate.execution import pipeline
@@ -150,10 +181,17 @@ class Sandbox(metaclass=HintingClass):
 
     @takes_options(RunOptions)
     async def stream(self, code: str | bytes, **options: Unpack[RunOptions]) -> AsyncGenerator[Event]:
-        """Run ``code`` as :meth:`run` does, and give events as they happen; ``Done(execution)`` is always the last.
+        """Run ``code`` as :meth:`run` does, and give events as they happen.
 
-        Leaving the stream early ends the cell. A consumer that is slow makes the program wait when the
-        pipes are full; nothing is lost and memory does not grow. The options are those of :meth:`run`.
+        Leaving the stream early ends the cell. A slow consumer makes the program wait when the pipes are full;
+        nothing is lost and memory does not grow. It raises what :meth:`run` raises.
+
+        Args:
+            code: The program, as text or UTF-8 bytes.
+            **options: See :class:`casemate.api.options.RunOptions`.
+
+        Yields:
+            The events; ``Done(execution)`` is always the last.
         """
         request = await self._resolved_request("stream", code, options)
         from casemate.execution import pipeline
@@ -169,9 +207,15 @@ class Sandbox(metaclass=HintingClass):
 
     @takes_options(RunOptions)
     def start(self, code: str | bytes, **options: Unpack[RunOptions]) -> Run:
-        """Run ``code`` as :meth:`run` does, but go on when the caller goes away: the run is there to attach to, until
-        the sandbox is closed. The options are those of :meth:`run`, and so is what it raises."""
+        """Start ``code`` as a run that goes on when the caller goes away. It raises what :meth:`run` raises.
 
+        Args:
+            code: The program, as text or UTF-8 bytes.
+            **options: See :class:`casemate.api.options.RunOptions`.
+
+        Returns:
+            The run, which can be attached to until the sandbox is closed.
+        """
         values = complete(RunOptions, options, "start")
         secrets = self._parts.resolve_secrets(values["secrets"])
         return self._parts.start_run(self._request(code, **{**values, "secrets": secrets}))
@@ -180,10 +224,18 @@ class Sandbox(metaclass=HintingClass):
     async def plan(
         self, code: str | bytes, *, session: Session | None = None, **options: Unpack[RunOptions]
     ) -> ProgramPlan:
-        """What a program would call: it is run in a throwaway cell in which only calls that a rule allows are made, and
-        all others are noted down instead of asking anybody. ``await plan.run()`` has the list decided at once, and runs
-        the program with exactly those calls. The options are those of :meth:`run`, and so is what it raises;
-        ``Unavailable`` for a ``session``, whose state a throwaway cell would not have.
+        """Find out what a program would call, by a trial in a throwaway cell.
+
+        The trial makes only calls that a rule allows. It notes all others and asks nobody. ``await plan.run()`` has
+        the list decided at once, and runs the program with exactly those calls. It raises what :meth:`run` raises.
+
+        Args:
+            code: The program, as text or UTF-8 bytes.
+            session: None; for a session it raises ``Unavailable``, whose state a throwaway cell does not have.
+            **options: See :class:`casemate.api.options.RunOptions`.
+
+        Returns:
+            The plan, with the calls that were noted.
         """
         from casemate.api.call_plan import check_no_session, foresee
 
@@ -193,7 +245,15 @@ class Sandbox(metaclass=HintingClass):
 
     @takes_options(RunOptions)
     async def explain(self, code: str | bytes, **options: Unpack[RunOptions]) -> Plan:
-        """The plan of a run with these options of :meth:`run`, as data. Nothing is started."""
+        """Plan a run without starting anything. It raises what :meth:`run` raises.
+
+        Args:
+            code: The program, as text or UTF-8 bytes.
+            **options: See :class:`casemate.api.options.RunOptions`.
+
+        Returns:
+            The plan of the run, as data.
+        """
         request = await self._resolved_request("explain", code, options)
         from casemate.execution import guarding, pipeline
 
@@ -202,14 +262,19 @@ class Sandbox(metaclass=HintingClass):
 
     @takes_options(SessionOptions)
     def session(self, language: str = "python", **options: Unpack[SessionOptions]) -> Session:
-        """A stateful interpreter in a cell of its own; it starts on first use.
+        """Make a session: a stateful interpreter in a cell of its own, which starts on first use.
 
         Args:
-            language: The language of its programs.
+            language: The language of its programs: ``"python"``, ``"node"`` or ``"shell"``.
             **options: See :class:`casemate.api.options.SessionOptions`.
 
+        Returns:
+            The session.
+
         Raises:
-            InvalidArgument, RuntimeMissing, SandboxClosed
+            InvalidArgument: It names the argument.
+            RuntimeMissing: The interpreter of the language was not found.
+            SandboxClosed: The sandbox was closed.
         """
         from casemate.sessions.session import Session
         from casemate.sessions.terms import SessionTerms
@@ -272,10 +337,19 @@ class Sandbox(metaclass=HintingClass):
         return await stats(self._parts.wall, await self._parts.load())
 
     async def inspect(self, session: str | Session) -> Inspection:
-        """What a session is and has, without its secrets' values.
+        """Say what a session is and has, without its secrets' values.
 
-        ``session``: one that is open, or its id or name. Its interpreter is asked for the names of variables where it
-        has nothing else to do. Raises ``InvalidArgument`` where there is none, and ``SandboxClosed``.
+        Its interpreter is asked for the names of variables where it has nothing else to do.
+
+        Args:
+            session: An open session, or its id or name.
+
+        Returns:
+            The inspection.
+
+        Raises:
+            InvalidArgument: There is no such session.
+            SandboxClosed: The sandbox was closed.
         """
         from casemate.sessions.inspection import inspect
 
@@ -355,21 +429,31 @@ class Sandbox(metaclass=HintingClass):
         return self._parts.packages
 
     async def doctor(self) -> Diagnosis:
-        """What this machine offers, as proved by the self-tests. Raises nothing for what is missing."""
+        """Say what this machine offers, as proved by the self-tests. What is missing raises nothing."""
         from casemate.execution.overview import examine
 
         return await examine(self._parts.wall, self.warm_up)
 
     @staticmethod
     def language_of(file_name: str) -> str | None:
-        """The language of a program by its file's ending, or None."""
+        """Tell the language of a program by its file's ending.
+
+        Args:
+            file_name: The name or path of the file.
+
+        Returns:
+            The language, or None where no language has that ending.
+        """
         return language_of(file_name)
 
     def warm_up(self, *languages: str) -> None:
         """Start what the first run needs, without waiting for it; and keep cells ready for programs in ``languages``.
 
         A sandbox does the latter by itself from a moment after its first run on. Cells that nothing runs in for half
-        a minute are ended. Raises as :meth:`run` does.
+        a minute are ended. It raises what :meth:`run` raises.
+
+        Args:
+            *languages: ``"python"``, ``"node"``, ``"shell"``; without any, only what the first run needs is started.
         """
         self._parts.wall.warm_up()
         from casemate.execution import pipeline
@@ -412,17 +496,3 @@ class Sandbox(metaclass=HintingClass):
             checked_folder("workspace", context.workspace)  # it may have gone since
             check_files(request, context.workspace, context.workspace_mode)
         return request
-
-
-def connected_aside(url: str | None, token: str | None, **arguments: Any) -> Any:
-    """The same, for other event loops than one of the caller's, which may be running: connected in a thread."""
-    import asyncio
-    from concurrent.futures import ThreadPoolExecutor
-
-    async def connect() -> Any:
-        connected = await Sandbox.connect(url, token, **arguments)
-        await connected.close()  # what it was connected with; it connects anew where it is used
-        return connected
-
-    with ThreadPoolExecutor(1) as aside:
-        return aside.submit(asyncio.run, connect()).result()

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from casemate.api import sandbox as api
 from casemate.api.options import SandboxOptions
-from casemate.api.sandbox import connected_aside
 from casemate.errors import SandboxClosed
 from casemate.model.foreign import HintingClass, no_attribute
 from casemate.model.options import takes_options
@@ -102,7 +101,7 @@ class Sandbox(Blocking, metaclass=HintingClass):
     @classmethod
     def connect(cls, url: str | None = None, token: str | None = None, **arguments: Any) -> Self:
         """See :meth:`casemate.Sandbox.connect`."""
-        return cls(_make=partial(connected_aside, url, token), **arguments)
+        return cls(_make=partial(_connect_in_thread, url, token), **arguments)
 
     run = block_on(api.Sandbox.run)
     stream = block_on_stream(api.Sandbox.stream)
@@ -198,3 +197,16 @@ def _hand_over(outcome: Future[Any], task: asyncio.Task[Any]) -> None:
 async def _invoke(call: Callable[[], Any]) -> Any:
     outcome = call()
     return await outcome if inspect.isawaitable(outcome) else outcome
+
+
+def _connect_in_thread(url: str | None, token: str | None, **arguments: Any) -> Any:
+    """Connect in a thread, since the caller's own event loop may be running."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    async def connect() -> Any:
+        connected = await api.Sandbox.connect(url, token, **arguments)
+        await connected.close()  # what it was connected with; it connects anew where it is used
+        return connected
+
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(asyncio.run, connect()).result()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,34 @@ def test_a_class_answers_names_of_other_sandboxes(kind: Any) -> None:
 
 def test_defaults_are_filled_in() -> None:
     assert complete(RunOptions, {"timeout": 1.0}, "run") == {**defaults_of(RunOptions), "timeout": 1.0}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "connect",
+        "explain",
+        "from_env",
+        "from_file",
+        "inspect",
+        "language_of",
+        "plan",
+        "run",
+        "session",
+        "set_limits",
+        "start",
+        "stream",
+        "warm_up",
+    ],
+)
+def test_a_method_documents_each_argument_in_google_style(name: str) -> None:
+    method = getattr(Sandbox, name)
+    arguments = (inspect.getdoc(method) or "").partition("Args:\n")[2].partition("\n\n")[0]
+    documented = re.findall(r"^    \**(\w+): ", arguments, re.MULTILINE)
+    code = inspect.unwrap(method).__code__
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
+    names = code.co_varnames[: count + bool(code.co_flags & inspect.CO_VARKEYWORDS)]
+    assert set(documented) == set(names) - {"self", "cls"}
 
 
 def test_a_sandbox_documents_each_argument_in_one_line_as_its_definition_does() -> None:
