@@ -1,13 +1,17 @@
 """``python -m casemate.operations [FOLDER]`` writes the reference into a repository.
 
 That is the page of operations, their lock file, which makes any change of them visible in review, and in other pages
-what stands between the marks of `BLOCKS`: keys of the configuration, and options of calls.
+what stands between the marks of `BLOCKS`: keys of the configuration, options of calls, and methods by their docstrings.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
+import re
 import sys
+import textwrap
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,6 +19,7 @@ from typing import Any
 
 from casemate.api.keys_page import other_words, tables
 from casemate.api.options import RunOptions, SandboxOptions, SessionOptions
+from casemate.api.sandbox import Sandbox
 from casemate.model.limits import LimitOptions
 from casemate.model.options import defaults_of, docs_of
 from casemate.operations.catalogue import Operation, catalogue
@@ -76,8 +81,40 @@ def _default_text(default: object) -> str:
     return json.dumps(default) if isinstance(default, str) else repr(default)
 
 
+def methods_of(cls: type) -> str:
+    """The public methods that have docstrings in Google style, as Markdown."""
+    methods = {name: getattr(cls, name) for name in vars(cls) if not name.startswith("_")}
+    docs = {name: inspect.getdoc(method) or "" for name, method in methods.items() if inspect.isroutine(method)}
+    return "\n".join(
+        f"### `{cls.__name__}.{name}`\n\n```python\n{_signature(methods[name])}\n```\n\n{_markdown(doc)}\n"
+        for name, doc in docs.items()
+        if _SECTION.search(doc)
+    )
+
+
+_SECTION = re.compile(r"^(Args|Returns|Yields|Raises):$", re.MULTILINE)
+
+
+def _signature(method: Callable[..., Any]) -> str:
+    """As it is written, which names the definition of options and not each of them."""
+    [node] = ast.parse(textwrap.dedent(inspect.getsource(method))).body
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    node.body, node.decorator_list = [], []
+    return ast.unparse(node).rstrip(":")
+
+
+def _markdown(doc: str) -> str:
+    """A docstring in Google style: what a section says is a list."""
+    doc = _SECTION.sub(r"**\1**\n", doc).replace("``", "`")
+    doc = re.sub(r"\n {6,}", " ", doc)
+    doc = re.sub(r":\w+:`([^`]+)`", r"`\1`", doc)
+    doc = re.sub(r"^ {4}(\**\w+): ", r"- `\1`: ", doc, flags=re.MULTILINE)
+    return re.sub(r"^ {4}", "", doc, flags=re.MULTILINE)
+
+
 _API, _CONFIGURATION = Path("docs", "reference", "api.md"), Path("docs", "reference", "configuration.md")
 BLOCKS: Mapping[tuple[Path, str], Callable[[], str]] = {
+    (_API, "methods: Sandbox"): partial(methods_of, Sandbox),
     (_CONFIGURATION, "aliases: casemate.api.keys_page"): other_words,
     (_CONFIGURATION, "keys: casemate config reference"): tables,
     **{
