@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """A call of a tool that was not made. ``arguments``: those that it would have had, without values of secrets."""
+    """A call of a tool that was not made.
+
+    Attributes:
+        arguments: Those that it would have had, without values of secrets.
+    """
 
     server: str
     tool: str
@@ -42,8 +46,10 @@ class PlannedCall:
 class ProgramPlan:
     """What a program did in a throwaway cell in which only calls that a rule allows were made.
 
-    ``calls``: those that it would have made besides, in order; each gave it an empty answer, so what it did after the
-    first may differ from what it will do. ``execution``: the outcome of that; what it changed in files is thrown away.
+    Attributes:
+        calls: Those that it would have made besides, in order; each gave it an empty answer, so what it did after the
+            first may differ from what it will do.
+        execution: The outcome of that; what it changed in files is thrown away.
     """
 
     calls: tuple[PlannedCall, ...]
@@ -54,7 +60,9 @@ class ProgramPlan:
         """Have the whole list decided once (a request of kind "plan"), and run the program with exactly these calls
         allowed, each as often as it is in the list; any other asks, as ever.
 
-        Raises :class:`PlanDenied` where it is not allowed, and as ``Sandbox.run``.
+        Raises:
+            PlanDenied: It is not allowed.
+            CasemateError: As of :meth:`casemate.Sandbox.run`.
         """
         return await self._run()
 

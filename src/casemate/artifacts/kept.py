@@ -48,12 +48,25 @@ class Artifacts:
     async def list(self, run: str) -> builtins.list[Artifact]:
         """The artifacts of a run or step of this sandbox, by its id, its full output among them where it was cut.
 
-        ``run``: the id. Raises ``NotFound`` for one that there was not, or whose files are no longer kept.
+        Args:
+            run: The id.
+
+        Raises:
+            NotFound: There was no such run, or its files are no longer kept.
         """
         return [*self._of(run)]
 
     async def read(self, run: str, name: str) -> bytes:
-        """The bytes of one. ``run``: the id. ``name``: as :meth:`list` has it. Raises as it does, and ``OSError``."""
+        """The bytes of one.
+
+        Args:
+            run: The id.
+            name: As :meth:`list` has it.
+
+        Raises:
+            NotFound: As :meth:`list`, and where it left no such file.
+            OSError: It cannot be read.
+        """
         for artifact in self._of(run):
             if artifact.name == name:
                 return await asyncio.to_thread(artifact.read_bytes)

@@ -51,7 +51,13 @@ EMPTY = Head(0, GENESIS)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``head``: of the good rows. ``first_bad``: sequence number of the first that is not, and the ``reason``."""
+    """Whether the record is whole.
+
+    Attributes:
+        head: The hash of the last good row.
+        first_bad: The sequence number of the first row that is not good.
+        reason: Why it is not.
+    """
 
     head: Head
     first_bad: int | None = None

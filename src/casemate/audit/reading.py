@@ -47,8 +47,15 @@ _ENDS = {"ok": "execution.completed", "timeout": "execution.timeout"}
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """Something that happened. ``name``: such as ``"execution.started"``; ``time``: Unix time; ``run``: the execution,
-    or the session, that it is about, or empty; ``detail``: of its row. ``cursor``: to go on after it."""
+    """Something that happened.
+
+    Attributes:
+        name: Such as ``"execution.started"``.
+        time: Unix time.
+        run: The execution, or the session, that it is about, or empty.
+        detail: Of its row.
+        cursor: To go on after it.
+    """
 
     name: str
     cursor: int
@@ -114,9 +121,15 @@ _COLUMNS = "sequence, wall, monotonic, kind, execution_id, namespace, detail, pr
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """One row of the record. ``time``: Unix time; ``kind``: ``"intent"``, ``"outcome"``, ``"decision"``,
-    ``"crossing"`` or what else was noted; ``run``: the execution that it is about, or empty; ``detail``: JSON values.
-    ``hash``: of everything else in the row, and of the row before it, whose hash is ``previous``."""
+    """One row of the record.
+
+    Attributes:
+        time: Unix time.
+        kind: ``"intent"``, ``"outcome"``, ``"decision"``, ``"crossing"`` or what else was noted.
+        run: The execution that it is about, or empty.
+        detail: JSON values.
+        hash: Of everything else in the row, and of the row before it, whose hash is ``previous``.
+    """
 
     sequence: int
     time: float
@@ -140,8 +153,15 @@ class Audit:
     ) -> list[AuditRow]:
         """The newest rows of the sandbox's namespace, the newest first; fewer where they are large.
 
-        ``limit``: how many, at most 1000. ``since``: only those from then on, in Unix time. ``kind``: only these.
-        ``run``: only those about one execution, by its id. Raises ``InvalidArgument`` and ``RecordUnavailable``.
+        Args:
+            limit: How many, at most 1000.
+            since: Only those from then on, in Unix time.
+            kind: Only these.
+            run: Only those about one execution, by its id.
+
+        Raises:
+            InvalidArgument: An argument cannot be used.
+            RecordUnavailable: The record cannot be read or written.
         """
         if type(limit) is not int or not 1 <= limit <= MOST_ROWS:
             raise InvalidArgument("limit", f"{limit!r} is not a whole number from 1 to {MOST_ROWS}")
@@ -175,9 +195,15 @@ class Audit:
         """What happens in the sandbox's namespace, as it comes to be on record, in order and each once; it ends with
         the sandbox.
 
-        ``after``: the ``cursor`` of the last event that was had, 0 for all there are; without one only what happens
-        from the first step of this on. Events are read from the record when they are asked for: whoever is slow keeps
-        nobody waiting and loses nothing. Raises ``InvalidArgument`` and ``RecordUnavailable``.
+        Events are read from the record when they are asked for: whoever is slow keeps nobody waiting and loses nothing.
+
+        Args:
+            after: The ``cursor`` of the last event that was had, 0 for all there are; without one only what happens
+                from the first step of this on.
+
+        Raises:
+            InvalidArgument: An argument cannot be used.
+            RecordUnavailable: The record cannot be read or written.
         """
         if after is not None and (type(after) is not int or after < 0):
             raise InvalidArgument("after", f"{after!r} is not the cursor of an event")
@@ -225,7 +251,8 @@ class Audit:
     async def verify(self) -> Verdict:
         """Whether every row of the whole record, of all namespaces, is as it was written, and none is missing.
 
-        Raises ``RecordUnavailable``.
+        Raises:
+            RecordUnavailable: The record cannot be read or written.
         """
         head, there = await asyncio.to_thread(self._ends)
         good = EMPTY

@@ -28,11 +28,15 @@ _MOST_REASON = 500  # characters
 
 @dataclass(frozen=True, slots=True)
 class EgressAnswer:
-    """What was decided about a host. ``domain``: its canonical name.
+    """What was decided about a host.
 
-    ``scope``: for what it holds: ``"rule"`` as long as the rules that were written say so, ``"once"`` for the next
-    connection, ``"session"`` for all of the session, ``"namespace"`` for all runs and sessions of the sandbox; empty
-    where it was denied. ``expires``: Unix time, None for the whole scope. ``by``: the rule or the channel.
+    Attributes:
+        domain: Its canonical name.
+        scope: For what it holds: ``"rule"`` as long as the rules that were written say so, ``"once"`` for the next
+            connection, ``"session"`` for all of the session, ``"namespace"`` for all runs and sessions of the sandbox;
+            empty where it was denied.
+        expires: Unix time, None for the whole scope.
+        by: The rule or the channel.
     """
 
     domain: str
@@ -64,13 +68,19 @@ class Egress:
     ) -> EgressAnswer:
         """Ask whether programs may connect to ``domain``, wait for the answer, and give it.
 
-        ``domain``: a host name. ``port``: of the connection. ``reason``: shown to whoever is asked, as the requester's
-        own words. ``session``: an open one, or its id or name: the answer is for it alone; without one it is for all
-        runs and sessions of the sandbox, but for those whose own lists do not name it. An answer once, or for a run, is
-        good for one connection; one for a session holds as long as the session, or the sandbox. Nothing is connected or
-        resolved here. Without anybody to ask it is denied at once.
+        An answer once, or for a run, is good for one connection; one for a session holds as long as the session, or the
+        sandbox. Nothing is connected or resolved here. Without anybody to ask it is denied at once.
 
-        Raises ``InvalidArgument`` for what is no host name, and as ``Sandbox.run``.
+        Args:
+            domain: A host name.
+            port: Of the connection.
+            reason: Shown to whoever is asked, as the requester's own words.
+            session: An open one, or its id or name: the answer is for it alone; without one it is for all runs and
+                sessions of the sandbox, but for those whose own lists do not name it.
+
+        Raises:
+            InvalidArgument: It is no host name.
+            CasemateError: As of :meth:`casemate.Sandbox.run`.
         """
         name = _name(domain)
         if type(port) is not int or not 1 <= port <= MOST_PORT:

@@ -46,7 +46,8 @@ class Decision:
 
     The other fields are :class:`casemate.model.call_options.DecisionOptions`.
 
-    Raises :class:`casemate.InvalidArgument` for a scope, uses or expires that mean nothing.
+    Raises:
+        InvalidArgument: A scope, uses or expires means nothing.
     """
 
     allow: bool = False
@@ -84,12 +85,18 @@ class ApprovalVerdict:
 class ApprovalRequest:
     """A question that must be answered before something crosses the wall.
 
-    ``kind``: tool, egress, package, shell, host, files, server, plan or elicitation; ``server``, ``tool``: of tool
-    calls. ``session``: None for a run of its own; ``run``: the run or the step that asks. ``hash``: SHA-256 of exactly
-    what is shown (kind, server, tool, its definition, arguments), and of the lists of hosts that it is beyond; a
-    decision binds to it. ``caller``: who has begun what asks, where a surface knows that. ``state``: ``"asked"`` while
-    something waits for the answer, ``"withdrawn"`` where what asked is gone: an answer is then for the next time that
-    the same caller asks for exactly the same."""
+    Attributes:
+        kind: ``tool``, ``egress``, ``package``, ``shell``, ``host``, ``files``, ``server``, ``plan`` or ``elicitation``.
+        server: Of tool calls.
+        tool: Of tool calls.
+        session: None for a run of its own.
+        run: The run or the step that asks.
+        hash: SHA-256 of exactly what is shown (kind, server, tool, its definition, arguments), and of the lists of
+            hosts that it is beyond; a decision binds to it.
+        caller: Who has begun what asks, where a surface knows that.
+        state: ``"asked"`` while something waits for the answer, ``"withdrawn"`` where what asked is gone: an answer is
+            then for the next time that the same caller asks for exactly the same.
+    """
 
     id: str
     kind: str
@@ -109,8 +116,10 @@ class ApprovalRequest:
     async def approve(self, **options: Unpack[DecisionOptions]) -> bool:
         """Let it cross; the arguments are those of :class:`casemate.Decision`. From any event loop or thread.
 
-        False when that came too late: somebody else has answered, nobody did in time, or what asked is over. Raises
-        :class:`casemate.InvalidArgument`, and the request waits on.
+        False when that came too late: somebody else has answered, nobody did in time, or what asked is over.
+
+        Raises:
+            InvalidArgument: An argument means nothing; the request waits on.
         """
         return self._decide(Decision(True, **complete(DecisionOptions, options, "approve")))
 

@@ -12,9 +12,12 @@ from casemate.model.execution import Execution, ProgramError, Result
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Text that the program wrote. ``background``: by something an earlier step left running.
+    """Text that the program wrote.
 
     ``data`` is the bytes that ``text`` was decoded from, for those who pass them on.
+
+    Attributes:
+        background: By something an earlier step left running.
     """
 
     stream: Literal["stdout", "stderr"]
@@ -27,8 +30,9 @@ class Output:
 class Display:
     """Something the program displayed.
 
-    ``display_id``: the name that the program gave it, so that it can be shown anew; ``update``: this takes the
-    place of what was shown by that name before.
+    Attributes:
+        display_id: The name that the program gave it, so that it can be shown anew.
+        update: This takes the place of what was shown by that name before.
     """
 
     result: Result

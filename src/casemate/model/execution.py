@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 class Crossing:
     """What came of all connections to one host and port that were decided alike.
 
-    ``host``: a canonical name, or what was asked for instead, printable, of at most 253 characters; ``port``: 0 where a
-    name was asked for and not given; ``reason``: which rule or answer decided, or what went wrong, of at most 200
-    characters; ``connections``: how many; ``bytes_out`` and ``bytes_in``: what the cell sent and received;
-    ``is_reached``: whether there was a connection: what was allowed may have no address, or not answer.
+    Attributes:
+        host: A canonical name, or what was asked for instead, printable, of at most 253 characters.
+        port: 0 where a name was asked for and not given.
+        reason: Which rule or answer decided, or what went wrong, of at most 200 characters.
+        connections: How many.
+        bytes_out: What the cell sent.
+        bytes_in: What the cell received.
+        is_reached: Whether there was a connection: what was allowed may have no address, or not answer.
     """
 
     host: str
@@ -98,7 +102,11 @@ class Artifact:
         return self.content.read_bytes()
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Copy the file to ``path``, replacing what is there. Raises ``OSError``."""
+        """Copy the file to ``path``, replacing what is there.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
         self.content.save(path)
 
 
@@ -178,7 +186,11 @@ class Image:
     media_type: str
 
     def save(self, path: str) -> None:
-        """Write the picture to ``path``. Raises ``OSError``."""
+        """Write the picture to ``path``.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
         with open(path, "wb") as file:
             file.write(self.data)
 
@@ -214,10 +226,13 @@ Status = Literal["ok", "failed", "timeout", "out_of_memory", "killed", "cancelle
 class Cause:
     """Which limit, rule or caller made an execution end as it did, for programs and models.
 
-    ``code`` is stable (``timeout``, ``memory_limit``, ``cpu_limit``, ``process_limit``,
-    ``output_limit``, ``disk_limit``, ``inode_limit``, ``open_files_limit``, ``cancelled``, ``killed``,
-    ``interpreter_ended``, ``denied``, ``service_stopped``); ``message`` names the limit and what was used;
-    ``remediation`` says what would help; ``retryable``: whether the same code may well succeed when simply run again.
+    Attributes:
+        code: A stable word: ``timeout``, ``memory_limit``, ``cpu_limit``, ``process_limit``, ``output_limit``,
+            ``disk_limit``, ``inode_limit``, ``open_files_limit``, ``cancelled``, ``killed``, ``interpreter_ended``,
+            ``denied`` or ``service_stopped``.
+        message: The limit, and what was used.
+        remediation: What would help.
+        retryable: Whether the same code may well succeed when simply run again.
     """
 
     code: str
@@ -247,11 +262,12 @@ class SkippedFile:
 class Execution:
     """What came of running some code. The program's failure is a value here, not an exception.
 
-    ``exit_code``: the program's own; 128 + N when signal N ended it; None when casemate did.
-    ``text``: all text in the order it came (stdout, stderr and the text of results), stripped.
-    ``duration``: seconds from the cell's start to its end.
-    ``skipped``: files that the run left and that were not handed out or not written back.
-    ``crossings``: the hosts that it reached or tried to reach; what is beyond some hundred is told together.
+    Attributes:
+        exit_code: The program's own; 128 + N when signal N ended it; None when casemate did.
+        text: All text in the order it came (stdout, stderr and the text of results), stripped.
+        duration: Seconds from the cell's start to its end.
+        skipped: Files that the run left and that were not handed out or not written back.
+        crossings: The hosts that it reached or tried to reach; what is beyond some hundred is told together.
     """
 
     id: str
@@ -286,7 +302,11 @@ class Execution:
         return images_of(self.results)
 
     def raise_for_status(self) -> Self:
-        """This execution if it is ``ok``. Raises :class:`casemate.ExecutionFailed`, which carries it, if not."""
+        """This execution if it is ``ok``.
+
+        Raises:
+            ExecutionFailed: It is not ``ok``; the error carries it.
+        """
         if not self.ok:
             raise ExecutionFailed(self)
         return self

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 class Mechanism:
     """How one limit is enforced.
 
-    ``hard``: enforced from outside the program, at the limit; otherwise measured now and then, so it can be overshot.
-    ``per``: ``"cell"`` when the sum over the cell counts, ``"process"`` when each process counts alone.
+    Attributes:
+        hard: Enforced from outside the program, at the limit; otherwise measured now and then, so it can be overshot.
+        per: ``"cell"`` when the sum over the cell counts, ``"process"`` when each process counts alone.
     """
 
     limit: str
@@ -33,12 +34,18 @@ class Proof:
 class IsolationReport:
     """Which wall held the cell and how that is known.
 
-    ``wall``: its name; ``kernel_boundary``: ``"shared"``, ``"user-space"`` or ``"vm"``;
-    ``layers``: what was active; ``missing``: what was not, in plain words; ``proofs`` and
-    ``proved_at`` (seconds since the epoch): the self-test; ``limits``: each limit's mechanism;
-    ``start``: how the cell was made: ``"pool"`` when it was ready before the run came, ``"zygote"`` when it was
-    forked for it from a warmed interpreter, ``"exec"`` when the interpreter was started for it, and ``start_reason``
-    why; ``notes``: anything else a reader must know.
+    Attributes:
+        wall: Its name.
+        kernel_boundary: ``"shared"``, ``"user-space"`` or ``"vm"``.
+        layers: What was active.
+        missing: What was not, in plain words.
+        proofs: The cases of the self-test.
+        proved_at: When that was, in seconds since 1970.
+        limits: Each limit's mechanism.
+        start: How the cell was made: ``"pool"`` when it was ready before the run came, ``"zygote"`` when it was forked
+            for it from a warmed interpreter, ``"exec"`` when the interpreter was started for it.
+        start_reason: Why so.
+        notes: Anything else a reader must know.
     """
 
     wall: str

@@ -23,8 +23,14 @@ class InstallTerms:
 
 @dataclass(frozen=True, slots=True)
 class InstalledPackage:
-    """One package. ``file``: the name of the file that it came in, ``source`` the address of that without credentials,
-    ``sha256`` and ``size`` (bytes) what it is."""
+    """One package.
+
+    Attributes:
+        file: The name of the file that it came in.
+        source: The address of the file, without credentials.
+        sha256: Of the file, in hex.
+        size: Of the file, in bytes.
+    """
 
     name: str
     version: str
@@ -38,8 +44,10 @@ class InstalledPackage:
 class Installed:
     """What was installed: ``packages``, those that came along included; what was there already is not among them.
 
-    ``status``: ``"denied"`` where somebody or a rule said no, ``"failed"`` where it could not be: then ``reason`` says
-    why, and nothing has changed. ``output``: what the installer printed.
+    Attributes:
+        status: ``"denied"`` where somebody or a rule said no, ``"failed"`` where it could not be: then ``reason`` says
+            why, and nothing has changed.
+        output: What the installer printed.
     """
 
     status: Literal["installed", "denied", "failed"]
@@ -55,10 +63,14 @@ class Installed:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeInfo:
-    """One language. ``available``: programs in it can be run here, now; where not, the ``problem`` and the ``remedy``.
+    """One language.
 
-    ``version`` and ``executable``: of its interpreter, as far as there is one; ``source``: whose that is, in words.
-    ``wall``: the name of the wall in force, with its ``proofs``; empty where there is none.
+    Attributes:
+        available: Programs in it can be run here, now; where not, the ``problem`` and the ``remedy``.
+        version: Of its interpreter, as far as there is one.
+        executable: Of its interpreter, as far as there is one.
+        source: Whose that is, in words.
+        wall: The name of the wall in force, with its ``proofs``; empty where there is none.
     """
 
     language: str
@@ -77,7 +89,10 @@ class InUse:
     """What a wall's cells use now: ``running`` ones have a program, ``ready`` ones wait for one; ``processes`` of all
     of them, casemate's own supervisor among them.
 
-    ``memory`` in bytes and ``cpu_seconds`` so far of what lives, None where nobody tells; ``mechanism``: who does.
+    Attributes:
+        memory: Bytes of what lives; None where nothing tells.
+        cpu_seconds: Of what lives, so far; None where nothing tells.
+        mechanism: What tells.
     """
 
     running: int = 0
@@ -92,7 +107,10 @@ class InUse:
 class Totals:
     """Runs, steps, installations and looks at programs that came to their end since ``since`` (Unix time).
 
-    ``by_status``: how many of each; ``cpu_seconds`` of all; ``peak_memory``: bytes, of the one that took most.
+    Attributes:
+        by_status: How many of each.
+        cpu_seconds: Of all together.
+        peak_memory: Bytes, of the one that took most.
     """
 
     executions: int
@@ -106,8 +124,11 @@ class Totals:
 class Stats:
     """What goes on in a sandbox. ``running`` executions of at most ``concurrency``, and ``waiting`` ones.
 
-    ``cells``: what its cells use; ``zygotes``: interpreters that cells are forked from; ``sessions``: open ones;
-    ``approvals``: requests that wait for an answer.
+    Attributes:
+        cells: What its cells use.
+        zygotes: Interpreters that cells are forked from.
+        sessions: Open ones.
+        approvals: Requests that wait for an answer.
     """
 
     running: int
@@ -132,11 +153,16 @@ class VariableInfo:
 class Inspection:
     """What a session is and has. Times are seconds; ``idle`` is 0 while it is busy.
 
-    ``cwd``: the folder in which its first step began. ``env``: variables that it was opened with; those of secrets are
-    masked, and what of a secret is in others is hidden. ``network``: ``"none"``, ``"listed"`` or ``"public"``, with the
-    ``allowed_domains``. ``packages``: what was installed for it or for all. ``variables``: None while it is busy or
-    before its interpreter is there. ``runs``: ids of those begun with ``start`` that are still known. ``steps``: how
-    many came to their end, by status; ``usage``: of them together.
+    Attributes:
+        cwd: The folder in which its first step began.
+        env: Variables that it was opened with; those of secrets are masked, and what of a secret is in others is
+            hidden.
+        network: ``"none"``, ``"listed"`` or ``"public"``, with the ``allowed_domains``.
+        packages: What was installed for it or for all.
+        variables: None while it is busy or before its interpreter is there.
+        runs: Ids of those begun with ``start`` that are still known.
+        steps: How many came to their end, by status.
+        usage: Of them together.
     """
 
     id: str
@@ -166,8 +192,10 @@ VerdictWord = Literal["pass", "fixed", "reject"]
 class Issue:
     """One thing that was found, at ``line`` and ``column`` (both from 1; 0 where it has no place).
 
-    ``severity``: ``"error"``: it would not run; ``"warning"``: a checker's doubt; ``"hint"``: something that may do
-    harm, which decides nothing. ``code``: a stable word (``syntax``, ``dangerous-eval``, ruff's ``F401``).
+    Attributes:
+        severity: ``"error"``: it would not run; ``"warning"``: a checker's doubt; ``"hint"``: something that may do
+            harm, which decides nothing.
+        code: A stable word (``syntax``, ``dangerous-eval``, ruff's ``F401``).
     """
 
     line: int
@@ -190,9 +218,12 @@ class Fix:
 class Validation:
     """What came of looking at a program. See :meth:`casemate.Sandbox.validate`.
 
-    ``valid``: the program as it was given has no error. ``verdict``: ``"pass"``; ``"fixed"`` where ``fixed_code`` has
-    what was asked for, a program in which the ``fixes`` are made; else ``"reject"``. ``fixes``: with these the program
-    would be, or is, better; what was given is never changed. ``notes``: what was not looked at, and why.
+    Attributes:
+        valid: The program as it was given has no error.
+        verdict: ``"pass"``; ``"fixed"`` where ``fixed_code`` has what was asked for, a program in which the ``fixes``
+            are made; else ``"reject"``.
+        fixes: With these the program would be, or is, better; what was given is never changed.
+        notes: What was not looked at, and why.
     """
 
     language: str

@@ -37,10 +37,15 @@ _REFUSED_PREFIXES = {"sec-": "is a browser's own", "proxy-": "is for one connect
 class Inject:
     """Makes a secret one that programs never have: the egress proxy puts it into requests.
 
-    ``hosts``: exact names, ``"api.example.org"`` or ``"api.example.org:8443"``; without a port it is 443. They are
-    kept as canonical names. ``header``: the field that the secret is part of. ``format``: the whole value of that
-    field, with ``{}`` for the secret; for ``"Basic {}"`` in ``Authorization`` the secret may be the user or the
-    password, too (RFC 7617). Raises ``InvalidArgument`` naming what is wrong.
+    Attributes:
+        hosts: Exact names, ``"api.example.org"`` or ``"api.example.org:8443"``; without a port it is 443. They are kept
+            as canonical names.
+        header: The field that the secret is part of.
+        format: The whole value of that field, with ``{}`` for the secret; for ``"Basic {}"`` in ``Authorization`` the
+            secret may be the user or the password, too (RFC 7617).
+
+    Raises:
+        InvalidArgument: It names what is wrong.
     """
 
     hosts: Sequence[str]
@@ -64,7 +69,11 @@ class Inject:
 
     @classmethod
     def read(cls, data: object) -> Inject:
-        """From that, ``header`` and ``format`` as ever where they are left out. Raises ``InvalidArgument``."""
+        """From that, ``header`` and ``format`` as ever where they are left out.
+
+        Raises:
+            InvalidArgument: An argument cannot be used.
+        """
         if not isinstance(data, Mapping) or not {"hosts"} <= set(data) <= {"hosts", "header", "format"}:
             raise InvalidArgument("inject", "it has hosts and may have header and format, and nothing else")
         return cls(**data)

@@ -39,8 +39,14 @@ _BLOCK = 512  # bytes that st_blocks counts in (stat(2))
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """``name`` relative to the workspace; ``kind``: "file", "folder", "link" or "other"; ``size`` in bytes;
-    ``modified`` in seconds since 1970."""
+    """What is known of an entry of a workspace.
+
+    Attributes:
+        name: Its path, relative to the workspace.
+        kind: "file", "folder", "link" or "other".
+        size: In bytes.
+        modified: Seconds since 1970.
+    """
 
     name: str
     kind: str
@@ -121,16 +127,23 @@ class SessionFiles:
     async def pack(self, name: str, target: str | os.PathLike[str], *, top: str = "") -> Carried:
         """Write a folder, or a file, as a tar archive to ``target`` on the host, without the session's secrets; what is
         in it. The names in it begin with ``top``; a file has its own. Only regular files and folders are, 224 MiB of
-        contents at most; "" is the whole workspace. Raises ``InvalidArgument`` for what is not there, is a link, or is
-        hidden, and ``Unavailable`` where the archive cannot be written."""
+        contents at most; "" is the whole workspace.
+
+        Raises:
+            InvalidArgument: It is not there, is a link, or is hidden.
+            Unavailable: The archive cannot be written.
+        """
         if top:
             check_name(top, "top")
         return await self._do(_pack, name, Path(target), top, self._redaction, self._refuses_in(name))
 
     async def unpack(self, source: str | os.PathLike[str], name: str = "") -> Carried:
         """Put the files and folders of a tar archive on the host into a folder of the workspace, which is made where it
-        is missing; files of the same names are replaced. What came out of it: links and their like do not. Raises
-        ``InvalidArgument`` for what is no archive, and where there is no room."""
+        is missing; files of the same names are replaced. What came out of it: links and their like do not.
+
+        Raises:
+            InvalidArgument: It is no archive, or there is no room.
+        """
         return await self._do(_unpack, name, Path(source), self._refuses_in(name), self._note_upload)
 
     def _refuses_in(self, folder: str) -> Refuses:

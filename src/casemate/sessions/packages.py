@@ -185,15 +185,23 @@ class Packages:
         operator's index or registry, and whatever they need that is not there. Names of Python packages may be followed
         by ``--hash=sha256:...``, also several: then only files come that have one of those given for their project.
 
-        ``session``: only that session has them, at once; without one all later runs and sessions have. ``sources``:
-        also Python packages that have to be built, which runs their code in the installing cell; else wheels alone.
-        ``scripts``: likewise the scripts that packages of Node have for when they are installed; else none runs.
-        ``upgrade``: the newest that fit, also where others are there that fit. ``timeout``: seconds of the installing
-        cell. The files are asked about, each with version, address and hash, as one question of kind ``package``,
-        before anything can use them.
+        The files are asked about, each with version, address and hash, as one question of kind ``package``, before
+        anything can use them.
 
-        That it was denied, or could not be, is a value. Raises ``InvalidArgument`` for what is no list of plain
-        requirements, ``Unavailable`` where no index can be used, and what :meth:`casemate.Sandbox.run` raises.
+        That it was denied, or could not be, is a value.
+
+        Args:
+            session: Only that session has them, at once; without one all later runs and sessions have.
+            sources: Also Python packages that have to be built, which runs their code in the installing cell; else
+                wheels alone.
+            scripts: Likewise the scripts that packages of Node have for when they are installed; else none runs.
+            upgrade: The newest that fit, also where others are there that fit.
+            timeout: Seconds of the installing cell.
+
+        Raises:
+            InvalidArgument: They are no list of plain requirements.
+            Unavailable: No index can be used.
+            CasemateError: As of :meth:`casemate.Sandbox.run`.
         """
         language = self._language(language)
         if (scripts and language == "python") or (sources and language == "node"):
@@ -241,7 +249,11 @@ class Packages:
     async def remove(
         self, packages: Sequence[str], *, language: str = "python", session: Session | str | None = None
     ) -> tuple[tuple[str, str], ...]:
-        """Take away what was installed so: name and version of each that was there. Raises ``InvalidArgument``."""
+        """Take away what was installed so: name and version of each that was there.
+
+        Raises:
+            InvalidArgument: An argument cannot be used.
+        """
         language = self._language(language)
         names = {_READ[language]([one])[0].name for one in packages}
         names = {normalize(name) for name in names} if language == "python" else names
@@ -272,7 +284,9 @@ class Packages:
         """Have the environment that the sandbox was asked for, if it was for one of requirements: what is in it. One
         that was made before comes from the user's cache; its files are asked about all the same.
 
-        Raises ``Unavailable`` where it was denied or could not be made, and as :meth:`install`.
+        Raises:
+            Unavailable: It was denied, or could not be made.
+            CasemateError: As of :meth:`install`.
         """
         self._preparing = self._preparing or asyncio.Lock()
         async with self._preparing:

@@ -31,7 +31,11 @@ class Sessions:
         return session
 
     async def get(self, id_or_name: str) -> Session:
-        """The open session with this id or name. Raises ``InvalidArgument`` where there is none."""
+        """The open session with this id or name.
+
+        Raises:
+            InvalidArgument: There is none.
+        """
         session = self._find(id_or_name)
         if session is None:
             raise InvalidArgument("id_or_name", f"no session with the id or name {id_or_name!r} is open")
@@ -45,7 +49,8 @@ class Sessions:
     async def bridge(self, name: str, source: str | Session, target: str | Session) -> Any:
         """Copy the value of ``name`` from one session to another, given as such or by id or name; what was copied.
 
-        Raises ``InvalidArgument`` where there is no such session or name, or its value cannot travel as JSON.
+        Raises:
+            InvalidArgument: There is no such session or name, or its value cannot travel as JSON.
         """
         from_session = await self.get(source) if isinstance(source, str) else source
         to_session = await self.get(target) if isinstance(target, str) else target

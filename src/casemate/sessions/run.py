@@ -97,7 +97,11 @@ class Run:
             yield self._outcome()
 
     async def wait(self) -> Execution:
-        """Wait for its outcome. Raises as :meth:`Session.run` does."""
+        """Wait for its outcome.
+
+        Raises:
+            CasemateError: As of :meth:`Session.run`.
+        """
         await asyncio.wait([self._task])
         return self._outcome().execution
 

@@ -36,7 +36,11 @@ _MOST_SAMPLE = 64 << 10  # bytes of one
 @dataclass(frozen=True, slots=True)
 class ToolSummary:
     """A tool that is there: the names of its ``server`` and of itself, as they are on the wire, the ``module`` that it
-    is in cells, and ``about``: the beginning of its description."""
+    is in cells.
+
+    Attributes:
+        about: The beginning of its description.
+    """
 
     server: str
     tool: str
@@ -86,18 +90,27 @@ class Tools:
         """Add a server: ``{"command": ..., "args": [...], "env": {...}}`` or ``{"url": ..., "headers": {...}}``, as in
         other programs' ``mcpServers`` (docs/how-to/servers.md). It is started when it is first needed.
 
-        Raises ``InvalidArgument`` for a definition that is none, and a name that is taken.
+        Raises:
+            InvalidArgument: The definition is none, or the name is taken.
         """
         self.servers.add(name, definition)
         self._forget(name)
 
     async def remove(self, name: str) -> None:
-        """Forget a server, and end what runs of it. Raises ``InvalidArgument`` where there is none."""
+        """Forget a server, and end what runs of it.
+
+        Raises:
+            InvalidArgument: There is none.
+        """
         self.servers.remove(name)
         self._forget(name)
 
     async def reset(self, name: str | None = None) -> None:
-        """End one server, or all; each is started anew when it is next needed. Raises ``InvalidArgument``."""
+        """End one server, or all; each is started anew when it is next needed.
+
+        Raises:
+            InvalidArgument: An argument cannot be used.
+        """
         self.servers.reset(name)
 
     async def list(self) -> list[ToolSummary]:
@@ -111,8 +124,11 @@ class Tools:
         return f"{found.text}\n{found.missing}" if found.missing else found.text
 
     async def describe(self, server: str, tool: str, *, aside: Aside = asyncio.to_thread) -> str:
-        """All that a program needs to know in order to call a tool, as a text for a model. Raises ``InvalidArgument``
-        where there is none."""
+        """All that a program needs to know in order to call a tool, as a text for a model.
+
+        Raises:
+            InvalidArgument: There is none.
+        """
         await self.resolve_tool(server, tool, aside=aside)
         text: str | None = await aside((await self.catalogue(server)).describe, server, tool)
         if text is None:
@@ -136,10 +152,16 @@ class Tools:
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - the server has it, too
     ) -> Answer:
-        """Call a tool from the application: nobody is asked. ``timeout``: seconds, None for the server's own.
+        """Call a tool from the application: nobody is asked.
 
-        Raises ``InvalidArgument`` for a tool that is not there and arguments that its schema does not allow, and
-        ``ToolUnavailable``. A failure of the tool itself is an answer with ``is_error``.
+        A failure of the tool itself is an answer with ``is_error``.
+
+        Args:
+            timeout: Seconds, None for the server's own.
+
+        Raises:
+            InvalidArgument: The tool is not there, or its schema does not allow the arguments.
+            ToolUnavailable: The server cannot be used.
         """
         known = await self.resolve_tool(server, tool)
         given = dict(arguments or {})

@@ -110,8 +110,10 @@ class Vault:
         """Keep ``value`` as ``name``, in place of one of that name. With ``inject`` no program gets it: its variable
         holds a placeholder, and the egress proxy puts the value into the requests that ``inject`` says.
 
-        Raises ``InvalidArgument`` for a name that is none or that loaders read, for a value of less than 8 bytes, and
-        with ``inject`` for one that no header can hold; and ``VaultUnavailable``.
+        Raises:
+            InvalidArgument: The name is none, or loaders read it; or the value has less than 8 bytes, or with
+                ``inject`` no header can hold it.
+            VaultUnavailable: The vault cannot be read or written.
         """
         kept: Kept = check_value(check_name(name), value)
         if inject is not None:
@@ -122,18 +124,28 @@ class Vault:
     async def delete(self, name: str) -> None:
         """Forget it; programs that run have it still, and it is still replaced in what they say.
 
-        Raises ``InvalidArgument`` where there is none of that name, and ``VaultUnavailable``.
+        Raises:
+            InvalidArgument: There is none of that name.
+            VaultUnavailable: The vault cannot be read or written.
         """
         check_name(name)
         if not await asyncio.to_thread(self._record, "delete", name, lambda: self._store.delete(self._namespace, name)):
             raise InvalidArgument("name", _unknown(name))
 
     async def names(self) -> tuple[str, ...]:
-        """The names that there are. Raises ``VaultUnavailable``."""
+        """The names that there are.
+
+        Raises:
+            VaultUnavailable: The vault cannot be read or written.
+        """
         return await asyncio.to_thread(self._record, "", "", lambda: self._store.names(self._namespace))
 
     async def injects(self) -> dict[str, Inject | None]:
-        """Every name with where its value may go: None for one that programs get. Raises ``VaultUnavailable``."""
+        """Every name with where its value may go: None for one that programs get.
+
+        Raises:
+            VaultUnavailable: The vault cannot be read or written.
+        """
 
         def each() -> dict[str, Inject | None]:
             kept = {name: self._store.get(self._namespace, name) for name in self._store.names(self._namespace)}

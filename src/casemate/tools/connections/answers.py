@@ -219,8 +219,15 @@ ABSENT: Any = _Absent()
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a tool answered. ``content``: MCP's content blocks as they came; ``structured``: its structured content, any
-    value of JSON, or ``ABSENT``; ``is_error``: the tool says that it failed. A stranger's, and unchecked."""
+    """What a tool answered.
+
+    A stranger's, and unchecked.
+
+    Attributes:
+        content: MCP's content blocks as they came.
+        structured: Its structured content, any value of JSON, or ``ABSENT``.
+        is_error: The tool says that it failed.
+    """
 
     content: list[dict[str, Any]] = field(default_factory=list)
     structured: Json = ABSENT
