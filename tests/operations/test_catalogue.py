@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import reference
 from tests.operations.conftest import AGENT, OPERATOR
 
 from casemate.errors import Denied, InvalidArgument, NotFound
 from casemate.model.operation import Audience, Principal, operation
-from casemate.operations import __main__ as reference
 from casemate.operations.catalogue import Operation, catalogue
 from casemate.operations.invoke import Invoke, local
 from casemate.operations.operations import Operations
@@ -237,22 +237,25 @@ def test_what_is_not_marked_is_no_operation() -> None:
 
 def test_the_lock_file_is_current() -> None:
     written = json.loads((ROOT / reference.LOCK).read_text(encoding="utf-8"))
-    assert written == json.loads(reference.lock()), "the interface has changed: run python -m casemate.operations"
+    assert written == json.loads(reference.lock()), "the interface has changed: run python -m tests.reference"
 
 
 def test_the_reference_is_current() -> None:
-    assert (ROOT / reference.PAGE).read_text(encoding="utf-8") == reference.page()
+    for path, page in ((reference.PAGE, reference.page()), (reference.PYTHON, reference.python_page())):
+        assert (ROOT / path).read_text(encoding="utf-8") == page, (
+            f"a docstring has changed: python -m tests.reference ({path})"
+        )
 
 
 @pytest.mark.parametrize("path", sorted({path for path, _ in reference.BLOCKS}))
 def test_what_other_pages_have_of_definitions_is_current(path: Path) -> None:
     text = (ROOT / path).read_text(encoding="utf-8")
-    assert text == reference.with_blocks(path, text), "a definition has changed: run python -m casemate.operations"
+    assert text == reference.with_blocks(path, text), "a definition has changed: run python -m tests.reference"
 
 
 def test_both_are_written_by_one_command(tmp_path: Path) -> None:
     (tmp_path / reference.PAGE).parent.mkdir(parents=True)
-    subprocess.run([sys.executable, "-m", "casemate.operations", str(tmp_path)], check=True)
+    subprocess.run([sys.executable, "-m", "tests.reference", str(tmp_path)], check=True)
     assert (tmp_path / reference.LOCK).read_text() == (ROOT / reference.LOCK).read_text()
 
 

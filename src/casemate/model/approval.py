@@ -86,7 +86,8 @@ class ApprovalRequest:
     """A question that must be answered before something crosses the wall.
 
     Attributes:
-        kind: ``tool``, ``egress``, ``package``, ``shell``, ``host``, ``files``, ``server``, ``plan`` or ``elicitation``.
+        kind: ``tool``, ``egress``, ``package``, ``shell``, ``host``, ``files``, ``server``, ``plan`` or
+            ``elicitation``.
         server: Of tool calls.
         tool: Of tool calls.
         session: None for a run of its own.

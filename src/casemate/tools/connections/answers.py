@@ -221,7 +221,7 @@ ABSENT: Any = _Absent()
 class Answer:
     """What a tool answered.
 
-    A stranger's, and unchecked.
+    It comes from a stranger, and is not checked.
 
     Attributes:
         content: MCP's content blocks as they came.

@@ -1,7 +1,7 @@
-"""``python -m casemate.operations [FOLDER]`` writes the reference into a repository.
+"""``python -m tests.reference [FOLDER]`` writes the generated pages of docs/reference into a repository.
 
-That is the page of operations, their lock file, which makes any change of them visible in review, and in other pages
-what stands between the marks of `BLOCKS`: keys of the configuration, options of calls, and methods by their docstrings.
+Those are the public API by its docstrings, the operations and their lock file, which makes any change of them visible
+in review, and in other pages what stands between the marks of `BLOCKS`.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import casemate
 from casemate.api.keys_page import other_words, tables
 from casemate.api.options import RunOptions, SandboxOptions, SessionOptions
-from casemate.api.sandbox import Sandbox
 from casemate.model.limits import LimitOptions
 from casemate.model.options import defaults_of, docs_of
 from casemate.operations.catalogue import Operation, catalogue
+from casemate.operations.documents import type_named
 
 PAGE, LOCK = Path("docs", "reference", "operations.md"), Path("operations.lock.json")
 _BEGIN = """# Operations
@@ -34,7 +36,7 @@ operators alone; *approver* are also for agents through which a person approves.
 runs and uploads; a plan is its caller's alone, whoever else asks. What *events* comes back from is a stream of them.
 
 Files are given as `{"text": ...}`, `{"base64": ...}` or `{"handle": ...}` of an upload; they are read by name, of a
-session or of a run. This page is generated: `python -m casemate.operations` writes it, and `operations.lock.json`.
+session or of a run. This page is generated: `python -m tests.reference` writes it, and `operations.lock.json`.
 """
 
 
@@ -81,18 +83,70 @@ def _default_text(default: object) -> str:
     return json.dumps(default) if isinstance(default, str) else repr(default)
 
 
-def methods_of(cls: type) -> str:
-    """The public methods that have docstrings in Google style, as Markdown."""
-    methods = {name: getattr(cls, name) for name in vars(cls) if not name.startswith("_")}
-    docs = {name: inspect.getdoc(method) or "" for name, method in methods.items() if inspect.isroutine(method)}
-    return "\n".join(
-        f"### `{cls.__name__}.{name}`\n\n```python\n{_signature(methods[name])}\n```\n\n{_markdown(doc)}\n"
-        for name, doc in docs.items()
-        if _SECTION.search(doc)
-    )
+PYTHON = Path("docs", "reference", "python.md")
+_BEGIN_PYTHON = """# Python API
+
+Every public name with its fields and methods, by their docstrings: `python -m tests.reference` writes this page.
+[api.md](api.md) says how they belong together. `casemate.sync.Sandbox` has the same methods without `await`.
+"""
+# Parts of a sandbox and of a session, which callers have as attributes, with their public methods.
+_PARTS = {
+    "sandbox.sessions": ("casemate.sessions.registry:Sessions", "get list bridge"),
+    "sandbox.approvals": ("casemate.approvals.approvals:Approvals", "pending decide deny_all open"),
+    "sandbox.tools": ("casemate.tools.tools:Tools", "add remove reset list search describe problems call"),
+    "sandbox.vault": ("casemate.vault.vault:Vault", "set delete names injects"),
+    "sandbox.packages": ("casemate.sessions.packages:Packages", "install remove list prepare"),
+    "sandbox.artifacts": ("casemate.artifacts.kept:Artifacts", "list read"),
+    "sandbox.audit": ("casemate.audit.reading:Audit", "tail events verify"),
+    "sandbox.egress": ("casemate.execution.egress_request:Egress", "request"),
+    "session.files": (
+        "casemate.sessions.files:SessionFiles",
+        "read_bytes read_text write list remove upload download pack unpack",
+    ),
+}
+_INTERNAL = {"Session": "show_packages record_open", "Run": "end forget", "Inject": "as_json read"}
+_SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises):$", re.MULTILINE)
 
 
-_SECTION = re.compile(r"^(Args|Returns|Yields|Raises):$", re.MULTILINE)
+def python_page() -> str:
+    """All public names, classes first, as Markdown."""
+    public = [(name, getattr(casemate, name)) for name in casemate.__all__ if name[0].isupper()]
+    errors = [one for one in public if isinstance(one[1], type) and issubclass(one[1], Exception)]
+    classes = [one for one in public if isinstance(one[1], type) and one not in errors]
+    sections = [_class_section(name, cls, _methods_of(name, cls)) for name, cls in classes]
+    sections += [_class_section(name, type_named(place), names.split()) for name, (place, names) in _PARTS.items()]
+    sections.append("## Functions\n\n" + _routine("allow_all", casemate.allow_all))
+    sections.append("## Errors\n")
+    sections += [_class_section(name, cls, [], "###") for name, cls in errors]
+    return "\n".join([_BEGIN_PYTHON, *sections])
+
+
+def _methods_of(name: str, cls: type) -> list[str]:
+    internal = _INTERNAL.get(name, "").split()
+    return [one for one in vars(cls) if not one.startswith("_") and one not in internal]
+
+
+def _class_section(name: str, cls: type, names: Sequence[str], level: str = "##") -> str:
+    """A class: its docstring, its fields, its properties, its methods."""
+    lines = [f"{level} `{name}`\n", _markdown(inspect.getdoc(cls) or ""), ""]
+    described = re.findall(r"^ {4}(\w+): ", inspect.getdoc(cls) or "", re.MULTILINE)
+    known = [*(one.name for one in fields(cls) if one.repr)] if is_dataclass(cls) else []
+    if others := [one for one in known if one not in described and not one.startswith("_")]:
+        lines += [f"{'Also' if described else 'Fields'}: {', '.join(f'`{one}`' for one in others)}.", ""]
+    members = {one: inspect.getattr_static(cls, one) for one in names}
+    for one, member in members.items():
+        if isinstance(member, property | cached_property) and (about := inspect.getdoc(member)):
+            lines.append(f"- `{one}`: {_markdown(about)}")
+    lines += [""] if lines[-1] else []
+    for one, member in members.items():
+        if isinstance(member, staticmethod | classmethod) or inspect.isfunction(member):
+            lines.append(_routine(one, getattr(cls, one), f"{name}."))
+    return "\n".join(lines)
+
+
+def _routine(name: str, routine: Callable[..., Any], owner: str = "") -> str:
+    doc = _markdown(inspect.getdoc(routine) or "")
+    return f"### `{owner}{name}`\n\n```python\n{_signature(routine)}\n```\n\n{doc}\n"
 
 
 def _signature(method: Callable[..., Any]) -> str:
@@ -114,7 +168,6 @@ def _markdown(doc: str) -> str:
 
 _API, _CONFIGURATION = Path("docs", "reference", "api.md"), Path("docs", "reference", "configuration.md")
 BLOCKS: Mapping[tuple[Path, str], Callable[[], str]] = {
-    (_API, "methods: Sandbox"): partial(methods_of, Sandbox),
     (_CONFIGURATION, "aliases: casemate.api.keys_page"): other_words,
     (_CONFIGURATION, "keys: casemate config reference"): tables,
     **{
@@ -136,6 +189,7 @@ def with_blocks(path: Path, text: str) -> str:
 def write(root: Path) -> None:
     """All of it, into the repository at ``root``. Raises ``OSError``."""
     (root / PAGE).write_text(page(), encoding="utf-8")
+    (root / PYTHON).write_text(python_page(), encoding="utf-8")
     (root / LOCK).write_text(lock(), encoding="utf-8")
     for path in {path for path, _ in BLOCKS}:
         if (root / path).exists():
