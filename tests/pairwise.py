@@ -12,6 +12,7 @@ import pytest
 # How a test is tried, not what it is about: the way a cell is started, which Node, which revision of MCP.
 MEANS = ("start", "node", "era")
 LANGUAGE = "language"
+INSTALLER = "installer"  # pip takes three times as long as uv: each has some tests of a file, not each test
 Pair = tuple[str, ...]
 
 
@@ -19,8 +20,9 @@ def chosen(items: Iterable[pytest.Item], *, is_second: bool = False) -> set[pyte
     """So many of ``items`` that every two values of a test's parameters have met.
 
     ``MEANS`` are an exception: each test has each of their values once, and each language has in each file, but not
-    each of a test's other values. A second user's run (``is_second``) has them and the languages once in a file, and
-    each other value once in a test. Greedy, in the order of definition, so that the choice is the same each time.
+    each of a test's other values; each installer has some tests of a file. A second user's run (``is_second``) has
+    them and the languages once in a file, and each other value once in a test. Greedy, in the order of definition, so
+    that the choice is the same each time.
     """
     pairs_of = _values_of if is_second else _pairs_of
     keep: set[pytest.Item] = set()
@@ -55,7 +57,10 @@ def _pairs_of(item: pytest.Item) -> Iterator[Pair]:
     callspec = item.callspec  # type: ignore[attr-defined]
     test = item.originalname  # type: ignore[attr-defined]
     means = [f"{name} {value!r}" for name, value in callspec.params.items() if name in MEANS]
-    others = [f"{name} {value!r}" for name, value in callspec.params.items() if name not in MEANS]
+    others = [f"{name} {value!r}" for name, value in callspec.params.items() if name not in (*MEANS, INSTALLER)]
+    yield (test,)
+    if INSTALLER in callspec.params:
+        yield (INSTALLER, callspec.params[INSTALLER])
     for one in means:
         yield (test, one)
         yield (str(callspec.params.get("language")), one)
@@ -67,4 +72,4 @@ def _values_of(item: pytest.Item) -> Iterator[Pair]:
     test = item.originalname  # type: ignore[attr-defined]
     yield (test,)
     for name, value in item.callspec.params.items():  # type: ignore[attr-defined]
-        yield (name, repr(value)) if name in (*MEANS, LANGUAGE) else (test, name, repr(value))
+        yield (name, repr(value)) if name in (*MEANS, LANGUAGE, INSTALLER) else (test, name, repr(value))

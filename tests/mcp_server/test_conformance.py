@@ -37,6 +37,7 @@ async def nothing() -> Operations:
     raise AssertionError("the suite runs no program")
 
 
+@pytest.mark.full
 @pytest.mark.needs("npm", "node-wheel")
 @pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")  # of fixtures for older revisions
 @pytest.mark.parametrize(("revision", "least"), [("2025-11-25", 80), ("2026-07-28", 160)])

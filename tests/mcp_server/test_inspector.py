@@ -14,7 +14,7 @@ from tests.mcp_server.packages import install, node
 
 SECONDS = 100  # on a busy machine; it takes three
 
-pytestmark = pytest.mark.needs("npm", "node-wheel")
+pytestmark = [pytest.mark.needs("npm", "node-wheel"), pytest.mark.full]
 
 
 def inspected(home: Path, *arguments: str, toolset: str = "full") -> Any:
