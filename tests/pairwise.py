@@ -13,6 +13,7 @@ import pytest
 MEANS = ("start", "node", "era")
 LANGUAGE = "language"
 INSTALLER = "installer"  # pip takes three times as long as uv: each has some tests of a file, not each test
+ATTACKS = frozenset({"escapes", "supervisor", "wrap"})  # folders in which each value is another attack or command
 Pair = tuple[str, ...]
 
 
@@ -21,8 +22,8 @@ def chosen(items: Iterable[pytest.Item], *, is_second: bool = False) -> set[pyte
 
     ``MEANS`` are an exception: each test has each of their values once, and each language has in each file, but not
     each of a test's other values; each installer has some tests of a file. A second user's run (``is_second``) has
-    them and the languages once in a file, and each other value once in a test. Greedy, in the order of definition, so
-    that the choice is the same each time.
+    them and the languages once in a file, each test once, and where a value is another attack each of these. Greedy,
+    in the order of definition, so that the choice is the same each time.
     """
     pairs_of = _values_of if is_second else _pairs_of
     keep: set[pytest.Item] = set()
@@ -70,6 +71,10 @@ def _pairs_of(item: pytest.Item) -> Iterator[Pair]:
 
 def _values_of(item: pytest.Item) -> Iterator[Pair]:
     test = item.originalname  # type: ignore[attr-defined]
+    is_attack = not ATTACKS.isdisjoint(item.path.parts)
     yield (test,)
     for name, value in item.callspec.params.items():  # type: ignore[attr-defined]
-        yield (name, repr(value)) if name in (*MEANS, LANGUAGE, INSTALLER) else (test, name, repr(value))
+        if name in (*MEANS, LANGUAGE, INSTALLER):
+            yield (name, repr(value))
+        elif is_attack:
+            yield (test, name, repr(value))
