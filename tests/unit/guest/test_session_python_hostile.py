@@ -146,7 +146,8 @@ def test_an_interrupt_ends_a_step_and_keeps_what_it_did(one: Session, kind: str)
 def test_a_rain_of_interrupts_neither_cuts_a_frame_nor_loses_an_end(one: Session) -> None:
     for _ in range(30):
         step = one.begin("while True: display({'text/plain': 'x' * 100000}, raw=True); print('y'); 1")
-        one.wait_for(lambda step=step: bool(step.displays), "the first display")  # type: ignore[misc]
+        # An interrupt of the step before may come so late that it ends this one before it displays anything.
+        one.wait_for(lambda step=step: bool(step.displays or step.of_type("done")), "the first display")  # type: ignore[misc]
         for _ in range(20):
             one.interrupt()
         one.finish(step)
