@@ -198,10 +198,13 @@ def test_claude_code_is_told_by_its_own_command_where_there_is_one(cli: Cli) -> 
     assert "casemate" in json.loads((cli.folder / ".mcp.json").read_text())["mcpServers"]
 
 
-def test_an_installation_in_a_cache_is_started_by_uvx(cli: Cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize("marked", ["cache", "cache/environment"])
+def test_an_installation_in_a_cache_is_started_by_uvx_and_an_environment_of_uv_is_not(
+    cli: Cli, tmp_path: Path, marked: str
+) -> None:
     cached = tmp_path / "cache" / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", cached], check=True)
-    (tmp_path / "cache" / "CACHEDIR.TAG").write_text("Signature: 8a477f597d28d172789f06886806bc55")
+    (tmp_path / marked / "CACHEDIR.TAG").write_text("Signature: 8a477f597d28d172789f06886806bc55")
     uvx = written(tmp_path / "tools" / "uvx", "#!/bin/sh\n")
     uvx.chmod(0o755)
     site = next(Path(cached, "lib").glob("python*/site-packages"))
@@ -210,5 +213,6 @@ def test_an_installation_in_a_cache_is_started_by_uvx(cli: Cli, tmp_path: Path) 
         [cached / "bin" / "python", "-m", "casemate", "install", "cursor", "--print"],
         env={**cli.env, "PATH": f"{uvx.parent}:{cli.env['PATH']}"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert command(json.loads(done.stdout)["mcpServers"]["casemate"]) == [str(uvx), "casemate", "serve"]
+    written_command = command(json.loads(done.stdout)["mcpServers"]["casemate"])
+    assert (written_command == [str(uvx), "casemate", "serve"]) is (marked == "cache")
     assert shutil.which("casemate", path=str(cached / "bin")) is None

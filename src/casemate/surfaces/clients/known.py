@@ -108,11 +108,12 @@ _CACHE = "CACHEDIR.TAG"  # marks a folder that may be emptied at any time (bford
 def serve_command(toolset: str | None = None) -> list[str]:
     """An absolute command, with ``serve`` and its options.
 
-    An installation lasts unless it lies in a cache, where `uvx` makes its own: then it is `uvx casemate` again.
+    An installation lasts unless it lies in a cache, where `uvx` makes its own: then it is `uvx casemate` again. An
+    environment that uv made carries the mark itself, and lasts.
     """
     options = ["serve", *(["--toolset", toolset] if toolset else [])]
     uvx, place = shutil.which("uvx"), Path(sys.prefix)
-    if uvx and any((folder / _CACHE).is_file() for folder in (place, *place.parents)):
+    if uvx and any((folder / _CACHE).is_file() for folder in place.parents):
         return [os.path.abspath(uvx), "casemate", *options]
     script = Path(sys.executable).parent / "casemate"  # not resolved: a virtual environment's own
     if os.access(script, os.X_OK):
