@@ -17,7 +17,7 @@ from tests.support.waiting import MAX_WAIT, until
 from tests.warmth import waits
 
 from casemate import Execution, sync
-from casemate.model.isolation import Warmth
+from casemate.model.diagnosis import Warmth
 
 _PAUSE = 0.003
 ZYGOTE = "casemate-zygote"

@@ -17,8 +17,8 @@ from casemate.execution.request import domains_of
 from casemate.model.limits import Limits
 from casemate.model.options import defaults_of
 from casemate.model.plan import Network
+from casemate.policy.globs import is_pattern
 from casemate.policy.hosts import LOCAL_NAME, MOST_PORT, HostRule, HostRules, exact_rule, host_rule
-from casemate.policy.patterns import is_pattern
 from casemate.policy.policy import NO_POLICY, Policy
 
 if TYPE_CHECKING:

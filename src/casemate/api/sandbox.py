@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from casemate.artifacts.kept import Artifacts
     from casemate.audit.reading import Audit
     from casemate.execution.egress_request import Egress
+    from casemate.model.diagnosis import Diagnosis
     from casemate.model.events import Event
     from casemate.model.execution import Execution
-    from casemate.model.isolation import Diagnosis
     from casemate.model.limits import Limits
     from casemate.model.overview import Inspection, RuntimeInfo, Stats, Validation
     from casemate.model.plan import Plan, Request

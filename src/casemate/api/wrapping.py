@@ -26,7 +26,7 @@ from casemate.languages.catalogue import launch_probe, runtime_for
 from casemate.languages.places import homes, is_inside, is_system, too_wide
 from casemate.model.limits import Limits
 from casemate.model.plan import HOME, NO_SECRETS, Bind, Entry, MountPoint, Plan, Secrets, Shown, Workspace
-from casemate.policy.patterns import is_pattern
+from casemate.policy.globs import is_pattern
 from casemate.walls.registry import open_wall
 from casemate.walls.wall import Cell, Standard
 from casemate.workspace.guarding import HIDDEN, Guard, GuardedPaths, Watched, seen_through_layers

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from casemate.errors import CasemateError, WallUnavailable
 from casemate.languages import catalogue
-from casemate.model.isolation import Diagnosis, LanguageState, WallState, Warmth
+from casemate.model.diagnosis import Diagnosis, LanguageState, WallState, Warmth
 from casemate.model.overview import RuntimeInfo, Stats, Totals
 from casemate.version import __version__
 from casemate.walls.wall import Wall

@@ -8,8 +8,8 @@ from typing import Self, Unpack
 
 from casemate.api.options import Code, Name, RunOptions
 from casemate.api.sandbox import Sandbox
+from casemate.model.diagnosis import Diagnosis
 from casemate.model.execution import Execution
-from casemate.model.isolation import Diagnosis
 from casemate.model.limits import Limits
 from casemate.model.operation import Audience, Principal, operation
 from casemate.model.options import takes_options

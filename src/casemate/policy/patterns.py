@@ -1,4 +1,4 @@
-"""What a rule says about the value of one argument, about a command, and about paths in settings of srt. Pure.
+"""What a rule says about the value of one argument and about a command. Pure.
 
 Every pattern of a value is anchored and matches canonical values only: a path is resolved before it is asked about. A
 rule that allows reads a pattern *narrowly*, as the least that it can mean; a rule that denies or asks reads it widely,
@@ -8,8 +8,6 @@ Commands are lists of whole words, never text that a shell would read. ``*`` is 
 number of them. In a rule that allows, neither stands for an option (a word that begins with ``-``), for one with ``..``
 in it, or for one with control characters. In a rule that denies or asks they stand for anything. The program itself is
 always named.
-
-In paths of srt ``*`` and ``?`` stay within one name, ``**`` crosses them.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -407,38 +405,3 @@ def _stands_for(word: str, narrowly: bool) -> bool:
     return not narrowly or (
         bool(word) and not word.startswith("-") and ".." not in word.split("/") and is_plain_text(word)
     )
-
-
-_MARKS = "*?["
-
-
-def is_pattern(text: str) -> bool:
-    """Whether ``text`` holds a wildcard."""
-    return any(mark in text for mark in _MARKS)
-
-
-def literal_folder(text: str) -> str:
-    """The folders of an absolute path or pattern in which no wildcard stands, without its last name."""
-    parts = text.split("/")
-    first = next((place for place, part in enumerate(parts) if is_pattern(part)), len(parts) - 1)
-    return "/".join(parts[:first]) or "/"
-
-
-def compile_globs(patterns: Iterable[str]) -> re.Pattern[str]:
-    """Matches every absolute path that one of ``patterns`` means, and nothing where there are none."""
-    return re.compile("|".join(f"(?:{_regex(pattern)})" for pattern in patterns) or "(?!)", re.DOTALL)
-
-
-def _regex(pattern: str) -> str:
-    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[!?[^\]/]+\])", pattern.rstrip("/") or "/")
-    return "".join(map(_part, parts)) + r"\Z"
-
-
-def _part(part: str) -> str:
-    known = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    if part in known:
-        return known[part]
-    if part.startswith("[") and part.endswith("]"):
-        inner = part[1:-1].replace("\\", r"\\").replace("[", r"\[")
-        return f"[^/{inner[1:]}]" if inner.startswith("!") else f"[{inner}]"
-    return re.escape(part)

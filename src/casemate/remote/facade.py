@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from casemate.api.call_plan import ProgramPlan
     from casemate.audit import reading as local_audit
     from casemate.execution import egress_request
+    from casemate.model.diagnosis import Diagnosis
     from casemate.model.events import Event
     from casemate.model.execution import Execution
-    from casemate.model.isolation import Diagnosis
     from casemate.model.plan import Plan
     from casemate.sessions import packages as local_packages
     from casemate.sessions import registry as local_sessions
@@ -124,7 +124,7 @@ class ConnectedSandbox:
 
     async def doctor(self) -> Diagnosis:
         """See :meth:`casemate.Sandbox.doctor`: what the service's machine offers."""
-        return await self._service.read("casemate.model.isolation:Diagnosis", "doctor")  # type: ignore[no-any-return]
+        return await self._service.read("casemate.model.diagnosis:Diagnosis", "doctor")  # type: ignore[no-any-return]
 
     @takes_options(RunOptions)
     async def plan(self, code: str | bytes, *, session: object = None, **options: Unpack[RunOptions]) -> ProgramPlan:

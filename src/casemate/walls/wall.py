@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 from casemate.errors import Fault
 
 if TYPE_CHECKING:
-    from casemate.model.isolation import IsolationReport, Warmth
+    from casemate.model.diagnosis import Warmth
+    from casemate.model.isolation import IsolationReport
     from casemate.model.overview import InUse
     from casemate.model.plan import Entry, ListeningSocket, Plan
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.files.beneath import mount_of
 from casemate.files.protected import Protection
-from casemate.policy.patterns import compile_globs, is_pattern, literal_folder
+from casemate.policy.globs import compile_globs, is_pattern, literal_folder
 from casemate.workspace.listing import FolderListing, Listings
 
 HIDDEN = ("/**/.env",)  # in each folder that a cell is given, unless it is named as to be seen

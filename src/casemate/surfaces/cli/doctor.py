@@ -9,7 +9,8 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from casemate.api.sandbox import Sandbox
-from casemate.model.isolation import Diagnosis, IsolationReport, LanguageState, WallState
+from casemate.model.diagnosis import Diagnosis, LanguageState, WallState
+from casemate.model.isolation import IsolationReport
 from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import align_columns, print_json
 from casemate.surfaces.cli.inert import inert, visible

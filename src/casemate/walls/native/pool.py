@@ -30,7 +30,7 @@ from casemate.walls.native.demand import (
 )
 
 if TYPE_CHECKING:
-    from casemate.model.isolation import PoolState, Warmth, ZygoteState
+    from casemate.model.diagnosis import PoolState, Warmth, ZygoteState
     from casemate.model.plan import Plan, ReadyStart
     from casemate.walls.native.link import SupervisorLink
     from casemate.walls.native.running import RunningCell
@@ -164,7 +164,7 @@ class Pools:
 
     def states(self) -> Warmth:
         """What there is, for people."""
-        from casemate.model.isolation import Warmth  # here alone: who runs one program and goes asks for nothing
+        from casemate.model.diagnosis import Warmth  # here alone: who runs one program and goes asks for nothing
 
         with self._lock:
             pools = tuple(_pool_state(pool) for pool in self._pools.values())
@@ -387,7 +387,7 @@ def _free_memory() -> int:
 
 
 def _pool_state(pool: _KindPool) -> PoolState:
-    from casemate.model.isolation import PoolState
+    from casemate.model.diagnosis import PoolState
 
     zygote = None if pool.zygote is None else _zygote_state(pool.zygote)
     idle = is_idle(pool.demand, time.monotonic())
@@ -397,7 +397,7 @@ def _pool_state(pool: _KindPool) -> PoolState:
 
 
 def _zygote_state(zygote: _Zygote) -> ZygoteState:
-    from casemate.model.isolation import ZygoteState
+    from casemate.model.diagnosis import ZygoteState
 
     took = zygote.ready - zygote.asked if zygote.ready else None
     return ZygoteState(

@@ -22,7 +22,8 @@ from casemate.walls.wall import Reason, SessionSink, Sink, Standard
 if TYPE_CHECKING:
     import asyncio
 
-    from casemate.model.isolation import IsolationReport, Warmth
+    from casemate.model.diagnosis import Warmth
+    from casemate.model.isolation import IsolationReport
     from casemate.model.overview import InUse
     from casemate.model.plan import Entry, ListeningSocket, Plan, ReadyStart
     from casemate.walls.native.pool import Lease, Pools
@@ -139,7 +140,7 @@ class NativeWall:
                 pools.start(plan, plan.waiting, root)
 
     def warmth(self) -> Warmth:
-        from casemate.model.isolation import Warmth
+        from casemate.model.diagnosis import Warmth
 
         return self._pools.states() if self._pools else Warmth()
 
