@@ -132,6 +132,7 @@ async def test_a_redirect_to_another_host_is_not_followed(opened: Opened, index:
         assert installed.status == "failed"
         assert "redirects to another host" in installed.reason
         assert other.asked == []
+        assert index.paths().count(f"/files/{file.name}") <= 2  # for its metadata and whole: nothing is tried again
     finally:
         other.close()
 

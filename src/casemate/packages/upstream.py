@@ -38,6 +38,10 @@ class Unfetched(Exception):
     """Something could not be had from the index: what, and why, in words for people."""
 
 
+class Unreachable(Unfetched):
+    """The index did not answer, or failed: another try may succeed."""
+
+
 class Upstream:
     """Requests to ``indexes``; what is fetched is kept in ``store``. Used in one event loop, and closed there."""
 
@@ -166,14 +170,14 @@ class Upstream:
             try:
                 answer = await self._client.send(request, stream=True, auth=self._auth(url, page))
             except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
-                raise Unfetched(f"{_host(url)} cannot be reached: {type(error).__name__}: {error}"[:500]) from None
+                raise Unreachable(f"{_host(url)} cannot be reached: {type(error).__name__}: {error}"[:500]) from None
             try:
                 if answer.status_code not in _REDIRECTS:
                     yield answer, url
                     return
                 target = urljoin(url, answer.headers.get("location", ""))
             except (httpx2.HTTPError, httpx2.StreamError) as error:
-                raise Unfetched(f"what {_host(url)} sends ends in the middle: {type(error).__name__}") from None
+                raise Unreachable(f"what {_host(url)} sends ends in the middle: {type(error).__name__}") from None
             finally:
                 await answer.aclose()
             if _origin(target) != origin:
@@ -183,7 +187,8 @@ class Upstream:
 
     def _check(self, answer: httpx2.Response, url: str) -> None:
         if answer.status_code != 200:
-            raise Unfetched(f"{_host(url)} answers {answer.status_code} for {_name(url)}")
+            kind = Unreachable if answer.is_server_error else Unfetched
+            raise kind(f"{_host(url)} answers {answer.status_code} for {_name(url)}")
 
     def _auth(self, url: str, page: str) -> Any:
         """The operator's credentials, for the host that they are for: not where another host's page led there."""
