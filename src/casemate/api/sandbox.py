@@ -297,14 +297,18 @@ class Sandbox(metaclass=HintingClass):
     async def validate(
         self, code: str | bytes, language: str = "python", fix: bool = False, *, session: bool = False
     ) -> Validation:
-        """Whether ``code`` is a program, and what in it is doubtful; it is parsed in a cell and never run.
+        """Say whether ``code`` is a program, and what in it is doubtful; it is parsed in a cell and never run.
 
-        ``code``: the program. ``language``: ``"python"``, ``"node"`` or ``"shell"``. ``fix``: also give the program
-        with the fixes in it. ``session``: it is a step of a session, so that top-level await is right, and in Python
-        %magics and !commands.
+        Whatever cannot be read within 512 MiB and 10 s is rejected, which says so.
 
-        Whatever cannot be read within 512 MiB and 10 s is rejected, which says so. Raises ``InvalidArgument``,
-        ``RuntimeMissing``, ``WallUnavailable``, ``RecordUnavailable``, ``SandboxClosed`` or ``Fault``.
+        Args:
+            code: The program.
+            language: ``"python"``, ``"node"`` or ``"shell"``.
+            fix: Also give the program with the fixes in it.
+            session: It is a step of a session, so that top-level await is right, and in Python %magics and !commands.
+
+        Raises:
+            CasemateError: As of :meth:`run`.
         """
         from casemate.execution.validate import validate
 
@@ -317,10 +321,9 @@ class Sandbox(metaclass=HintingClass):
 
     @operation(audience=Audience.AGENT)
     async def runtimes(self) -> list[RuntimeInfo]:
-        """The languages that programs may be in, with what this machine has for each, and the wall that is in force.
+        """List the languages, with what this machine has or lacks for each, and the wall that is in force.
 
-        Interpreters are started to find that out once at most, and again when they are replaced. Raises
-        ``SandboxClosed`` and ``Fault``; what is missing is told.
+        Interpreters are started to find that out once at most, and again when they are replaced.
         """
         from casemate.execution.overview import runtimes
 
@@ -329,8 +332,7 @@ class Sandbox(metaclass=HintingClass):
 
     @operation(audience=Audience.AGENT)
     async def stats(self) -> Stats:
-        """What goes on now: executions that run and wait, cells and what they use, sessions, approvals, and totals
-        since the sandbox was made. Nothing is started for that. Raises ``SandboxClosed``."""
+        """Count executions that run and wait, cells and what they use, sessions, approvals, and totals so far."""
         from casemate.execution.overview import stats
 
         self._parts.check_open()

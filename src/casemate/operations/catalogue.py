@@ -198,7 +198,8 @@ def event_type() -> Any:
 
 
 _FILLED_IN = ("self", "principal")
-_NAMED = re.compile(r"``(\w+)``:\s")
+_NAMED = re.compile(r"``(\w+)``:\s")  # how a paragraph of a docstring names an argument
+_ENTRY = re.compile(r"^ {4}(\w+):\s", re.MULTILINE)  # of a section of a docstring in Google style
 Call = Callable[..., Awaitable[Any]]
 
 
@@ -309,10 +310,13 @@ def _split_docstring(text: str) -> tuple[str, dict[str, str]]:
     parameters: dict[str, str] = {}
     paragraphs = []
     for paragraph in text.split("\n\n"):
-        pieces = _NAMED.split(" ".join(paragraph.split()))
-        if pieces[0]:
-            paragraphs.append(pieces[0].strip())
-        for name, about in zip(pieces[1::2], pieces[2::2], strict=True):
-            parameters[name] = about.strip()[:1].upper() + about.strip()[1:]
+        section, _, entries = paragraph.partition(":\n")
+        if section == "Raises":
+            continue
+        named = _ENTRY.split(entries) if section == "Args" else _NAMED.split(" ".join(paragraph.split()))
+        if named[0]:
+            paragraphs.append(named[0].strip())
+        for name, about in zip(named[1::2], (" ".join(one.split()) for one in named[2::2]), strict=True):
+            parameters[name] = about[:1].upper() + about[1:]
     parameters = {name: about.replace("``", "`") for name, about in parameters.items()}
     return "\n\n".join(paragraphs).replace("``", "`"), parameters
