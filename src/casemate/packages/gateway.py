@@ -33,7 +33,7 @@ from casemate.packages.indexes import registry_for
 from casemate.packages.names import node_name, project
 from casemate.packages.pages import HTML_TYPE, JSON_TYPE, PageLink, write
 from casemate.packages.store import PackageStore
-from casemate.packages.upstream import Unfetched, Unreachable, Upstream
+from casemate.packages.upstream import IndexUnreachable, Unfetched, Upstream
 
 _MOST_PROJECTS = 5000  # that one installation may ask for: each is a question to the operator's index
 _MOST_LINKS = 300_000  # on all pages together; each is kept
@@ -141,7 +141,7 @@ class Gateway:
         except Unfetched as error:
             self._tell(str(error))
             # Installers try a 502 again, waiting longer each time; what is refused stays refused.
-            return GatewayAnswer(502 if isinstance(error, Unreachable) else 403, body=f"{error}\n".encode())
+            return GatewayAnswer(502 if isinstance(error, IndexUnreachable) else 403, body=f"{error}\n".encode())
 
     async def _answer_path(self, path: str, request: h11.Request) -> GatewayAnswer:
         """What is at ``path``. Raises :class:`Unfetched`."""

@@ -38,7 +38,7 @@ class Unfetched(Exception):
     """Something could not be had from the index: what, and why, in words for people."""
 
 
-class Unreachable(Unfetched):
+class IndexUnreachable(Unfetched):
     """The index did not answer, or failed: another try may succeed."""
 
 
@@ -170,14 +170,16 @@ class Upstream:
             try:
                 answer = await self._client.send(request, stream=True, auth=self._auth(url, page))
             except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
-                raise Unreachable(f"{_host(url)} cannot be reached: {type(error).__name__}: {error}"[:500]) from None
+                raise IndexUnreachable(
+                    f"{_host(url)} cannot be reached: {type(error).__name__}: {error}"[:500]
+                ) from None
             try:
                 if answer.status_code not in _REDIRECTS:
                     yield answer, url
                     return
                 target = urljoin(url, answer.headers.get("location", ""))
             except (httpx2.HTTPError, httpx2.StreamError) as error:
-                raise Unreachable(f"what {_host(url)} sends ends in the middle: {type(error).__name__}") from None
+                raise IndexUnreachable(f"what {_host(url)} sends ends in the middle: {type(error).__name__}") from None
             finally:
                 await answer.aclose()
             if _origin(target) != origin:
@@ -187,7 +189,7 @@ class Upstream:
 
     def _check(self, answer: httpx2.Response, url: str) -> None:
         if answer.status_code != 200:
-            kind = Unreachable if answer.is_server_error else Unfetched
+            kind = IndexUnreachable if answer.is_server_error else Unfetched
             raise kind(f"{_host(url)} answers {answer.status_code} for {_name(url)}")
 
     def _auth(self, url: str, page: str) -> Any:
