@@ -18,7 +18,7 @@ def test_a_supervisor_that_does_not_read_holds_up_nothing_but_itself(sandbox: sy
     wall: Any = sandbox.asynchronous._parts.wall
     link = wall._link
     assert link is not None
-    (supervisor,) = witness.serving()
+    (supervisor,) = witness.children(link._supervisor.pid)
     os.kill(supervisor, signal.SIGSTOP)
     try:
         until(lambda: witness.state(supervisor) == "T")
