@@ -24,12 +24,15 @@ from hypothesis import HealthCheck, settings
 from tests.coroutines import pytest_pyfunc_call
 from tests.pairwise import chosen
 
+from casemate.walls.native.pool import Pools
+
 __all__ = ["pytest_pyfunc_call"]
 
 SECONDS_PER_TEST = 120
 ONE_WORLD = ("tests/network/",)  # folders whose tests run in one world of namespaces
 # Where preloaded libraries are part of what is tested, or may help an attacker; elsewhere they only cost time.
 PRELOADING = ("contract/test_display.py", "docs/", "escapes/", "journeys/", "parity/", "unit/languages/", "warm/")
+RUNS_BEFORE_A_ZYGOTE = 4
 # How fast an example is says how busy the machine is, and nothing of what is tested.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("short", settings.get_profile("untimed"), max_examples=40)  # each run tries others
@@ -113,12 +116,31 @@ class Outcomes:
 
 @pytest.fixture(scope="module", autouse=True)
 def _light(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Preload no large libraries that a file's tests are not about."""
+    """Preload no large libraries that a file's tests are not about, and nothing for a sandbox that runs little.
+
+    Most tests make a sandbox of their own for a run or two. Its zygote would be ready when the test is over, and takes
+    more processor time than the test.
+    """
     if str(request.path.relative_to(Path(__file__).parent)).startswith(PRELOADING):
         yield
-    else:
-        with mock.patch("casemate.languages.python.runtime.PRELOADED", ("IPython.core.interactiveshell",)):
-            yield
+        return
+    before = 0 if request.config.getoption("--all") else RUNS_BEFORE_A_ZYGOTE
+
+    def want_zygote(pools: Pools, *arguments: Any) -> None:
+        if pools._runs >= before:
+            want(pools, *arguments)
+
+    def start_ready(pools: Pools, *arguments: Any) -> None:
+        pools._runs += before  # somebody asked for it
+        start(pools, *arguments)
+
+    want, start = Pools._want_zygote, Pools.start
+    with (
+        mock.patch("casemate.languages.python.runtime.PRELOADED", ("IPython.core.interactiveshell",)),
+        mock.patch.object(Pools, "_want_zygote", want_zygote),
+        mock.patch.object(Pools, "start", start_ready),
+    ):
+        yield
 
 
 @pytest.fixture

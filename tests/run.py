@@ -41,7 +41,7 @@ MOST_FLAKY = 5
 SLOWEST = 10
 # pytest's workers for each user: more than there are cores, since half of what a test does is waiting for processes.
 # They are so divided that both users end at about the same time.
-SPREAD, USERS_SPREAD = ["-n", "7"], ["-n", "2"]
+SPREAD, USERS_SPREAD = ["-n", "6"], ["-n", "2"]
 EQUAL_SPREAD = ["-n", "3"], ["-n", "2"]  # where both users run the same
 # What may differ for an ordinary user; everything else is the same code whoever runs it.
 USERS_FOLDERS = ("escapes", "contract", "warm", "journeys", "wrap", "unit/supervisor")
