@@ -30,8 +30,10 @@ __all__ = ["pytest_pyfunc_call"]
 
 SECONDS_PER_TEST = 120
 ONE_WORLD = ("tests/network/",)  # folders whose tests run in one world of namespaces
-# Where preloaded libraries are part of what is tested, or may help an attacker; elsewhere they only cost time.
-PRELOADING = ("contract/test_display.py", "docs/", "escapes/", "journeys/", "parity/", "unit/languages/", "warm/")
+# Where preloaded libraries are part of what is tested; with --all also where they may help an attacker. Elsewhere they
+# only cost time.
+PRELOADING = ("contract/test_display.py", "docs/", "unit/languages/", "warm/")
+PRELOADING_WITH_ALL = (*PRELOADING, "escapes/", "journeys/", "parity/")
 RUNS_BEFORE_A_ZYGOTE = 4
 # How fast an example is says how busy the machine is, and nothing of what is tested.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -121,10 +123,12 @@ def _light(request: pytest.FixtureRequest) -> Iterator[None]:
     Most tests make a sandbox of their own for a run or two. Its zygote would be ready when the test is over, and takes
     more processor time than the test.
     """
-    if str(request.path.relative_to(Path(__file__).parent)).startswith(PRELOADING):
+    is_all = request.config.getoption("--all")
+    before = 0 if is_all else RUNS_BEFORE_A_ZYGOTE
+    preloading = PRELOADING_WITH_ALL if is_all else PRELOADING
+    if str(request.path.relative_to(Path(__file__).parent)).startswith(preloading):
         yield
         return
-    before = 0 if request.config.getoption("--all") else RUNS_BEFORE_A_ZYGOTE
 
     def want_zygote(pools: Pools, *arguments: Any) -> None:
         if pools._runs >= before:

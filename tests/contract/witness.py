@@ -20,12 +20,21 @@ _PIECE = 1 << 22  # bytes of memory read at once
 
 
 def children(pid: int) -> list[int]:
-    """Children of every thread of ``pid``, zombies included."""
-    found: list[int] = []
+    """Children of every thread of ``pid``, zombies included.
+
+    Read twice: the kernel passes one over where another ends meanwhile (proc(5), /proc/pid/task/tid/children).
+    """
+    found: dict[int, None] = {}
+    for task in 2 * _threads(pid):
+        with contextlib.suppress(OSError):  # the thread has ended
+            found |= dict.fromkeys(map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split()))
+    return list(found)
+
+
+def _threads(pid: int) -> list[str]:
     with contextlib.suppress(OSError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-    return found
+        return os.listdir(f"/proc/{pid}/task")
+    return []
 
 
 def descendants(pid: int) -> list[int]:

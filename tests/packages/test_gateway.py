@@ -184,7 +184,7 @@ async def test_two_files_of_one_name_are_not_both_served(index: Index, tmp_path:
     async with serving(index, tmp_path) as (gateway, port):
         await got(port, "/simple/alpha/")
         statuses = [(await got(port, f"/files/alpha/{number}/{first[0]}"))[0] for number in (0, 1)]
-    assert statuses == [200, 502]
+    assert statuses == [200, 403]
     assert [served.size for served in gateway.served.values()] == [len(first[1])]
 
 
@@ -193,5 +193,5 @@ async def test_a_page_that_is_none_is_told_in_words(index: Index, tmp_path: Path
     index.answers["/simple/alpha/"] = lambda handler: handler.answer(200, body, Content_Type="text/html")
     async with serving(index, tmp_path) as (gateway, port):
         status, _ = await got(port, "/simple/alpha/")
-    assert status == 502
+    assert status == 403
     assert len(gateway.problems) == 1
