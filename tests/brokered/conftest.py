@@ -26,6 +26,14 @@ class Witness:
     @property
     def calls(self) -> list[tuple[str, dict[str, Any]]]:
         """Names and arguments of the calls that reached it, in order."""
+        return [row for row in self._rows() if row[0] != "cancelled"]
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it was told that a request is not waited for any more; also of one that is no call."""
+        return any(row[0] == "cancelled" for row in self._rows())
+
+    def _rows(self) -> list[tuple[str, dict[str, Any]]]:
         if not self.log.exists():
             return []
         return [tuple(json.loads(line)) for line in self.log.read_text().splitlines()]
