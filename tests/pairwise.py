@@ -13,7 +13,7 @@ import pytest
 MEANS = ("start", "node", "era")
 LANGUAGE = "language"
 INSTALLER = "installer"  # pip takes three times as long as uv: each has some tests of a file, not each test
-ATTACKS = frozenset({"escapes", "supervisor", "wrap"})  # folders in which each value is another attack or command
+ATTACKS = frozenset({"escapes", "supervisor"})  # folders in which each value is another attack
 Pair = tuple[str, ...]
 
 

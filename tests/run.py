@@ -134,8 +134,10 @@ def main(arguments: list[str]) -> int:
         works: list[Future[None]] = [threads.submit(check, outcome)]
         if as_root:
             copying = threads.submit(timed, outcome, f"preparing {USER}", prepare_ordinary_user)
+            reading = threads.submit(timed, outcome, "reading the tests", read_tests)
             timed(outcome, "servers that tests talk to", install_peers, is_all)
             copying.result()
+            reading.result()
             copy_peers()
         suites = suites_for(is_quick, is_all, as_root, rest)
         works.extend([threads.submit(run_suite, suite, outcome) for suite in suites])
@@ -261,6 +263,12 @@ def install_peers(is_all: bool) -> None:
     peers.install()
     if is_all:
         packages.install()
+
+
+def read_tests() -> None:
+    """Have pytest compile the tests once: each of its processes would do so."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "--quiet", "--quiet", "tests"]
+    subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
 
 
 def prepare_ordinary_user() -> None:

@@ -314,7 +314,7 @@ folder, mode = sys.argv[1:]
 subprocess.run(["mount", "--bind", folder + "/sub", folder + "/plain folder"], check=True)
 with sync.Sandbox(workspace=folder, workspace_mode=mode, audit=folder + "/../a.db") as sandbox:
     execution = sandbox.run("cat .env 'plain folder/deep/.env'; ls 'plain folder'; echo end", language="shell")
-    print(execution.text, execution.status)
+    print(execution.stderr + execution.stdout.rstrip(), execution.status)
 """
 
 
