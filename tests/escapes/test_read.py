@@ -214,8 +214,18 @@ finish()
 
 
 def test_what_proc_tells_of_the_kernel_is_hidden(sandbox: sync.Sandbox) -> None:
-    """The masks: kernel symbols, timers and keys have content in a cell without them, and none with them."""
-    names = [name for name in ("/proc/kallsyms", "/proc/timer_list", "/proc/key-users") if _has_content(name)]
+    """The masks: what tells of the kernel and of other programs has content in a cell without them, and none with."""
+    everything = (
+        "kallsyms",
+        "timer_list",
+        "key-users",
+        "cmdline",
+        "interrupts",
+        "softirqs",
+        "diskstats",
+        "pressure/cpu",
+    )
+    names = [f"/proc/{name}" for name in everything if _has_content(f"/proc/{name}")]
     env = {"NAMES": ":".join((*names, "/proc/kcore"))}
     seen = attack(sandbox, Attack("kernel files", source=KERNEL_FILES), env).stdout
     told_nothing = ("done \n", "PermissionError", "FileNotFoundError")

@@ -33,12 +33,17 @@ CONTROL, STATUS, PAYLOAD, ORDER, FIRST_FREE = 3, 4, 5, 6, 7
 PREPARED = b"p"  # the cell is in its cgroups and has its namespaces
 MAPPED = b"m"  # the supervisor's word that the id maps are written
 
-# Files of /proc that tell about the kernel or steer it, and folders of the same kind, as far as this kernel has them.
+# Files of /proc that tell about the kernel and other programs, or steer it, and folders of the same kind, as far as
+# this kernel has them.
 _PROC = set(os.listdir("/proc"))
 _MASKED_FILES = sorted(
-    _PROC & {"kcore", "keys", "key-users", "timer_list", "latency_stats", "sched_debug", "sysrq-trigger", "kallsyms"}
+    _PROC
+    & {
+        *("kcore", "keys", "key-users", "timer_list", "latency_stats", "sched_debug", "sysrq-trigger", "kallsyms"),
+        *("cmdline", "interrupts", "softirqs", "diskstats"),
+    }
 )
-_MASKED_FOLDERS = sorted(_PROC & {"acpi", "scsi", "bus", "fs", "irq", "driver", "asound"})
+_MASKED_FOLDERS = sorted(_PROC & {"acpi", "scsi", "bus", "fs", "irq", "driver", "asound", "pressure"})
 _WRITABLE = ("/workspace", "/tmp", "/dev/shm")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts")
 _SIGINT = 2

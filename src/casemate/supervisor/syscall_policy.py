@@ -21,9 +21,9 @@ ALLOWED = (
         "files that are open",
         """
         read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 lseek close
-        close_range dup dup2 dup3 flock fsync fdatasync sync syncfs sync_file_range
-        fadvise64 readahead fallocate truncate ftruncate sendfile copy_file_range splice tee
-        vmsplice getdents getdents64 fstat fstatfs
+        close_range dup dup2 dup3 flock fsync fdatasync sync_file_range fadvise64 readahead
+        fallocate truncate ftruncate sendfile copy_file_range splice tee getdents getdents64
+        fstat fstatfs
         """,
     ),
     (
@@ -56,7 +56,7 @@ ALLOWED = (
         """
         brk mmap munmap mprotect mremap madvise mincore msync mlock mlock2 munlock mlockall
         munlockall membarrier pkey_alloc pkey_free pkey_mprotect map_shadow_stack mseal
-        get_mempolicy set_mempolicy set_mempolicy_home_node mbind
+        get_mempolicy set_mempolicy
         """,
     ),
     (
@@ -104,7 +104,7 @@ ALLOWED = (
         "sockets, once made; which may be made is checked below",
         """
         bind listen accept accept4 connect getsockname getpeername sendto sendmsg sendmmsg
-        recvfrom recvmsg recvmmsg shutdown setsockopt getsockopt
+        recvfrom recvmsg recvmmsg shutdown getsockopt
         """,
     ),
 )
@@ -205,6 +205,9 @@ _UNIX, _INET, _INET6 = 1, 2, 10
 _STREAM, _DGRAM, _SEQPACKET = 1, 2, 5
 _KIND_OF_SOCKET = 0xFFFFFFFF & ~(0o4000 | 0o2000000)  # less SOCK_NONBLOCK, SOCK_CLOEXEC
 _DEFAULT_TCP_UDP = (0, 6, 17)
+_SOL_SOCKET, _TCP = 1, 6
+# SO_ATTACH_FILTER, TCP_ULP, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF and .._EBPF: no two are one number's.
+_SOCKET_PROGRAMS = (26, 31, 50, 51, 52)
 
 _TIOCSTI, _TIOCLINUX, _TIOCCONS = 0x5412, 0x541C, 0x541D
 
@@ -321,6 +324,14 @@ CHECKED = (
             among(0, (_UNIX,), ALLOW),
             not_among(1, (_STREAM, _DGRAM), errno.EPERM, keep=_KIND_OF_SOCKET),
             not_among(2, _DEFAULT_TCP_UDP, errno.EPROTONOSUPPORT),
+        ),
+    ),
+    (
+        "no programs for the kernel to run on a socket, and no other protocol above TCP (CVE-2023-0461)",
+        "setsockopt",
+        (
+            not_among(1, (_SOL_SOCKET, _TCP), ALLOW),
+            among(2, _SOCKET_PROGRAMS, errno.EPERM),
         ),
     ),
     (

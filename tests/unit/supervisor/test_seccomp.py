@@ -124,7 +124,8 @@ clone3 openat2 io_uring_setup io_uring_enter io_uring_register io_setup io_submi
 landlock_create_ruleset landlock_add_rule landlock_restrict_self name_to_handle_at fanotify_init
 fanotify_mark modify_ldt lookup_dcookie memfd_secret process_madvise process_mrelease move_mount
 open_tree open_tree_attr fsopen fsconfig fsmount fspick mount_setattr remap_file_pages statmount
-listmount move_pages migrate_pages uselib create_module _sysctl file_setattr get_robust_list
+listmount move_pages migrate_pages uselib create_module _sysctl file_setattr get_robust_list vmsplice sync syncfs
+mbind set_mempolicy_home_node
 """
 
 FORBIDDEN = """
@@ -137,9 +138,9 @@ clock_adjtime settimeofday adjtimex sethostname setdomainname syslog acct vhangu
 NEEDED = """
 read write close fork vfork execve execveat wait4 futex futex_waitv futex_wake rseq set_robust_list
 restart_syscall rt_sigreturn pidfd_open pidfd_send_signal rt_tgsigqueueinfo signalfd4 epoll_pwait2 eventfd2
-timerfd_create statx newfstatat pkey_alloc pkey_mprotect membarrier madvise mlock2 mremap splice tee vmsplice
+timerfd_create statx newfstatat pkey_alloc pkey_mprotect membarrier madvise mlock2 mremap splice tee
 sendfile copy_file_range fallocate flock setxattr fgetxattr inotify_init1 sched_setaffinity sched_setattr
-setpriority prlimit64 getrandom close_range faccessat2 setitimer sync syncfs times getcpu setuid setgroups
+setpriority prlimit64 getrandom close_range faccessat2 setitimer times getcpu setuid setgroups
 capset arch_prctl accept4 sendmmsg renameat getdents64 fcntl mseal map_shadow_stack setxattrat
 """
 
@@ -300,6 +301,11 @@ BY_ARGUMENTS: dict[str, list[Case]] = {
         (name, (family, kind, protocol), outcome)
         for name in ("socket", "socketpair")
         for family, kind, protocol, outcome in SOCKETS
+    ],
+    "no socket gets a program for the kernel, and TCP no protocol above it": [
+        *(("setsockopt", (3, level, name), EPERM) for level, name in ((1, 26), (1, 50), (1, 51), (1, 52), (6, 31))),
+        ("setsockopt", (3, HIGH | 1, HIGH | 26), EPERM),
+        *(("setsockopt", (3, level, name), ALLOWED) for level, name in ((1, 2), (1, 15), (6, 1), (6, 9), (41, 26))),
     ],
     "ioctl is for terminals, descriptors and reading interfaces": [
         ("ioctl", (0, request, 0), outcome) for request, outcome in each(IOCTLS)

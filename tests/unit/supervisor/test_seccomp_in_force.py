@@ -26,6 +26,11 @@ ATTEMPTS = {
     "a child in a new user namespace": ("raw_fork(0x10000000)", "EPERM"),
     "being traced": ("raw('ptrace', 0, 0, 0, 0)", "EPERM"),
     "a netlink socket": ("socket.socket(16, socket.SOCK_RAW, 0)", "EAFNOSUPPORT"),
+    "a filter of a socket": ("socket.socket().setsockopt(1, 26, struct.pack('HP', 1, ctypes.addressof(ONE)))", "EPERM"),
+    "pages given to a pipe": ("raw('vmsplice', os.pipe()[1], 0, 0, 0)", "ENOSYS"),
+    "writing out every file of the machine": ("raw('sync')", "ENOSYS"),
+    "writing out a whole file system": ("raw('syncfs', os.open('file', os.O_RDONLY))", "ENOSYS"),
+    "where memory lies": ("raw('mbind', 0, 0, 0, 0, 0, 0)", "ENOSYS"),
     "no address randomisation": ("raw('personality', 0x0040000)", "EPERM"),
     "hiding from measurement": ("prctl(4, 0)", "EINVAL"),
     "a wider clone": ("raw('clone3', b'', 0)", "ENOSYS"),
@@ -42,8 +47,9 @@ ATTEMPTS = {
 UNFILTERED_ANSWERS = {"a wider clone": "EINVAL"}  # of a structure without a size: it is there
 
 TRY_THEM = """
-import fcntl, socket
+import ctypes, fcntl, socket, struct
 open('file', 'w').close()
+ONE = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0xFFFF))  # BPF_RET: the whole packet
 
 def raw(name, *arguments):
     done = call(name, *arguments)
