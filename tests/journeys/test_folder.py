@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,6 +94,25 @@ shutil.move(".git", "git"); os.mkdir("fine"); open("fine/x", "w").write("x")
     reasons = skipped(execution)
     assert {name for name in reasons if "protected" in reasons[name]} >= {".envrc", ".bashrc"}
     assert any(name.startswith(".vscode") for name in reasons)
+
+
+def test_bytecode_that_a_run_leaves_is_loaded_by_nobody_instead_of_its_source(
+    inside: sync.Sandbox, folder: Path
+) -> None:
+    (folder / "mod.py").write_text("print('source')")
+    code = """
+import py_compile
+open("/tmp/evil.py", "w").write("print('evil')")
+mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+print(py_compile.compile("/tmp/evil.py", "__pycache__/mod.cpython-{}{}.pyc", invalidation_mode=mode))
+import mod
+"""
+    execution = inside.run(code.format(*sys.version_info))
+    assert execution.stdout.endswith("evil\n"), "the run itself loads it"
+    assert "its name is protected (__pycache__)" in skipped(execution)["__pycache__"]
+    on_host = [sys.executable, "-B", "-c", "import mod"]
+    assert subprocess.run(on_host, cwd=folder, capture_output=True, text=True, check=True).stdout == "source\n"
+    assert inside.run("import mod").stdout == "source\n"
 
 
 def test_what_is_no_file_is_refused_and_told(inside: sync.Sandbox, folder: Path) -> None:

@@ -1,9 +1,7 @@
-"""Names that tools read and act on later, without being asked: no run may create, change or remove them. Pure.
+"""Names that tools read and act on later, without being asked: no run may create, change or remove them.
 
-A pattern matches at any depth, and everything beneath what it matches: ``a/b`` are components that follow
-each other, ``*`` is any part of one component, ``**`` any number of components. Names are compared as the
-most forgiving file system would: case folded, compatibility forms and invisible characters removed, trailing
-dots and spaces, NTFS streams and its short name for ``.git`` resolved.
+``protected_names.txt`` has them. Names are compared as the most forgiving file system would: case folded, compatibility
+forms and invisible characters removed, trailing dots and spaces, NTFS streams and its short name for ``.git`` resolved.
 
 Not protected, because changing them is honest work and nothing runs them by itself: ``package.json``,
 ``Makefile``, ``pyproject.toml``, ``setup.py``, ``conftest.py``, ``.env``, ``.editorconfig``, ``.gitattributes`` and
@@ -17,35 +15,14 @@ import functools
 import re
 import unicodedata
 from dataclasses import dataclass, field
+from pathlib import Path
 
-_SHELLS = """
-    .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zprofile .zshenv .zlogin .zlogout
-    .kshrc .mkshrc .cshrc .tcshrc .login .logout .inputrc .xprofile .xinitrc .xsession .xsessionrc .pam_environment
-    .envrc .direnv config.fish fish/conf.d fish/functions
-"""
 # `.git` itself is decided in code: a folder of that name is a repository's, anything else points git elsewhere.
-_GIT = """
-    .gitconfig .gitmodules .githooks .git/**/hooks .git/**/config .git/**/config.worktree .git/**/commondir
-    .git/**/gitdir .git/info .git/modules/**/info .git/**/alternates .git/rebase-merge .git/rebase-apply .git/sequencer
-    .husky .lefthook lefthook.y*ml .lefthook.y*ml .pre-commit-config.y*ml
-"""
-_EDITORS_AND_AGENTS = """
-    .vscode .vscode-server *.code-workspace .idea .fleet .zed .devcontainer .devcontainer.json .exrc .vimrc .gvimrc
-    .nvimrc .nvim.lua .vim .emacs .emacs.d .dir-locals.el .dir-locals-2.el .cursor .cursorrules .windsurf .claude
-    .claude.json .codex .gemini .aider* .continue .roo .kiro .amazonq .opencode .mcp.json .casemate casemate.toml
-    casemate.y*ml
-"""
-_TOOLS = """
-    .npmrc .yarnrc .yarnrc.y*ml .yarn/releases .yarn/plugins .pnpmfile.* node_modules/.hooks .bunfig.toml bunfig.toml
-    .pypirc pip.conf pip.ini .condarc .netrc _netrc .curlrc .wgetrc .ripgreprc .cargo/config .cargo/config.toml
-    .gdbinit .lldbinit .pdbrc .irbrc .pryrc .rprofile .renviron .docker .kube .aws .gnupg .ssh .config .local/bin
-    .local/share/applications .jupyter .ipython
-"""
-_PYTHON = """
-    sitecustomize* usercustomize* *.pth __editable__* _distutils_hack pyvenv.cfg .venv venv bin/activate* bin/python*
-    scripts/activate* scripts/python*
-"""
-_PATTERNS = tuple(f"{_SHELLS} {_GIT} {_EDITORS_AND_AGENTS} {_TOOLS} {_PYTHON}".split())
+_PATTERNS = tuple(
+    pattern
+    for line in Path(__file__).with_name("protected_names.txt").read_text("ascii").splitlines()
+    for pattern in line.partition("#")[0].split()
+)
 
 # Unicode's default-ignorable characters that are not format characters (DerivedCoreProperties.txt).
 _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0\u2065")

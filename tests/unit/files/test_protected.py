@@ -27,13 +27,19 @@ DANGEROUS = words("""
     lib/x.pth .venv/bin/python venv/lib/python3.11/site-packages/a.py env/pyvenv.cfg env/bin/activate.fish
     env/bin/python3 node_modules/.hooks/install .ssh/authorized_keys .config/autostart/x.desktop
     .jupyter/jupyter_notebook_config.py .ipython/profile_default/startup/x.py .cargo/config.toml .Rprofile
-    .gdbinit .casemate/policy.toml HEAD bare/HEAD name.git/config name.git/hooks/update
+    .gdbinit .casemate/policy.toml HEAD bare/HEAD name.git/config name.git/hooks/update .hg/hgrc .sl/config
+    .jj/repo/config.toml .helix/languages.toml opencode.json crush.json .qwen/settings.json .kilocode/mcp.json
+    .junie/mcp/mcp.json .trae/mcp.json .factory/mcp.json .codeium/windsurf/mcp_config.json .mvn/extensions.xml
+    .mvn/jvm.config .bazelrc tools/bazel .pnp.cjs .lvimrc .tmux.conf .screenrc .forward .bash_completion .psqlrc
+    .sqliterc .mailcap env/bin/pip .tox/py311/bin/pytest __pycache__/x.cpython-311.pyc x.pyc x.pyo
+    __pycache__/f-1.py311.nbi f.nbc
 """)
 HONEST = words("""
     package.json Makefile pyproject.toml setup.py conftest.py .env .editorconfig .gitattributes .gitignore
     .github/workflows/ci.yml .gitlab-ci.yml Dockerfile AGENTS.md CLAUDE.md src/config src/config/__init__.py
     hooks/useState.ts bin/run scripts/build.sh info/readme HEAD.txt node_modules/x/index.js output/plot.png
     git/hooks config.toml venvs/x environment.yml profile login x.pth.txt .git/index .git/HEAD
+    .mvn.md tools/bazelisk env/example tox.ini src/bazelrc .hg/store/x
     .git/objects/ab/cd .git/refs/heads/main .git/COMMIT_EDITMSG .git/logs/HEAD my.config/x .bashrc.md
 """)
 
