@@ -189,7 +189,7 @@ def check_host(request: HttpRequest, name: str, port: int, *, is_tls: bool = Fal
 def check_request(connection: EgressConnection, request: HttpRequest, name: str, port: int) -> None:
     """Rules for requests must allow it. Raises :class:`EgressRefused`."""
     what = request.method if request.method in _METHODS else "this method"
-    if not connection.terms.requests.allows(name, port, request.method, request.path):
+    if not connection.terms.requests.allows(name, port, request.method, request.path, request.fields):
         raise EgressRefused(name, port, f"no rule allows {what} there")
 
 

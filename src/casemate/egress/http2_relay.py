@@ -356,7 +356,7 @@ class _Relay:
         try:
             head = head_of(event.headers or [], name, port)
             await connection.permit(name, port)
-            if not connection.terms.requests.allows(name, port, head.method, head.path):
+            if not connection.terms.requests.allows(name, port, head.method, head.path, head.fields):
                 raise EgressRefused(name, port, "no rule allows this request there")
             fields = rewrite_fields(connection, name, port, head.method, head.path, head.fields, is_tls=True)
         except (BadRequestHead, EgressRefused) as error:

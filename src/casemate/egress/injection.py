@@ -25,6 +25,7 @@ Fields = list[tuple[bytes, bytes]]  # of a header, in order
 _BASIC = re.compile(rb"(basic) +([A-Za-z0-9+/=]+)\Z", re.IGNORECASE)  # RFC 7617
 _AUTHORITY = re.compile(rb"([^:]+)(?::([0-9]{1,5}))?\Z")
 _REFLECTING = (b"TRACE", b"TRACK", b"CONNECT")  # whose answer is the request itself, or that are none
+_PARTIAL = (b"accept-encoding", b"range", b"if-range")  # ask for an answer in pieces or in another form
 _SPACE = b" \t"  # that may stand around a field's value (RFC 9110, section 5.5)
 
 
@@ -77,8 +78,8 @@ class Injection:
         notes = [_note(one, "in the URL") for one in self._placeholders if _is_in_url(one, target)]
         used: list[Placeholder] = []
         written = [self._field(sent, name, value, notes, used) for name, value in headers]
-        if used:  # an answer that is not compressed can be searched for what was put in
-            written = [item for item in written if item[0].lower() != b"accept-encoding"]
+        if used:  # an answer that is whole and not compressed can be searched for what was put in
+            written = [item for item in written if item[0].lower() not in _PARTIAL]
             written.append((b"accept-encoding", b"identity"))
         told = (f"{one.name} was put into its field {one.header}" for one in used)
         return RewrittenRequest(written, tuple(dict.fromkeys(notes)), tuple(dict.fromkeys(told)))

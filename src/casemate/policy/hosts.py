@@ -332,10 +332,19 @@ def _narrower_port(one: int | None, other: int | None) -> int | None:
 
 
 # What servers read as another path than the one that is written: dot segments, plain, encoded or with parameters (RFC
-# 3986, section 3.3; servers of servlets drop these first), and encoded slashes.
+# 3986, section 3.3; servers of servlets drop these first), encoded slashes, and what is encoded twice.
 _AMBIGUOUS = re.compile(
-    r"(?:/|\\|%2f|%5c)(?:\.|%2e){0,2}(?:;|%3b)|(?:/|\\|%2f|%5c)(?:\.|%2e){1,2}(?=/|\\|%2f|%5c|\Z)|\\|%2f|%5c|%00|//",
+    r"(?:/|\\|%2f|%5c)(?:\.|%2e){0,2}(?:;|%3b)|(?:/|\\|%2f|%5c)(?:\.|%2e){1,2}(?=/|\\|%2f|%5c|\Z)|\\|%2f|%5c|%00|%25|//",
     re.IGNORECASE,
+)
+
+# Fields by which servers and what stands before them take a request for another: Rails, Express and Symfony for its
+# method; IIS, Nginx' auth_request and Symfony for its path.
+_OVERRIDING = frozenset(
+    {
+        *(b"x-http-method-override", b"x-http-method", b"x-method-override"),
+        *(b"x-original-url", b"x-original-uri", b"x-rewrite-url", b"x-forwarded-uri", b"x-original-method"),
+    }
 )
 
 
@@ -346,9 +355,12 @@ class RequestRule(NamedTuple):
     methods: tuple[str, ...] = ("GET", "HEAD")
     path: str = "/"
 
-    def covers(self, name: str, port: int, method: str, path: str) -> bool:
-        """Whether the request is one of these. ``path`` is as written, without its query."""
+    def covers(self, name: str, port: int, method: str, path: str, *, is_overridden: bool = False) -> bool:
+        """Whether the request is one of these. ``path`` is as written, without its query; ``is_overridden``: its fields
+        say another method or path."""
         if not self.host.covers(name, port) or (self.methods and method not in self.methods):
+            return False
+        if is_overridden and (self.methods or self.path != "/"):
             return False
         if self.path == "/":
             return True
@@ -365,7 +377,12 @@ class RequestRules(NamedTuple):
         """Whether requests to the canonical ``name`` at ``port`` have to be seen."""
         return any(rule.host.covers(name, port) for rule in self.rules)
 
-    def allows(self, name: str, port: int, method: str, target: str) -> bool:
+    def allows(
+        self, name: str, port: int, method: str, target: str, fields: Iterable[tuple[bytes, bytes]] = ()
+    ) -> bool:
         """Whether the request may be made; ``target`` is the path, perhaps with a query (RFC 9112, section 3.2.1)."""
         path = target.partition("?")[0]
-        return not self.names(name, port) or any(rule.covers(name, port, method, path) for rule in self.rules)
+        is_overridden = any(field.lower() in _OVERRIDING for field, _ in fields)
+        return not self.names(name, port) or any(
+            rule.covers(name, port, method, path, is_overridden=is_overridden) for rule in self.rules
+        )

@@ -65,13 +65,15 @@ def test_a_request_of_http_2_gets_it_as_well() -> None:
     assert notes == ()
 
 
-def test_what_is_not_compressed_can_be_searched_for_it() -> None:
+def test_what_is_whole_and_not_compressed_can_be_searched_for_it() -> None:
     rewrite = Injection([placeholder()])
-    asked = [(b"Accept-Encoding", b"gzip, br"), (b"accept-encoding", b"zstd")]
+    encodings = [(b"Accept-Encoding", b"gzip, br"), (b"accept-encoding", b"zstd")]
+    asked = [*encodings, (b"Range", b"bytes=3-5"), (b"if-range", b'"x"')]
     untouched = rewrite.request(HOST, 443, True, b"GET", b"/", asked)
     assert untouched.headers == asked
     done = rewrite.request(HOST, 443, True, b"GET", b"/", [*asked, (b"authorization", f"Bearer {TEXT}".encode())])
     assert [value for name, value in done.headers if name.lower() == b"accept-encoding"] == [b"identity"]
+    assert {name.lower() for name, _ in done.headers} == {b"accept-encoding", b"authorization"}
 
 
 @pytest.mark.parametrize(

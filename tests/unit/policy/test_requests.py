@@ -35,6 +35,8 @@ def test_a_rule_covers_its_path_and_what_is_below(target: str) -> None:
         "/v1/items/%2e.%3B/admin",
         "/v1/items/;/../admin",
         "/v1/items/..;",
+        "/v1/items/%252e%252e/admin",
+        "/v1/items/%25252e%25252e%25252fadmin",
         "*",
     ],
 )
@@ -47,3 +49,14 @@ def test_another_method_is_refused_and_another_host_is_not_meant() -> None:
     assert RULES.allows("other.good.test", 80, "DELETE", "/v1/items")
     assert RULES.names("api.good.test", 443)
     assert not RULES.names("api.good.test", 8080)
+
+
+@pytest.mark.parametrize(
+    "field", [b"X-HTTP-Method-Override", b"x-method-override", b"X-Original-URL", b"X-Rewrite-Url"]
+)
+def test_no_field_makes_another_request_of_one_that_a_rule_covers(field: bytes) -> None:
+    fields = [(b"accept", b"*/*"), (field, b"DELETE")]
+    assert not RULES.allows("api.good.test", 80, "GET", "/v1/items", fields)
+    assert RULES.allows("api.good.test", 80, "GET", "/v1/items", fields[:1])
+    anything = RequestRules((RequestRule(host_rule("api.good.test"), ()),))
+    assert anything.allows("api.good.test", 80, "GET", "/v1/items", fields)
