@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.surfaces.conftest import At, Cli
 
+from casemate.surfaces.clients.editing import with_table
 from casemate.surfaces.clients.known import CLIENTS, Client
 
 FILES = sorted(name for name in CLIENTS if name != "codex")
@@ -54,7 +55,12 @@ def test_each_client_gets_a_command_that_works(cli: Cli, name: str) -> None:
     argv = command(entry)
     assert os.path.isabs(argv[0])
     assert argv[-3:] == ["serve", "--toolset", "full"]
-    started = subprocess.run([*argv[:-3], "--version"], env=cli.env, capture_output=True, text=True, check=True)
+    hostile = cli.folder / "repository"
+    for module in ("casemate", "json"):
+        written(hostile / f"{module}.py", "raise SystemExit('planted')")
+    started = subprocess.run(
+        [*argv[:-3], "--version"], env=cli.env, cwd=hostile, capture_output=True, text=True, check=True
+    )
     assert started.stdout.startswith("casemate ")
     again = cli("install", name, "--yes", "--toolset", "full")
     assert (again.code, again.stdout) == (0, b"")
@@ -214,5 +220,36 @@ def test_an_installation_in_a_cache_is_started_by_uvx_and_an_environment_of_uv_i
         env={**cli.env, "PATH": f"{uvx.parent}:{cli.env['PATH']}"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     written_command = command(json.loads(done.stdout)["mcpServers"]["casemate"])
-    assert (written_command == [str(uvx), "casemate", "serve"]) is (marked == "cache")
+    fallback = [str(cached / "bin" / "python"), "-P", "-m", "casemate", "serve"]
+    assert written_command == ([str(uvx), "casemate", "serve"] if marked == "cache" else fallback)
     assert shutil.which("casemate", path=str(cached / "bin")) is None
+
+
+def test_an_installation_that_does_not_start_is_not_written_down(cli: Cli, tmp_path: Path) -> None:
+    broken = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", broken], check=True)
+    site = next(Path(broken, "lib").glob("python*/site-packages"))
+    site.joinpath("others.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")))
+    written(broken / "bin" / "casemate", "#!/bin/sh\necho no such interpreter >&2; exit 1\n").chmod(0o755)
+    done = subprocess.run(
+        [broken / "bin" / "python", "-m", "casemate", "install", "cursor", "--yes"],
+        env=cli.env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 69, done.stderr
+    assert "does not start: no such interpreter" in done.stderr
+    assert not place(cli, "cursor").exists()
+
+
+@pytest.mark.parametrize("name", ["cursor", "codex"])
+def test_doctor_tells_of_an_entry_that_loads_modules_from_whatever_folder(cli: Cli, name: str) -> None:
+    client = CLIENTS[name]
+    assert cli("install", name, "--yes").code == 0
+    assert str(place(cli, name)) not in cli("doctor").stdout.decode()
+    entry = {"command": "/usr/bin/python3", "args": ["-m", "casemate", "serve"]}
+    text = json.dumps({client.key: {"casemate": entry}})
+    if client.is_toml:
+        text = with_table("", client.key, "casemate", entry)
+    written(place(cli, name), text)
+    told = cli("doctor").stdout.decode()
+    assert f"{place(cli, name)}: the entry casemate" in told
+    assert f"casemate install {name} --name casemate" in told

@@ -27,8 +27,9 @@ VAGUE_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers", "com
 # What may be used in some folders only: dotted name -> (folders, reason).
 PLACES = {
     "subprocess": (
-        {"walls", "languages", "tools/connections", "packages"},
-        "code runs behind a wall; only walls, searches for interpreters, MCP servers and a question to pip start any",
+        {"walls", "languages", "tools/connections", "packages", "surfaces/clients"},
+        "code runs behind a wall; only walls, searches for interpreters, MCP servers and a question to pip start any, "
+        "and `casemate install` tries casemate itself",
     ),
     "os.environ": (
         {"surfaces", "api", "walls", "languages", "tools/connections", "remote"},

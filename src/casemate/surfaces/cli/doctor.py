@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from casemate.api.sandbox import Sandbox
@@ -15,6 +16,7 @@ from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import align_columns, print_json
 from casemate.surfaces.cli.inert import inert, visible
 from casemate.surfaces.cli.parameters import Output
+from casemate.surfaces.clients.known import risky_entries
 
 _UNAVAILABLE = 69
 _WIDTH_OF_DETAIL = 60  # characters shown of what a self-test case saw
@@ -35,6 +37,7 @@ def doctor(*, output: Output = "text") -> int:
     there are. The exit code is 0 when a wall can be had, else 69.
     """
     diagnosis = interrupts.run_in(Sandbox(), lambda sandbox: sandbox.doctor())
+    diagnosis = replace(diagnosis, advice=(*diagnosis.advice, *risky_entries(os.environ)))
     if output == "json":
         print_json(_document(diagnosis))
     elif sys.stdout.isatty():

@@ -20,6 +20,7 @@ from casemate.surfaces.clients.editing import MalformedSettings, with_member, wi
 from casemate.surfaces.clients.known import (
     Client,
     SettingsFile,
+    check_start,
     client_named,
     entry_of,
     file_of,
@@ -68,10 +69,13 @@ def install(
     known = client_named(client)
     if not _NAME.match(name):
         raise InvalidArgument("name", f"{name!r} is no name; take letters, digits, _ and -, at most 64")
-    entry = entry_of(known, serve_command(toolset))
+    command = serve_command(toolset)
+    entry = entry_of(known, command)
     if print_only:
         sys.stdout.write(_snippet(known, name, entry))
         return 0
+    if not remove:
+        check_start(command)
     program = shutil.which(known.own) if known.own and scope == "user" else None
     if program:
         _hand_over(program, known, name, None if remove else entry, yes=yes)

@@ -8,15 +8,21 @@ from __future__ import annotations
 import os
 import posixpath
 import shutil
+import site
 import stat
+import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import sysconfig
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from casemate.errors import InvalidArgument
+from casemate.errors import CasemateError, InvalidArgument, Unavailable
 from casemate.files.beneath import Attributes, write_file
+from casemate.surfaces.clients.editing import read
 
 Scope = Literal["user", "project"]
 Form = Literal["plain", "typed", "custom"]
@@ -102,6 +108,7 @@ def entry_of(client: Client, command: Sequence[str]) -> dict[str, Any]:
     return plain
 
 
+_MOST_SECONDS = 60.0  # for a command to start, on a machine under load
 _CACHE = "CACHEDIR.TAG"  # marks a folder that may be emptied at any time (bford.info/cachedir)
 
 
@@ -115,10 +122,62 @@ def serve_command(toolset: str | None = None) -> list[str]:
     uvx, place = shutil.which("uvx"), Path(sys.prefix)
     if uvx and any((folder / _CACHE).is_file() for folder in place.parents):
         return [os.path.abspath(uvx), "casemate", *options]
-    script = Path(sys.executable).parent / "casemate"  # not resolved: a virtual environment's own
-    if os.access(script, os.X_OK):
-        return [str(script), *options]
-    return [sys.executable, "-m", "casemate", *options]
+    folders = [os.path.dirname(sys.executable)]  # not resolved: a virtual environment's own
+    if Path(__file__).is_relative_to(site.getusersitepackages()):  # pip install --user
+        folders.append(sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user")))
+    for folder in folders:
+        if os.access(script := os.path.join(folder, "casemate"), os.X_OK):
+            return [script, *options]
+    return [sys.executable, "-P", "-m", "casemate", *options]  # -P: no module is loaded from where the client is
+
+
+def check_start(command: Sequence[str]) -> None:
+    """Start ``command`` once, in a folder whose modules bear the names of casemate's and Python's own.
+
+    Raises ``Unavailable`` where it does not start, or loads one of these. What `uvx` starts would have to be fetched,
+    and reads nothing of the folder.
+    """
+    if os.path.basename(command[0]) == "uvx":
+        return
+    with tempfile.TemporaryDirectory(prefix="casemate-") as folder:
+        for name in ("casemate", "json", "asyncio", "sitecustomize"):
+            Path(folder, f"{name}.py").write_text("raise SystemExit('a module of the folder was loaded')\n")
+        try:
+            done = subprocess.run(
+                [*command, "--help"], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                timeout=_MOST_SECONDS,
+            )  # fmt: skip
+            problem = done.stderr.strip()[-300:] if done.returncode else ""
+        except (OSError, subprocess.TimeoutExpired) as error:
+            problem = str(error)
+    if problem:
+        raise Unavailable(
+            f"the command {' '.join(command)} does not start: {problem}",
+            remediation="Install casemate in an environment of its own, with pipx or `uv tool install casemate`.",
+        )
+
+
+def risky_entries(environ: Mapping[str, str]) -> Iterator[str]:
+    """What to do about entries that have Python look for modules first where the client was started."""
+    for client in CLIENTS.values():
+        try:
+            path = file_of(client, "user", environ, "/")
+            settings = _read_servers(client, read_settings(path).text)
+        except (CasemateError, ValueError):
+            continue  # it cannot be read
+        for name, entry in settings.items():
+            arguments = entry.get("args") if isinstance(entry, Mapping) else None
+            if isinstance(arguments, list) and arguments[:2] == ["-m", "casemate"]:
+                yield (
+                    f"{path}: the entry {name} has Python load modules from whatever folder {client.title} is started "
+                    f"in, which may be somebody else's. Write it anew: casemate install {client.name} --name {name}"
+                )
+
+
+def _read_servers(client: Client, text: str) -> Mapping[str, Any]:
+    settings = tomllib.loads(text) if client.is_toml else read(text).value if text.strip() else {}
+    servers = settings.get(client.key) if isinstance(settings, Mapping) else None
+    return servers if isinstance(servers, Mapping) else {}
 
 
 _MOST_BYTES = 16 << 20  # of a file; settings have kilobytes, Claude Code's own file some megabytes
