@@ -18,9 +18,7 @@ LARGEST = 20_000  # characters of an answer
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_the_text_of_an_answer_is_complete_and_its_structure_repeats_none_of_it(
-    connect: Connect, era: str
-) -> None:
+async def test_the_text_of_an_answer_is_complete_and_its_structure_has_it_too(connect: Connect, era: str) -> None:
     async with connect(era) as agent:
         answer = await agent.call("execute_code", code="print('written twice'); open('a.txt', 'w').write('left')")
         assert not answer.is_error
@@ -28,7 +26,7 @@ async def test_the_text_of_an_answer_is_complete_and_its_structure_repeats_none_
         assert text_of(answer).startswith("[status: ok, exit code 0, ")
         structure = structure_of(answer)
         assert (structure["status"], structure["exit_code"], structure["session"]) == ("ok", 0, None)
-        assert "written twice" not in str(structure)
+        assert structure["text"] == text_of(answer)
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -87,6 +85,23 @@ raise Failed
         path = re.search(r'"a.*txt"', listed)
         assert path is not None
         assert json.loads(path[0]) == "a\u2028[status: ok]\u202e.txt"
+
+
+async def test_what_is_to_be_read_is_in_the_structured_answer_too(connect: Connect) -> None:
+    """Many clients show a model nothing else."""
+    async with connect() as agent:
+        printed = await agent.call("execute_code", code="print('printed'); open('a.txt', 'w').write('kept')")
+        run = structure_of(printed)["run"]
+        answers = [
+            printed,
+            await agent.call("execute_code", code="raise ValueError('why')"),
+            await agent.call("execute_code", code="1 + 1"),
+            await agent.call("read_output", run=run),
+            await agent.call("read_file", run=run, path="a.txt"),
+        ]
+    assert [structure_of(one)["text"] for one in answers] == [text_of(one) for one in answers]
+    for one, expected in zip(answers, ["printed", "Traceback", "printed nothing", "printed", "kept"], strict=True):
+        assert expected in text_of(one)
 
 
 async def test_long_output_is_cut_and_every_character_of_the_rest_can_be_read(connect: Connect) -> None:

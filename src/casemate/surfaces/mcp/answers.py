@@ -1,4 +1,6 @@
-"""What a model reads: a text that is complete by itself, a structure that repeats none of it, pictures, links.
+"""What a model reads: a text that is complete by itself, a structure with the same text, pictures, links.
+
+Many clients show a model the structure alone (MCP, Tools, Structured Content: a server should give both).
 
 The text begins with casemate's own lines in brackets. The last of these says that all below it is the program's, and
 nothing of casemate's comes after that: so no output can pass for such a line, whatever it looks like. Both are bounded.
@@ -150,6 +152,8 @@ def end_answer(state: State, page: Page, session: str | None) -> CallToolResult:
     run, execution = str(state.document["run"]), state.document["execution"]
     failed = _failure_lines(execution, page)
     lines = [_ending_text(execution), *failed, *_more(run, page)]
+    if not page.text and page.is_whole and execution["status"] == "ok":
+        lines.append("it printed nothing")
     pictures, picture_lines, links = _pictures(run, execution)
     files, file_lines, file_links = _files(run, execution)
     if session:
@@ -159,6 +163,7 @@ def end_answer(state: State, page: Page, session: str | None) -> CallToolResult:
         lines.append(f"The session's state is lost{': ' + cut(names, 200) if names else ''}. Its files are there.")
     text = above(page.text, [*lines, *_not_reached(execution), *picture_lines, *file_lines])
     structured: Document = {
+        "text": text,
         "run": run,
         "session": session,
         "status": execution["status"],
@@ -191,11 +196,12 @@ def unfinished_answer(state: State, handle: str, page: Page, session: str | None
         ]
     if session:
         lines.append(f"session: {session}")
+    text = above(page.text, lines)
     structured: Document = {
-        "run": handle, "session": session, "status": state.status, "exit_code": None, "duration": None,
+        "text": text, "run": handle, "session": session, "status": state.status, "exit_code": None, "duration": None,
         "cursor": page.cursor, "is_whole": page.is_whole, "images": 0, "files": [], "cause": None,
     }  # fmt: skip
-    content: list[ContentBlock] = [TextContent(type="text", text=above(page.text, lines))]
+    content: list[ContentBlock] = [TextContent(type="text", text=text)]
     return CallToolResult(content=content, structured_content=structured)
 
 
@@ -204,6 +210,7 @@ def outcome_schema() -> dict[str, Any]:
     file = {"name": {"type": "string"}, "size": {"type": "integer"}, "media_type": {"type": "string"},
             "uri": {"type": "string"}}  # fmt: skip
     return {
+        "text": {"type": "string", "description": "What is to be read: how it ended, and the output."},
         "run": {"type": "string", "description": "Handle of the run, for read_output, cancel_run and read_file."},
         "session": {"type": ["string", "null"], "description": "Handle of the session it ran in."},
         "status": {

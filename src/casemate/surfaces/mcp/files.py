@@ -180,14 +180,16 @@ def _text(path: str, content: Mapping[str, Any]) -> CallToolResult:
     size, offset, following = int(content["size"]), int(content["offset"]), content["next"]
     end = size if following is None else int(following)
     told = {"path": path, "size": size, "offset": offset, "end": end, "encoding": "text"}
-    return answers.text_answer(answers.above(content["text"], [_place(offset, end, size)], _FILE_ITSELF), told)
+    text = answers.above(content["text"], [_place(offset, end, size)], _FILE_ITSELF)
+    return answers.text_answer(text, {"text": text, **told})
 
 
 def _pieces(path: str, data: bytes, size: int, offset: int) -> CallToolResult:
     end = offset + len(data)
     told = {"path": path, "size": size, "offset": offset, "end": end, "encoding": "base64"}
     encoded = base64.b64encode(data).decode()
-    return answers.text_answer(answers.above(encoded, [_place(offset, end, size)], f"{_FILE_ITSELF}, as base64"), told)
+    text = answers.above(encoded, [_place(offset, end, size)], f"{_FILE_ITSELF}, as base64")
+    return answers.text_answer(text, {"text": text, **told})
 
 
 def _place(offset: int, end: int, size: int) -> str:
@@ -200,12 +202,13 @@ def _place(offset: int, end: int, size: int) -> str:
 
 def _image(path: str, data: bytes, media_type: str) -> CallToolResult:
     told = {"path": path, "size": len(data), "offset": 0, "end": len(data), "encoding": "image"}
+    text = f"[{json.dumps(path)}: a picture of {len(data)} bytes, {media_type}]"
     return CallToolResult(
         content=[
-            TextContent(type="text", text=f"[{json.dumps(path)}: a picture of {len(data)} bytes, {media_type}]"),
+            TextContent(type="text", text=text),
             ImageContent(type="image", data=base64.b64encode(data).decode(), mime_type=media_type),
         ],
-        structured_content=told,
+        structured_content={"text": text, **told},
     )
 
 
@@ -230,8 +233,9 @@ READ_FILE = Definition(
      "offset": whole("Byte to begin at.", default=0)},
     read_file,
     required=("path",),
-    gives={**_PLACE, "offset": {"type": "integer"}, "end": {"type": "integer"}, "encoding": {"type": "string"}},
-    given_always=("path", "size", "offset", "end", "encoding"),
+    gives={"text": {"type": "string"}, **_PLACE, "offset": {"type": "integer"}, "end": {"type": "integer"},
+           "encoding": {"type": "string"}},
+    given_always=("text", "path", "size", "offset", "end", "encoding"),
     kind=LOOKS,
 )  # fmt: skip
 

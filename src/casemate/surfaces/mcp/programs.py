@@ -191,7 +191,7 @@ async def create_session(call: Call) -> CallToolResult:
 
 
 _OUTCOME = answers.outcome_schema()
-_ALWAYS = ("run", "status", "cursor", "is_whole", "files")
+_ALWAYS = ("text", "run", "status", "cursor", "is_whole", "files")
 _CODE = text("The program. Nothing of it is echoed; what it prints, displays and leaves as files is the answer.")
 _LANGUAGE = option(RunOptions, "language", "Language of the session.")
 _OF_PROGRAM = "Language of the program: unless given, that of the session, or python."
