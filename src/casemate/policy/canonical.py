@@ -1,8 +1,8 @@
 """JSON from a cell: read once and strictly, written in one form only, and the hash of that. Pure.
 
 What is shown to a person, what rules match, what is hashed and what is acted upon are the value that :func:`parse`
-gave, and nothing else: the text that it came in is not looked at again. The one form is that of RFC 8785 (JCS), so
-numbers are those that every reader of JSON reads alike: integers of at most 53 bits, and finite doubles.
+gave, and nothing else: the text that it came in is not looked at again. The one form is that of RFC 8785 (JCS), but for
+integers of more than 53 bits: they are written with all of their digits. Other numbers are finite doubles.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import secrets
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -36,8 +37,8 @@ def parse(text: str | bytes, argument: str = "arguments") -> Any:
     """The value of one JSON text (RFC 8259) that a cell sent.
 
     Raises ``InvalidArgument`` naming ``argument`` for what is no JSON, and for what readers of JSON disagree about:
-    an object with a name twice, NaN, Infinity and numbers beyond a double or 53 bits, lone surrogates; and beyond
-    1 MiB, 100 levels, 10,000 keys or 20,000 keys and elements. Size and shape are judged before anything is made.
+    an object with a name twice, NaN, Infinity, fractions beyond a double, lone surrogates; and beyond 1 MiB, 100
+    levels, 10,000 keys or 20,000 keys and elements. Size and shape are judged before anything is made.
     """
     plain = _decode(text, argument)
     _check_shape(plain, argument)
@@ -46,7 +47,6 @@ def parse(text: str | bytes, argument: str = "arguments") -> Any:
             plain,
             object_pairs_hook=lambda pairs: _object(pairs, argument),
             parse_float=lambda digits: _float(digits, argument),
-            parse_int=lambda digits: _integer(digits, argument),
             parse_constant=lambda word: _refuse(argument, f"{word} is no number of JSON"),
         )
     except InvalidArgument:
@@ -63,12 +63,30 @@ def canonical(value: Any, argument: str = "arguments") -> bytes:
 
     Raises ``InvalidArgument`` for what JSON or that form cannot hold.
     """
+    try:
+        return _dump(dict(value) if isinstance(value, Mapping) else value)
+    except (ValueError, RecursionError) as error:
+        _refuse(argument, f"cannot be written as canonical JSON: {error}")
+
+
+def _dump(value: Any) -> bytes:
     import rfc8785  # only where something is asked
 
     try:
-        return rfc8785.dumps(dict(value) if isinstance(value, Mapping) else value)
-    except (ValueError, RecursionError) as error:
-        _refuse(argument, f"cannot be written as canonical JSON: {error}")
+        return rfc8785.dumps(value)
+    except rfc8785.IntegerDomainError:
+        mark = secrets.token_hex(16)  # which no text in the value holds, but by chance
+        text = rfc8785.dumps(_mark_integers(value, mark))
+        return re.sub(rb'"%s(-?[0-9]+)"' % mark.encode(), rb"\1", text)
+
+
+def _mark_integers(value: Any, mark: str) -> Any:
+    """``value`` with texts, which begin with ``mark``, in place of integers that RFC 8785 does not write."""
+    if isinstance(value, int) and abs(value) >= 2**53:
+        return f"{mark}{int(value)}"
+    if isinstance(value, Mapping):
+        return {name: _mark_integers(one, mark) for name, one in value.items()}
+    return [_mark_integers(one, mark) for one in value] if isinstance(value, list | tuple) else value
 
 
 def digest(value: Any, argument: str = "arguments") -> str:
@@ -136,16 +154,6 @@ def _object(pairs: list[tuple[str, Any]], argument: str) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         _refuse(argument, f"has the name {twice[:80]!a} twice in one object")
     return made
-
-
-def _integer(digits: str, argument: str) -> int | float:
-    """Beyond 53 bits only a double, spelled as canonical text has it (which is without an exponent up to 10**21)."""
-    number = int(digits)
-    if abs(number) < 2**53:
-        return number
-    if abs(number) >= 10**21 or canonical(float(number)).decode() != digits:
-        _refuse(argument, f"has {digits[:40]}, which many readers of JSON would round; give it as text")
-    return float(number)
 
 
 def _float(digits: str, argument: str) -> float:

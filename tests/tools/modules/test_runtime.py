@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import asyncio
 import copy
+import datetime as dt
+import enum
 import importlib
 import json
 import os
@@ -15,12 +17,17 @@ import socket
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pydantic
+import pydantic_core
 import pytest
 from tests.tools.conftest import MODULES, RUNTIME, real_tools
 from tests.tools.peer import PNG, TOOLS, Peer, on_the_loopback
@@ -129,6 +136,47 @@ def test_values_that_programs_have_are_sent_as_what_json_has(mcptools: Any, peer
     tool("list_directory").run(path=Path("/x"), depth=numpy.int64(3))
     tool("echo").run(c=numpy.float64(0.5))
     assert [call["arguments"] for call in peer.calls] == [{"path": "/x", "depth": 3}, {"c": 0.5}]
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclass
+class Point:
+    x: int
+    colour: Colour
+
+
+class Model(pydantic.BaseModel):
+    when: dt.datetime
+    price: Decimal
+
+
+def test_values_are_sent_as_pydantic_writes_them(mcptools: Any) -> None:
+    when = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
+    value = {
+        "model": Model(when=when, price=Decimal("1.50")),
+        "point": Point(1, Colour.RED),
+        "uuid": uuid.UUID(int=1),
+        "decimal": Decimal("0.10"),
+        "bytes": b"text",
+        "day": when.date(),
+        "large": [2**53, 2**53 + 1, 10**40],
+        "durations": [dt.timedelta(hours=1), dt.timedelta(days=1, seconds=3.5), dt.timedelta(0)],
+        "before": dt.timedelta(minutes=-1),
+    }
+    line = sys.modules["mcptools._wire"]._line(value)
+    assert json.loads(line) == pydantic_core.to_jsonable_python(value)
+
+
+@pytest.mark.parametrize("kind", [dict, list])
+def test_a_value_that_holds_itself_is_a_clear_error(mcptools: Any, peer: Peer, kind: type) -> None:
+    value: Any = kind()
+    value.update(again=value) if kind is dict else value.append(value)
+    with pytest.raises(mcptools.InvalidArguments, match="holds itself"):
+        tool("echo").run(c=value)
+    assert peer.calls == []
 
 
 def test_pictures_sounds_and_resources_are_objects(mcptools: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from types import ModuleType
 from typing import Any
 
@@ -41,6 +42,23 @@ def test_every_key_is_an_attribute_and_a_keyword_of_its_own(case: Case) -> None:
         known = {row[1]: value[row[0]] for row in params._rows_ if row[0] in value}
         others = {key: value[key] for key in value if key not in params._keys_}
         assert params(**known, **others).to_wire() == value
+
+
+def test_no_object_hides_a_name_that_the_module_itself_uses() -> None:
+    source = Catalogue([Tool("s", "t", "", {"type": "object"})]).source("mcptools.s.t")
+    assert source is not None
+    tree = ast.parse(source[0])
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    names |= {
+        one.asname or one.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for one in node.names
+    }
+    thing = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+    for name in {form for own in names for form in (own, own.lower(), f"{own.lower()}s", f"{own}Dict")}:
+        properties = {name: thing, "list": {"type": "array", "items": {"$ref": f"#/$defs/{name}"}}}
+        schema = {"type": "object", "properties": properties, "$defs": {name: thing}}
+        module = loaded(Tool("s", "t", "", schema))
+        assert type(module._tool).__module__ == "mcptools._running", name
+        assert module.Params.from_wire({name: {"x": 1}, "list": [{"x": 2}]}).to_wire()["list"] == [{"x": 2}]
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -17,7 +17,10 @@ from casemate.errors import InvalidArgument
 from casemate.model.approval import Question
 from casemate.policy.canonical import canonical, digest, fingerprint, parse
 
-NUMBERS = st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+# A double between these is written as an integer, of the digits that tell it apart from other doubles.
+NUMBERS = st.integers(-(2**80), 2**80) | st.floats(allow_nan=False, allow_infinity=False).filter(
+    lambda number: abs(number) < 2**53 or abs(number) >= 1e21
+)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 VALUES = st.recursive(
     st.none() | st.booleans() | NUMBERS | TEXTS,
@@ -49,6 +52,20 @@ def test_the_canonical_form_is_that_of_rfc_8785(value: Any, text: str) -> None:
     assert canonical(value).decode() == text
 
 
+@pytest.mark.parametrize("number", [2**53, 2**53 + 1, -(2**53) - 1, 10**21, 10**398 + 1])
+def test_an_integer_of_any_size_stays_exactly_what_it_is(number: int) -> None:
+    value = {"a": [number, {"b": number, str(number): f"{number}"}], "c": 0.5}
+    assert parse(canonical(value)) == value
+    assert canonical(value).decode() == json.dumps(value, separators=(",", ":"), sort_keys=True)
+    assert type(parse(str(number))) is int
+
+
+def test_a_large_double_stays_the_same_double() -> None:
+    number = 1.2345678901234567e20
+    assert float(parse(canonical(number))) == number
+    assert canonical(parse(canonical(number))) == canonical(number)
+
+
 @pytest.mark.parametrize("text", [
     '{"path":"safe","path":"/etc/passwd"}', '{"a":{"b":1,"b":1}}', '{"a":1,"\\u0061":2}', '[{"":1,"":2}]'])  # fmt: skip
 def test_ap_10_an_object_with_a_name_twice_is_refused(text: str) -> None:
@@ -57,7 +74,7 @@ def test_ap_10_an_object_with_a_name_twice_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [
-    "NaN", "[Infinity]", '{"a":-Infinity}', "1e999", "-1e999", "[1e400]", "9007199254740993", "-9007199254740993",
+    "NaN", "[Infinity]", '{"a":-Infinity}', "1e999", "-1e999", "[1e400]",
     "9" * 500, "1." + "0" * 500, '"\\ud800"', '"\\udc00\\ud800"', '{"\\udfff":1}', '"\ud800"', b'"\xff"',
     b'"\xed\xa0\x80"',
     "", " ", "{", "[1,]", "{'a':1}", "[1] 2", "\ufeff[]", b"\xff\xfe[\0]\0", '"\n"', '"\0"', "01", "+1", ".5", "0x1",
@@ -118,7 +135,8 @@ def test_whatever_comes_is_read_as_json_reads_it_or_refused(text: str | bytes) -
 
 
 @pytest.mark.parametrize(
-    "value", [{1: 2}, {"a": {1, 2}}, object(), b"x", {"a": "\ud800"}, {"\ud800": 1}, 2**60, float("nan")]
+    "value",
+    [{1: 2}, {"a": {1, 2}}, object(), b"x", {"a": "\ud800"}, {"\ud800": 1}, [2**60, float("nan")], float("nan")],
 )
 def test_what_is_no_json_value_has_no_hash(value: Any) -> None:
     with pytest.raises(InvalidArgument):

@@ -155,9 +155,10 @@ def _around(before: str, shape: str, after: str) -> str:
 
 PACKAGE = "mcptools"
 # What generated modules define or import besides the classes of a tool.
-_CLASSES = frozenset(
-    (*WORDS, *OWN_NAMES, "Params", "ParamsDict", "Result", "NotRequired", "TypedDict", "TypeAlias", "None")
-)
+_CLASSES = frozenset((
+    *WORDS, *OWN_NAMES, "Params", "ParamsDict", "Result", "NotRequired", "TypedDict", "TypeAlias", "None", "Tool",
+    "TYPE_CHECKING", "annotations", "overload", "run", "arun",
+))  # fmt: skip
 # What every object of the runtime has as attributes: methods of dict, and two of its own.
 ATTRIBUTES = frozenset((*(name for name in dir(dict) if not name.startswith("_")), "from_wire", "to_wire"))
 _KEYWORDS = frozenset(("self",))

@@ -33,7 +33,11 @@ class Tool:
             params = self._params(**arguments)
         elif not isinstance(params, dict):
             raise InvalidArguments(f"Params(...) or a dictionary is wanted, not {type(params).__name__}")
-        return {"do": "call", "server": self._server, "tool": self._name, "arguments": plain(params)}
+        try:
+            arguments = plain(params)
+        except RecursionError:
+            raise InvalidArguments("the arguments cannot be sent as JSON: one of them holds itself") from None
+        return {"do": "call", "server": self._server, "tool": self._name, "arguments": arguments}
 
     def _result(self, answer: "dict[str, Any]") -> "Any":
         if answer.get("ok") is not True:

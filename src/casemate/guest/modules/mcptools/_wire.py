@@ -125,14 +125,40 @@ def _line(request: "dict[str, Any]") -> bytes:
 
 
 def _as_json(value: object) -> object:
-    """What JSON has for a few common values: paths, dates, and numbers and arrays of numpy."""
+    """What JSON has for a few common values, as pydantic writes them: models, dataclasses, paths, dates and durations,
+    members of enumerations, UUIDs, decimals, bytes that are text, sets; and numbers and arrays of numpy."""
     for method in ("__fspath__", "isoformat", "tolist"):
         function = getattr(value, method, None)
         if callable(function):
             return function()
+    kind: "Any" = type(value)
+    if callable(getattr(kind, "model_dump", None)):  # of pydantic
+        return kind.model_dump(value, mode="json")
+    if hasattr(kind, "__dataclass_fields__"):
+        return {name: getattr(value, name) for name in kind.__dataclass_fields__}
     if isinstance(value, (set, frozenset)):
         return list(value)
+    if isinstance(value, (bytes, bytearray)):
+        return value.decode()
+    known = {kind.__name__ for kind in kind.__mro__}
+    if "Enum" in known:
+        return value.value  # type: ignore[attr-defined]
+    if known & {"UUID", "Decimal"}:
+        return str(value)
+    if "timedelta" in known:
+        return _duration(value)
     raise TypeError(f"{type(value).__name__} is nothing that JSON has")
+
+
+def _duration(value: "Any") -> str:
+    """A timedelta as ISO 8601 has it."""
+    sign, whole = ("-", -value) if value.days < 0 else ("", value)
+    hours, rest = divmod(whole.seconds, 3600)
+    minutes, seconds = divmod(rest, 60)
+    fraction = f".{whole.microseconds:06}".rstrip("0") if whole.microseconds else ""
+    parts = ((hours, f"{hours}H"), (minutes, f"{minutes}M"), (seconds or fraction, f"{seconds}{fraction}S"))
+    time = "".join(text for amount, text in parts if amount)
+    return f"{sign}P{f'{whole.days}D' if whole.days else ''}{f'T{time}' if time else '' if whole.days else 'T0S'}"
 
 
 def _address() -> "tuple[str, int]":
