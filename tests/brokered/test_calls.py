@@ -91,6 +91,32 @@ async def test_a_call_without_anybody_to_ask_is_denied_at_once(opened: Opened, w
     assert witness.calls == []
 
 
+EXACT = {
+    "python": """
+from mcptools.w.same import run
+for number in (2**53, 2**53 + 1, -(10**30)):
+    print(run(number=number).number)
+""",
+    "node": """
+const { w } = require('mcptools');
+(async () => {
+  for (const number of [2n ** 53n, 2n ** 53n + 1n, -(10n ** 30n)]) {
+    console.log(String((await w.same({ number })).number));
+  }
+})();
+""",
+}
+
+
+@pytest.mark.parametrize("language", EXACT)
+async def test_an_integer_of_any_size_is_exact_there_and_back(opened: Opened, witness: Witness, language: str) -> None:
+    numbers = [2**53, 2**53 + 1, -(10**30)]
+    async with opened(policy={"rules": [{**ALLOW["rules"][0], "tool": "same"}]}) as sandbox:
+        execution = await sandbox.run(EXACT[language], language=language)
+    assert execution.stdout.split() == [str(number) for number in numbers], execution.text
+    assert witness.calls == [("same", {"number": number}) for number in numbers]
+
+
 @pytest.mark.parametrize("verb", ["approve", "decide", "answer", "pending", "reset", "shutdown", "status", "allow"])
 async def test_ap_03_and_ap_23_nothing_that_decides_or_resets_can_be_said(
     opened: Opened, witness: Witness, verb: str

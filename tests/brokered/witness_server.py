@@ -27,6 +27,7 @@ TOOLS: dict[str, Any] = {
     "slow": NUMBER,
     "fail": TEXT,
     "big": NUMBER,
+    "same": NUMBER,
     "die": {"type": "object"},
     "rubbish": {"type": "object"},
     "environment": TEXT,
@@ -99,6 +100,8 @@ def call(name: str, given: dict[str, Any], token: object) -> dict[str, Any]:
             return text(str(os.environ.get(given["text"])))
         case "table":
             return text(json.dumps([{"name": "a", "size": 1}, {"name": "b", "size": 2}]))
+        case "same":
+            return {"content": [], "structuredContent": {"number": given["number"]}}
         case "ask":
             return text(json.dumps(elicited(given["text"])))
     return text(f"{name} done")

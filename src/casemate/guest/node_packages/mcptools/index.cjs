@@ -84,7 +84,7 @@ function ask(request, signal, tell) {
       size = parts[0].length;
       let said;
       try {
-        said = lines.map((line) => JSON.parse(line));
+        said = lines.map(read);
       } catch {
         return broken('the answer is no JSON');
       }
@@ -104,8 +104,19 @@ function ask(request, signal, tell) {
 
 function finite(key, value) {
   if (typeof value === 'number' && !Number.isFinite(value)) throw new ToolError(`${key}: ${value} is no number in JSON`, 'invalid');
-  if (typeof value === 'bigint') throw new ToolError(`${key}: JSON has no numbers of the type bigint`, 'invalid');
-  return value;
+  if (typeof value !== 'bigint') return value;
+  if (!JSON.rawJSON) throw new ToolError(`${key}: Node ${process.version} cannot send a bigint; Node 22 can`, 'invalid');
+  return JSON.rawJSON(value.toString());
+}
+
+// JSON with integers that a number would round as bigints, from Node 22 on.
+function read(line) {
+  return /\d{16}/.test(line) ? JSON.parse(line, exact) : JSON.parse(line);
+}
+
+function exact(key, value, context) {
+  const isRounded = typeof value === 'number' && !Number.isSafeInteger(value) && /^-?\d+$/.test(context?.source);
+  return isRounded ? BigInt(context.source) : value;
 }
 
 async function answered(request, signal, tell) {
