@@ -117,6 +117,34 @@ async def test_an_integer_of_any_size_is_exact_there_and_back(opened: Opened, wi
     assert witness.calls == [("same", {"number": number}) for number in numbers]
 
 
+LATE = {
+    "python": """
+import mcptools
+try:
+    mcptools.late.slow.run(number=60)
+except mcptools.ToolTimeout as error:
+    print(error.kind, error)
+""",
+    "node": """
+const { late } = require('mcptools');
+late.slow({ number: 60 }).catch((error) => console.log(error.kind, error.message));
+""",
+    "shell": "tool late.slow number=60 2>&1",
+}
+
+
+@pytest.mark.parametrize("language", LATE)
+async def test_a_call_that_takes_too_long_is_a_timeout_and_may_have_run(
+    opened: Opened, witness: Witness, language: str
+) -> None:
+    async with opened(policy={"rules": [{**ALLOW["rules"][0], "server": "late", "tool": "slow"}]}) as sandbox:
+        await sandbox.tools.add("late", {**witness.definition, "timeout": 0.3})
+        execution = await sandbox.run(LATE[language], language=language)
+    assert "timeout" in execution.stdout, execution.text
+    assert "did not answer within 0.3 s" in execution.stdout
+    assert witness.calls == [("slow", {"number": 60})]
+
+
 @pytest.mark.parametrize("verb", ["approve", "decide", "answer", "pending", "reset", "shutdown", "status", "allow"])
 async def test_ap_03_and_ap_23_nothing_that_decides_or_resets_can_be_said(
     opened: Opened, witness: Witness, verb: str

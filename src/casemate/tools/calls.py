@@ -36,7 +36,7 @@ _PLANNED = {"ok": True, "planned": True, "content": []}
 _MOST_FORESEEN = 1000  # calls that one decision is about
 _SUMMARY = 300  # characters of arguments
 Made = TypeVar("Made")
-Refusal = Literal["denied", "tool", "invalid", "unknown", "unavailable", "limit"]
+Refusal = Literal["denied", "tool", "invalid", "unknown", "unavailable", "timeout", "limit"]
 
 
 class CallRequester(Protocol):
@@ -239,6 +239,8 @@ class Calls:
 
 def kind_of(error: CasemateError) -> Refusal:
     """What a cell is told that ``error`` is."""
+    if isinstance(error, ToolUnavailable) and error.reason == "timeout":
+        return "timeout"  # it may have run
     return "invalid" if isinstance(error, InvalidArgument) else "unavailable"
 
 
