@@ -91,6 +91,41 @@ async def test_a_call_without_anybody_to_ask_is_denied_at_once(opened: Opened, w
     assert witness.calls == []
 
 
+REFUSED_FIRST = {
+    "python": """
+import mcptools
+from mcptools.w.note import run
+for bad in ({"text": "x" * (2 << 20)}, {"text": 5}, {"text": "\\ud800"}):
+    for _ in range(5):
+        try:
+            run(bad)
+        except mcptools.ToolError:
+            pass
+        run(text="good")
+""",
+    "node": """
+const { w } = require('mcptools');
+(async () => {
+  for (const bad of [{ text: 'x'.repeat(2 << 20) }, { text: 5 }, { text: '\\ud800' }])
+    for (let n = 0; n < 5; n++) {
+      await w.note(bad).catch(() => undefined);
+      await w.note({ text: 'good' });
+    }
+})();
+""",
+}
+
+
+@pytest.mark.parametrize("language", REFUSED_FIRST)
+async def test_a_call_that_is_refused_leaves_the_next_one_to_work(
+    opened: Opened, witness: Witness, language: str
+) -> None:
+    async with opened(policy=ALLOW) as sandbox:
+        execution = await sandbox.run(REFUSED_FIRST[language], language=language)
+    assert execution.ok, execution.text
+    assert witness.calls == [("note", {"text": "good"})] * 15
+
+
 EXACT = {
     "python": """
 from mcptools.w.same import run

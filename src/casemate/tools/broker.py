@@ -134,6 +134,10 @@ class Said:
     is_text: bool = False
 
 
+def _refused_line(error: InvalidArgument) -> bytes:
+    return line_of(CallRefused("invalid", str(error)).answer)
+
+
 @dataclass(frozen=True, slots=True)
 class ToolService:
     """Of one cell. It answers one request after the other on each connection; when that is closed, its call ends."""
@@ -161,14 +165,13 @@ class ToolService:
         while True:
             try:
                 line = await read_line(client, share=share)
-                if line is None:
-                    return
-                await self.turns.begin()
-                goes_on = await while_there(client, self._handle(line, client))
-            except InvalidArgument as error:
-                await client.send(line_of(CallRefused("invalid", str(error)).answer))
+            except InvalidArgument as error:  # where the next line begins is not known
+                await client.send(_refused_line(error))
                 return
-            if not goes_on:
+            if line is None:
+                return
+            await self.turns.begin()
+            if not await while_there(client, self._handle(line, client)):
                 return
 
     async def _handle(self, line: bytes, client: LineClient) -> bool:
@@ -190,7 +193,10 @@ class ToolService:
             self.unsent.remove(len(data))
 
     async def _answer(self, line: bytes, client: LineClient) -> Said:
-        request = await self.turns.take(len(line) > SMALL, read_request, line)
+        try:
+            request = await self.turns.take(len(line) > SMALL, read_request, line)
+        except InvalidArgument as error:
+            return Said(_refused_line(error))
         requester = self.whose()
         try:
             if requester is None:

@@ -78,7 +78,8 @@ def ask(request: "dict[str, Any]", timeout: "float | None" = None, tell: "Tell |
         connection.close()
         raise
     idle = _kept.setdefault(os.getpid(), [])
-    if len(idle) < MOST_KEPT:
+    # The host closes one on which it could not tell where the next request begins.
+    if len(idle) < MOST_KEPT and answer.get("kind") not in ("invalid", "limit"):
         idle.append(connection)
     else:
         connection.close()

@@ -94,7 +94,9 @@ function ask(request, signal, tell) {
       } catch (error) {
         return end(reject, error, false);
       }
-      return answer === undefined ? undefined : end(resolve, answer, true);
+      // The host closes a connection on which it could not tell where the next request begins.
+      const keep = !['invalid', 'limit'].includes(answer?.kind);
+      return answer === undefined ? undefined : end(resolve, answer, keep);
     };
     signal?.addEventListener('abort', abort);
     calls.set(socket, { heard, broken });
