@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.mcp_server.conftest import OWN_SERVER
 
-from casemate import ApprovalRequest, Decision, Done, Sandbox
+from casemate import ApprovalRequest, Decision, Done, InvalidArgument, Sandbox
 from casemate.execution import admit, collect, plan, record, run, seal
 
 SECRET = "correct horse battery"
@@ -117,3 +117,29 @@ async def test_sixteen_sessions_that_start_while_others_end_all_start(sandbox: S
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(number)) for number in range(16)]
     assert [task.result() for task in tasks] == [f"{number}\n" for number in range(16)]
+
+
+TYPESCRIPT = """
+enum Colour { Red = 1, Blue }
+class Point { constructor(public x: number) {} }
+console.log(Colour.Blue, new Point(3).x, process.argv[1]);
+"""
+
+
+@pytest.mark.needs("node-wheel")
+@pytest.mark.parametrize("name", ["ts", "TypeScript"])
+async def test_typescript_runs_with_all_that_it_has(tmp_path: Path, name: str) -> None:
+    async with Sandbox(audit=tmp_path / "audit.db") as sandbox:
+        execution = await sandbox.run(TYPESCRIPT, language=name)
+        assert (execution.stdout, execution.stderr) == ("2 3 /program/main.ts\n", "")
+        with pytest.raises(InvalidArgument, match="a session's steps cannot be"):
+            sandbox.session(language=name)
+
+
+@pytest.mark.parametrize("name", ["py", "bash", "SH"])
+async def test_the_names_that_people_use_for_a_language_are_taken_by_every_call(tmp_path: Path, name: str) -> None:
+    async with Sandbox(audit=tmp_path / "audit.db") as sandbox:
+        assert (await sandbox.run("print(1)" if name == "py" else "echo 1", language=name)).stdout == "1\n"
+        assert (await sandbox.validate("print(1)" if name == "py" else "echo 1", name)).valid
+        async with sandbox.session(language=name) as session:
+            assert session.language in ("python", "shell")

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypedDict
 
 from casemate.execution.request import MAX_CODE, Content
-from casemate.languages.catalogue import LANGUAGES
+from casemate.languages.catalogue import LANGUAGE_NAMES
 from casemate.model.call_options import RecordOptions, Seconds, StepOptions
 from casemate.model.limits import Limits
 from casemate.model.operation import Between, Most, OneOf
@@ -29,7 +29,7 @@ from casemate.model.options import ConfigNote, Default
 MOST_PAGE = 1_000_000  # characters, or bytes, of one answer
 
 # Kinds of values with their bounds, which operations use for their further arguments, too.
-Language = Annotated[str, OneOf(LANGUAGES)]
+Language = Annotated[str, OneOf(LANGUAGE_NAMES)]
 Code = Annotated[str, Most(MAX_CODE)]
 Name = Annotated[str, Most(200)]
 Path = Annotated[str, Most(1024)]
@@ -73,7 +73,7 @@ class RunOptions(ProgramOptions, total=False):
     """Options of ``run``, ``stream``, ``start``, ``plan`` and ``explain``."""
 
     language: Annotated[Language, Default("python")]
-    """The language that the program is written in: `"python"`, `"node"` or `"shell"`."""
+    """The language that the program is written in: `"python"`, `"node"` (`"ts"` for TypeScript) or `"shell"`."""
 
 
 class SessionOptions(CellOptions, RecordOptions, total=False):

@@ -12,7 +12,7 @@ from casemate.api.arguments import check_files, checked_cwd, checked_folder
 from casemate.api.options import CellOptions, RunOptions, SandboxOptions, SessionOptions
 from casemate.api.wiring import SandboxParts
 from casemate.execution.request import check_timeout, make_request
-from casemate.languages.catalogue import language_of, runtime_for
+from casemate.languages.catalogue import language_of, runtime_for, session_runtime
 from casemate.model.foreign import HintingClass, no_attribute
 from casemate.model.limits import LimitOptions
 from casemate.model.operation import Audience, operation
@@ -282,7 +282,8 @@ class Sandbox(metaclass=HintingClass):
         values = complete(SessionOptions, options, "session")
         of_cell = {name: values[name] for name in (*defaults_of(CellOptions), "metadata")}
         of_cell["secrets"] = self._parts.resolve_secrets(values["secrets"])
-        request = self._request(runtime_for(language).session.program, language=language, **of_cell)
+        runtime = session_runtime(language)
+        request = self._request(runtime.session.program, language=runtime.language, **of_cell)
         terms = SessionTerms(
             name=values["name"],
             admitted=self._parts.context.admit(request, stream=False),
@@ -493,7 +494,7 @@ class Sandbox(metaclass=HintingClass):
         """``options``: those of `make_request`, with secrets resolved."""
         self._parts.check_open()
         context = self._parts.context
-        request = make_request(code, runtime=runtime_for(language), namespace=self._parts.namespace, **options)
+        request = make_request(code, language, namespace=self._parts.namespace, **options)
         if context.workspace is not None:
             checked_folder("workspace", context.workspace)  # it may have gone since
             check_files(request, context.workspace, context.workspace_mode)

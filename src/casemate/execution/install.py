@@ -101,11 +101,10 @@ async def install(order: Order, context: ExecutionContext, gateway: Gateway, req
 def _make_plan(order: Order, context: ExecutionContext, session: str | None) -> tuple[Request, Plan]:
     """The cell: nothing of the caller's is in it, and its only way out is one socket, at which the gateway is."""
     installer = order.installer
-    runtime = context.runtime_for(installer.language)
     names = [one.text for one in order.requirements]
     told, shown = installer.order(order.requirements, order.terms, context.environment)
     request = make_request(
-        installer.program, runtime=runtime, timeout=order.terms.timeout, stdin=json.dumps(told),
+        installer.program, installer.language, timeout=order.terms.timeout, stdin=json.dumps(told),
         namespace=order.namespace, metadata={"install": names},
     )  # fmt: skip
     request = replace(request, session=session)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import InvalidArgument
+from casemate.languages.catalogue import runtime_for
 from casemate.model.limits import Limits, format_size
 from casemate.model.plan import NO_SECRETS, Request, Secrets
 
@@ -41,8 +42,8 @@ Content = bytes | bytearray | memoryview | str | os.PathLike[str]
 
 def make_request(
     code: str | bytes,
+    language: str,
     *,
-    runtime: Runtime,
     namespace: str,
     program_name: str | None = None,
     arguments: Sequence[str] = (),
@@ -56,13 +57,14 @@ def make_request(
     secrets: Secrets = NO_SECRETS,
 ) -> Request:
     """The request for a program, with the options of a run. Raises ``InvalidArgument`` naming the argument."""
+    runtime = runtime_for(language)
     if limits is not None and not isinstance(limits, Limits):
         raise InvalidArgument("limits", f"{limits!r} is not a casemate.Limits")
     return Request(
         id=new_id(),
         code=code_of(code),
         language=runtime.language,
-        program_name=_program_name(program_name, runtime),
+        program_name=_program_name(program_name, runtime, language),
         arguments=_arguments(arguments),
         timeout=check_timeout(timeout),
         limits=limits,
@@ -139,11 +141,12 @@ def code_of(code: str | bytes) -> bytes:
     return data
 
 
-def _program_name(name: str | None, runtime: Runtime) -> str:
-    """The file name for tracebacks: the caller's where it is plain and fits the language, else the usual one."""
+def _program_name(name: str | None, runtime: Runtime, language: str) -> str:
+    """The file name for tracebacks: the caller's where it is plain and fits the language, else the usual one of what
+    the caller called the language."""
     if name and _PROGRAM_NAME.match(name) and name.endswith(runtime.extensions):
         return name
-    return runtime.default_name
+    return runtime.default_names.get(language.lower(), runtime.default_name)
 
 
 def _arguments(arguments: Sequence[str]) -> tuple[str, ...]:

@@ -15,17 +15,20 @@ if TYPE_CHECKING:
     from casemate.languages.runtime import Runtime
     from casemate.model.plan import Launch
 
+# Where the runtime of each language is, and the other names that people use for it.
 _RUNTIMES = {
-    "python": "casemate.languages.python.runtime:PythonRuntime",
-    "node": "casemate.languages.node.runtime:NodeRuntime",
-    "shell": "casemate.languages.shell.runtime:ShellRuntime",
+    "python": ("casemate.languages.python.runtime:PythonRuntime", "py", "python3"),
+    "node": ("casemate.languages.node.runtime:NodeRuntime", "nodejs", "javascript", "js", "typescript", "ts"),
+    "shell": ("casemate.languages.shell.runtime:ShellRuntime", "bash", "sh"),
 }
 LANGUAGES = tuple(_RUNTIMES)
+_LANGUAGE_OF = {name: language for language, (_, *others) in _RUNTIMES.items() for name in (language, *others)}
+LANGUAGE_NAMES = (*LANGUAGES, *(name for name in _LANGUAGE_OF if name not in LANGUAGES))
 
 
 @cache
 def _runtime(language: str) -> Runtime:
-    module, _, runtime = _RUNTIMES[language].partition(":")
+    module, _, runtime = _RUNTIMES[language][0].partition(":")
     return cast("Runtime", getattr(import_module(module), runtime)())
 
 
@@ -36,12 +39,24 @@ def runtimes() -> Iterator[Runtime]:
 
 def runtime_for(language: str) -> Runtime:
     """The runtime that ``language`` names. Raises :class:`casemate.InvalidArgument` naming those that there are."""
-    wanted = language.lower() if isinstance(language, str) else language
-    for runtime in runtimes():
-        if wanted == runtime.language or wanted in runtime.aliases:
-            return runtime
-    known = ", ".join(repr(runtime.language) for runtime in runtimes())
-    raise InvalidArgument("language", f"{language!r} is not one that casemate runs; give one of {known}")
+    known = _LANGUAGE_OF.get(language.lower()) if isinstance(language, str) else None
+    if known is None:
+        names = ", ".join(map(repr, LANGUAGES))
+        raise InvalidArgument("language", f"{language!r} is not one that casemate runs; give one of {names}")
+    return _runtime(known)
+
+
+def session_runtime(language: str) -> Runtime:
+    """The runtime of a session in ``language``. Raises :class:`casemate.InvalidArgument`, also for a dialect that only
+    whole programs may be in."""
+    runtime = runtime_for(language)
+    if language.lower() in runtime.default_names:
+        raise InvalidArgument(
+            "language",
+            f"a session's steps cannot be {language}",
+            remediation=f"Run it as a whole program, or give the session {runtime.language!r}.",
+        )
+    return runtime
 
 
 def launch_probe(name: str, arguments: tuple[str, ...]) -> Launch:

@@ -33,8 +33,9 @@ Environment = str | PathLike[str] | Sequence[str] | None
 class Runtime(Protocol):
     """One language.
 
-    ``language`` is its public name, ``aliases`` other names that people use, ``extensions`` the endings of its
-    programs' names, the usual one first, ``default_name`` a program's name when the caller gave none;
+    ``language`` is its public name, ``extensions`` the endings of its programs' names, the usual one first,
+    ``default_name`` a program's name when the caller gave none, ``default_names`` those of dialects that only whole
+    programs may be in, by the names that people use for these;
     ``reports``: whether its guest hook speaks on the control pipe (when not, the program must not hold it);
     ``reserve``: bytes that its interpreter reserves at start and never touches, to be added to RLIMIT_DATA;
     ``holds_nul``: whether a step may be given NUL bytes to read; ``session``: its interpreter that takes steps;
@@ -43,9 +44,9 @@ class Runtime(Protocol):
     """
 
     language: str
-    aliases: tuple[str, ...]
     extensions: tuple[str, ...]
     default_name: str
+    default_names: Mapping[str, str] = {}
     reports: bool
     reserve: int = 0
     holds_nul: bool = True

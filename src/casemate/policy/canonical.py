@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import secrets
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -75,7 +74,9 @@ def _dump(value: Any) -> bytes:
     try:
         return rfc8785.dumps(value)
     except rfc8785.IntegerDomainError:
-        mark = secrets.token_hex(16)  # which no text in the value holds, but by chance
+        mark = hashlib.sha256(
+            repr(value).encode("utf-8", "surrogatepass")
+        ).hexdigest()  # no text in it has its own hash
         text = rfc8785.dumps(_mark_integers(value, mark))
         return re.sub(rb'"%s(-?[0-9]+)"' % mark.encode(), rb"\1", text)
 

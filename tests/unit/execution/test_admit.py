@@ -7,14 +7,13 @@ import pytest
 from casemate import Limits
 from casemate.execution.admit import SandboxBounds, admit
 from casemate.execution.request import make_request
-from casemate.languages.catalogue import runtime_for
 from casemate.model.plan import Request
 from casemate.policy.hosts import HostRules
 
 
 def request(timeout: float | None, limits: Limits | None) -> Request:
     return make_request(
-        "x", runtime=runtime_for("shell"), timeout=timeout, limits=limits, env=None, files=None, stdin=None,
+        "x", "shell", timeout=timeout, limits=limits, env=None, files=None, stdin=None,
         namespace="n", metadata=None,
     )  # fmt: skip
 

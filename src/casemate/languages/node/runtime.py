@@ -58,14 +58,19 @@ class NodeInterpreter:
         """Whether it runs TypeScript without a flag."""
         return self.release >= (23, 6) or (22, 18) <= self.release < (23, 0)
 
+    @property
+    def transforms_types(self) -> bool:
+        """Whether it can also run what is more than types, such as ``enum``. Node 26 cannot any more."""
+        return self.strips_types and self.release < (26, 0)
+
 
 class NodeRuntime(Runtime):
     """``node main.js``, with what guest/node_hook.cjs adds."""
 
     language = "node"
-    aliases = ("javascript", "js", "nodejs", "typescript", "ts")
     extensions = (".js", ".mjs", ".cjs", *_TYPESCRIPT)
     default_name = "main.js"
+    default_names = {"typescript": "main.ts", "ts": "main.ts"}  # noqa: RUF012 - as the protocol has it
     reports = True
     reserve = _RESERVE
 
@@ -142,6 +147,8 @@ def launch_of(
             f"{program_name} is TypeScript, which Node {found.version} ({found.program}) does not run",
             remediation=f"Node 22.18, 23.6 and newer do. Get one: {_REMEDY}",
         )
+    if program_name.endswith(_TYPESCRIPT) and found.transforms_types:
+        flags += ("--experimental-transform-types", "--disable-warning=ExperimentalWarning")
     heap = () if memory is None else (f"--max-old-space-size={max(16, int(memory * _HEAP_SHARE) // _MIB)}",)
     folder = str(found.program.parent)
     return Launch(

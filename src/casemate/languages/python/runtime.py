@@ -49,7 +49,6 @@ class PythonRuntime(Runtime):
     and sitecustomize run, because they run behind the wall."""
 
     language = "python"
-    aliases = ("py", "python3")
     extensions = (".py", ".pyw")
     default_name = "main.py"
     reports = True

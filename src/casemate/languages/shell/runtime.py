@@ -31,7 +31,6 @@ class ShellRuntime(Runtime):
     """Plain ``bash main.sh``: no hook, so nothing of it speaks on the control pipe."""
 
     language = "shell"
-    aliases = ("bash", "sh")
     extensions = (".sh", ".bash")
     default_name = "main.sh"
     reports = False
