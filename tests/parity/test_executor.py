@@ -143,3 +143,12 @@ async def test_the_names_that_people_use_for_a_language_are_taken_by_every_call(
         assert (await sandbox.validate("print(1)" if name == "py" else "echo 1", name)).valid
         async with sandbox.session(language=name) as session:
             assert session.language in ("python", "shell")
+
+
+@pytest.mark.parametrize("language", ["python", "node", "shell"])
+async def test_a_program_of_nothing_does_nothing(tmp_path: Path, language: str) -> None:
+    async with Sandbox(audit=tmp_path / "audit.db") as sandbox, sandbox.session(language=language) as session:
+        for code in ("", " \n\t"):
+            execution = await sandbox.run(code, language=language)
+            step = await session.run(code)
+            assert [(one.status, one.text) for one in (execution, step)] == [("ok", "")] * 2

@@ -136,8 +136,6 @@ def code_of(code: str | bytes) -> bytes:
         raise InvalidArgument("code", f"is not valid UTF-8: {error}") from None
     if b"\0" in data:
         raise InvalidArgument("code", f"has a NUL byte at offset {data.index(0)}; programs are text")
-    if not data.strip():
-        raise InvalidArgument("code", "is empty; give a program")
     return data
 
 

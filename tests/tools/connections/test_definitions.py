@@ -36,6 +36,7 @@ from casemate.tools.connections.streams import MessageBudget
         ({"url": "https://a.test/mcp"}, RemoteServer("https://a.test/mcp")),
         ({"url": "https://a.test/s", "type": "sse"}, RemoteServer("https://a.test/s", "sse")),
         ({"url": "https://${HOST}/", "type": "streamable-http"}, RemoteServer("https://${HOST}/")),
+        ({"url": "https://${HOST}/", "type": "streamable_http"}, RemoteServer("https://${HOST}/")),
         ({"url": "https://a.test", "headers": {"X-A": "b"}}, RemoteServer("https://a.test", "http", {"X-A": "b"})),
         ({"url": "https://a.test", "addresses": "public"}, RemoteServer("https://a.test", addresses="public")),
         ({"url": "https://a.test", "addresses": ["::1"]}, RemoteServer("https://a.test", addresses=("::1",))),

@@ -108,7 +108,7 @@ _BOTH = ("type", "timeout", "connect_timeout", "variables")
 _PROGRAM_KEYS = (*_BOTH, "command", "args", "env", "cwd", "wall", "policy", "settings", "read", "copy")
 _OF_WALLS = {"policy", "settings", "read", "copy"}
 _REMOTE_KEYS = (*_BOTH, "url", "headers", "auth", "addresses")
-_REMOTE_TYPES = {"http": "http", "streamable-http": "http", "sse": "sse"}
+_REMOTE_TYPES = {"http": "http", "streamable-http": "http", "streamable_http": "http", "sse": "sse"}
 
 Grant = Literal["authorization_code", "device", "client_credentials"]
 _AUTH_KEYS = ("type", "client_id", "client_secret", "scope", "issuer", "redirect_port", "client_metadata_url")
