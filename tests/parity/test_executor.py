@@ -152,3 +152,16 @@ async def test_a_program_of_nothing_does_nothing(tmp_path: Path, language: str) 
             execution = await sandbox.run(code, language=language)
             step = await session.run(code)
             assert [(one.status, one.text) for one in (execution, step)] == [("ok", "")] * 2
+
+
+@pytest.mark.parametrize(("language", "code", "last"), [
+    ("python", "print('before'); 1/0", "ZeroDivisionError: division by zero"),
+    ("node", "console.log('before'); null.x", "TypeError: Cannot read properties of null"),
+])  # fmt: skip
+async def test_the_text_of_a_run_and_of_a_step_that_fail_has_the_traceback_once(
+    tmp_path: Path, language: str, code: str, last: str
+) -> None:
+    async with Sandbox(audit=tmp_path / "audit.db") as sandbox, sandbox.session(language=language) as session:
+        for failed in (await sandbox.run(code, language=language), await session.run(code)):
+            assert failed.text.startswith("before\n")
+            assert failed.text.count(last) == 1

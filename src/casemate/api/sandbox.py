@@ -282,8 +282,7 @@ class Sandbox(metaclass=HintingClass):
         values = complete(SessionOptions, options, "session")
         of_cell = {name: values[name] for name in (*defaults_of(CellOptions), "metadata")}
         of_cell["secrets"] = self._parts.resolve_secrets(values["secrets"])
-        runtime = session_runtime(language)
-        request = self._request(runtime.session.program, language=runtime.language, **of_cell)
+        request = self._request(session_runtime(language).session.program, language=language, **of_cell)
         terms = SessionTerms(
             name=values["name"],
             admitted=self._parts.context.admit(request, stream=False),

@@ -61,6 +61,9 @@ def execution_of(
     """What was read, measured and collected as one value."""
     transcript = capture.transcript
     text = transcript.merge([result.text or "" for result in capture.results])
+    error = None if verdict.status == "ok" else capture.error
+    if error and (lines := error.traceback.splitlines()) and lines[-1] not in text:
+        text = f"{text}\n{error.traceback}".strip()  # a session's interpreter prints none
     skipped = (*skipped, *capture.list_lost())
     if redaction := capture.redaction:
         text = redaction.text(text)  # a secret may be half in stdout and half in stderr
@@ -73,7 +76,7 @@ def execution_of(
         stderr=transcript.text_of("stderr"),
         text=text,
         results=tuple(capture.results),
-        error=None if verdict.status == "ok" else capture.error,
+        error=error,
         artifacts=artifacts,
         full_output=capture.full_output(),
         truncated=transcript.is_truncated or capture.results_dropped,

@@ -264,7 +264,8 @@ class Execution:
 
     Attributes:
         exit_code: The program's own; 128 + N when signal N ended it; None when casemate did.
-        text: All text in the order it came (stdout, stderr and the text of results), stripped.
+        text: All text in the order it came (stdout, stderr and the text of results), and the traceback of an error that
+            is not among that; stripped.
         duration: Seconds from the cell's start to its end.
         skipped: Files that the run left and that were not handed out or not written back.
         crossings: The hosts that it reached or tried to reach; what is beyond some hundred is told together.

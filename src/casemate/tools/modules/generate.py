@@ -159,8 +159,10 @@ _CLASSES = frozenset((
     *WORDS, *OWN_NAMES, "Params", "ParamsDict", "Result", "NotRequired", "TypedDict", "TypeAlias", "None", "Tool",
     "TYPE_CHECKING", "annotations", "overload", "run", "arun",
 ))  # fmt: skip
-# What every object of the runtime has as attributes: methods of dict, and two of its own.
-ATTRIBUTES = frozenset((*(name for name in dir(dict) if not name.startswith("_")), "from_wire", "to_wire"))
+# What every object of the runtime has as attributes: methods of dict, and three of its own.
+ATTRIBUTES = frozenset(
+    (*(name for name in dir(dict) if not name.startswith("_")), "from_wire", "to_wire", "model_dump")
+)
 _KEYWORDS = frozenset(("self",))
 _LONGEST_NESTED = 4_000  # characters about the objects within parameters and results
 Name: TypeAlias = Literal["keyword", "attribute"]  # what a field is called where it is given, and where it is read

@@ -79,6 +79,10 @@ class Object(dict):  # type: ignore[type-arg]
         sent: "dict[str, Any]" = plain(self)
         return sent
 
+    def model_dump(self, **_: "Any") -> "dict[str, Any]":
+        """As `to_wire`, for who knows pydantic's name of it."""
+        return self.to_wire()
+
     @classmethod
     def _fits(cls, data: "dict[str, Any]") -> bool:
         """Whether ``data`` may be one of these, rather than one of another class."""
