@@ -54,7 +54,7 @@ async def test_what_is_added_is_shown_with_command_arguments_and_environment_and
     async with opened(approve=approve) as sandbox:
         execution = await sandbox.run(adding(definition))
     assert execution.ok, execution.text
-    assert json.loads(execution.stdout) == ["added more, with 12 tools", "note done"]
+    assert json.loads(execution.stdout) == ["added more, with 13 tools", "note done"]
     assert [(request.kind, request.server, request.tool) for request in seen] == [
         ("server", "more", ""), ("tool", "more", "note"),
     ]  # fmt: skip

@@ -115,7 +115,7 @@ async def test_a_caller_has_so_many_sessions_at_most(
 
 async def test_a_session_that_could_not_be_begun_with_is_not_left_open(agent: Invoke) -> None:
     with pytest.raises(InvalidArgument):
-        await agent("runs.start", {"code": "  ", "session": "new"})
+        await agent("runs.start", {"code": "\0", "session": "new"})
     assert await agent("sessions.list") == []
 
 

@@ -45,6 +45,7 @@ ATTEMPTS = {
     "a System V semaphore": ("raw('semctl', raw('semget', 0, 1, 0o600), 0, 0, 0)", "ENOSYS"),
 }
 UNFILTERED_ANSWERS = {"a wider clone": "EINVAL"}  # of a structure without a size: it is there
+ROOTS_OWN = ("a filter of a socket",)  # some kernels let nobody else
 
 TRY_THEM = """
 import ctypes, fcntl, socket, struct
@@ -93,7 +94,9 @@ def test_the_kernel_refuses_what_an_unfiltered_process_can_do(tmp_path: Path) ->
 
 
 def test_without_the_filter_each_of_these_attempts_succeeds(tmp_path: Path) -> None:
-    assert outcomes(NO_FILTER, tmp_path) == {name: UNFILTERED_ANSWERS.get(name, "None") for name in ATTEMPTS}
+    left_out = () if os.geteuid() == 0 else ROOTS_OWN
+    told = {name: answer for name, answer in outcomes(NO_FILTER, tmp_path).items() if name not in left_out}
+    assert told == {name: UNFILTERED_ANSWERS.get(name, "None") for name in ATTEMPTS if name not in left_out}
 
 
 def test_memory_that_a_cgroup_counts_may_be_had(tmp_path: Path) -> None:
