@@ -53,7 +53,7 @@ def test_a_run_that_casemate_refuses_on_the_way_has_an_outcome_too(audit: Path, 
 
 def test_an_argument_that_is_wrong_from_the_start_leaves_no_row(audit: Path, sandbox: sync.Sandbox) -> None:
     with pytest.raises(InvalidArgument):
-        sandbox.run("")
+        sandbox.run("\0")
     assert rows(audit) == []
 
 

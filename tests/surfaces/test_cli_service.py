@@ -390,7 +390,6 @@ def test_a_slip_with_a_session_is_told_once_and_by_the_name_that_the_help_has(sh
     assert shared("sessions", "open", "s").code == 0
     for words, said in (
         (("exec", "s", "--memory", "1GiB", "1"), "--memory: is not for a step of this session"),
-        (("exec", "s"), "CODE: "),
         (("sessions", "get", "s", "nope"), "NAME: there is no variable 'nope'\n"),
         (("cp", "-", "s:"), "SOURCE: is no whole tar archive"),
     ):

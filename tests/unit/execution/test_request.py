@@ -10,16 +10,15 @@ from hypothesis import strategies as st
 
 from casemate import InvalidArgument
 from casemate.execution.request import check_name, make_request
-from casemate.languages.catalogue import runtime_for
 from casemate.model.plan import Request
 
-DEFAULTS: dict[str, Any] = {"runtime": runtime_for("python"), "timeout": 1.0, "limits": None, "env": None,
+DEFAULTS: dict[str, Any] = {"timeout": 1.0, "limits": None, "env": None,
  "files": None,                           "stdin": None, "namespace": "n", "metadata": None}  # fmt: skip
 anything = st.text(st.characters(), max_size=20)
 
 
 def made(code: Any = "x", **given: Any) -> Request:
-    return make_request(code, **{**DEFAULTS, **given})
+    return make_request(code, "python", **{**DEFAULTS, **given})
 
 
 @given(st.text(st.characters(), max_size=50) | st.binary(max_size=50))

@@ -159,7 +159,8 @@ def _whole_text(execution: Mapping[str, Any], *, is_step: bool) -> str:
     traceback = str((execution.get("error") or {}).get("traceback") or "") if is_step else ""
     if not traceback:
         return text
-    start = "" if not text or text.endswith("\n") else "\n"
+    text = text.removesuffix(traceback.strip()).rstrip()
+    start = "\n" if text else ""
     return text + start + traceback + ("" if traceback.endswith("\n") else "\n")
 
 
