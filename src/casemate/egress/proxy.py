@@ -27,6 +27,7 @@ from casemate.egress.terms import (
     EgressTerms,
 )
 from casemate.errors import Fault, SandboxClosed
+from casemate.event_loop import polling_loop
 from casemate.model.execution import Crossing
 from casemate.policy.hosts import LOCAL_NAME, USUAL_PORTS, may_be_public
 
@@ -325,7 +326,8 @@ class EgressProxy:
 
     def _main(self, has_started: threading.Event) -> None:
         try:
-            asyncio.run(self._serve(has_started))
+            with asyncio.Runner(loop_factory=polling_loop) as runner:
+                runner.run(self._serve(has_started))
         finally:
             has_started.set()
             with self._lock:

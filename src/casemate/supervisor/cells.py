@@ -7,7 +7,7 @@ import os
 import resource
 import time
 
-from casemate.supervisor import init, kernel, pause, pool, scratch, watch, wire
+from casemate.supervisor import init, kernel, pause, pool, scratch, sockets, watch, wire
 from casemate.supervisor.namespaces import Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
@@ -46,6 +46,7 @@ class CellProcess:
         self.status_fd = ready.status_fd
         self.ready = ready  # its channel is kept until the result is sent; see init.PREPARED
         self.mounts = self.network = -1  # its namespaces, where the host has sockets or folders in it
+        self._sockets: sockets.CellSockets | None = None  # where it has many
         self.is_waiting: bool = request["awaits_order"]
         self.session: bool = request["session"]
         self.grace = 0.0  # seconds from the interrupt of a step to the end of the cell
@@ -273,11 +274,24 @@ class CellProcess:
         files = self.scratch.files_bytes()
         if self.group and self.group.counts_memory:
             return self.group.memory_in_use(files)
+        buffers = self._socket_memory()
         alone = len(usage.pids) == 1 and not self.shared
-        if usage.most_memory() <= self.limits["memory"] or alone:
-            return usage.memory(files)
+        if usage.most_memory() + buffers <= self.limits["memory"] or alone:
+            return usage.memory(files) + buffers
         self.next_look = now + watch.SELDOM  # the exact look takes longer
-        return watch.proportional(usage, files)
+        return watch.proportional(usage, files) + buffers
+
+    def _socket_memory(self) -> int:
+        """Bytes in the buffers of its sockets; 0 where it has few, or the kernel does not tell."""
+        try:
+            if not sockets.are_many(watch.read(f"/proc/{self.pid}/net/sockstat")):
+                return 0
+            if self._sockets is None:
+                self.keep_namespaces()
+                self._sockets = sockets.CellSockets(self.network)
+            return self._sockets.memory()
+        except OSError:
+            return 0
 
     # -- the end
 
@@ -350,6 +364,8 @@ class CellProcess:
     def close_descriptors(self) -> None:
         """Close the descriptors of the process, its mounts and its network."""
         os.close(self.pidfd)
+        if self._sockets is not None:
+            self._sockets.close()
         if self.network >= 0:
             kernel.close_all((self.mounts, self.network))
 

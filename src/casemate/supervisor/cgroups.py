@@ -99,6 +99,7 @@ class CellCgroup:
             return
         _try_write(self._memory, "memory.memsw.limit_in_bytes", "-1")  # it may never be below the next one
         kernel.write_file("memory.limit_in_bytes", str(memory), self._memory)
+        _try_write(self._memory, "memory.kmem.tcp.limit_in_bytes", str(memory))  # v1 counts these buffers apart
         _try_write(self._memory, "memory.memsw.limit_in_bytes", str(memory))
         if self.oom_fd is not None:
             return

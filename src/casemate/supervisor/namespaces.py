@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-# Kernel uid and gid of the cells of a supervisor that is root: nobody's, and never 0.
-CELL_ID_UNDER_ROOT = 0x6361_0000
+# Kernel uids and gids of the cells of supervisors that are root: nobody's, and never 0. One for each supervisor, by its
+# pid, of which there are fewer (proc(5), pid_max): what the kernel counts for each user, cells of several do not share.
+_CELL_IDS, _PIDS = 0x6361_0000, 1 << 22
 _DONE = bytes(4)  # in place of an errno
 
 
@@ -64,7 +65,7 @@ def _is_only_id() -> bool:
 def _cell_id() -> int:
     """The id of cells whose supervisor is root: one that is mapped, is nobody's, and is never 0."""
     mapped = _map_of_root()[1]
-    return CELL_ID_UNDER_ROOT if mapped > CELL_ID_UNDER_ROOT else mapped - 1
+    return _CELL_IDS + os.getpid() if mapped > _CELL_IDS + _PIDS else mapped - 1
 
 
 def _map_of_root() -> tuple[int, int]:

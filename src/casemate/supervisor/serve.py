@@ -58,7 +58,7 @@ class SupervisorLoop:
         self._pids: set[int] = set()  # of the first processes of cells, until they are reaped
         self._forking: dict[str, list[Callable[[], None]]] = {}  # cells that a zygote makes, and what to do then
         self._removals: list[cgroups.CellCgroup] = []
-        self._epoll = select.epoll()
+        self._poll = select.poll()  # not epoll, whose watches a cell of the same user can use up (epoll(7))
         self._handlers: dict[int, Callable[[], None]] = {}  # what to do when a descriptor becomes readable
         self._serving = True
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -86,13 +86,13 @@ class SupervisorLoop:
         self._end_all()
 
     def _next_events(self) -> list[tuple[int, int]]:
-        events = self._epoll.poll(0)
+        events = self._poll.poll(0)
         if events:
             return events
         # There is nothing else to do.
         self._removals = [group for group in self._removals if not group.remove()]
         self._pool.prepare()
-        return self._epoll.poll(self._wait())
+        return self._poll.poll(self._wait() * 1000)
 
     def _wait(self) -> float:
         longest = _REMOVE_AGAIN if self._removals else _ASK_AGAIN if self._forking else _MAX_WAIT
@@ -105,11 +105,11 @@ class SupervisorLoop:
 
     def _watch(self, fd: int, handle: Callable[[], None]) -> None:
         self._handlers[fd] = handle
-        self._epoll.register(fd, select.EPOLLIN)
+        self._poll.register(fd, select.POLLIN)
 
     def _unwatch(self, fd: int) -> None:
         del self._handlers[fd]
-        self._epoll.unregister(fd)
+        self._poll.unregister(fd)
 
     # -- what the host says
 

@@ -121,7 +121,7 @@ def _memory_of(place: str) -> dict[bytes, int]:
 def _sizes(path: str, names: tuple[bytes, ...]) -> dict[bytes, int]:
     """Those of ``names`` that a file of /proc has in kB, in bytes."""
     sizes = {}
-    for line in _read(path).splitlines():
+    for line in read(path).splitlines():
         name, _, value = line.partition(b":")
         if name in names:
             sizes[name] = int(value.split()[0]) * 1024
@@ -151,7 +151,7 @@ def _reaped_cpu(init: int) -> float:
 
 def _fields(pid: int) -> list[bytes]:
     """Fields of /proc/PID/stat after the command, which may hold spaces and parentheses; what follows does not."""
-    statistics = _read(f"/proc/{pid}/stat")
+    statistics = read(f"/proc/{pid}/stat")
     return statistics[statistics.rindex(b")") + 2 :].split()
 
 
@@ -160,7 +160,7 @@ def children(pid: int) -> list[int]:
     pids: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
-            pids += map(int, _read(f"/proc/{pid}/task/{task}/children").split())
+            pids += map(int, read(f"/proc/{pid}/task/{task}/children").split())
     except OSError:
         pass
     return pids
@@ -169,7 +169,7 @@ def children(pid: int) -> list[int]:
 def has_no_children(pid: int) -> bool:
     """Whether ``pid`` certainly has no child, dead or alive; False where the kernel does not say."""
     try:
-        return not any(_read(f"/proc/{pid}/task/{task}/children") for task in os.listdir(f"/proc/{pid}/task"))
+        return not any(read(f"/proc/{pid}/task/{task}/children") for task in os.listdir(f"/proc/{pid}/task"))
     except OSError:
         return False
 
@@ -178,7 +178,7 @@ def all_tasks_in(pid: int, states: bytes) -> bool:
     """Whether every task of ``pid`` is in one of ``states``, or gone."""
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
-            statistics = _read(f"/proc/{pid}/task/{task}/stat")
+            statistics = read(f"/proc/{pid}/task/{task}/stat")
             if statistics[statistics.rindex(b")") + 2] not in states:
                 return False
     except OSError:
@@ -196,7 +196,7 @@ def run_time(pids: Iterable[int], proc: str = "/proc") -> int | None:
     try:
         for pid in pids:
             for task in os.listdir(f"{proc}/{pid}/task"):
-                run_time = int(_read(f"{proc}/{pid}/task/{task}/schedstat").split()[0])
+                run_time = int(read(f"{proc}/{pid}/task/{task}/schedstat").split()[0])
                 if not run_time:
                     return None
                 total += run_time
@@ -205,7 +205,7 @@ def run_time(pids: Iterable[int], proc: str = "/proc") -> int | None:
     return total
 
 
-def _read(path: str) -> bytes:
+def read(path: str) -> bytes:
     """All of a file in /proc, some of which give a page at a time."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

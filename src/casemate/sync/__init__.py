@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 from casemate.api import sandbox as api
 from casemate.api.options import SandboxOptions
 from casemate.errors import SandboxClosed
+from casemate.event_loop import polling_loop
 from casemate.model.foreign import HintingClass, no_attribute
 from casemate.model.options import takes_options
 from casemate.sync.parts import ApprovalRequest, Approvals, Blocking, Wait, block_on, block_on_stream
@@ -79,7 +80,7 @@ class Sandbox(Blocking, metaclass=HintingClass):
 
     @takes_options(SandboxOptions)
     def __init__(self, *, _make: Any = api.Sandbox, **options: Any) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = polling_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="casemate-sync", daemon=True)
         try:
             self.asynchronous = _make(**options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import socket
@@ -96,6 +97,28 @@ def sockets() -> object:
     return pair
 
 
+def tcp() -> object:
+    """At least a MiB in the buffers of one connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        pair = client, server.accept()[0]
+    client.setblocking(False)
+    sent = 0
+    try:
+        while True:
+            sent += client.send(bytes(1 << 16))
+    except BlockingIOError:
+        if sent < MIB:
+            raise OSError(f"no more than {sent} bytes") from None
+    return pair
+
+
+def timer() -> None:
+    """A signal that is to be delivered takes its place when the timer is made (timer_create(2))."""
+    if ctypes.CDLL(None).timer_create(time.CLOCK_MONOTONIC, None, ctypes.byref(ctypes.c_void_p())):
+        raise OSError("no timer")
+
+
 def pipe() -> object:
     ends = os.pipe()
     os.set_blocking(ends[1], False)
@@ -164,7 +187,7 @@ def burn_all() -> None:
 KINDS: dict[str, Callable[[], object]] = {
     "processes": sleeper, "threads": thread, "zombies": zombie, "orphans": orphan, "private": private, "shared": shared,
     "tmp": in_file("/tmp/big"), "shm": in_file("/dev/shm/big"), "workspace": in_file("big"), "memfd": memory_file,
-    "sockets": sockets, "pipes": pipe, "children": children_with_memory,
+    "sockets": sockets, "pipes": pipe, "tcp": tcp, "timers": timer, "children": children_with_memory,
     "children that share": children_with_shared_memory, "inodes": empty_file,
     "descriptors": lambda: os.open("/dev/null", os.O_RDONLY), "burning orphans": burning_orphan,
     "programs": lambda: subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE),

@@ -14,6 +14,8 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from casemate.event_loop import polling_loop
+
 if TYPE_CHECKING:
     from casemate.api.sandbox import Sandbox
 
@@ -23,7 +25,7 @@ _MANY = 4096  # bytes: one for each signal
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """As ``asyncio.run``. Raises what ``work`` raises, and ``KeyboardInterrupt``."""
-    with asyncio.Runner() as runner, _bell(runner.get_loop()):
+    with asyncio.Runner(loop_factory=polling_loop) as runner, _bell(runner.get_loop()):
         return runner.run(work)
 
 

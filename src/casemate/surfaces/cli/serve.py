@@ -122,9 +122,11 @@ def serve(options: ServeOptions) -> int:
     gc.freeze()  # what is loaded stays
     gc.enable()
     if early is not None:
+        from casemate.event_loop import polling_loop
         from casemate.surfaces.mcp.server import serve_stdio
 
-        asyncio.run(serve_stdio(server, early))
+        with asyncio.Runner(loop_factory=polling_loop) as runner:
+            runner.run(serve_stdio(server, early))
         return 0
     from casemate.surfaces.mcp.web import serve_http
 

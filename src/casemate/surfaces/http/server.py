@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import resource
-import select
 import selectors
 import socket
 import ssl
@@ -22,25 +21,17 @@ from casemate.remote.address import peer_of
 _MOST = 24  # connections in one turn, of some tenths of a millisecond each
 
 
-class _Few:
-    """An epoll object that tells of no more than :data:`_MOST`. The kernel goes round those that are ready, so that
-    each has its turn (epoll_wait(2))."""
+class _Selector(selectors.PollSelector):
+    """Tells of no more than :data:`_MOST` at once, and goes round those that are ready, so that each has its turn.
+    poll(2), as :func:`~casemate.event_loop.polling_loop`."""
 
-    def __init__(self, epoll: select.epoll) -> None:
-        self._epoll = epoll
+    _next = 0
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._epoll, name)
-
-    def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
-        """As ``select.epoll.poll``."""
-        return self._epoll.poll(timeout, min(maxevents, _MOST) if maxevents > 0 else _MOST)
-
-
-class _Selector(selectors.EpollSelector):
-    def __init__(self) -> None:
-        super().__init__()
-        self._selector: Any = _Few(self._selector)
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """As ``selectors.PollSelector.select``."""
+        ready = sorted(super().select(timeout), key=lambda event: ((event[0].fd < self._next), event[0].fd))[:_MOST]
+        self._next = ready[-1][0].fd + 1 if ready else 0
+        return ready
 
 
 def new_loop() -> asyncio.AbstractEventLoop:

@@ -15,6 +15,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any, TypeVar
 
 from casemate.errors import CasemateError, Fault, InvalidArgument, SandboxClosed
+from casemate.event_loop import polling_loop
 from casemate.tools.connections.answers import Answer, CallProgress, Elicit, ServerTools
 from casemate.tools.connections.calling import Calling
 from casemate.tools.connections.connection import Connection
@@ -225,7 +226,8 @@ class Servers:
 
     def _main(self, has_started: threading.Event) -> None:
         try:
-            asyncio.run(self._serve(has_started))
+            with asyncio.Runner(loop_factory=polling_loop) as runner:
+                runner.run(self._serve(has_started))
         finally:
             has_started.set()
             self._loop_work.abandon()

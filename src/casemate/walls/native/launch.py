@@ -101,6 +101,8 @@ _READABLE_IN_EVERY_CELL = ("/etc", "/opt", "/packages", "/proc", "/program", "/d
 _OWN_PLACES = tuple(wire.OWN_PLACES)
 _KINDS = {Bind: "bind", Symlink: "link", MountPoint: "place", SynthesizedFile: "text"}
 _STACK = 8 << 20  # bytes a thread reserves for its stack, which RLIMIT_DATA counts though they are not used
+_SIGNALS = 1024  # that wait to be delivered, timers among them; a user has some 60,000
+_LOCKED = 1 << 20  # bytes a process may lock in memory: what holds keys locks some pages
 _STACKS_UNCOUNTED = 8  # threads whose stacks fit on top of the memory limit
 
 
@@ -168,6 +170,10 @@ def rlimits(limits: Limits, reserve: int) -> dict[str, int | None]:
         # Beyond the limit, which is of all processes together and kept by looks: the kernel's clock runs ahead.
         "CPU": None if limits.cpu_time is None else 1 - int(-limits.cpu_time // 1),
         "CORE": 0,
+        # Of the user's, which the kernel counts for all programs of a user together (getrlimit(2)).
+        "SIGPENDING": _SIGNALS,
+        "MSGQUEUE": 0,
+        "MEMLOCK": _LOCKED,
     }
 
 

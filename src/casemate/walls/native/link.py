@@ -71,7 +71,7 @@ class SupervisorLink:
         self._cells: dict[str, RunningCell] = {}
         self.readers: dict[int, RunningCell] = {}
         self.sessions = SessionPipes(self)
-        self.epoll = select.epoll()
+        self.poll = select.poll()  # not epoll, whose watches a cell of the same user can use up (epoll(7))
         self._lock = threading.Lock()
         self._closing = False
         self.alive = True
@@ -211,8 +211,8 @@ class SupervisorLink:
     # -- in the pump thread
 
     def _pump(self) -> None:
-        self.epoll.register(self._socket.fileno(), select.EPOLLIN)
-        self.epoll.register(self._wake, select.EPOLLIN)
+        self.poll.register(self._socket.fileno(), select.POLLIN)
+        self.poll.register(self._wake, select.POLLIN)
         try:
             while self._pump_once():
                 pass
@@ -221,11 +221,11 @@ class SupervisorLink:
 
     def _pump_once(self) -> bool:
         when = self.pools.next_time() if self.pools else None
-        for fd, events in self.epoll.poll(None if when is None else max(0.0, when - time.monotonic())):
+        for fd, events in self.poll.poll(None if when is None else max(0.0, when - time.monotonic()) * 1000):
             if fd == self._socket.fileno():
-                if events & ~select.EPOLLOUT and not self._receive():
+                if events & ~select.POLLOUT and not self._receive():
                     return False
-                if events & select.EPOLLOUT:
+                if events & select.POLLOUT:
                     self._send_on()
             elif fd == self._wake:
                 os.eventfd_read(self._wake)
@@ -244,7 +244,7 @@ class SupervisorLink:
         with self._lock:
             self._flush()
             waiting = self._outbox.waits
-        self.epoll.modify(self._socket.fileno(), select.EPOLLIN | (select.EPOLLOUT if waiting else 0))
+        self.poll.modify(self._socket.fileno(), select.POLLIN | (select.POLLOUT if waiting else 0))
 
     def _catch_up(self) -> None:
         while self._calls:
@@ -262,12 +262,12 @@ class SupervisorLink:
         """Read the cell's pipes from now on."""
         for fd in cell.pipes:
             self.readers[fd] = cell
-            self.epoll.register(fd, select.EPOLLIN)
+            self.poll.register(fd, select.POLLIN)
 
     def read_on(self, cell: RunningCell) -> None:
         """Read on where the sink had been full."""
         while cell.paused:
-            self.epoll.register(cell.paused.pop(), select.EPOLLIN)
+            self.poll.register(cell.paused.pop(), select.POLLIN)
 
     def _read(self, fd: int, cell: RunningCell) -> None:
         try:
@@ -284,7 +284,7 @@ class SupervisorLink:
         if isinstance(cell, RunningSession):
             self.sessions.settle(cell)
         if fd in cell.pipes and self._is_full(fd, cell):
-            self.epoll.unregister(fd)
+            self.poll.unregister(fd)
             cell.paused.add(fd)
 
     def _is_full(self, fd: int, cell: RunningCell) -> bool:
@@ -320,7 +320,7 @@ class SupervisorLink:
     def close_pipe(self, fd: int, cell: RunningCell) -> None:
         """Nothing more is wanted of this pipe, or will come."""
         if fd not in cell.paused:
-            self.epoll.unregister(fd)
+            self.poll.unregister(fd)
         cell.paused.discard(fd)
         place = cell.pipes.pop(fd)
         del self.readers[fd]
@@ -408,7 +408,6 @@ class SupervisorLink:
             cell.lose(error)
         if not self.hello.done():
             self.hello.set_exception(error)
-        self.epoll.close()
         self._socket.close()
         os.close(self._wake)
         os.close(self._supervisor.log)

@@ -15,8 +15,9 @@ _LAYERS = (
 )
 _COUNTED = "hard at limits.memory + limits.disk, for files in a cell are memory too; at limits.memory by the look"
 _UNCOUNTED = (
-    "memfd, System V shared memory and POSIX queues are refused; shared memory that no living process has touched, "
-    "buffers of sockets and kernel objects are not counted"
+    "memfd, System V shared memory and POSIX queues are refused; buffers of sockets are counted where there are more "
+    "than 64; shared memory that no living process has touched, queued datagrams whose senders are gone but for the "
+    "first, and kernel objects are not counted"
 )
 
 

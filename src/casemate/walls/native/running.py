@@ -65,7 +65,7 @@ MISSED = ("zygote", "waiting", "workspace")
 class Pump(Protocol):
     """The thread that reads and sends, as cells and the pipes of sessions use it: `link.SupervisorLink`."""
 
-    epoll: select.epoll
+    poll: select.poll
     readers: dict[int, RunningCell]
     sessions: SessionPipes
 
@@ -362,7 +362,7 @@ class SessionPipes:
         with cell.sending:
             if cell.requests >= 0 and cell.requests not in self.writers:
                 self.writers[cell.requests] = cell
-                self._pump.epoll.register(cell.requests, select.EPOLLOUT)
+                self._pump.poll.register(cell.requests, select.POLLOUT)
 
     def send_on(self, fd: int) -> None:
         """There is room in the pipe ``fd`` to an interpreter."""
@@ -370,7 +370,7 @@ class SessionPipes:
         with cell.sending:
             self._write_on(cell)
             if not cell.unsent:
-                self._pump.epoll.unregister(fd)
+                self._pump.poll.unregister(fd)
                 del self.writers[fd]
 
     def report_closed(self, cell: RunningSession) -> None:
@@ -443,7 +443,7 @@ class SessionPipes:
         for fd, stream in zip(fds, streams, strict=True):
             cell.pipes[fd] = StepPipe(step, stream)
             self._pump.readers[fd] = cell
-            self._pump.epoll.register(fd, select.EPOLLIN)
+            self._pump.poll.register(fd, select.POLLIN)
         are_scarce = len(self._pump.readers) > resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
         oldest = step - (_STEPS_KEPT_AT_LEAST if are_scarce else _STEPS_KEPT)
         old = [fd for fd, place in cell.pipes.items() if isinstance(place, StepPipe) and place.step <= oldest]
@@ -455,7 +455,7 @@ class SessionPipes:
     def end(self, cell: RunningSession) -> None:
         """A session's cell has ended: what it said before, and no more."""
         if cell.requests in self.writers:
-            self._pump.epoll.unregister(cell.requests)
+            self._pump.poll.unregister(cell.requests)
             del self.writers[cell.requests]
         cell.close_ways_in()
         if cell.session_sink is None:

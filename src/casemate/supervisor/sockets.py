@@ -1,0 +1,87 @@
+"""The memory that the buffers of a cell's sockets take: where no memory cgroup counts it, the kernel is asked for it.
+
+Sources: sock_diag(7), and ``linux/unix_diag.h``, ``linux/inet_diag.h`` and ``linux/sock_diag.h`` of the kernel.
+"""
+
+from __future__ import annotations
+
+import _socket
+import struct
+
+from casemate.supervisor import kernel, namespaces
+
+_FEW = 64  # sockets, whose buffers are not worth the question: some 200 KiB each at most
+_SOCK_DIAG, _DUMP = 4, 0x301  # the protocol of netlink; NLM_F_REQUEST | NLM_F_DUMP
+_BY_FAMILY, _ERROR, _DONE = 20, 2, 3
+_HEAD = struct.Struct("=IHHII")
+_ATTRIBUTE = struct.Struct("=HH")
+_MEMORY = struct.Struct("=6I")  # SK_MEMINFO_*
+_ALL_STATES = 0xFFFF_FFFF
+_UNIX = struct.pack("=BBHIIIII", _socket.AF_UNIX, 0, 0, _ALL_STATES, 0, 0x30, 0, 0)  # show queues and memory
+_INET = [
+    struct.pack("=BBBBI48x", family, protocol, 1 << 6, 0, _ALL_STATES)  # INET_DIAG_SKMEMINFO
+    for family in (_socket.AF_INET, _socket.AF_INET6)
+    for protocol in (_socket.IPPROTO_TCP, _socket.IPPROTO_UDP)
+]
+_QUEUED, _UNIX_MEMORY, _INET_MEMORY = 4, 5, 7  # attributes
+_ANSWER = 1 << 16
+_WITHIN = 1.0  # seconds for one answer, which takes the kernel microseconds
+
+
+class CellSockets:
+    """Asks for one cell, by a socket in its network namespace. Raises ``OSError``."""
+
+    def __init__(self, network: int) -> None:
+        fds = namespaces.open_inside(network, kernel.CLONE_NEWNET, _open, "sock_diag")
+        self._socket = _socket.socket(fileno=fds[0])
+        self._socket.settimeout(_WITHIN)
+
+    def memory(self) -> int:
+        """Bytes in the buffers of all sockets. Of what a unix socket has sent, the receiver counts it where the
+        sender has gone; of datagrams then the first in each queue alone, more the kernel does not tell."""
+        unix = list(self._dump(_UNIX, 16))
+        sent, received = sum(one.get(_UNIX_MEMORY, 0) for one in unix), sum(one.get(_QUEUED, 0) for one in unix)
+        return max(sent, received) + sum(
+            one.get(_INET_MEMORY, 0) for request in _INET for one in self._dump(request, 72)
+        )
+
+    def close(self) -> None:
+        """Let go of its socket."""
+        self._socket.close()
+
+    def _dump(self, request: bytes, fixed: int) -> list[dict[int, int]]:
+        """The sizes of each socket by attribute; a message begins with ``fixed`` bytes of other things."""
+        self._socket.send(_HEAD.pack(_HEAD.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)
+        found: list[dict[int, int]] = []
+        while True:
+            data, at = self._socket.recv(_ANSWER), 0
+            while at < len(data):
+                length, kind, *_ = _HEAD.unpack_from(data, at)
+                if kind in (_DONE, _ERROR):
+                    return found  # a family that this kernel has not is one that no cell uses
+                found.append(_sizes(data[at + _HEAD.size + fixed : at + length]))
+                at += length + 3 & ~3
+
+
+def _sizes(data: bytes) -> dict[int, int]:
+    sizes, at = {}, 0
+    while at + _ATTRIBUTE.size <= len(data):
+        length, kind = _ATTRIBUTE.unpack_from(data, at)
+        value = data[at + _ATTRIBUTE.size : at + length]
+        if kind in (_UNIX_MEMORY, _INET_MEMORY) and len(value) >= _MEMORY.size:
+            received, _, sent, _, kept, queued = _MEMORY.unpack_from(value)
+            sizes[kind] = received + max(sent, queued) + kept
+        elif kind == _QUEUED:
+            sizes[kind] = int.from_bytes(value[:4], "little")
+        at += max(length, _ATTRIBUTE.size) + 3 & ~3
+    return sizes
+
+
+def _open() -> list[int]:
+    return [_socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW | _socket.SOCK_CLOEXEC, _SOCK_DIAG).detach()]
+
+
+def are_many(sockstat: bytes) -> bool:
+    """Whether a cell has so many sockets, by its /proc/net/sockstat, that it is worth asking."""
+    words = sockstat.split(maxsplit=3)
+    return len(words) > 2 and words[2].isdigit() and int(words[2]) > _FEW
