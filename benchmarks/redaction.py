@@ -66,6 +66,7 @@ def _kinds(secret: str) -> dict[str, bytes]:
         "text with a secret in each piece": text[: -len(secret)] + secret.encode(),
         "text with an ellipsis in each line": cut,
         "the same with … instead of dots": cut.replace(b"...", "…".encode()),
+        "the first bytes of a secret and an ellipsis, for ever": (secret[:4].encode() + b"...") * (_PIECE // 7),
         "base64": base64.b64encode(os.urandom(_PIECE * 3 // 4)),
         "bytes at random": os.urandom(_PIECE),
     }

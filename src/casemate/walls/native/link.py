@@ -8,6 +8,7 @@ supervisor says so, and then what its pipes still hold is read without waiting.
 from __future__ import annotations
 
 import errno
+import heapq
 import os
 import select
 import socket
@@ -42,6 +43,9 @@ from casemate.walls.native.running import (
 from casemate.walls.wall import CellEnding, SessionSink, Sink, Stream
 
 _STOP_GRACE = 2.0  # seconds the pump has to see the end
+_LONG = 0.005  # seconds that what came through a pipe may take; most takes a thousandth
+_REST = 4  # times as long as that a pipe that took longer rests, so that other cells have their turn
+_PIECE = PIPE // 16  # bytes that are read of it at once from then on
 
 
 class PoolKeeper(Protocol):
@@ -71,6 +75,7 @@ class SupervisorLink:
         self._cells: dict[str, RunningCell] = {}
         self.readers: dict[int, RunningCell] = {}
         self.sessions = SessionPipes(self)
+        self._resting: list[tuple[float, int, RunningCell]] = []  # a heap: when to read on, and what
         self.poll = select.poll()  # not epoll, whose watches a cell of the same user can use up (epoll(7))
         self._lock = threading.Lock()
         self._closing = False
@@ -220,7 +225,8 @@ class SupervisorLink:
             self._end_all()
 
     def _pump_once(self) -> bool:
-        when = self.pools.next_time() if self.pools else None
+        times = [self.pools.next_time() if self.pools else None, self._resting[0][0] if self._resting else None]
+        when = min((time for time in times if time is not None), default=None)
         for fd, events in self.poll.poll(None if when is None else max(0.0, when - time.monotonic()) * 1000):
             if fd == self._socket.fileno():
                 if events & ~select.POLLOUT and not self._receive():
@@ -237,6 +243,11 @@ class SupervisorLink:
                 self.sessions.send_on(fd)
         if self.pools:
             self.pools.on_time()
+        while self._resting and self._resting[0][0] <= time.monotonic():
+            _, fd, cell = heapq.heappop(self._resting)
+            if fd in cell.paused:
+                cell.paused.discard(fd)
+                self.poll.register(fd, select.POLLIN)
         return True
 
     def _send_on(self) -> None:
@@ -271,7 +282,7 @@ class SupervisorLink:
 
     def _read(self, fd: int, cell: RunningCell) -> None:
         try:
-            data = os.read(fd, PIPE)
+            data = os.read(fd, cell.read_size)
         except BlockingIOError:
             return
         if not data:
@@ -279,13 +290,20 @@ class SupervisorLink:
             return
         if isinstance(cell, RunningSession) and cell.pipes[fd] is not None:
             self.sessions.read_control(cell)  # what was said before this was written comes before it
+        began = time.thread_time()
         if fd in cell.pipes:
             self.deliver(fd, cell, data)
+        took = time.thread_time() - began
         if isinstance(cell, RunningSession):
             self.sessions.settle(cell)
-        if fd in cell.pipes and self._is_full(fd, cell):
+        if took > _LONG:
+            cell.read_size = _PIECE
+        is_long = took > _LONG * cell.read_size / PIPE
+        if fd in cell.pipes and (is_long or self._is_full(fd, cell)):
             self.poll.unregister(fd)
             cell.paused.add(fd)
+            if is_long:
+                heapq.heappush(self._resting, (time.monotonic() + _REST * took, fd, cell))
 
     def _is_full(self, fd: int, cell: RunningCell) -> bool:
         place = cell.pipes[fd]

@@ -117,6 +117,7 @@ class RunningCell:
         self.is_over = False
         self.pipes: dict[int, Stream | StepPipe | None] = dict(pipes)  # by descriptor; None is the control pipe
         self.paused: set[int] = set()
+        self.read_size = PIPE  # bytes read of a pipe at once
         self.frames = FrameReader()
         self.future: Future[CellEnding] = Future()
         self.listening: Future[list[int]] = Future()
