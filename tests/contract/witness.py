@@ -159,8 +159,9 @@ def _pieces(memory: int, first: int, last: int, overlap: int) -> Iterator[bytes]
 
 
 def mounts(pid: int | str = "self") -> list[str]:
-    """Mount points that ``pid`` sees."""
-    return sorted(line.split()[4] for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
+    """Mount points that ``pid`` sees, but for those that tests on other workers make for themselves."""
+    points = (line.split()[4] for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
+    return sorted(point for point in points if "/pytest-" not in point)
 
 
 def cgroup_folders(*supervisors: int) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,10 @@ async def pending(operator: Invoke) -> dict[str, Any]:
 
 @pytest.mark.parametrize("allow", [False, True])
 async def test_a_server_that_an_agent_registers_is_there_only_when_somebody_allows_it(
-    agent: Invoke, operator: Invoke, allow: bool
+    agent: Invoke, operator: Invoke, allow: bool, tmp_path: Path
 ) -> None:
-    definition = {"command": sys.executable, "args": [str(SERVER)]}
+    shutil.copy(SERVER, tmp_path)
+    definition = {"command": sys.executable, "args": [SERVER.name, "log"], "cwd": str(tmp_path)}
     asking = asyncio.ensure_future(agent("tools.register", {"name": "witness", "definition": definition}))
     request = await pending(operator)
     assert (request["kind"], request["server"], request["caller"]) == ("server", "witness", AGENT.name)
@@ -68,8 +70,26 @@ async def test_a_server_that_an_agent_registers_is_there_only_when_somebody_allo
         with pytest.raises(InvalidArgument):
             await operator("tools.remove", {"name": "witness"})
     else:
-        await asking
+        assert {one["server"] for one in await asking} == {"witness"}
         await operator("tools.remove", {"name": "witness"})
+
+
+async def test_a_server_that_an_agent_registers_is_nowhere_that_only_this_machine_reaches(agent: Invoke) -> None:
+    with pytest.raises(InvalidArgument):
+        await agent("tools.register", {"name": "cloud", "definition": {"url": "http://169.254.169.254/latest"}})
+
+
+async def test_what_a_server_said_last_is_for_operators(agent: Invoke, operator: Invoke) -> None:
+    """It may have printed what its definition gives it."""
+    starts = "import os, sys; sys.exit('cannot use ' + os.environ['KEY'] + ' and pass-1')"
+    definition = {"command": sys.executable, "args": ["-c", starts], "env": {"KEY": "plainly-in-the-definition"}}
+    await operator("tools.add", {"name": "broken", "definition": definition})
+    try:
+        seen, told = await agent("tools.problems"), await operator("tools.problems")
+    finally:
+        await operator("tools.remove", {"name": "broken"})
+    assert "pass-1" not in seen["broken"]
+    assert "cannot use [secret:env.KEY] and pass-1" in told["broken"]
 
 
 async def test_a_server_with_secrets_of_the_host_s_is_refused_unasked(agent: Invoke, operator: Invoke) -> None:

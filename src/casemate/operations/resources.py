@@ -16,7 +16,6 @@ from casemate.audit.chain import Verdict
 from casemate.audit.reading import MOST_ROWS, AuditEvent, AuditRow
 from casemate.errors import Denied
 from casemate.execution.egress_request import EgressAnswer
-from casemate.model.approval import Question
 from casemate.model.call_options import Seconds
 from casemate.model.operation import Audience, Between, Most, OneOf, Principal, called_by, operation
 from casemate.model.overview import Installed
@@ -188,31 +187,23 @@ class ToolOperations(Group):
         ``name``: what programs call it. ``definition``: command, args and env, or url and headers; it gets none of the
         user's variables, secrets and files.
         """
-        from casemate.tools.calls import CallRefused, check_registration
+        from casemate.tools.calls import CallRefused, Calls, CallTurns
+        from casemate.tools.requests import Register
 
-        try:
-            shown = await asyncio.to_thread(check_registration, name, definition)
-        except CallRefused as refused:
-            raise Denied(f"the server {name!r} cannot be added: {refused}") from None
+        sandbox = self._shared.sandbox
         slot = self._slots.setdefault(principal.payer, asyncio.Semaphore(_MOST_ASKED_AT_ONCE))
         async with slot:
-            await self._ask_for(name, shown, principal)
-        await self._shared.sandbox.tools.add(name, shown)
-        return [one for one in await self._shared.sandbox.tools.list() if one.server == name]
-
-    async def _ask_for(self, name: str, shown: dict[str, Any], principal: Principal) -> None:
-        """Raises ``Denied``."""
-        with called_by(principal.name):
-            approvals = self._shared.sandbox.approvals
-            of = Origin(self._shared.sandbox.namespace, None, os.urandom(16).hex())
-            requester = approvals.requester(of, None)
-            try:
-                question = Question("server", f"add the MCP server {name}", shown, server=name)
-                verdict = await asyncio.wrap_future(requester.decide(question))
-            finally:
-                await requester.end()
-        if not verdict.allow:
-            raise Denied(f"the server {name!r} was not added: {verdict.reason or 'it was asked for and not approved'}")
+            with called_by(principal.name):
+                of = Origin(sandbox.namespace, None, os.urandom(16).hex())
+                requester = sandbox.approvals.requester(of, None)
+                try:
+                    calls = Calls(sandbox.tools, requester, lambda *_row: None, CallTurns())  # nothing is called
+                    await calls.register(Register(name, dict(definition)))
+                except CallRefused as refused:
+                    raise Denied(f"the server {name!r} was not added: {refused}") from None
+                finally:
+                    await requester.end()
+        return [one for one in await sandbox.tools.list() if one.server == name]
 
     @operation()
     async def remove(self, name: Name) -> None:
@@ -230,9 +221,13 @@ class ToolOperations(Group):
         return await self._shared.sandbox.tools.list()
 
     @operation(audience=Audience.AGENT)
-    async def problems(self) -> Mapping[str, str]:
-        """Why servers, and single tools, are not there."""
-        return await self._shared.sandbox.tools.problems()
+    async def problems(self, *, principal: Principal) -> Mapping[str, str]:
+        """Why servers, and single tools, are not there. What a server said last is for operators alone: it may have
+        printed what it was given."""
+        problems = await self._shared.sandbox.tools.problems()
+        if principal.audience is Audience.OPERATOR:
+            return problems
+        return {name: problem.partition("\n")[0] for name, problem in problems.items()}
 
     @operation(audience=Audience.AGENT)
     async def search(self, query: Words, *, detail: Literal["names", "brief", "full"] = "brief") -> str:

@@ -136,13 +136,13 @@ class Tools:
         return text
 
     async def problems(self) -> Mapping[str, str]:
-        """Why servers, and single tools (``server.tool``), are not there."""
+        """Why servers, and single tools (``server.tool``), are not there, and what such a server said last."""
         catalogue, failed = await self._all()
         tools = {f"{server}.{problem.tool}": problem.message for server, problem in catalogue.problems}
         with self._lock:
             for listed in self._listed.values():
                 tools |= {f"{listed.server}.{problem.tool}": problem.message for problem in listed.problems}
-        return {**tools, **failed}
+        return {**tools, **{server: str(error) for server, error in failed.items()}}
 
     async def call(
         self,
@@ -190,7 +190,10 @@ class Tools:
         """The tools that fit ``query`` best, and what could not be looked through."""
         catalogue, failed = await self._all()
         text, rows = await aside(catalogue.search, query, detail)
-        why = [f"{server} cannot be reached, so its tools are not among these: {failed[server]}" for server in failed]
+        why = [
+            f"{server} cannot be reached, so its tools are not among these: {error.message}"
+            for server, error in failed.items()
+        ]
         return SearchResult(text, rows, "\n".join(why))
 
     async def catalogue(self, server: str | None = None) -> Catalogue:
@@ -285,14 +288,14 @@ class Tools:
         names = package_names(definition.name for definition in self.servers.definitions())
         return next((server for server, name in names.items() if name == package), None)
 
-    async def _all(self) -> tuple[Catalogue, dict[str, str]]:
-        failed: dict[str, str] = {}
+    async def _all(self) -> tuple[Catalogue, dict[str, CasemateError]]:
+        failed: dict[str, CasemateError] = {}
 
         async def list_one(server: str) -> None:
             try:
                 await asyncio.wrap_future(self.servers.tools(server))
             except CasemateError as error:
-                failed[server] = error.message
+                failed[server] = error
 
         async with asyncio.TaskGroup() as group:
             for definition in self.servers.definitions():

@@ -138,7 +138,8 @@ def test_a_server_that_dies_fails_its_calls_at_once_with_its_last_words(good: Se
         good.call("own", "die", {"words": "the disk is gone", "code": 9}).result(SECONDS)
     assert failure.value.server == "own"
     assert failure.value.reason == "died"
-    assert "the disk is gone" in failure.value.message
+    assert "the disk is gone" in failure.value.remediation
+    assert "the disk is gone" not in failure.value.message, "which a program gets"
     assert "exit code 9" in failure.value.message
     with pytest.raises(ToolUnavailable):
         waiting.result(SECONDS)
@@ -164,7 +165,7 @@ def test_a_server_that_cannot_live_is_left_alone_until_it_is_reset(connections: 
     servers.add("own", own("dies"))
     with pytest.raises(ToolUnavailable) as failure:
         servers.tools("own").result(SECONDS)
-    assert "no database\\x1b[2J at home" in failure.value.message  # what a terminal would obey is shown
+    assert "no database\\x1b[2J at home" in failure.value.remediation  # what a terminal would obey is shown
     assert "exit code 7" in failure.value.message
     assert failure.value.reason == "connect"
     connection = servers._connections["own"]

@@ -1,4 +1,5 @@
-"""What is said of a server that cannot be used, and the last output of its process, both without its secrets."""
+"""What is said of a server that cannot be used, and the last output of its process, both without its secrets. That
+output is for whoever runs the sandbox: it is in what an error advises, and programs get none of that."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 8 << 10
 _MOST_LINES = 20
+_MOST_NOTES = 3
 _LONGEST_LINE = 500  # characters
 
 
@@ -26,6 +28,7 @@ class OutputTail:
         self._pieces: deque[bytes] = deque()
         self._size = 0
         self._has_lost = False
+        self.notes: deque[str] = deque(maxlen=_MOST_NOTES)
 
     def add(self, data: bytes) -> None:
         """More of it."""
@@ -38,6 +41,7 @@ class OutputTail:
 
     def note(self, line: str) -> None:
         """A line of casemate's own among them."""
+        self.notes.append(line)
         self.add(f"\n[{line}]\n".encode(errors="replace"))
 
     def text(self) -> str:
@@ -74,11 +78,11 @@ class Reports:
     ) -> ToolUnavailable:
         """It cannot be used: ``why``, a stable code, and its last words."""
         said = words.text() if words is not None else ""
-        text = f"{why}. It said last:\n{said}" if said else why
-        clean = redaction.text(text) if redaction is not None else text
-        return ToolUnavailable(
-            self._name, f"the server {self._name!r}: {clean}", reason=reason, remediation=remediation
-        )
+        why = "; ".join((why, *(words.notes if words is not None else ())))
+        advice = "\n".join(part for part in (remediation, f"It said last:\n{said}" if said else "") if part)
+        if redaction is not None:
+            why, advice = redaction.text(why), redaction.text(advice)
+        return ToolUnavailable(self._name, f"the server {self._name!r}: {why}", reason=reason, remediation=advice)
 
     def closed_error(self) -> ToolUnavailable:
         """It is no longer one of ours."""

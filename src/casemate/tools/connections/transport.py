@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
@@ -44,7 +45,8 @@ class ResolvedDefinition:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def redaction(self) -> Redaction | None:
-        """What takes its secrets out of all that the server says; None where it has none."""
+        """What takes out of all that the server says: its secrets, and what its definition gives it in variables,
+        headers and to sign in, which may be keys. None where there is none."""
         known = {name: value for name, value in self.secrets.items() if len(value.encode()) >= _SHORTEST}
         if not known:
             return None
@@ -64,16 +66,19 @@ def resolve_definition(definition: ServerDefinition, surroundings: Surroundings)
         args = [expansion.public(text, f"{name}.args") for text in how.args]
         if any("\0" in text for text in (*args, *env.values())):
             raise InvalidArgument(name, "a value that was filled in holds a NUL character")
+        given = {f"env.{key}": text for key, text in env.items() if not os.path.exists(text)}  # a file's name is no key
         env = {f"{_APART}{key}": text for key, text in env.items()} if how.wall else env
         command = ServerCommand([*_wall_words(how.wall, bool(env)), how.command, *args], {**own, **env}, how.cwd)
-        return ResolvedDefinition(command=command, secrets=expansion.secrets)
+        return ResolvedDefinition(command=command, secrets={**expansion.secrets, **given})
     headers = {key: expansion.private(text, f"{name}.headers.{key}") for key, text in how.headers.items()}
     for key, value in headers.items():
         if not value.isascii() or not value.isprintable():
             raise InvalidArgument(f"{name}.headers.{key}", "its value holds what no header can")
     url = check_url(expansion.public(how.url, f"{name}.url"), f"{name}.url")
     sign_in = None if how.sign_in is None else _fill_in_sign_in(how.sign_in, expansion, f"{name}.auth")
-    return ResolvedDefinition(url=url, headers=headers, sign_in=sign_in, secrets=expansion.secrets)
+    given = {f"headers.{key}": value.rpartition(" ")[2] for key, value in headers.items()}  # "Bearer" is none
+    given |= {"auth.client_secret": sign_in.client_secret} if sign_in is not None else {}
+    return ResolvedDefinition(url=url, headers=headers, sign_in=sign_in, secrets={**expansion.secrets, **given})
 
 
 def _wall_words(wall: ServerWall | None, has_variables: bool) -> list[str]:
