@@ -158,6 +158,24 @@ async def test_a_python_session_shows_images_and_reads_links(tmp_path: Path, pee
         assert said(links) == "2 [True, True]\n"
         text = await session.run("!tool e.echo message=hello")
         assert "Echo: hello" in said(text)
+        uris = await session.run("print(found[0].uri)")
+        read = await session.run(f"!tool read e {said(uris).strip()}")
+        assert "resource" in said(read).lower(), read.text
+
+
+@pytest.mark.needs("npm")
+async def test_node_reads_what_a_link_leads_to(tmp_path: Path, peers: Path) -> None:
+    code = """
+const { e, contentOf } = require('mcptools');
+(async () => {
+  const given = await e.get_resource_links({ count: 2 });
+  const links = contentOf(given).filter((block) => block.type === 'resource_link');
+  for (const link of links) console.log((await link.read())[0].uri === link.uri);
+})();
+"""
+    async with with_server(tmp_path, "e", of_everything(peers), policy=ALLOW) as sandbox:
+        done = await sandbox.run(code, language="node")
+    assert done.stdout == "true\ntrue\n", done.text
 
 
 @pytest.mark.needs("npm")
@@ -464,3 +482,13 @@ async def test_servers_of_every_transport_are_used_by_one_program(tmp_path: Path
             await sandbox.tools.add("b", {"url": f"{b}/mcp"})
             await sandbox.tools.add("c", {"url": f"{c}/sse", "type": "sse"})
             assert said(await sandbox.run(code)) == "['Echo: a', 'Echo: b', 'Echo: c']\n"
+
+
+async def test_the_tools_of_a_server_are_those_that_it_has_now(tmp_path: Path) -> None:
+    own = {"command": sys.executable, "args": [str(OWN), "good"], "env": {"MARKS": str(tmp_path / "marks")}}
+    rules = {"rules": [{"allow": "tool", "server": "own", "tool": "change", "arguments": "any"}]}
+    added = '{"name": "latest", "inputSchema": {"type": "object"}}'
+    async with with_server(tmp_path, "own", own, policy=rules) as sandbox, sandbox.session() as session:
+        assert said(await session.run("import mcptools.own; print('latest' in dir(mcptools.own))")) == "False\n"
+        changes = f"mcptools.own.change.run(tools=[{added}])\nwhile 'latest' not in dir(mcptools.own): pass"
+        assert said(await session.run(changes, timeout=30)) == ""

@@ -259,4 +259,4 @@ class ToolService:
             raise CallRefused("invalid", str(error)) from None
         if isinstance(wanted, str):
             return {"ok": True, "text": wanted}
-        return await calls.call(wanted)
+        return await (calls.read(wanted) if isinstance(wanted, Read) else calls.call(wanted))

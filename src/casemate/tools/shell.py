@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from casemate.tools.requests import Search, ToolCall
+from casemate.tools.requests import Read, Search, ToolCall
 from casemate.tools.schemas.schema import Unreadable, read
 from casemate.tools.schemas.types import Anything, Array, Choice, Exact, RecordType, Scalar, SchemaReader, Table, Type
 from casemate.tools.tool import Json, Tool
@@ -24,10 +24,11 @@ USAGE = """\
 tool list                                  every tool
 tool search WORDS...                       tools for what the words say
 tool describe SERVER.TOOL                  parameters and result
+tool read SERVER URI                       what a link leads to
 tool SERVER.TOOL [KEY=TEXT | KEY:=JSON | --json OBJECT]...
                                            call it: KEY=TEXT is read as the parameter's type says
 """
-Verb = Literal["list", "search", "describe", "call", "help"]
+Verb = Literal["list", "search", "describe", "read", "call", "help"]
 MOST_WORDS = 1_000
 
 
@@ -59,6 +60,10 @@ def command_of(words: Sequence[str]) -> ToolCommand:
         if len(rest) != 1:
             raise BadWords("describe takes one SERVER.TOOL")
         return ToolCommand("describe", rest[0])
+    if first == "read":
+        if len(rest) != 2:
+            raise BadWords("read takes SERVER and URI")
+        return ToolCommand("read", rest[0], (rest[1],))
     if "." not in first:
         raise BadWords(f"{first!r} is no SERVER.TOOL and no command\n{USAGE}")
     return ToolCommand("call", first, tuple(rest))
@@ -174,7 +179,7 @@ def answer_text(kind: str, text: str) -> str:
     return f"{kind}\n{shown}\n" if shown and not shown.endswith("\n") else f"{kind}\n{shown}"
 
 
-async def resolve_words(words: Sequence[str], tools: Tools, aside: Aside) -> ToolCall | Search | str:
+async def resolve_words(words: Sequence[str], tools: Tools, aside: Aside) -> ToolCall | Search | Read | str:
     """The call or search that ``words`` ask for, or the text that they do. ``aside`` does a step in another thread.
     Raises :class:`BadWords`, and as ``tools`` does."""
     command = command_of(words)
@@ -182,6 +187,8 @@ async def resolve_words(words: Sequence[str], tools: Tools, aside: Aside) -> Too
         return USAGE
     if command.verb in ("list", "search"):
         return Search(command.about)
+    if command.verb == "read":
+        return Read(command.about, command.words[0])
     catalogue = await tools.catalogue()
     tool = catalogue.by_path(command.about)
     if tool is None:
@@ -209,7 +216,7 @@ def text_of_block(block: Mapping[str, Any]) -> str:
             return text
         case {"type": "resource_link", "uri": str(uri)}:
             return uri
-        case {"type": "resource", "resource": {"text": str(text)}}:
+        case {"type": "resource", "resource": {"text": str(text)}} | {"uri": str(), "text": str(text)}:
             return text
         case {"type": str(kind), "data": str(data), "mimeType": str(media_type)}:
             return f"[{kind}, {media_type}, {len(data) * 3 // 4:,} bytes]"

@@ -53,6 +53,8 @@ def test_a_tool_is_known_by_its_exact_name_only(good: Servers, tool: str) -> Non
             {"content": [{"type": "text", "text": "t"}, {"type": "image", "data": "aGk=", "mimeType": "image/png"}]},
             None,
         ),
+        ({"content": [{"type": "text", "text": "t"}], "structuredContent": [1, 2]}, [1, 2]),
+        ({"content": [{"type": "text", "text": "t"}], "structuredContent": 7}, 7),
     ],
 )
 def test_an_answer_comes_back_as_it_was_sent(good: Servers, result: dict[str, Any], structured: Any) -> None:
@@ -302,3 +304,13 @@ def test_what_is_not_offered_is_refused_politely(good: Servers, method: str) -> 
     params = {"messages": [], "maxTokens": 1}
     answer = good.call("own", "ask", {"method": method, "params": params}).result(SECONDS)
     assert "not supported" in answer.content[0]["text"]
+
+
+@pytest.mark.parametrize(("objects", "is_there"), [(45, True), (70, False)])
+def test_a_schema_may_be_nested_as_deep_as_documented(good: Servers, objects: int, is_there: bool) -> None:
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(objects):
+        schema = {"type": "object", "properties": {"a": schema}}
+    good.call("own", "change", {"tools": [{"name": "deep", "inputSchema": schema}]}).result(SECONDS)
+    until(lambda: good.tools("own").result(SECONDS).tools.keys() >= {"change"}, "the list is there")
+    until(lambda: ("deep" in good.tools("own").result(SECONDS).tools) == is_there, "the tool is as it should be")

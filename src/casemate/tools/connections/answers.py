@@ -21,7 +21,7 @@ MOST_PAGES = 100
 MOST_TOOLS = 2000
 MOST_BYTES = 16 << 20  # of all descriptions of one server's tools
 _MOST_TOOL_BYTES = 1 << 20
-_MOST_DEPTH = 64
+_MOST_DEPTH = 128  # of a whole description; of a schema in it 100, as it is read
 _LONGEST_NAME = 256
 _LONGEST_DESCRIPTION = 64 << 10
 _LONGEST_TITLE = 256
@@ -201,6 +201,8 @@ def _text_of(value: Json) -> bytes:
 
 
 MOST_ANSWER = 64 << 20  # bytes of one answer as JSON
+STRUCTURED = "structuredContent"
+ANY_STRUCTURED = "casemate/structuredContent"  # under which the SDK lets values pass that are no objects
 _LONGEST_MESSAGE = 16 << 10  # characters of a message to people
 _MOST_FIELDS = 100
 
@@ -279,7 +281,7 @@ def answer_of(raw: Mapping[str, Any]) -> Answer:
     content = raw.get("content", [])
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
         raise MalformedAnswer("its content is no list of content blocks")
-    structured = raw.get("structuredContent", ABSENT)
+    structured = raw.get(STRUCTURED, raw.get(ANY_STRUCTURED, ABSENT))
     is_error = raw.get("isError", False)
     check_json([content, None if structured is ABSENT else structured])
     return Answer(content, structured, is_error is True)

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from casemate.tools.connections.answers import ANY_STRUCTURED, STRUCTURED
 from casemate.tools.connections.reports import OutputTail
 
 if TYPE_CHECKING:
@@ -71,6 +72,9 @@ class MessageFilter:
                 message.result["tools"] = self.judge(message.result.get("tools"))
                 if not isinstance(message.result.get("nextCursor", ""), str):
                     del message.result["nextCursor"]
+            if isinstance(message, JSONRPCResponse) and not isinstance(message.result.get(STRUCTURED, {}), dict):
+                # Before MCP 2026-07-28 it was an object, and the SDK takes no other from a server of that time.
+                message.result[ANY_STRUCTURED] = message.result.pop(STRUCTURED)
 
     def end(self, why: str = "") -> None:
         """It says no more."""

@@ -231,7 +231,7 @@ def package_source(server: str, package: str, modules: Mapping[str, Tool]) -> st
         *(f"    from {PACKAGE}.{package} import {name} as {name}" for name in modules),
         "",
         f"__all__ = [{names}]",
-        "__getattr__, __dir__ = members(__name__, __all__)",
+        "__getattr__, __dir__ = members(__name__)",
         "",
     ])  # fmt: skip
 

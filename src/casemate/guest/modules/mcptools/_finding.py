@@ -77,13 +77,23 @@ def search(query: str = "", detail: str = "brief") -> str:
 
 def servers() -> "list[str]":
     """The packages of the servers that there are now; none where nobody answers."""
+    return sorted({package for package, _ in _modules()})
+
+
+def tools_of(package: str) -> "list[str]":
+    """The modules of a server's tools that there are now."""
+    return sorted(tool for found, tool in _modules() if f"{_PACKAGE}.{found}" == package)
+
+
+def _modules() -> "list[tuple[str, str]]":
+    """Package and module of each tool."""
     try:
         answer = ask({"do": "list"}, _IMPORT_SECONDS)
     except ToolUnavailable:
         return []
     listing = answer.get("tools")
-    rows = [row for row in listing if isinstance(row, dict)] if isinstance(listing, list) else []
-    return sorted({str(row["module"]).split(".")[1] for row in rows if str(row.get("module", "")).count(".") == 2})
+    names = [str(row.get("module", "")).split(".") for row in listing] if isinstance(listing, list) else []
+    return [(name[1], name[2]) for name in names if len(name) == 3]
 
 
 def register(name: str, definition: "dict[str, Any]") -> str:

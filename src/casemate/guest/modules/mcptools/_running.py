@@ -52,7 +52,7 @@ def _with_progress(request: "dict[str, Any]") -> "tuple[dict[str, Any], Callable
     return (request, None) if tell is None else ({**request, "progress": True}, tell)
 
 
-def members(package: str, names: "list[str]") -> "tuple[Callable[[str], Any], Callable[[], list[str]]]":
+def members(package: str) -> "tuple[Callable[[str], Any], Callable[[], list[str]]]":
     """``__getattr__`` and ``__dir__`` of a server's package: its tools are loaded when they are used."""
 
     def load(name: str) -> "Any":
@@ -66,6 +66,8 @@ def members(package: str, names: "list[str]") -> "tuple[Callable[[str], Any], Ca
             raise AttributeError(f"{error}; dir({package}) lists all") from error
 
     def list_names() -> "list[str]":
-        return sorted(names)
+        from ._finding import tools_of
+
+        return tools_of(package)
 
     return load, list_names

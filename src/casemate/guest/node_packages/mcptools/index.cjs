@@ -135,6 +135,11 @@ async function call(server, tool, args, { signal, onProgress } = {}) {
   const tell = onProgress && (({ progress, total, message }) => onProgress({ progress, total, message }));
   const answer = await answered(tell ? { ...request, progress: true } : request, signal, tell);
   const content = answer.content ?? [];
+  for (const block of content) {
+    if (block?.type !== 'resource_link') continue;
+    const request = { do: 'read', server: row.server, uri: block.uri };
+    Object.defineProperty(block, 'read', { value: async () => (await answered(request)).content });
+  }
   if (!('structured' in answer)) return new Output(content);
   if (typeof answer.structured === 'object' && answer.structured !== null) contents.set(answer.structured, content);
   return answer.structured;
@@ -162,7 +167,8 @@ async function search(query = '', detail = 'brief') {
   return (await answered({ do: 'search', query, detail })).text;
 }
 
-// Everything that came with a result: texts, images, audio, resources and links, as MCP has them.
+// Everything that came with a result: texts, images, audio, resources and links, as MCP has them. What a link leads to
+// comes with `await link.read()`.
 function contentOf(result) {
   return result instanceof Output ? result.content : (contents.get(result) ?? []);
 }
