@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 from collections.abc import Iterator
@@ -148,6 +149,22 @@ async def test_only_a_token_that_may_approve_answers_requests(open_service: Open
         await quiet("approvals.deny_all")
     assert await quiet("approvals.pending") == []
     await quiet.close()
+
+
+async def test_an_agent_never_answers_what_it_has_asked_itself(open_service: Open) -> None:
+    own = open_service.daemon.token("keen", "--may-approve")
+    keen = await connect(open_service.url, own)
+    asking = asyncio.ensure_future(keen("tools.register", {"name": "x", "definition": {"command": "true"}}))
+    operator = await connect(open_service.url, open_service.operator)
+    while not (waiting := await operator("approvals.pending")):
+        await asyncio.sleep(0)
+    with pytest.raises(Denied, match="itself"):
+        await keen("approvals.decide", {"request": waiting[0]["id"], "allow": True})
+    await operator("approvals.decide", {"request": waiting[0]["id"], "allow": False})
+    with pytest.raises(Denied):
+        await asking
+    await keen.close()
+    await operator.close()
 
 
 async def test_a_surface_can_lower_itself_and_never_rise(open_service: Open) -> None:

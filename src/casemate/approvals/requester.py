@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from casemate.model.operation import caller
+from casemate.model.operation import agent, caller
 
 if TYPE_CHECKING:
     import asyncio
@@ -98,7 +98,7 @@ class Requester:
         self.asks, self.for_later = asks, for_later
         self.namespace, self.session, self.run = origin
         self.queue = origin.session or origin.run
-        self.caller = caller()
+        self.caller, self._agent = caller(), agent()
         self.stream = stream
         self.loop = loop
         self.is_over = False
@@ -147,7 +147,7 @@ class Requester:
             )
             return future
         broker = self._connect()
-        bound = replace(question, namespace=self.namespace, session=self.session, run=self.run)
+        bound = replace(question, namespace=self.namespace, session=self.session, run=self.run, agent=self._agent)
         try:
             broker.decide(self, bound, show_arguments(bound), future, inline=inline)
         except Unshowable as error:

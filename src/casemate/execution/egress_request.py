@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from casemate.approvals.requester import Origin
 from casemate.errors import InvalidArgument
 from casemate.model.approval import Question
-from casemate.model.operation import caller
+from casemate.model.operation import agent, caller
 from casemate.policy.hosts import LOCAL_NAME, MOST_PORT, canonical
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ class EgressAnswer:
     Attributes:
         domain: Its canonical name.
         scope: For what it holds: ``"rule"`` as long as the rules that were written say so, ``"once"`` for the next
-            connection, ``"session"`` for all of the session, ``"namespace"`` for all runs and sessions of the sandbox;
-            empty where it was denied.
+            connection, ``"session"`` for all of the session, ``"agent"`` for all runs and sessions of the agent of a
+            service that asked, ``"namespace"`` for all of the sandbox; empty where it was denied.
         expires: Unix time, None for the whole scope.
         by: The rule or the channel.
     """
@@ -105,7 +105,7 @@ class Egress:
                 await requester.end()
         if not verdict.allow:
             return EgressAnswer(name, port, False, "", None, verdict.by, verdict.reason)
-        wide = "namespace" if whose is None else "session"
+        wide = "session" if whose is not None else "agent" if agent() else "namespace"
         scope = {"": "rule", "session": wide}.get(verdict.scope, "once")
         expires = None if verdict.expires is None else time.time() + verdict.expires
         return EgressAnswer(name, port, True, scope, expires, verdict.by, verdict.reason)
@@ -124,7 +124,7 @@ def _answer_by_rule(hosts: HostRules | None, name: str, port: int) -> EgressAnsw
 
 def _question(hosts: HostRules, name: str, port: int, reason: str, session: str | None) -> Question:
     """As the egress proxy asks it, so that the answer is found again; in the summary what is different."""
-    whom = "all runs and sessions" if session is None else "this session"
+    whom = "this session" if session is not None else f"all runs and sessions{f' of {agent()}' if agent() else ''}"
     plain = "".join(character if character.isprintable() else " " for character in reason[:_MOST_REASON]).strip()
     words = f", they say: {plain}" if plain else ""
     summary = f"let programs of {whom} connect to {name}, port {port}, asked for ahead{words}"

@@ -25,7 +25,8 @@ class Question:
     acted upon. ``session``: None for a run of its own. ``server``, ``tool`` and ``schema`` (a hash of the tool's
     definition) are of tool calls. ``beyond``: the narrower lists, of the run or of the sandbox, that do not name the
     host that it is about, as they are written; then what is written allows nothing, and a person may. Who asks leaves
-    ``namespace``, ``session`` and ``run`` out: its requester fills them in.
+    ``namespace``, ``session``, ``run`` and ``agent`` (whose it is, empty where no agent's) out: its requester fills
+    them in.
     """
 
     kind: Kind
@@ -38,6 +39,7 @@ class Question:
     tool: str = ""
     schema: str = ""
     beyond: tuple[str, ...] = ()
+    agent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

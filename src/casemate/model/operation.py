@@ -94,18 +94,25 @@ class OneOf(NamedTuple):
 
 
 _CALLER: ContextVar[str] = ContextVar("caller", default="")
+_IS_AGENT: ContextVar[bool] = ContextVar("is_agent", default=False)
 
 
 @contextlib.contextmanager
-def called_by(name: str) -> Iterator[None]:
-    """What is begun meanwhile is ``name``'s, also what goes on by itself later: in records and in what it asks."""
-    token = _CALLER.set(name)
+def called_by(principal: Principal) -> Iterator[None]:
+    """What is begun meanwhile is that one's, also what goes on by itself later: in records and in what it asks."""
+    tokens = _CALLER.set(principal.name), _IS_AGENT.set(principal.audience is Audience.AGENT)
     try:
         yield
     finally:
-        _CALLER.reset(token)
+        _CALLER.reset(tokens[0])
+        _IS_AGENT.reset(tokens[1])
 
 
 def caller() -> str:
     """Whose this is; empty where the application itself does it."""
     return _CALLER.get()
+
+
+def agent() -> str:
+    """The same where it is an agent's; else empty."""
+    return _CALLER.get() if _IS_AGENT.get() else ""

@@ -106,7 +106,7 @@ class ApprovalOperations(Group):
         approvals = self._shared.sandbox.approvals
         if request not in {one.id for one in self._pending_for(principal)}:
             return False
-        with called_by(principal.name):
+        with called_by(principal):
             return approvals.decide(request, allow, **options)
 
     @operation()
@@ -116,7 +116,7 @@ class ApprovalOperations(Group):
         ``reason``: told to the programs that asked. ``session``: only what this session asks for, by its handle or
         name.
         """
-        with called_by(principal.name):
+        with called_by(principal):
             return self._shared.sandbox.approvals.deny_all(reason, session=self._id_of(session, principal))
 
 

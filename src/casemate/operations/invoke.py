@@ -58,7 +58,7 @@ class _Local:
             raise InvalidArgument("operation", f"{operation} gives events; stream it")
         with contextlib.ExitStack() as uploads:
             values = self._read(target, arguments, uploads)
-            with called_by(self._principal.name):
+            with called_by(self._principal):
                 value = target.method(self._owner(target), **values)
                 if inspect.isawaitable(value):
                     value = await value

@@ -93,7 +93,7 @@ class PlanOperations:
         values = complete(RunOptions, options, "plans.start")
         values["limits"] = shared.limits_for(principal, values["limits"])
         values["secrets"] = await shared.sandbox.vault.resolve_async(values["secrets"])
-        with contextlib.ExitStack() as needed, called_by(principal.name):
+        with contextlib.ExitStack() as needed, called_by(principal):
             for content in (values["files"] or {}).values():
                 if isinstance(content, Path):
                     needed.enter_context(shared.uploads.use_upload(content.name, principal))
@@ -126,7 +126,7 @@ class PlanOperations:
         """
         plan_entry, listed = self._take_plan(plan, principal)
         within = self._shared.limits_for(principal, None)
-        with called_by(principal.name), self._keep_in_use(plan_entry):
+        with called_by(principal), self._keep_in_use(plan_entry):
             kept = await self._shared.kept.add(lambda: listed.begin(within), principal, None, listed.request.language)
             self._used_by(plan_entry, kept)
         return await self._runs.wait(kept.run, seconds=wait, principal=principal)

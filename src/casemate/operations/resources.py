@@ -97,7 +97,7 @@ class EgressOperations(Group):
         runs and sessions.
         """
         of = None if session is None else self._sessions.find(session, principal).session
-        with called_by(principal.name):
+        with called_by(principal):
             return await self._shared.sandbox.egress.request(domain, port=port, reason=reason, session=of)
 
 
@@ -136,7 +136,7 @@ class PackageOperations(Group):
         likewise the scripts of Node's packages for when they are installed. ``upgrade``: the newest that fit.
         ``timeout``: seconds for the cell that installs.
         """
-        with called_by(principal.name):
+        with called_by(principal):
             return await self._shared.sandbox.packages.install(
                 packages, language=language, session=self._id_of(session, principal), sources=sources,
                 scripts=scripts, upgrade=upgrade, timeout=timeout,
@@ -193,7 +193,7 @@ class ToolOperations(Group):
         sandbox = self._shared.sandbox
         slot = self._slots.setdefault(principal.payer, asyncio.Semaphore(_MOST_ASKED_AT_ONCE))
         async with slot:
-            with called_by(principal.name):
+            with called_by(principal):
                 of = Origin(sandbox.namespace, None, os.urandom(16).hex())
                 requester = sandbox.approvals.requester(of, None)
                 try:

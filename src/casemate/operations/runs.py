@@ -135,7 +135,7 @@ class RunOperations(Group):
         no program_name and no arguments.
         """
         values = complete(ProgramOptions, options, "runs.start")
-        with called_by(principal.name):
+        with called_by(principal):
             if session is None:
                 run = await self._start_alone(code, language or "python", values, principal)
             elif session == "new":

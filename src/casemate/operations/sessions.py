@@ -130,7 +130,7 @@ class SessionOperations:
     @operation(audience=Audience.AGENT)
     async def reset(self, session: Name, *, principal: Principal) -> None:
         """Forget everything of a session but its files, and interrupt what runs. ``session``: its handle or name."""
-        with called_by(principal.name):
+        with called_by(principal):
             await self.find(session, principal).session.reset()
 
     @operation(audience=Audience.AGENT)

@@ -88,10 +88,10 @@ class Rule:
 
     ``addresses``: private networks, the only ones in which ``host`` is dialled. ``arguments``: None where the rule says
     nothing of them, else a pattern for each by its name; in a rule that allows no others may be there. ``exactly``: the
-    fingerprint of the one question that it is about. ``namespace``, ``session``, ``run``: where it holds, None for
-    everywhere. ``uses``: how often it allows, ``lasts``: for how many seconds from the start of its :class:`Rulebook`,
-    ``until``: until when (Unix time), ``expires``: the same in seconds of the clock that gives ``now``. ``where``:
-    where it is written, or who answered.
+    fingerprint of the one question that it is about. ``namespace``, ``session``, ``run``, ``agent``: where and for
+    whom it holds, None for all. ``uses``: how often it allows, ``lasts``: for how many seconds from the start of its
+    :class:`Rulebook`, ``until``: until when (Unix time), ``expires``: the same in seconds of the clock that gives
+    ``now``. ``where``: where it is written, or who answered.
     """
 
     effect: Effect
@@ -108,6 +108,7 @@ class Rule:
     namespace: str | None = None
     session: str | None = None
     run: str | None = None
+    agent: str | None = None
     uses: int | None = None
     lasts: float = _EVER
     until: float = _EVER
@@ -131,7 +132,7 @@ class Rule:
     @property
     def conditional(self) -> bool:
         """Whether it holds only for some time, some uses or some who ask."""
-        whose = (self.namespace, self.session, self.run, self.uses)
+        whose = (self.namespace, self.session, self.run, self.agent, self.uses)
         return any(one is not None for one in whose) or {self.lasts, self.until, self.expires} != {_EVER}
 
     @property
@@ -139,7 +140,10 @@ class Rule:
         return self.effect == "allow"
 
     def _holds_for(self, question: Question) -> bool:
-        asked = ((self.namespace, question.namespace), (self.session, question.session), (self.run, question.run))
+        asked = (
+            (self.namespace, question.namespace), (self.session, question.session), (self.run, question.run),
+            (self.agent, question.agent),
+        )  # fmt: skip
         return all(mine is None or mine == theirs for mine, theirs in asked)
 
     def _covers_host(self, question: Question) -> bool:
@@ -289,12 +293,13 @@ class Rulebook:
 
     def promise(self, decision: Decision, question: Question, now: float, by: str = "answer") -> Rule:
         """Keep an answer to a question that was asked ahead: it is for the session of ``question``, or without one for
-        its whole namespace, and none of its ``uses`` is spent. What holds once, or for a run, is one use.
+        all that the agent does that asked, where an agent did, else for its whole namespace. None of its ``uses`` is
+        spent. What holds once, or for a run, is one use.
         """
         is_wide = decision.scope == "session"
         rule = rule_from(replace(decision, scope="session"), question, now, by)
         assert rule is not None
-        rule = replace(rule, run=None, uses=rule.uses if is_wide else 1)
+        rule = replace(rule, run=None, agent=question.agent or None, uses=rule.uses if is_wide else 1)
         self._keep(rule)
         return rule
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -377,3 +378,10 @@ def test_a_denied_command_is_denied_whatever_follows(argv: object) -> None:
 def test_a_rule_that_denies_may_be_as_wide_as_it_likes(wrong: Any) -> None:
     arguments = wrong if wrong == "any" else {"path": wrong}
     assert rule({"deny": "tool", "server": "files", "arguments": arguments}, "p").effect == "deny"
+
+
+def test_what_an_agent_asked_ahead_is_allowed_to_that_agent_alone() -> None:
+    rules, asked = book(), question("egress", host="a.test", port=443, session=None)
+    rules.promise(Decision(True, scope="session"), replace(asked, agent="agent:one"), 0)
+    effects = [effect(rules.verdict(replace(asked, agent=agent), 1)) for agent in ("agent:one", "agent:two", "")]
+    assert effects == ["allow", "ask", "ask"]

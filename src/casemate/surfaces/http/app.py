@@ -40,6 +40,7 @@ from casemate.surfaces.http.identity import (
 )
 from casemate.surfaces.http.openapi import document_of
 from casemate.surfaces.http.service import describe
+from casemate.surfaces.http.tokens import OF_TOKEN
 
 if TYPE_CHECKING:
     from casemate.surfaces.http.service import Service
@@ -244,6 +245,11 @@ class HttpApplication:
         if name in _ANSWERS and not principal.may_approve:
             raise Denied(
                 f"{principal.name!r} may not answer requests", remediation="It needs a token that may approve."
+            )
+        if name in _ANSWERS and principal.audience is Audience.AGENT and principal.name.startswith(OF_TOKEN):
+            raise Denied(
+                "an agent does not answer what it has asked itself",
+                remediation="An operator answers, or the person at an MCP client that shows questions.",
             )
         arguments = _arguments(await exchange.body())
         self._service.check_takes(name)

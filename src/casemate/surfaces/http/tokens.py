@@ -20,6 +20,7 @@ from casemate.files.beneath import Attributes, write_file
 from casemate.model.operation import Audience, Principal
 from casemate.remote.places import open_private
 
+OF_TOKEN = "token:"  # noqa: S105 - how the name begins of whoever comes with one
 _FILE, _LOCK = "tokens.json", "tokens.lock"
 _BEGIN = "casemate"
 _ID_BYTES, _SECRET_BYTES = 6, 32  # of which the second is 256 bits, so that a fast hash of it tells nobody anything
@@ -45,7 +46,7 @@ class Token:
     @property
     def principal(self) -> Principal:
         """Who comes with it."""
-        return Principal(f"token:{self.name}", Audience(self.audience), self.namespace, self.may_approve)
+        return Principal(f"{OF_TOKEN}{self.name}", Audience(self.audience), self.namespace, self.may_approve)
 
 
 class Tokens:
