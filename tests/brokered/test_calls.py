@@ -628,3 +628,19 @@ async def test_the_application_calls_tools_itself_without_asking_anybody(opened:
         with pytest.raises(ToolUnavailable):
             await sandbox.tools.call("w", "die")
     assert witness.calls[0] == ("note", {"text": "mine"})
+
+
+async def test_a_rule_stays_with_the_definition_that_it_first_allowed_when_all_is_started_anew(
+    opened: Opened, witness: Witness
+) -> None:
+    rules = {"rules": [{"allow": "tool", "server": "w", "tool": "note", "arguments": "any"}]}
+    code = RAW + "print(json.dumps([call('note', text='x').get(key) for key in ('ok', 'kind')]))"
+    async with opened(policy=rules) as sandbox:
+        assert told(await sandbox.run(code)) == [True, None]
+    async with opened(policy=rules) as sandbox:
+        assert told(await sandbox.run(code)) == [True, None]
+    other = {**witness.definition, "args": [*witness.definition["args"], "Does another thing altogether."]}
+    async with opened(policy=rules) as sandbox:
+        await sandbox.tools.remove("w")
+        await sandbox.tools.add("w", other)
+        assert told(await sandbox.run(code)) == [False, "denied"]

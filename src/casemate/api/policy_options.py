@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import time
@@ -22,6 +23,7 @@ from casemate.policy.hosts import LOCAL_NAME, MOST_PORT, HostRule, HostRules, ex
 from casemate.policy.policy import NO_POLICY, Policy
 
 if TYPE_CHECKING:
+    from casemate.audit.log import AuditLog
     from casemate.policy.document import PolicyDocument
     from casemate.policy.rules import Rule, Rulebook
 
@@ -83,11 +85,18 @@ def bound_by_policy(options: Mapping[str, Any], *, wraps: bool = False) -> Bound
     )
 
 
-def rulebook(policy: Policy) -> Rulebook:
-    """The rules of ``policy``, as of now."""
+def rulebook(policy: Policy, log: AuditLog, namespace: str) -> Rulebook:
+    """The rules of ``policy``, as of now. Which definition of a tool each is about is on record, and known again."""
     from casemate.policy.rules import Rulebook
 
-    return Rulebook(policy.rules, time.monotonic(), time.time)
+    def bind(rule: str, schema: str) -> None:
+        log.note_soon("definition", "", namespace, {"rule": rule, "schema": schema})
+
+    def bound() -> dict[str, str]:
+        noted = [json.loads(row.detail) for row in log.rows("definition", namespace)]
+        return {one["rule"]: one["schema"] for one in noted}
+
+    return Rulebook(policy.rules, time.monotonic(), time.time, bound, bind)
 
 
 def policy_from(policy: object) -> Policy:

@@ -125,7 +125,7 @@ class SandboxParts:
 
         return Approvals(
             self._approve, self._approval_timeout, partial(self.log.append, "decision"),
-            partial(rulebook, self._policy), has_rules=self._policy.written is not None,
+            partial(rulebook, self._policy, self.log, self.namespace), has_rules=self._policy.written is not None,
             record_request=partial(self.log.append, "request"),
             record_now=partial(self.log.append, "decision", wait=False),
         )  # fmt: skip

@@ -289,6 +289,12 @@ class AuditLog:
             rows = [Row(*row) for row in database.execute(query, arguments)]
         return rows[::-1]
 
+    def rows(self, kind: str, namespace: str) -> list[Row]:
+        """All rows of a kind of one namespace, oldest first."""
+        query = f"SELECT {_COLUMNS} FROM record WHERE namespace = ? AND kind = ? ORDER BY sequence"  # noqa: S608 - constants
+        with self._open_connection() as database:
+            return [Row(*row) for row in database.execute(query, (namespace, kind))]
+
     def head(self) -> Head:
         """How many rows there are, and the last one's hash; note it elsewhere to verify against later."""
         with self._open_connection() as database:

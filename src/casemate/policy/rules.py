@@ -6,6 +6,7 @@ the same question, and only in that run or session; where a rule says ask, such 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -136,6 +137,13 @@ class Rule:
         return any(one is not None for one in whose) or {self.lasts, self.until, self.expires} != {_EVER}
 
     @property
+    def text(self) -> str:
+        """What it says of a tool, wherever it is written."""
+        patterns = sorted((name, str(one)) for name, one in (self.arguments or {}).items())
+        digest = hashlib.sha256(repr((patterns, self.reason)).encode()).hexdigest()
+        return f"{self.server}.{self.tool} {digest[:16]}"
+
+    @property
     def _allows(self) -> bool:
         return self.effect == "allow"
 
@@ -212,15 +220,26 @@ class Rulebook:
     One thread at a time decides and remembers; ``asks``, ``answers`` and ``set_default`` are for any.
     """
 
-    def __init__(self, rules: Rules, began: float, today: Callable[[], float]) -> None:
-        """``began``: now, in seconds of the clock that all later ``now`` are of; ``today`` gives Unix time."""
+    def __init__(
+        self,
+        rules: Rules,
+        began: float,
+        today: Callable[[], float],
+        bound: Callable[[], Mapping[str, str]] = dict,
+        bind: Callable[[str, str], object] = lambda _rule, _schema: None,
+    ) -> None:
+        """``began``: now, in seconds of the clock that all later ``now`` are of; ``today`` gives Unix time. ``bound``:
+        which definition of a tool each rule that names none has allowed before, by `Rule.text`; ``bind`` keeps it."""
         self.rules = rules
         self._today = today
         self._began = began
         self._answers: OrderedDict[Rule, None] = OrderedDict()
         self._answers_to: dict[str, list[Rule]] = {}
         self._spent: Counter[Rule] = Counter()
-        self._schemas: dict[Rule, str] = {}  # of the tool that each rule without one first allowed
+        self._bind = bind
+        # Of the tool that each rule without one first allowed.
+        is_bound = any(rule.effect == "allow" and rule.tool and not rule.schema for rule in rules.written)
+        self._schemas: dict[str, str] = dict(bound()) if is_bound else {}
         self._breadth = sum(_breadth(rule) for rule in rules.written)
 
     def set_default(self, kind: Kind, effect: Effect) -> None:
@@ -244,8 +263,9 @@ class Rulebook:
         """The verdict of what was just ruled about ``question``, and one use of each of its rules spent."""
         for rule in ruling.rules:
             self._spent[rule] += 1
-            if ruling.verdict.allow and rule.tool and not rule.schema:
-                self._schemas.setdefault(rule, question.schema)
+            if ruling.verdict.allow and rule.tool and not rule.schema and rule.text not in self._schemas:
+                self._schemas[rule.text] = question.schema
+                self._bind(rule.text, question.schema)
         return ruling.verdict
 
     def effort(self, size: int) -> int:
@@ -352,7 +372,7 @@ class Rulebook:
 
     def _same_tool(self, rule: Rule, question: Question) -> bool:
         """Whether the tool is defined as when the rule first allowed it; other rules are about whatever it is."""
-        return rule.effect != "allow" or self._schemas.get(rule, question.schema) == question.schema
+        return rule.effect != "allow" or self._schemas.get(rule.text, question.schema) == question.schema
 
     def _uses_left(self, rule: Rule, now: float) -> float:
         """How many uses are left now."""
