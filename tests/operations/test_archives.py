@@ -19,7 +19,7 @@ from tests.operations.conftest import AGENT
 from casemate import Sandbox
 from casemate.errors import InvalidArgument, NotFound, Unavailable
 from casemate.operations import stores
-from casemate.operations.invoke import Invoke
+from casemate.operations.invoke import Invoke, local
 from casemate.operations.operations import Operations
 
 HOSTILE = """
@@ -153,7 +153,8 @@ async def test_a_secret_of_a_session_is_in_no_archive_of_it(
     agent: Invoke, operator: Invoke, operations: Operations
 ) -> None:
     await operator("vault.set", {"name": "TOKEN", "value": "kept-to-itself-9317"})
-    session = (await agent("sessions.open", {"secrets": ["TOKEN"]}))["session"]
+    given = local(operations, AGENT._replace(secrets=("TOKEN",)))
+    session = (await given("sessions.open", {"secrets": ["TOKEN"]}))["session"]
     tells = "import os; t = os.environ['TOKEN']\nos.mkdir('d')\nfor n in 'plain', t: open(f'd/{n}', 'w').write('x' + t)"
     await stepped(agent, tells, session=session)
     packed = await agent("archives.pack", {"session": session, "path": "d"})

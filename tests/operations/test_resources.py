@@ -32,7 +32,7 @@ async def test_secrets_go_in_and_are_given_to_programs_and_nothing_gives_them_ba
     assert names["KEY"] is None
     assert names["API"]["hosts"] == ["api.example.test"]
     program = "import os; print(len(os.environ['KEY']), os.environ['KEY'])"
-    execution = await agent("run", {"code": program, "secrets": ["KEY"]})
+    execution = await operator("run", {"code": program, "secrets": ["KEY"]})
     assert execution["stdout"].startswith("15 ")
     assert "hunter" not in str(execution)
     with pytest.raises(InvalidArgument) as refused:
@@ -44,6 +44,41 @@ async def test_secrets_go_in_and_are_given_to_programs_and_nothing_gives_them_ba
     for name in ("KEY", "API"):
         await operator("vault.delete", {"name": name})
     assert await operator("vault.names") == []
+
+
+@pytest.mark.parametrize("allow", [True, False])
+async def test_an_agent_gets_a_secret_that_somebody_allows_and_no_other(
+    agent: Invoke, operator: Invoke, allow: bool
+) -> None:
+    await operator("vault.set", {"name": "KEY", "value": "hunter2-hunter2"})
+    asking = asyncio.ensure_future(
+        agent("run", {"code": "import os; print(len(os.environ['KEY']))", "secrets": ["KEY"]})
+    )
+    request = await pending(operator)
+    assert (request["kind"], request["arguments"]) == ("secret", {"name": "KEY"})
+    await operator("approvals.decide", {"request": request["id"], "allow": allow})
+    if allow:
+        assert (await asking)["stdout"] == "15\n"
+    else:
+        with pytest.raises(Denied, match="KEY"):
+            await asking
+    await operator("vault.delete", {"name": "KEY"})
+
+
+async def test_an_agent_gets_the_secrets_that_its_token_names(operations: Operations, operator: Invoke) -> None:
+    await operator("vault.set", {"name": "KEY", "value": "hunter2-hunter2"})
+    given = local(operations, AGENT._replace(secrets=("KEY",)))
+    assert (await given("run", {"code": "import os; print(len(os.environ['KEY']))", "secrets": ["KEY"]}))[
+        "stdout"
+    ] == "15\n"
+    await operator("vault.delete", {"name": "KEY"})
+
+
+async def test_no_program_gets_what_signs_in_to_a_server(operator: Invoke) -> None:
+    await operator("vault.set", {"name": "OAUTH_FILES_1F", "value": "hunter2-hunter2"})
+    with pytest.raises(InvalidArgument, match="signs in"):
+        await operator("run", {"code": "1", "secrets": ["OAUTH_FILES_1F"]})
+    await operator("vault.delete", {"name": "OAUTH_FILES_1F"})
 
 
 async def pending(operator: Invoke) -> dict[str, Any]:

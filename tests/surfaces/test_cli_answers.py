@@ -134,14 +134,15 @@ def test_secrets_are_listed_as_the_operation_gives_them(in_process: Cli) -> None
 
 
 def test_tokens_are_told_once_and_listed_without_their_hashes(in_process: Cli) -> None:
-    made = answer_of(in_process, "service", "token", "add", "laptop", "--may-approve")
+    made = answer_of(in_process, "service", "token", "add", "laptop", "--may-approve", "--secret", "KEY")
     [listed] = answer_of(in_process, "service", "token", "list")
     assert made["name"] == "laptop"
     assert made["token"].startswith("casemate_")
-    assert {name: listed[name] for name in ("name", "audience", "namespace", "may_approve", "expires")} == {
-        "name": "laptop", "audience": "agent", "namespace": "default", "may_approve": True, "expires": None,
+    assert {name: listed[name] for name in ("name", "audience", "namespace", "may_approve", "secrets", "expires")} == {
+        "name": "laptop", "audience": "agent", "namespace": "default", "may_approve": True,
+        "secrets": ["KEY"], "expires": None,
     }  # fmt: skip
-    assert listed.keys() == {"name", "audience", "namespace", "may_approve", "created", "expires"}
+    assert listed.keys() == {"name", "audience", "namespace", "may_approve", "secrets", "created", "expires"}
 
 
 def test_environments_are_listed_with_what_was_asked_for(in_process: Cli) -> None:

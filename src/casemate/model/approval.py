@@ -11,7 +11,7 @@ from casemate.errors import InvalidArgument
 from casemate.model.call_options import DecisionOptions
 from casemate.model.options import complete, takes_options
 
-Kind = Literal["tool", "egress", "package", "shell", "host", "files", "server", "plan", "elicitation"]
+Kind = Literal["tool", "egress", "package", "shell", "host", "files", "server", "plan", "elicitation", "secret"]
 Scope = Literal["once", "run", "session"]
 Effect = Literal["allow", "deny", "ask"]
 Listed = Literal["asked", "withdrawn"]  # states of a request that is listed (approvals/requests.py has all of them)
@@ -88,8 +88,8 @@ class ApprovalRequest:
     """A question that must be answered before something crosses the wall.
 
     Attributes:
-        kind: ``tool``, ``egress``, ``package``, ``shell``, ``host``, ``files``, ``server``, ``plan`` or
-            ``elicitation``.
+        kind: ``tool``, ``egress``, ``package``, ``shell``, ``host``, ``files``, ``server``, ``plan``,
+            ``elicitation`` or ``secret``.
         server: Of tool calls.
         tool: Of tool calls.
         session: None for a run of its own.

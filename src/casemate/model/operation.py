@@ -55,6 +55,7 @@ class Principal(NamedTuple):
 
     An agent may call only what is marked for agents, and sees only its own sessions and runs; an operator sees all of
     ``namespace``. ``may_approve``: an agent's that may answer what its own runs ask for, since a person does that.
+    ``secrets``: names of those that an agent's programs get without anybody being asked.
     ``account``: whose share of what there is it uses, where one who has authenticated comes under several names.
     """
 
@@ -63,6 +64,7 @@ class Principal(NamedTuple):
     namespace: str = "default"
     may_approve: bool = False
     account: str = ""
+    secrets: tuple[str, ...] = ()
 
     @property
     def payer(self) -> str:

@@ -92,7 +92,7 @@ class PlanOperations:
         shared = self._shared
         values = complete(RunOptions, options, "plans.start")
         values["limits"] = shared.limits_for(principal, values["limits"])
-        values["secrets"] = await shared.sandbox.vault.resolve_async(values["secrets"])
+        values["secrets"] = await shared.secrets_for(principal, values["secrets"])
         with contextlib.ExitStack() as needed, called_by(principal):
             for content in (values["files"] or {}).values():
                 if isinstance(content, Path):

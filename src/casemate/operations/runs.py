@@ -167,7 +167,7 @@ class RunOperations(Group):
 
     async def _start_alone(self, code: str, language: str, options: dict[str, Any], principal: Principal) -> StoredRun:
         sandbox, limits = self._shared.sandbox, self._shared.limits_for(principal, options["limits"])
-        secrets = await sandbox.vault.resolve_async(options["secrets"])
+        secrets = await self._shared.secrets_for(principal, options["secrets"])
         options |= {"language": language, "secrets": secrets, "limits": limits}
 
         def begin() -> Run:

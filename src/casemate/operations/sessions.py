@@ -85,7 +85,7 @@ class SessionOperations:
         values = complete(SessionOptions, options, "sessions.open")
         name = values.pop("name")  # it is unique among the caller's only, so the sandbox is not told
         self._check(name, principal)
-        values["secrets"] = await self._shared.sandbox.vault.resolve_async(values["secrets"])
+        values["secrets"] = await self._shared.secrets_for(principal, values["secrets"])
         self._check(name, principal)
         values["limits"] = self._shared.limits_for(principal, values["limits"])
         if values["idle_timeout"] is None:

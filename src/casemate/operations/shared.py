@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from typing import TYPE_CHECKING
 
-from casemate.errors import Unavailable
+from casemate.errors import Denied, Unavailable
+from casemate.model.approval import Question
+from casemate.model.operation import Audience, called_by
 from casemate.operations.kept import KeptRuns
 from casemate.operations.stores import TemporaryStore, Uploads
 
@@ -12,6 +16,7 @@ if TYPE_CHECKING:
     from casemate.api.sandbox import Sandbox
     from casemate.model.limits import Limits
     from casemate.model.operation import Principal
+    from casemate.model.plan import Secrets
     from casemate.operations.stores import FolderStore
 
 _MOST_CALLERS = 1000  # of one account, whose limits are known
@@ -27,6 +32,27 @@ class Shared:
         self.kept = KeptRuns(store or TemporaryStore())
         self.uploads = Uploads()
         self._limits: dict[str, dict[str, Limits]] = {}  # by account, and by name
+
+    async def secrets_for(self, principal: Principal, names: object) -> Secrets:
+        """Those of these names. Somebody has to allow an agent each that its token does not name. Raises ``Denied``,
+        and as the vault does."""
+        vault, given = self.sandbox.vault, frozenset(principal.secrets)
+        secrets = await vault.resolve_async(names)
+        if principal.audience is Audience.AGENT and (asked := sorted(set(secrets.names) - given)):
+            from casemate.approvals.requester import Origin
+
+            with called_by(principal):
+                requester = self.sandbox.approvals.requester(
+                    Origin(self.sandbox.namespace, None, os.urandom(16).hex()), None
+                )
+                try:
+                    verdicts = [requester.decide(_about_secret(name, principal)) for name in asked]
+                    for name, verdict in zip(asked, verdicts, strict=True):
+                        if not (await asyncio.wrap_future(verdict)).allow:
+                            raise Denied(f"{principal.name!r} does not get the secret {name}: nobody has allowed it")
+                finally:
+                    await requester.end()
+        return secrets
 
     def limits_for(self, principal: Principal, limits: Limits | None) -> Limits | None:
         """What of ``limits`` a caller may have."""
@@ -46,3 +72,7 @@ class Shared:
         for own in self._limits.values():
             own.pop(caller, None)
         return self.sandbox.limits
+
+
+def _about_secret(name: str, principal: Principal) -> Question:
+    return Question("secret", f"give programs of {principal.name} the secret {name}", {"name": name})

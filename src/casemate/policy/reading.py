@@ -47,6 +47,7 @@ _ABOUT: Mapping[Kind, tuple[str, ...]] = {
     "server": ("server", "arguments"),
     "plan": (),
     "elicitation": ("server",),
+    "secret": ("arguments",),
 }
 # What a rule that allows must say: without it, it would allow whatever comes.
 _NEEDED: Mapping[Kind, tuple[str, ...]] = {
@@ -56,9 +57,10 @@ _NEEDED: Mapping[Kind, tuple[str, ...]] = {
     "host": ("command",),
     "files": ("arguments",),
     "server": ("server", "arguments"),
+    "secret": ("arguments",),
 }
 _FOR_PERSONS = ("plan", "elicitation")
-_NO_ANY = ("files", "shell", "server")  # any file, any line, any way to start it: not by one word
+_NO_ANY = ("files", "shell", "server", "secret")  # any file, any line, any way to start it, any secret: not by one word
 _ANYWHERE = ("namespace", "reason")
 _BUDGET = ("uses", "lasts", "expires")
 _AT_TIMES = (*_BUDGET, "namespace")  # not of a rule with addresses: they are looked at where names are dialled

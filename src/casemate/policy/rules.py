@@ -76,6 +76,7 @@ DEFAULTS: Mapping[Kind, Effect] = MappingProxyType(
         "server": "ask",
         "plan": "ask",
         "elicitation": "ask",
+        "secret": "ask",  # of agents of a service; whoever runs the sandbox names those that programs get
     }
 )
 _MOST_ANSWERS = 10_000  # remembered; beyond it the oldest is forgotten, which asks again

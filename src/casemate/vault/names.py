@@ -28,6 +28,7 @@ _PREFIXES = """
     JUPYTER_ OMP_ OPENBLAS_ MKL_ NUMEXPR_
 """
 _REFUSED, _REFUSED_PREFIXES = frozenset(_NAMES.split()), tuple(_PREFIXES.split())
+_OF_SERVERS = "OAUTH_"  # tools/connections/oauth.py
 _HARMLESS = frozenset({"NODE_AUTH_TOKEN"})  # npm's own
 
 
@@ -84,6 +85,10 @@ def check_asked(names: object) -> tuple[str, ...]:
         raise InvalidArgument("secrets", f"{type(names).__name__} is not a list of names; give e.g. ['API_TOKEN']")
     if len(names) > _MOST_SECRETS:
         raise InvalidArgument("secrets", f"{len(names)} are too many for one run; the most is {_MOST_SECRETS}")
+    if taken := [name for name in names if isinstance(name, str) and name.startswith(_OF_SERVERS)]:
+        raise InvalidArgument(
+            "secrets", f"{taken[0]} is how casemate itself signs in to an MCP server: no program gets what begins so"
+        )
     try:
         return tuple(dict.fromkeys(check_name(name) for name in names))
     except InvalidArgument as error:

@@ -33,7 +33,15 @@ _STOPS_WITHIN = 120.0  # seconds
 _SAYS_AFTER = 1.0  # seconds, after which somebody at a terminal wonders
 _IDLE_STOP = 900.0  # seconds without anything that lives, after which a service on demand ends, unless it is configured
 _MOST_DESCRIPTORS = 65536
-_SHOWN_FIELDS = ("name", "audience", "namespace", "may_approve", "created", "expires")  # of a token; never its hash
+_SHOWN_FIELDS = (
+    "name",
+    "audience",
+    "namespace",
+    "may_approve",
+    "secrets",
+    "created",
+    "expires",
+)  # of a token; never its hash
 _LOG_TAIL = 64 * 1024  # bytes
 
 
@@ -153,6 +161,7 @@ def add(
     namespace: str = "default",
     may_approve: bool = False,
     expires: float | None = None,
+    secret: list[str] | None = None,
     output: Output = "text",
 ) -> int:
     """Make a token and print it, this once: only a hash of it is kept.
@@ -164,10 +173,15 @@ def add(
         namespace: The only namespace that it opens; default unless given.
         may_approve: It may answer what waits to be approved; that of an agent only what its own runs ask for.
         expires: Days after which it opens nothing.
+        secret: The name of a secret that an agent's programs get without anybody being asked; may be given several
+            times.
     """
     seconds = None if expires is None else expires * 86_400
     audience = "operator" if operator else "agent"
-    text = _tokens().add(name, audience=audience, namespace=namespace, may_approve=may_approve, expires_in=seconds)
+    text = _tokens().add(
+        name, audience=audience, namespace=namespace, may_approve=may_approve, expires_in=seconds,
+        secrets_for=secret or (),
+    )  # fmt: skip
     return print_answer({"name": name, "token": text}, [text], is_json=output == "json")
 
 

@@ -121,7 +121,7 @@ def reduce_principal(head: Headers, principal: Principal) -> Principal:
     if principal.audience is Audience.AGENT:
         raise Refused(403, "an agent cannot be another")
     return principal._replace(
-        name=f"agent:{name}", audience=Audience.AGENT, may_approve=may_approve and principal.may_approve
+        name=f"agent:{name}", secrets=(), audience=Audience.AGENT, may_approve=may_approve and principal.may_approve
     )
 
 

@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from casemate.errors import InvalidArgument, Unavailable
 from casemate.files.beneath import Attributes, write_file
 from casemate.model.operation import Audience, Principal
 from casemate.remote.places import open_private
+from casemate.vault.names import check_asked
 
 OF_TOKEN = "token:"  # noqa: S105 - how the name begins of whoever comes with one
 _FILE, _LOCK = "tokens.json", "tokens.lock"
@@ -42,11 +43,14 @@ class Token:
     created: float
     expires: float | None
     hash: str
+    secrets: tuple[str, ...] = ()
 
     @property
     def principal(self) -> Principal:
         """Who comes with it."""
-        return Principal(f"{OF_TOKEN}{self.name}", Audience(self.audience), self.namespace, self.may_approve)
+        return Principal(
+            f"{OF_TOKEN}{self.name}", Audience(self.audience), self.namespace, self.may_approve, secrets=self.secrets
+        )
 
 
 class Tokens:
@@ -69,8 +73,10 @@ class Tokens:
         namespace: str = "default",
         may_approve: bool = False,
         expires_in: float | None = None,
+        secrets_for: Sequence[str] = (),
     ) -> str:
-        """A new token, which nobody can be told again. ``expires_in``: seconds, None for no end.
+        """A new token, which nobody can be told again. ``expires_in``: seconds, None for no end. ``secrets_for``: names
+        of those that an agent's programs get without anybody being asked.
 
         ``may_approve``: whoever comes with it may answer what waits to be approved; an agent's only what its own runs
         ask for, which is for surfaces that show a person these questions. Raises ``InvalidArgument``, also for a name
@@ -81,7 +87,9 @@ class Tokens:
         text = f"{_BEGIN}_{token_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
         now = self._today()
         expires = None if expires_in is None else now + expires_in
-        made = Token(token_id, name, audience, namespace, may_approve, now, expires, _hash(text))
+        made = Token(
+            token_id, name, audience, namespace, may_approve, now, expires, _hash(text), check_asked(secrets_for)
+        )
         with self._change() as known:
             if any(one.name == name for one in known.values()):
                 raise InvalidArgument("name", f"there is a token {name!r} already; remove it, or take another name")
@@ -190,7 +198,7 @@ def _unreadable(folder: Path, why: str) -> Unavailable:
 
 
 def _token_of(one: Any) -> Token:
-    made = Token(**one)
+    made = Token(**{**one, "secrets": check_asked(one.get("secrets", []))})
     Audience(made.audience)
     texts = (made.id, made.name, made.namespace, made.hash)
     is_ending = made.expires is None or isinstance(made.expires, int | float)
