@@ -46,14 +46,15 @@ async def test_secrets_go_in_and_are_given_to_programs_and_nothing_gives_them_ba
     assert await operator("vault.names") == []
 
 
+COUNTS = "import os; print(len(os.environ['KEY']))"
+
+
 @pytest.mark.parametrize("allow", [True, False])
 async def test_an_agent_gets_a_secret_that_somebody_allows_and_no_other(
     agent: Invoke, operator: Invoke, allow: bool
 ) -> None:
     await operator("vault.set", {"name": "KEY", "value": "hunter2-hunter2"})
-    asking = asyncio.ensure_future(
-        agent("run", {"code": "import os; print(len(os.environ['KEY']))", "secrets": ["KEY"]})
-    )
+    asking = asyncio.ensure_future(agent("run", {"code": COUNTS, "secrets": ["KEY"]}))
     request = await pending(operator)
     assert (request["kind"], request["arguments"]) == ("secret", {"name": "KEY"})
     await operator("approvals.decide", {"request": request["id"], "allow": allow})
@@ -68,9 +69,7 @@ async def test_an_agent_gets_a_secret_that_somebody_allows_and_no_other(
 async def test_an_agent_gets_the_secrets_that_its_token_names(operations: Operations, operator: Invoke) -> None:
     await operator("vault.set", {"name": "KEY", "value": "hunter2-hunter2"})
     given = local(operations, AGENT._replace(secrets=("KEY",)))
-    assert (await given("run", {"code": "import os; print(len(os.environ['KEY']))", "secrets": ["KEY"]}))[
-        "stdout"
-    ] == "15\n"
+    assert (await given("run", {"code": COUNTS, "secrets": ["KEY"]}))["stdout"] == "15\n"
     await operator("vault.delete", {"name": "KEY"})
 
 

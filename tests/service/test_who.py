@@ -188,6 +188,21 @@ async def test_a_surface_can_lower_itself_and_never_rise(open_service: Open) -> 
             await remote.close()
 
 
+async def test_what_a_token_has_counts_against_it_whomever_it_asks_for(open_service: Open) -> None:
+    """Casemate-As names as many agents as one likes."""
+    body = b'{"language": "python"}'
+    statuses = []
+    for number in range(101):
+        who = f"Authorization: Bearer {open_service.operator}\nCasemate-As: agent:{number}"
+        head = f"POST /v1/sessions/open HTTP/1.1\nHost: localhost:{open_service.port}\n{who}"
+        statuses.append(open_service.answer(f"{head}\nContent-Type: application/json", body)[0])
+    assert statuses == [200] * 100 + [501]
+    operator = await connect(open_service.url, open_service.operator)
+    for one in await operator("sessions.list"):
+        await operator("sessions.close", {"session": one["session"]})
+    await operator.close()
+
+
 async def test_a_token_that_is_removed_opens_nothing_any_more(open_service: Open) -> None:
     token = open_service.daemon.token("short-lived")
     remote = await connect(open_service.url, token)

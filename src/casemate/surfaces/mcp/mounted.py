@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from casemate.errors import Unavailable
 from casemate.model.operation import Audience, Principal
@@ -22,7 +23,13 @@ if TYPE_CHECKING:
 PATHS = ("mcp", "sse", "messages")
 """The first parts of the paths that it serves."""
 _MOST_SESSIONS = 200  # MCP sessions of one principal
-_MOST_APPS = 2000  # principals
+_MOST_APPS = 1000  # principals; the one that was not heard of for longest goes for a new one
+_MOST_OF_ONE = 100  # of one account, which goes first for another of its own
+
+
+class _Serving(NamedTuple):
+    ready: asyncio.Future[ASGIApp]
+    task: asyncio.Task[None]
 
 
 class Mount:
@@ -32,21 +39,27 @@ class Mount:
 
     def __init__(self, toolset: str = "default") -> None:
         self._toolset = toolset
-        self._serving: list[asyncio.Task[None]] = []
-        self._apps: dict[tuple[str, str], asyncio.Future[ASGIApp]] = {}
+        self._apps: OrderedDict[tuple[str, str, str], _Serving] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request. What goes wrong in loading is raised to each that waits for it."""
         principal = scope["casemate.principal"]
-        own = (principal.namespace, principal.name)
+        own = (principal.namespace, principal.payer, principal.name)
         if own not in self._apps:
-            if len(self._apps) >= _MOST_APPS:
-                raise Unavailable(f"{_MOST_APPS} callers have used the MCP server of this service already")
+            self._make_room(own[:2])
             loop = asyncio.get_running_loop()
-            ready = self._apps[own] = loop.create_future()
-            self._serving.append(loop.create_task(self._serve(ready)))  # ends with the loop; fails as the future
-        app = await asyncio.shield(self._apps[own])
+            ready: asyncio.Future[ASGIApp] = loop.create_future()
+            self._apps[own] = _Serving(ready, loop.create_task(self._serve(ready)))  # ends with the loop
+        self._apps.move_to_end(own)
+        app = await asyncio.shield(self._apps[own].ready)
         await app(scope, receive, send)
+
+    def _make_room(self, account: tuple[str, str]) -> None:
+        of_account = [one for one in self._apps if one[:2] == account]
+        if len(of_account) >= _MOST_OF_ONE:
+            self._apps.pop(of_account[0]).task.cancel()
+        elif len(self._apps) >= _MOST_APPS:
+            self._apps.popitem(last=False)[1].task.cancel()
 
     async def _serve(self, ready: asyncio.Future[ASGIApp]) -> None:
         try:
@@ -56,6 +69,10 @@ class Mount:
                     await stack.enter_async_context(one)
                 ready.set_result(app)
                 await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if not ready.done():
+                ready.set_exception(Unavailable("too many others use the MCP server of this service"))
+            raise
         except Exception as error:
             if ready.done():
                 raise
