@@ -12,6 +12,7 @@ import pytest
 from tests.operations.conftest import AGENT, OTHER
 
 from casemate.errors import Denied, InvalidArgument, NotFound
+from casemate.operations import approvals
 from casemate.operations.invoke import Invoke, local
 from casemate.operations.operations import Operations
 
@@ -124,6 +125,22 @@ async def test_what_a_server_said_last_is_for_operators(agent: Invoke, operator:
         await operator("tools.remove", {"name": "broken"})
     assert "pass-1" not in seen["broken"]
     assert "cannot use [secret:env.KEY] and pass-1" in told["broken"]
+
+
+async def test_a_list_of_what_waits_tells_long_arguments_in_short(
+    agent: Invoke, operator: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approvals, "_MOST_LISTED", 10_000)
+    definition = {"command": "true", "env": {"LONG": "x" * 50_000}}
+    asking = asyncio.ensure_future(agent("tools.register", {"name": "long", "definition": definition}))
+    listed = await pending(operator)
+    assert len(str(listed)) < 2000
+    assert "approvals.get has all" in str(listed["arguments"]["env"])
+    whole = await operator("approvals.get", {"request": listed["id"]})
+    assert whole["arguments"]["env"] == definition["env"]
+    await operator("approvals.decide", {"request": listed["id"]})
+    with pytest.raises(Denied):
+        await asking
 
 
 async def test_a_server_with_secrets_of_the_host_s_is_refused_unasked(agent: Invoke, operator: Invoke) -> None:

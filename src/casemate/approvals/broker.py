@@ -241,7 +241,9 @@ class ApprovalBroker:
             if requester.is_over:  # nothing of it is added after that, so that all of it is withdrawn
                 return _withdrawal(requester)
             request = os.urandom(16).hex()
-            refusal = self._states.add(request, requester.queue, requester.run, len(pending.shown.text))
+            refusal = self._states.add(
+                request, requester.queue, requester.run, len(pending.shown.text), requester.caller
+            )
             if refusal:
                 return ApprovalVerdict(False, "limit", refusal)
             pending.id = request

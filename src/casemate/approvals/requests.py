@@ -11,7 +11,7 @@ Each request goes from *asked* to exactly one end. Whatever comes after that cha
 from __future__ import annotations
 
 import json
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -25,7 +25,8 @@ End = Literal["approved", "denied", "expired", "withdrawn"]
 
 SHOWN_AT_ONCE = 16  # requests of one session: as many as a person can look through
 MOST_PENDING = 2000  # requests of one run; a program with so many calls at once has a limit on threads to meet first
-MOST_PENDING_BYTES = 64 << 20  # of the arguments of one run's pending requests
+MOST_PENDING_BYTES = 8 << 20  # of the arguments of one run's pending requests
+MOST_BYTES_OF_CALLER = 32 << 20  # of those of all runs of one caller
 MOST_ASKED = 10_000  # requests in the life of one run: nobody answers more
 _ENDS_KNOWN = 4096  # of requests that are over, to tell who answers late what came of them
 
@@ -66,6 +67,7 @@ class _Pending:
     queue: str
     run: str
     size: int
+    caller: str
     is_shown: bool = False
 
 
@@ -85,18 +87,22 @@ class RequestStates:
         self._runs: dict[str, _RunCounts] = {}
         self._not_shown: dict[str, deque[str]] = {}  # requests by queue; some of them are over
         self._shown_counts: dict[str, int] = {}
+        self._bytes_of: Counter[str] = Counter()  # by caller
 
-    def add(self, request: str, queue: str, run: str, size: int) -> str:
+    def add(self, request: str, queue: str, run: str, size: int, caller: str = "") -> str:
         """Add a request whose arguments take ``size`` bytes. Returns why it is refused, which changes nothing."""
         counts = self._runs.setdefault(run, _RunCounts())
         if counts.asked >= MOST_ASKED:
             return f"this run has asked {MOST_ASKED:,} times, which is the most"
         if counts.pending >= MOST_PENDING or counts.pending_bytes + size > MOST_PENDING_BYTES:
             return f"{counts.pending:,} requests of this run wait already"
+        if self._bytes_of[caller] + size > MOST_BYTES_OF_CALLER:
+            return f"requests with {self._bytes_of[caller]:,} bytes wait already for who asks"
+        self._bytes_of[caller] += size
         counts.asked += 1
         counts.pending += 1
         counts.pending_bytes += size
-        self._pending[request] = _Pending(queue, run, size)
+        self._pending[request] = _Pending(queue, run, size, caller)
         self._not_shown.setdefault(queue, deque()).append(request)
         return ""
 
@@ -119,6 +125,9 @@ class RequestStates:
         counts = self._runs[pending.run]
         counts.pending -= 1
         counts.pending_bytes -= pending.size
+        self._bytes_of[pending.caller] -= pending.size
+        if not self._bytes_of[pending.caller]:
+            del self._bytes_of[pending.caller]
         if pending.is_shown:
             self._shown_counts[pending.queue] -= 1
         self._ends[request] = end

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Annotated, Literal, Unpack, get_args
 
 from casemate.api.options import Name
@@ -18,6 +20,8 @@ from casemate.operations.lookup import FilterKey, Filters, apply_filters, match_
 from casemate.operations.sessions import Group
 
 Reason = Annotated[str, Most(2000)]
+_MOST_LISTED = 4 << 20  # characters of arguments in one list
+_MOST_KEYS, _EXCERPT = 50, 200  # of the arguments that are told in short, and characters of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +55,11 @@ class ApprovalOperations(Group):
 
         ``filters``: only those with one of the values of each key: kind, server, tool, state, namespace, session and
         run, of which the beginning is enough.
+
+        Beyond some MiB a request's arguments are told in short: "approvals.get" has all of them.
         """
-        return apply_filters(self._pending_for(principal), filters, _KEYS, self._shared.sandbox.namespace)
+        found = apply_filters(self._pending_for(principal), filters, _KEYS, self._shared.sandbox.namespace)
+        return await asyncio.to_thread(_shortened, found)
 
     @operation(approver=True)
     async def get(self, request: Name, *, principal: Principal) -> ApprovalRequest:
@@ -122,3 +129,18 @@ class ApprovalOperations(Group):
 
 def _may_answer(principal: Principal, request: ApprovalRequest) -> bool:
     return principal.audience is Audience.OPERATOR or request.caller == principal.name
+
+
+def _shortened(requests: list[ApprovalRequest]) -> list[ApprovalRequest]:
+    """The same; arguments beyond what one answer should hold are told in short."""
+    left, listed = _MOST_LISTED, []
+    for one in requests:
+        left -= len(json.dumps(dict(one.arguments)))
+        short = {name[:_EXCERPT]: _excerpt(value) for name, value in islice(one.arguments.items(), _MOST_KEYS)}
+        listed.append(one if left >= 0 else replace(one, arguments=short))
+    return listed
+
+
+def _excerpt(value: object) -> object:
+    text = json.dumps(value)
+    return value if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}… ({len(text):,} characters; approvals.get has all)"

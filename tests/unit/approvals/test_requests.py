@@ -64,6 +64,15 @@ TestTable = Table.TestCase
 TestTable.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
+def test_what_waits_for_one_caller_is_bounded_whatever_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "MOST_BYTES_OF_CALLER", 30)
+    table = RequestStates()
+    assert [bool(table.add(str(n), f"s{n}", f"r{n}", 10, "one")) for n in range(4)] == [False, False, False, True]
+    assert table.add("other", "s", "r", 10, "two") == ""
+    table.settle("0", "denied")
+    assert table.add("again", "s", "r9", 10, "one") == ""
+
+
 def test_a_request_that_is_over_before_its_turn_is_never_shown() -> None:
     table = RequestStates()
     for number in range(3):
