@@ -97,13 +97,14 @@ def test_when_the_host_dies_every_cell_and_the_supervisor_die(audit: Path, numbe
         assert watched.wait()
 
 
-def test_when_the_host_dies_suddenly_the_record_has_intents_without_outcome(audit: Path) -> None:
+def test_when_the_host_dies_suddenly_the_record_says_that_what_ran_was_lost(audit: Path) -> None:
     with host(audit) as (process, _), witness.watching(everything(process.pid)) as watched:
         process.kill()
         process.wait()
         assert watched.wait()
     log = AuditLog(audit)
-    assert len(unfinished(log)) == 3
+    assert unfinished(log) == []
+    assert sum('"status":"lost"' in row.detail for row in log.tail(50)) == 3
     assert log.verify().ok
     log.close()
     with sync.Sandbox(audit=audit) as sandbox:

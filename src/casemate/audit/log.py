@@ -5,6 +5,8 @@ survive the death of the process at any moment (SIGKILL, out of memory); after a
 the last rows may be missing, since nothing waits for the disk (``synchronous=NORMAL``). Then, too, the chain is whole,
 only shorter. An intent without outcome means that casemate died meanwhile: what the execution did is unknown.
 
+It is closed as lost when the record is next opened by somebody alone.
+
 Several threads and processes may write at once. Every failure is :class:`casemate.RecordUnavailable`: what cannot be
 recorded is not run.
 """
@@ -22,10 +24,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from casemate.audit.chain import EMPTY, GENESIS, Head, Row, Verdict, bound_detail, hash_of, verify
+from casemate.audit.noted import NotedHead
 from casemate.errors import Fault, RecordUnavailable, Unavailable
 from casemate.files.user_folders import make_private_folders, user_folder
 
@@ -198,6 +202,7 @@ Kind = Literal["intent", "outcome", "decision", "crossing", "request"]
 Clock = Callable[[], tuple[int, int]]
 _MOST_WAITING = 10_000  # rows that wait for others, while nothing can be written and so nothing runs
 _MOMENT = 0.001  # seconds: a few rows of other threads' take less
+_LOST = bound_detail({"status": "lost", "reason": "casemate was killed while this ran: what it did is not known"})
 _FOLD_BYTES = 8 << 20  # twice SQLite's own measure
 _COLUMNS = "sequence, wall, monotonic, kind, execution_id, namespace, detail, previous, hash"
 
@@ -241,6 +246,10 @@ class AuditLog:
         self._long_after = _FOLD_BYTES  # of the write-ahead log, which is then folded into the file
         self._database: sqlite3.Connection | None = open_database(self.path, max_wait)
         self._file = self._file_there()
+        with self._open_connection() as database:
+            self._noted = NotedHead(self.path, partial(has_row, database))
+            self._settle(database)
+            self._noted.share()
 
     def append(
         self, kind: Kind, execution_id: str, namespace: str, detail: Mapping[str, object], *, wait: bool = True
@@ -319,7 +328,10 @@ class AuditLog:
                 self._write_waiting(wait=True)
         with self._lock:
             if self._database is not None and self._process == os.getpid():
+                with contextlib.suppress(sqlite3.Error):
+                    self._settle(self._database)
                 self._database.close()
+                self._noted.close()
             self._database = None
         self._notify_listeners()
 
@@ -370,6 +382,21 @@ class AuditLog:
             except sqlite3.IntegrityError as error:
                 raise Fault(f"execution {execution_id!r} cannot have another {kind} row: {error}") from error
             database.execute("UPDATE head SET count = ?, last = ?", (row.sequence, row.hash))
+        self._noted.note(Head(row.sequence, row.hash))
+
+    def _settle(self, database: sqlite3.Connection) -> None:
+        """An outcome for each execution that has none, where nobody else has the record open: what began them was
+        killed."""
+        if not self._noted.is_alone():
+            return
+        lost = database.execute(
+            "SELECT execution_id, namespace FROM record AS begun WHERE sequence > ? AND kind = 'intent' AND NOT EXISTS "
+            "(SELECT 1 FROM record WHERE execution_id = begun.execution_id AND kind = 'outcome') ORDER BY sequence",
+            (self._noted.settled,),
+        ).fetchall()
+        for execution_id, namespace in lost:
+            self._insert(database, "outcome", execution_id, namespace, _LOST)
+        self._noted.settle(_head(database))
 
     def _is_long(self) -> bool:
         """Whether the write-ahead log, which all processes share, has grown long."""
@@ -418,6 +445,14 @@ class AuditLog:
         except OSError:
             return None
         return status.st_dev, status.st_ino
+
+
+def has_row(database: sqlite3.Connection, head: Head) -> bool:
+    """Whether the record has this row, or has had it."""
+    return (
+        head == EMPTY
+        or (head.last,) == database.execute("SELECT hash FROM record WHERE sequence = ?", (head.count,)).fetchone()
+    )
 
 
 def _head(database: sqlite3.Connection) -> Head:

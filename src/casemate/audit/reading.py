@@ -13,16 +13,18 @@ import asyncio
 import contextlib
 import json
 import math
+import re
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from casemate.audit.chain import EMPTY, Head, Row, Verdict, verify_after
-from casemate.audit.log import text_of, transaction, unavailable
+from casemate.audit.chain import EMPTY, GENESIS, Head, Row, Verdict, verify_after
+from casemate.audit.log import has_row, text_of, transaction, unavailable
+from casemate.audit.noted import read_noted
 from casemate.errors import InvalidArgument, RecordUnavailable
 
 if TYPE_CHECKING:
@@ -248,20 +250,45 @@ class Audit:
         is_all = size <= _MOST_BYTES and len(found) < _EVENTS_AT_ONCE
         return found, last if is_all else found[-1].sequence, is_all
 
-    async def verify(self) -> Verdict:
-        """Whether every row of the whole record, of all namespaces, is as it was written, and none is missing.
+    async def verify(self, head: str | None = None) -> Verdict:
+        """Whether every row of the whole record, of all namespaces, is as it was written, and none is missing: by their
+        hashes, and by the head that is noted beside the record.
+
+        Args:
+            head: The hash of a last row (``verify().head.last``) that was noted elsewhere, and must be there still.
 
         Raises:
+            InvalidArgument: The head is no hash.
             RecordUnavailable: The record cannot be read or written.
         """
-        head, there = await asyncio.to_thread(self._ends)
+        if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
+            raise InvalidArgument("head", "is no hash of a row: 64 hexadecimal digits")
+        ends, there = await asyncio.to_thread(self._ends)
         good = EMPTY
         while good.count < there.count:
             verdict = await asyncio.to_thread(self._verify_rows, good, there.count)
             if not verdict.ok:
                 return verdict
             good = verdict.head
-        return verify_after((), good, head)
+        verdict = verify_after((), good, ends)
+        return verdict if not verdict.ok else await asyncio.to_thread(self._check_noted, verdict, head)
+
+    def _check_noted(self, verdict: Verdict, head: str | None) -> Verdict:
+        """The same where what was noted is there, too."""
+        noted = read_noted(self._log.path)
+        with self._open_database() as database:
+            if not has_row(database, noted):
+                why = (
+                    f"the {noted.count} rows are not there that {self._log.path}.head has noted: the record was cut or "
+                    "made anew, or the machine lost power"
+                )
+                return replace(verdict, first_bad=min(noted.count, verdict.rows + 1), reason=why)
+            if (
+                head not in (None, GENESIS)
+                and not database.execute("SELECT 1 FROM record WHERE hash = ?", (head,)).fetchone()
+            ):
+                return replace(verdict, first_bad=verdict.rows + 1, reason=f"no row has the hash {head}")
+        return verdict
 
     def _ends(self) -> tuple[Head, Head]:
         """What the head says, and the last row that there is, at one moment."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 Rows = Annotated[int, Between(1, MOST_ROWS)]
 Time = Annotated[float, Between(0, 2**40)]
+Hash = Annotated[str, Most(64)]
 
 
 class AuditOperations(Group):
@@ -74,9 +75,12 @@ class AuditOperations(Group):
                 yield event
 
     @operation()
-    async def verify(self) -> Verdict:
-        """Whether every row of the whole record, of all namespaces, is as it was written, and none is missing."""
-        return await self._shared.sandbox.audit.verify()
+    async def verify(self, *, head: Hash | None = None) -> Verdict:
+        """Whether every row of the whole record, of all namespaces, is as it was written, and none is missing.
+
+        ``head``: the hash of a last row that was noted elsewhere, and must be there still.
+        """
+        return await self._shared.sandbox.audit.verify(head)
 
 
 Port = Annotated[int, Between(1, 65535)]

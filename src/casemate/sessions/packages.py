@@ -28,6 +28,7 @@ from casemate.execution.threads import to_thread_to_end
 from casemate.files.lines import LineClient, line_of, read_line, read_object, while_there
 from casemate.languages.node.runtime import npm_of
 from casemate.languages.runtime import SYSTEM_PATH
+from casemate.model.approval import Question
 from casemate.model.overview import Installed, InstalledPackage, InstallTerms
 from casemate.model.plan import LAYERED, LAYERED_NODE
 from casemate.packages.indexes import Index, Indexes, read_npm_registries, read_pip_indexes
@@ -221,12 +222,12 @@ class Packages:
     ) -> Installed:
         """What the application asks for."""
         approvals = self._context.approvals()
-        if not approvals.may_ask("package", stream=False):
-            return Installed("denied", reason="no rule allows packages, and there is nobody to ask")
         requester = approvals.requester(
             Origin(self._namespace, session.id if session else None, os.urandom(16).hex()), None
         )
         try:
+            if not approvals.may_ask("package", stream=False):
+                return await _denied(requester, wanted, language)
             return await self._install(wanted, session, requester, terms, language)
         finally:
             await requester.end()
@@ -241,7 +242,7 @@ class Packages:
             return Installed("failed", reason="packages come into sessions, or into a sandbox ahead of its runs")
         session = await self._session(requester.session, language)
         if requester.stream is None and not self._context.approvals().may_ask("package", stream=False):
-            return Installed("denied", reason="no rule allows packages, and there is nobody to ask")
+            return await _denied(requester, wanted, language)
         return await self._install(
             wanted, session, requester, InstallTerms(False, upgrade, self._context.limits.wall), language
         )
@@ -478,3 +479,11 @@ def _uv(env: Mapping[str, str]) -> Path | None:
     beside = Path(sys.executable).parent / "uv"
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("uv", path=env.get("PATH", os.defpath))
     return Path(found) if found else None
+
+
+async def _denied(requester: Requester, wanted: tuple[Requirement, ...], language: str) -> Installed:
+    """What nobody can allow is not even looked up; that it was asked for is on record."""
+    names = [one.text for one in wanted]
+    asked = Question("package", f"install {', '.join(names)}", {"packages": names, "language": language})
+    verdict = await asyncio.wrap_future(requester.decide(asked))
+    return Installed("denied", reason=f"no rule allows packages, and {verdict.reason}")

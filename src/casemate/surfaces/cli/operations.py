@@ -127,11 +127,6 @@ SINGLE_OPERATIONS: dict[str, tuple[str, Callable[..., int], str]] = {
     "sessions.get": ("session name", _show_value, "Print the value of a session's variable, as JSON."),
     "sessions.set": ("session name value", _show_done, "Bind a name in a session to a JSON value."),
     "sessions.bridge": ("name source target", _show_value, "Copy a variable to another session, and print it."),
-    "audit.verify": (
-        "",
-        _show_verdict,
-        "Check the chain of hashes of the record; the exit code is 1 where it is broken.",
-    ),
 }
 _COMMANDS = {operation: _asks(operation, *described) for operation, described in SINGLE_OPERATIONS.items()}
 inspect_session, stats, runtimes = _COMMANDS["inspect"], _COMMANDS["stats"], _COMMANDS["runtimes"]
@@ -290,6 +285,16 @@ def tail(*, limit: int = 50, kind: str | None = None, run: str | None = None, se
     return print_rows(rows, columns, "The record has no such row.", is_json=service.is_json, row=_for_people)
 
 
+@audit.command(name="verify")
+def verify_record(*, head: str | None = None, service: ServiceOptions = PLAIN) -> int:
+    """Check the chain of hashes of the record, and the head that is noted beside it; exit code 1 where it is broken.
+
+    Args:
+        head: The hash of a last row, as this prints it, that was noted elsewhere: it must be there still.
+    """
+    return _show_verdict(ask(service, "audit.verify", head=head), is_json=service.is_json)
+
+
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:
     when = datetime.fromtimestamp(row["time"]).astimezone().isoformat(sep=" ", timespec="seconds")
     detail = json.dumps(row["detail"])
@@ -300,7 +305,7 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
 for _operation, _command in _COMMANDS.items():
     _group, _, _name = _operation.partition(".")
     if _name:
-        {"sessions": sessions, "audit": audit}[_group].command(_command, name=_name)
+        {"sessions": sessions}[_group].command(_command, name=_name)
 sessions.command(inspect_session, name="inspect")
 
 
