@@ -92,11 +92,11 @@ def rulebook(policy: Policy, log: AuditLog, namespace: str) -> Rulebook:
     def bind(rule: str, schema: str) -> None:
         log.note_soon("definition", "", namespace, {"rule": rule, "schema": schema})
 
-    def bound() -> dict[str, str]:
+    def read_bound() -> dict[str, str]:
         noted = [json.loads(row.detail) for row in log.rows("definition", namespace)]
         return {one["rule"]: one["schema"] for one in noted}
 
-    return Rulebook(policy.rules, time.monotonic(), time.time, bound, bind)
+    return Rulebook(policy.rules, time.monotonic(), time.time, read_bound, bind)
 
 
 def policy_from(policy: object) -> Policy:

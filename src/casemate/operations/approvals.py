@@ -59,7 +59,7 @@ class ApprovalOperations(Group):
         Beyond some MiB a request's arguments are told in short: "approvals.get" has all of them.
         """
         found = apply_filters(self._pending_for(principal), filters, _KEYS, self._shared.sandbox.namespace)
-        return await asyncio.to_thread(_shortened, found)
+        return await asyncio.to_thread(_shorten_arguments, found)
 
     @operation(approver=True)
     async def get(self, request: Name, *, principal: Principal) -> ApprovalRequest:
@@ -131,7 +131,7 @@ def _may_answer(principal: Principal, request: ApprovalRequest) -> bool:
     return principal.audience is Audience.OPERATOR or request.caller == principal.name
 
 
-def _shortened(requests: list[ApprovalRequest]) -> list[ApprovalRequest]:
+def _shorten_arguments(requests: list[ApprovalRequest]) -> list[ApprovalRequest]:
     """The same; arguments beyond what one answer should hold are told in short."""
     left, listed = _MOST_LISTED, []
     for one in requests:

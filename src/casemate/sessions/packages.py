@@ -227,7 +227,7 @@ class Packages:
         )
         try:
             if not approvals.may_ask("package", stream=False):
-                return await _denied(requester, wanted, language)
+                return await _refuse_install(requester, wanted, language)
             return await self._install(wanted, session, requester, terms, language)
         finally:
             await requester.end()
@@ -242,7 +242,7 @@ class Packages:
             return Installed("failed", reason="packages come into sessions, or into a sandbox ahead of its runs")
         session = await self._session(requester.session, language)
         if requester.stream is None and not self._context.approvals().may_ask("package", stream=False):
-            return await _denied(requester, wanted, language)
+            return await _refuse_install(requester, wanted, language)
         return await self._install(
             wanted, session, requester, InstallTerms(False, upgrade, self._context.limits.wall), language
         )
@@ -481,7 +481,7 @@ def _uv(env: Mapping[str, str]) -> Path | None:
     return Path(found) if found else None
 
 
-async def _denied(requester: Requester, wanted: tuple[Requirement, ...], language: str) -> Installed:
+async def _refuse_install(requester: Requester, wanted: tuple[Requirement, ...], language: str) -> Installed:
     """What nobody can allow is not even looked up; that it was asked for is on record."""
     names = [one.text for one in wanted]
     asked = Question("package", f"install {', '.join(names)}", {"packages": names, "language": language})

@@ -27,7 +27,7 @@ _MOST_APPS = 1000  # principals; the one that was not heard of for longest goes 
 _MOST_OF_ONE = 100  # of one account, which goes first for another of its own
 
 
-class _Serving(NamedTuple):
+class _MountedServer(NamedTuple):
     ready: asyncio.Future[ASGIApp]
     task: asyncio.Task[None]
 
@@ -39,7 +39,7 @@ class Mount:
 
     def __init__(self, toolset: str = "default") -> None:
         self._toolset = toolset
-        self._apps: OrderedDict[tuple[str, str, str], _Serving] = OrderedDict()
+        self._apps: OrderedDict[tuple[str, str, str], _MountedServer] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request. What goes wrong in loading is raised to each that waits for it."""
@@ -49,7 +49,7 @@ class Mount:
             self._make_room(own[:2])
             loop = asyncio.get_running_loop()
             ready: asyncio.Future[ASGIApp] = loop.create_future()
-            self._apps[own] = _Serving(ready, loop.create_task(self._serve(ready)))  # ends with the loop
+            self._apps[own] = _MountedServer(ready, loop.create_task(self._serve(ready)))  # ends with the loop
         self._apps.move_to_end(own)
         app = await asyncio.shield(self._apps[own].ready)
         await app(scope, receive, send)
