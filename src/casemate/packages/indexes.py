@@ -23,6 +23,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from casemate.errors import InvalidArgument, Unavailable
+from casemate.packages.local import folder_of
 
 PYPI = "https://pypi.org/simple/"
 _ASKED_WITHIN = 60.0  # seconds that pip and npm have to tell their configuration
@@ -33,13 +34,17 @@ _ORDER = ("global", "install", ":env:")  # later ones win
 @dataclass(frozen=True, slots=True)
 class Index:
     """``url`` ends in a slash and has no credentials in it; ``user`` and ``password``, or ``token``, are for its own
-    host; ``scope``: the one of npm whose names alone are asked for there, such as ``@acme``."""
+    host; ``scope``: the one of npm whose names alone are asked for there, such as ``@acme``. ``folder``: of the
+    operator's own, in place of a host; ``is_flat``: its files lie beside each other, and not in a folder for each
+    project."""
 
     url: str
     user: str = ""
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
     scope: str = ""
+    folder: str = ""
+    is_flat: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,25 +89,38 @@ def index(url: object) -> Index:
 
 def read_pip_indexes(env: Mapping[str, str]) -> Indexes:
     """What the operator's pip has been told: in its files, and in ``env``, this process's variables. Where there are
-    any of these pip is started, away from any workspace. Raises ``Unavailable`` for what cannot be used here, and says
+    any of these pip is started, away from any workspace.
+
+    Folders of find-links come first, then extra-index-url in its order, then index-url: pip looks in all of them for
+    the newest version, so that whoever may publish in one could take over a name of another, and here the first that
+    knows a name is the only one for it, as uv has it. Raises ``Unavailable`` for what cannot be used here, and says
     what would help."""
     settings = _settings(env) if _has_settings(env) else {}
-    for name in ("extra-index-url", "find-links"):
-        if settings.get(name, "").strip():
+    found = [_place(text, is_flat=True) for text in settings.get("find-links", "").split()]
+    if settings.get("no-index", "").strip().lower() not in ("1", "true", "yes", "on", "t", "y"):
+        found += [_place(text) for text in settings.get("extra-index-url", "").split()]
+        own = _place(settings.get("index-url") or PYPI)
+        if own is None:
             raise Unavailable(
-                f"pip's {name} is set: whoever may publish in one of several places could take over a name of another",
-                remediation="Give package_indexes, a list in the order in which they are to be asked, or --index on "
-                "the command line: the first that knows a name is the only one for it.",
+                "pip's index-url is no https:// address and no folder",
+                remediation="Correct it, or give package_indexes.",
             )
-    if settings.get("no-index", "").strip().lower() in ("1", "true", "yes", "on", "t", "y"):
-        raise Unavailable("pip's no-index is set: there is no index to install from")
+        found.append(own)
+    places = tuple(one for one in found if one is not None)
+    if not places:
+        raise Unavailable("pip is configured to look nowhere", remediation="Look at 'pip config list'.")
+    return Indexes(places, settings.get("cert") or None, settings.get("proxy") or None)
+
+
+def _place(text: str, *, is_flat: bool = False) -> Index | None:
+    """An index, or a folder of packages; None for what is none that can be used here, such as a folder that is not
+    there: of several places each is judged by itself."""
+    if folder := folder_of(text):
+        return Index(f"file://{folder}/", folder=folder, is_flat=is_flat)
     try:
-        found = index(settings.get("index-url") or PYPI)
+        return None if is_flat else index(text)
     except InvalidArgument:
-        raise Unavailable(
-            "pip's index-url is no https:// address", remediation="Correct it, or give package_indexes."
-        ) from None
-    return Indexes((found,), settings.get("cert") or None, settings.get("proxy") or None)
+        return None
 
 
 def files_of_pip(env: Mapping[str, str]) -> list[str]:

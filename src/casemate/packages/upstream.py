@@ -17,6 +17,7 @@ from urllib.parse import urljoin, urlsplit
 
 from casemate.errors import Unavailable
 from casemate.packages.indexes import Index, Indexes
+from casemate.packages.local import SCHEME, links_in, path_of
 from casemate.packages.pages import ACCEPT, BadPage, PageLink, read
 from casemate.packages.store import IncomingFile, PackageStore
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _MOST_PAGE = 64 << 20  # bytes of a page of an index, unpacked
 _MOST_REDIRECTS = 5
+_CHUNK = 1 << 20
 _PAGES_AT_ONCE = 8  # each is in memory, and what is read of it, one at a time, may be twenty times as much
 _MOST_BYTES = 8 << 30  # of all files that one installation fetches
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -65,7 +67,10 @@ class Upstream:
         """The links of the first index that knows ``project``; None where none does. Raises :class:`Unfetched`."""
         async with self._pages:
             for index in self._indexes:
-                found = await self._page(index, f"{index.url}{project}/")
+                if index.folder:
+                    found = await self._of_folder(index, project)
+                else:
+                    found = await self._page(index, f"{index.url}{project}/")
                 if found is not None:
                     return found
         return None
@@ -122,6 +127,12 @@ class Upstream:
         await self._client.aclose()
         await asyncio.to_thread(self._store.tidy)
 
+    async def _of_folder(self, index: Index, project: str) -> list[PageLink] | None:
+        try:
+            return await asyncio.to_thread(links_in, index, project)
+        except OSError as error:
+            raise Unfetched(f"{index.folder} cannot be read: {error.strerror}") from None
+
     async def _page(self, index: Index, url: str) -> list[PageLink] | None:
         found = await self.document(index, url, ACCEPT)
         if found is None:
@@ -147,15 +158,29 @@ class Upstream:
             return bytes(body), answer.headers.get("content-type", ""), address
 
     async def _receive(self, url: str, page: str, incoming: IncomingFile) -> None:
+        if urlsplit(url).scheme == SCHEME and any(one.folder and one.url == page for one in self._indexes):
+            await asyncio.to_thread(self._copy, path_of(url), incoming)
+            return
         async with self._got(url, "*/*", page) as (answer, address):
             self._check(answer, address)
             async for piece in answer.aiter_raw():
-                if incoming.size + len(piece) > self._most:
-                    raise Unfetched(f"{_name(url)} has more than {self._most >> 20} MiB, which is the most of one file")
-                self._fetched += len(piece)
-                if self._fetched > _MOST_BYTES:
-                    raise Unfetched(f"one installation may fetch {_MOST_BYTES >> 30} GiB, and no more")
-                incoming.write(piece)
+                self._take(piece, url, incoming)
+
+    def _copy(self, path: str, incoming: IncomingFile) -> None:
+        try:
+            with open(path, "rb") as file:
+                while piece := file.read(_CHUNK):
+                    self._take(piece, path, incoming)
+        except OSError as error:
+            raise Unfetched(f"{path} cannot be read: {error.strerror}") from None
+
+    def _take(self, piece: bytes, url: str, incoming: IncomingFile) -> None:
+        if incoming.size + len(piece) > self._most:
+            raise Unfetched(f"{_name(url)} has more than {self._most >> 20} MiB, which is the most of one file")
+        self._fetched += len(piece)
+        if self._fetched > _MOST_BYTES:
+            raise Unfetched(f"one installation may fetch {_MOST_BYTES >> 30} GiB, and no more")
+        incoming.write(piece)
 
     @asynccontextmanager
     async def _got(self, url: str, accept: str, page: str) -> AsyncIterator[tuple[httpx2.Response, str]]:
@@ -201,8 +226,8 @@ class Upstream:
                 return httpx2.BasicAuth(index.user, index.password)
             if index.token and _origin(index.url) == _origin(url) == _origin(page):
                 return _bearer(index.token)
-        if not self._netrc:
-            return None
+        if not self._netrc or _origin(url) not in [_origin(index.url) for index in self._indexes]:
+            return None  # a page names any host for its files
         try:
             return httpx2.NetRCAuth()
         except Exception:  # noqa: BLE001 - whatever is wrong with a file of the operator's that may not be there

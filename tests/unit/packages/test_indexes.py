@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.packages import indexes
 from casemate.packages.indexes import PYPI, Index, files_of_pip, index, read_pip_indexes, settings_in
+from casemate.packages.local import links_in
 
 
 def env(folder: Path, **more: str) -> dict[str, str]:
@@ -64,6 +66,31 @@ def test_a_file_of_the_operators_is_followed_wherever_it_lies(tmp_path: Path, va
     assert found.indexes == (Index("https://index.test/simple/"),)
 
 
+def test_the_operators_other_places_come_before_the_index_and_each_is_judged_by_itself(tmp_path: Path) -> None:
+    wheels, simple = tmp_path / "wheels", tmp_path / "simple"
+    wheels.mkdir()
+    (simple / "acme").mkdir(parents=True)
+    extra = f"https://me:pw@extra.test/simple file://{simple} file:///nowhere/at/all ftp://no.test/"
+    found = read_pip_indexes(env(tmp_path, PIP_FIND_LINKS=f"{wheels} /nowhere/else", PIP_EXTRA_INDEX_URL=extra))
+    assert [(one.url, one.is_flat) for one in found.indexes] == [
+        (f"file://{wheels}/", True), ("https://extra.test/simple/", False), (f"file://{simple}/", False), (PYPI, False),
+    ]  # fmt: skip
+    alone = read_pip_indexes(env(tmp_path, PIP_FIND_LINKS=str(wheels), PIP_NO_INDEX="1"))
+    assert [one.folder for one in alone.indexes] == [str(wheels)]
+    with pytest.raises(Unavailable):
+        read_pip_indexes(env(tmp_path, PIP_NO_INDEX="1"))
+
+
+def test_a_folder_has_the_files_of_a_project_and_no_others(tmp_path: Path) -> None:
+    names = ["my_pkg-1.0-py3-none-any.whl", "my-pkg-1.1.tar.gz", "my_pkg_extra-1.0-py3-none-any.whl", "notes.txt"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"x")
+    flat = Index(f"file://{tmp_path}/", folder=str(tmp_path), is_flat=True)
+    assert [link.filename for link in links_in(flat, "my-pkg") or ()] == ["my-pkg-1.1.tar.gz", names[0]]
+    assert links_in(flat, "other") is None
+    assert links_in(replace(flat, is_flat=False), "other") is None
+
+
 def test_where_nothing_is_set_pip_is_not_even_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
     monkeypatch.setattr(indexes, "files_of_pip", lambda _: [str(tmp_path / "pip.conf")])
@@ -81,12 +108,6 @@ def test_a_folder_in_which_the_process_happens_to_be_changes_nothing(
     (tmp_path / "pip.py").write_text("raise SystemExit('not me')")
     monkeypatch.chdir(tmp_path)
     assert read_pip_indexes(env(tmp_path)).indexes == (Index(PYPI),)
-
-
-@pytest.mark.parametrize("name", ["PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX"])
-def test_more_places_than_one_are_refused_with_advice(tmp_path: Path, name: str) -> None:
-    with pytest.raises(Unavailable):
-        read_pip_indexes(env(tmp_path, **{name: "1"}))
 
 
 def test_of_a_setting_in_several_sections_the_one_for_install_and_then_the_variable_wins() -> None:
