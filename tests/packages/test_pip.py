@@ -168,6 +168,7 @@ async def test_where_nobody_can_be_asked_pip_says_so(opened: Opened, index: Inde
     async with opened(approve=None, network="none") as sandbox, sandbox.session() as session:
         ran = await session.run("%pip install alpha")
     assert "nobody can be asked" in ran.stderr
+    assert not ran.ok
 
 
 NO_REQUESTS = (

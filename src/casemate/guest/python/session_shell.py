@@ -167,9 +167,13 @@ class Shell(InteractiveShell):  # type: ignore[misc]
         return output
 
     def pip(self, line: str) -> None:
-        """``%pip install name``: the host does it."""
-        self._record_exit_code(f"pip {line}", run_pip(line))
+        """``%pip install name``: the host does it. What comes after it in the step would miss what was not installed,
+        so the step ends where it fails."""
+        code = run_pip(line)
+        self._record_exit_code(f"pip {line}", code)
         use_installed()
+        if code:
+            raise UsageError(f"%pip {line.partition(' ')[0]} failed")
 
     def _record_exit_code(self, command: str, code: int) -> None:
         self.user_ns["_exit_code"] = code
