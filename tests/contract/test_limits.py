@@ -10,6 +10,7 @@ import pytest
 from tests.contract import programs
 
 from casemate import Execution, InvalidArgument, Limits, sync
+from casemate.errors import InvalidArgument
 
 MIB = 2**20
 BEGUN = "print('begun', flush=True); open('output/partial.txt', 'w').write('kept')\n"
@@ -213,7 +214,9 @@ print(total)
 def test_the_limits_of_a_run_narrow_those_of_the_sandbox_and_never_widen_them(wall: str, tmp_path: object) -> None:
     with sync.Sandbox(isolation=wall, audit=f"{tmp_path}/audit.db", limits=Limits(wall=1, processes=16)) as sandbox:
         wider = Limits(wall=1000, processes=1000, memory="1GiB")
-        plan = sandbox.explain("print(1)", limits=wider, timeout=500)
+        with pytest.raises(InvalidArgument, match=r"500 s is beyond limits\.wall, 1 s"):
+            sandbox.explain("print(1)", limits=wider, timeout=500)
+        plan = sandbox.explain("print(1)", limits=wider)
         assert (plan.limits.wall, plan.limits.processes, plan.limits.memory, plan.deadline) == (1, 16, 512 * MIB, 1)
         started = time.monotonic()
         execution = sandbox.run("while True: pass", timeout=None)

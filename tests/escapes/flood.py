@@ -35,7 +35,7 @@ def beside() -> None:
     """Whether another program runs while the hostile one stays."""
     audit, code = sys.argv[1:3]
     sandbox = sync.Sandbox(audit=audit)
-    events = sandbox.stream(code, timeout=80)
+    events = sandbox.stream(code)
     for event in events:
         if "taken" in str(event):
             break

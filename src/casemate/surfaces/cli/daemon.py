@@ -7,12 +7,14 @@ import gc
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from casemate.api.keys import ServiceSettings
 from casemate.api.sandbox import Sandbox
 from casemate.errors import InvalidArgument, Unavailable
+from casemate.model.limits import Limits
 from casemate.operations.catalogue import catalogue
 from casemate.remote.address import is_loopback
 from casemate.remote.fingerprints import fingerprints
@@ -76,6 +78,9 @@ def _load() -> None:
     gc.freeze()  # no collection looks at all that again
 
 
+_LONGEST_RUN = 3600.0  # seconds that a run may ask for where nobody has said; 60 where it does not ask
+
+
 def sandbox_of(environ: Mapping[str, str], namespace: str, **arguments: Any) -> Sandbox:
     """The sandbox of a namespace, as the user has configured it, with the user's secrets and MCP servers; ``arguments``
     come before what is configured. Raises as the class."""
@@ -83,7 +88,11 @@ def sandbox_of(environ: Mapping[str, str], namespace: str, **arguments: Any) -> 
     from casemate.tools.files import begun_at_home, read_file, users_file
     from casemate.vault.vault import users_store
 
-    configured = settings_of(environ).sandbox_arguments(environ)
+    settings = settings_of(environ)
+    configured = settings.sandbox_arguments(environ)
+    if "wall" not in {**settings.policy.limits, **settings.limits}:
+        limits = configured.get("limits") or Limits(**settings.policy.limits)
+        configured["limits"] = replace(limits, wall=_LONGEST_RUN)
     servers = {name: begun_at_home(one, environ) for name, one in read_file(users_file(environ)).items()}
     return Sandbox(
         **{"vault": users_store(environ), "tools": servers, **configured, **arguments, "namespace": namespace}
