@@ -10,7 +10,6 @@ import pytest
 from tests.contract import programs
 
 from casemate import Execution, InvalidArgument, Limits, sync
-from casemate.errors import InvalidArgument
 
 MIB = 2**20
 BEGUN = "print('begun', flush=True); open('output/partial.txt', 'w').write('kept')\n"

@@ -50,7 +50,7 @@ class Listening:
 
 @contextlib.contextmanager
 def serving(folder: Path, head: float = SECONDS, body: float = SECONDS) -> Iterator[Listening]:
-    command = ["serve", "--embedded", "--transport", "http", "--port", "0"]
+    command = ["serve", "--embedded", "--transport", "http", "--port", "0", "--allow-origin", "https://app.test"]
     env = {**environment(folder), "CASEMATE_SERVE_TOKEN": TOKEN}
     with tempfile.TemporaryFile() as log:
         program = PROGRAM.format(head=head, body=body)
@@ -118,6 +118,13 @@ def test_a_page_or_a_name_bound_anew_is_refused_also_with_the_token(listening: L
     with tcp(listening.port) as one:
         status, _, said = http(one, head, b"{}")
     assert (status, json.loads(said)["error"]["kind"]) == (403 if more.startswith("Origin") else 421, "denied")
+
+
+@pytest.mark.parametrize("origin", ["http://127.0.0.1:{}", "http://localhost:{}", "https://app.test"])
+def test_a_page_of_this_server_or_one_that_was_named_may_ask(listening: Listening, origin: str) -> None:
+    head = listening.head(f"Origin: {origin.format(listening.port)}\n")
+    with tcp(listening.port) as one:
+        assert http(one, head, called("execute_code", {"code": "1"}))[0] == 200
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:

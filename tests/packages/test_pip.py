@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from tests.packages.conftest import Opened
@@ -162,6 +166,20 @@ async def test_what_was_installed_is_listed_by_the_real_pip_and_taken_away_again
     assert gone.stdout == "Successfully uninstalled alpha-1.0\n"
     assert gone.error is not None
     assert gone.error.name == "ModuleNotFoundError"
+
+
+def test_a_program_runs_with_packages_that_the_command_line_names(tmp_path: Path) -> None:
+    """From a folder of the operator's, as pip's find-links has it."""
+    name, content = wheel("alpha")
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / name).write_bytes(content)
+    (tmp_path / "program.py").write_text("import alpha; print(alpha.VERSION)")
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PIP_FIND_LINKS": str(tmp_path / "wheels")}
+    command = [sys.executable, "-m", "casemate", "run", "--with", "alpha", str(tmp_path / "program.py")]
+    done = subprocess.run(command, env={**env, "PIP_NO_INDEX": "1"}, capture_output=True, text=True, check=False)
+    assert done.stdout == "1.0\n", done.stderr
+    without = subprocess.run([*command[:4], command[-1]], env=env, capture_output=True, text=True, check=False)
+    assert "--with NAME adds one" in without.stderr
 
 
 async def test_where_nobody_can_be_asked_pip_says_so(opened: Opened, index: Index) -> None:

@@ -69,7 +69,7 @@ def test_what_was_run_is_told_by_queue_stats_and_audit(cli: Cli) -> None:
     try:
         assert cli("exec", "-", "print('in the service')").stdout == b"in the service\n"
         queue, stats, audit = (
-            json.loads(cli(*words, "--output", "json").stdout)
+            json.loads(cli(*words, "--format", "json").stdout)
             for words in (("queue", "status"), ("stats",), ("audit", "--limit", "2"))
         )
     finally:

@@ -22,7 +22,6 @@ from casemate.surfaces.cli.operations import SINGLE_OPERATIONS
 FORMS = {"text", "json"}
 # What has no answer for programs, and why.
 WITHOUT = {
-    "run": "its --output is the folder of what the program leaves; --format json has the outcome",
     "wrap": "its streams are the command's",
     "serve": "it serves",
     "service": "it serves",
@@ -65,7 +64,7 @@ def commands(app: App, path: str = "") -> Iterator[tuple[str, ArgumentCollection
 
 def answer_of(cli: Cli, *arguments: str) -> Any:
     """What a command gives for programs, which is all that it prints."""
-    done = cli(*arguments, "--output", "json")
+    done = cli(*arguments, "--format", "json")
     assert (done.code, done.stderr) == (0, b"")
     return json.loads(done.stdout)
 
@@ -74,7 +73,7 @@ def test_every_command_that_prints_facts_prints_them_for_programs_too() -> None:
     having = {
         path
         for path, parameters in commands(application())
-        if any({"--output", "--format"} <= {*one.names} and set(one.get_choices() or ()) == FORMS for one in parameters)
+        if any({"--format"} <= {*one.names} and set(one.get_choices() or ()) == FORMS for one in parameters)
     }
     every = {path for path, _ in commands(application())}
     assert sorted(every - having - WITHOUT.keys()) == []

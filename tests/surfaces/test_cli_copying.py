@@ -104,7 +104,7 @@ def test_a_hostile_folder_leaves_behind_what_acts_by_itself_and_it_is_said(serve
     assert b"left out: link: it is a link" in done.stderr
     assert b"\x1b" not in done.stderr
     assert (served.folder / "here" / "run").stat().st_mode & 0o7022 == 0
-    told = json.loads(well(served("cp", "s:out", "there", "--output", "json")).stdout)
+    told = json.loads(well(served("cp", "s:out", "there", "--format", "json")).stdout)
     assert (told["files"], told["is_whole"], told["target"]) == (2, True, "there")
     assert {"link", "fifo", ".envrc"} < {one["name"] for one in told["left_out"]}
 

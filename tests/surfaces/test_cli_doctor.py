@@ -26,7 +26,7 @@ def test_doctor_says_what_was_proved_and_what_holds_each_limit(cli: Cli) -> None
     assert "\x1b" not in text
 
 
-@pytest.mark.parametrize("option", ["--output", "--format"])
+@pytest.mark.parametrize("option", ["--format"])
 def test_doctor_as_json_has_everything(cli: Cli, option: str) -> None:
     found = json.loads(cli("doctor", option, "json").stdout)
     wall = found["walls"][0]
@@ -45,7 +45,7 @@ def test_doctor_on_a_terminal_is_a_table_of_the_same(cli: Cli) -> None:
 
 def test_doctor_tells_the_command_that_helps_when_a_language_is_missing(make_cli: Callable[..., Cli]) -> None:
     cli = make_cli(PATH="/nowhere")
-    languages = {one["language"]: one for one in json.loads(cli("doctor", "--output", "json").stdout)["languages"]}
+    languages = {one["language"]: one for one in json.loads(cli("doctor", "--format", "json").stdout)["languages"]}
     if not languages["node"]["missing"]:
         pytest.skip("the node extra is installed: Node is found without PATH")
     assert "pip install" in languages["node"]["remedy"]

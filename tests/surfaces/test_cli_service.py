@@ -93,7 +93,7 @@ def test_a_run_goes_on_alone_and_is_followed_from_its_beginning(served: Cli) -> 
         done = served(command, run)
         assert done.code == 5
         assert done.stdout == (b"begun\ndone\n" if command == "attach" else b"")
-        assert json.loads(served(command, run, "--output", "json").stdout)["execution"]["exit_code"] == 5
+        assert json.loads(served(command, run, "--format", "json").stdout)["execution"]["exit_code"] == 5
     assert served("logs", run).stdout == b"begun\ndone\n"
     assert served("ps").stdout == b""
     assert served("ps", "--all").stdout.split(b"\t")[3] == b"failed"
@@ -156,7 +156,7 @@ def test_files_are_copied_in_and_out_and_are_what_their_hashes_say(served: Cli) 
     data = bytes(range(256)) * 4096
     (served.folder / "data.bin").write_bytes(data)
     served("sessions", "open", "--name", "s")
-    assert json.loads(served("inspect", "s", "--output", "json").stdout)["name"] == "s"
+    assert json.loads(served("inspect", "s", "--format", "json").stdout)["name"] == "s"
     assert served("cp", "data.bin", "s:in/data.bin").code == 0
     assert served("cp", "data.bin", "s:").code == 0
     assert served("exec", "s", "import os; os.path.getsize('data.bin')").stdout == f"{len(data)}\n".encode()
@@ -208,14 +208,14 @@ def test_a_request_whose_asker_is_gone_says_so_and_so_does_the_answer_to_it(serv
         handle(served("exec", "-", "--detach", ASKS.replace("ask.test", host)))
     listed: list[dict[str, str]] = []
     while len(listed) < 2:
-        listed = json.loads(served("approvals", "list", "--filter", "state=asked", "--output", "json").stdout)
+        listed = json.loads(served("approvals", "list", "--filter", "state=asked", "--format", "json").stdout)
     assert served("approvals", "list", "-q", "--filter", "state=withdrawn").stdout == b""
     assert served("service", "stop").code == 0
     rows = served("approvals", "list").stdout.decode().splitlines()
     assert [row.split("\t")[-1] for row in rows] == ["withdrawn"] * 2
     one, other = served("approvals", "list", "-q", "--filter", "state=withdrawn").stdout.decode().split()
     assert b"Nobody waits for it any more: what asked has ended" in served("approvals", "show", one).stdout
-    allowed, denied = served("approvals", "approve", one, "--output", "json"), served("approvals", "deny", other)
+    allowed, denied = served("approvals", "approve", one, "--format", "json"), served("approvals", "deny", other)
     assert json.loads(allowed.stdout) == [{"id": one, "decided": True, "state": "withdrawn"}]
     gone = "nobody waits for it any more: what asked has ended, as the service was stopped"
     assert f"casemate: {one}: {gone}; exactly the same of the same caller is allowed once" in allowed.stderr.decode()
@@ -236,7 +236,7 @@ def test_whoever_runs_a_step_at_a_terminal_is_asked_there(served: Cli, at_termin
 def test_a_question_at_a_terminal_is_taken_back_when_somebody_else_answers(served: Cli, at_terminal: At) -> None:
     at = at_terminal("exec", "-", ASKS)
     at.until(b"[y/N] ")
-    request = json.loads(served("approvals", "list", "--output", "json").stdout)[0]["id"]
+    request = json.loads(served("approvals", "list", "--format", "json").stdout)[0]["id"]
     served("approvals", "deny", request)
     done = at.done()
     assert b"the question is over: it was answered elsewhere, or withdrawn" in done.stdout
@@ -279,7 +279,7 @@ def test_programs_get_json_and_nothing_else(served: Cli) -> None:
         *("inspect s", "sessions variables s", "audit verify", "sessions set s b 2", "bridge s b 2"),
         *("sessions interrupt s", "sessions reset s"),
     ):
-        done = served(*words.split(), "--output", "json")
+        done = served(*words.split(), "--format", "json")
         assert (done.code, done.stderr) == (0, b""), words
         json.loads(done.stdout)
         assert served(*words.split()).code == 0, words
@@ -288,13 +288,13 @@ def test_programs_get_json_and_nothing_else(served: Cli) -> None:
 def test_limits_are_narrowed_and_hold_for_what_is_run_next(served: Cli) -> None:
     assert served("limits", "--memory", "64MiB").code == 0
     assert served("exec", "-", "x = bytearray(300 << 20)").code != 0
-    done = served("limits", "--memory", "64GiB", "--output", "json")
+    done = served("limits", "--memory", "64GiB", "--format", "json")
     assert (
         done.stderr
         == b"casemate: memory stays as it is: limits are only narrowed; casemate limits --reset undoes that\n"
     )
     assert json.loads(done.stdout)["memory"] == 64 << 20
-    reset = json.loads(served("limits", "--reset", "--processes", "16", "--output", "json").stdout)
+    reset = json.loads(served("limits", "--reset", "--processes", "16", "--format", "json").stdout)
     assert (reset["memory"], reset["processes"]) == (512 << 20, 16)
     assert served("limits", "--caller", "nobody").code == 2
 
@@ -302,7 +302,7 @@ def test_limits_are_narrowed_and_hold_for_what_is_run_next(served: Cli) -> None:
 def test_a_session_has_the_limits_that_it_is_opened_with(shared: Cli) -> None:
     words = ("--memory", "256MiB", "--processes", "20", "--disk", "64MiB", "--open-files", "100", "--timeout", "7")
     session = handle(shared("sessions", "open", *words, "--inodes", "500", "--full-output", "2MiB"))
-    limits = json.loads(shared("inspect", session, "--output", "json").stdout)["limits"]
+    limits = json.loads(shared("inspect", session, "--format", "json").stdout)["limits"]
     assert (limits["memory"], limits["processes"], limits["disk"]) == (256 << 20, 20, 64 << 20)
     assert (limits["open_files"], limits["wall"], limits["inodes"]) == (100, 7.0, 500)
     assert limits["full_output"] == 2 << 20
@@ -319,8 +319,12 @@ def test_the_beginning_of_a_handle_is_enough_for_every_command(served: Cli) -> N
     assert served("kill", run[:8]).stdout == f"{run}\tcancelled\n".encode()
     assert served("wait", run[:8]).code == 130
     assert served("logs", run[:8]).stdout == b"begun\n"
-    assert served("sessions", "close", session[:8]).code == 0
+    assert served("session", "kill", "--id", session[:8]).code == 0
     assert served("sessions", "list", "--quiet").stdout == b""
+    runs = [served("exec", "-", "--detach", "1").stdout.decode().strip() for _ in range(3)]
+    for one in runs:
+        served("wait", one)
+    assert served("ps", "-aq", "--limit", "2").stdout.decode().split() == runs[1:], "the newest, and the newest last"
 
 
 def test_lists_are_filtered_and_give_handles_alone(served: Cli, at_terminal: At) -> None:
@@ -348,7 +352,7 @@ def test_a_host_that_nobody_allows_is_refused_with_a_code_of_its_own(served: Cli
     going = served.start("egress", "ask.test")
     pending: list[dict[str, str]] = []
     while not pending:
-        pending = json.loads(served("approvals", "list", "--output", "json").stdout)
+        pending = json.loads(served("approvals", "list", "--format", "json").stdout)
     served("approvals", "deny", pending[0]["id"])
     _, stderr = going.communicate(timeout=60)
     assert going.returncode == 77
@@ -416,7 +420,7 @@ def test_a_program_is_validated_without_running_it(in_process: Cli, name: str, t
     done = in_process("validate", in_process.program(text, name))
     assert done.code == code, done
     assert (name.encode() in done.stdout) == bool(code)
-    assert json.loads(in_process("validate", name, "--output", "json").stdout)["valid"] is not bool(code)
+    assert json.loads(in_process("validate", name, "--format", "json").stdout)["valid"] is not bool(code)
 
 
 def test_servers_of_tools_are_there_in_a_service_that_runs_and_in_one_that_is_started(served: Cli) -> None:

@@ -119,7 +119,7 @@ def test_a_file_as_other_programs_have_it_is_read_and_added_to(in_process: Cli) 
 @pytest.mark.parametrize(
     ("words", "for_programs"),
     [
-        (CONVERT, ("--output", "json")),
+        (CONVERT, ("--format", "json")),
         ((CONVERT[0], CONVERT[1], "--json", '{"time": "12:00", "target_timezone": "Asia/Tokyo"}'), ("--json-output",)),
         ((CONVERT[0], 'source_timezone:="UTC"', *CONVERT[2:]), ("--format", "json")),
     ],

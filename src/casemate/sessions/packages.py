@@ -211,7 +211,8 @@ class Packages:
             )
         wanted = _READ[language](packages)
         for_whom = await self._session(session, language)
-        seconds = check_timeout(timeout) or self._context.limits.wall
+        wall = self._context.limits.wall
+        seconds = min(check_timeout(timeout) or wall, wall)
         await self.prepare()
         return await self._request_install(
             wanted, for_whom, InstallTerms(sources or scripts, upgrade, seconds), language

@@ -131,11 +131,11 @@ def list_rows(
     columns: Sequence[str],
     empty: str,
     row: Callable[[dict[str, Any]], dict[str, Any]],
-    keeps: Callable[[dict[str, Any]], bool] = lambda _: True,
+    choose: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] = list,
 ) -> int:
     """Print what an operation lists: as JSON, as a table, or with ``quiet`` the first column alone, one a line."""
     service, chosen = _split_filters(filters, service)
-    rows = [one for one in ask(service, operation, filters=chosen) if keeps(one)]
+    rows = choose(ask(service, operation, filters=chosen))
     if quiet:
         print_lines(one[columns[0]] for one in rows)
         return 0

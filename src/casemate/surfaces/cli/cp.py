@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _NOT_WHOLE = 1  # the exit code where a bound, or a failure, left something behind
-_MOST_SHOWN = 20  # of what was left out, in lines; --output json has more
+_MOST_SHOWN = 20  # of what was left out, in lines; --format json has more
 _PIPE = "-"
 _AWAY_IS = "One of the two is SESSION:PATH or RUN:NAME, and SESSION: alone is a session's workspace."
 
@@ -366,7 +366,7 @@ def _report_copy(done: dict[str, Any], service: ServiceOptions, *, quiet: bool) 
         for one in done["left_out"][:_MOST_SHOWN]:
             say(visible(f"left out: {one['name']}: {one['reason']}"))
         if (more := len(done["left_out"]) - _MOST_SHOWN) > 0:
-            say(f"left out: {more} more; --output json names them")
+            say(f"left out: {more} more; --format json names them")
         if sys.stderr.isatty():
             counted = f"{count_of(done['files'], 'file')} and {count_of(done['folders'], 'folder')}"
             say(f"copied {counted}, {format_size(done['bytes'])}")

@@ -74,7 +74,7 @@ def report_outcome(execution: Execution, run: str) -> int:
         say(line)
     if pictures := sum(map(is_picture, execution.results)):
         shown = count_of(pictures, "picture")
-        say(f"shown and not saved: {shown}; --output json has what a program shows, and files that it saves are kept")
+        say(f"shown and not saved: {shown}; --format json has what a program shows, and files that it saves are kept")
     if execution.artifacts:
         names = ", ".join(visible(artifact.name) for artifact in execution.artifacts[:8])
         say(f"left {len(execution.artifacts)}: {names}; casemate cp {run}:NAME . copies one out")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 Command = Callable[..., int]
 _BROKEN = 1  # the exit code where the record is not what it was
-_MOST_DETAIL = 120  # characters in a table; --output json has all
+_MOST_DETAIL = 120  # characters in a table; --format json has all
 
 
 # -- commands that are one operation: its arguments, its answer
@@ -187,13 +187,18 @@ def list_sessions(*, filters: Filter = (), quiet: Quiet = False, service: Servic
 
 
 @sessions.command(name=("close", "kill"))
-def close(*names: Name, service: ServiceOptions = PLAIN) -> int:
+def close(
+    *names: Name,
+    id: Annotated[tuple[Name, ...], Parameter(name="--id")] = (),  # noqa: A002 - the option's name
+    service: ServiceOptions = PLAIN,
+) -> int:
     """End sessions and everything in them.
 
     Args:
         names: Their handles or names.
+        id: The same, as an option.
     """
-    ask_each(service, "sessions.close", "session", names)
+    ask_each(service, "sessions.close", "session", (*names, *id))
     return print_done(is_json=service.is_json)
 
 

@@ -32,6 +32,11 @@ def not_done(execution: Execution) -> Iterator[str]:
     if _asked_in_vain(execution):
         when = "" if execution.state is None else " when a session is opened"
         yield f"hosts are found and reached only where they are allowed: --allow HOST allows one{when}"
+    if execution.error is not None and execution.error.name == "ModuleNotFoundError":
+        yield (
+            "a package is missing: casemate run --with NAME adds one, %pip install NAME does in a session, and "
+            "--environment names an environment that has it"
+        )
     in_vain = not_reached(execution.crossings)
     for where, reason in in_vain[:MOST_NAMES]:
         yield f"not reached: {visible(where)}: {visible(reason)}"

@@ -18,11 +18,9 @@ RunHandle = Annotated[Name, Parameter(help="Its handle.")]
 Raw = Annotated[bool, Parameter(help="Send its bytes to the terminal as they are.")]
 Output = Annotated[
     Literal["text", "json"],
-    Parameter(
-        name=("--output", "--format"), help="text (unless given), or json: the whole answer on stdout, for programs."
-    ),
+    Parameter(name="--format", help="text (unless given), or json: the whole answer on stdout, for programs."),
 ]
-AsJson = Annotated[bool, Parameter(name="--json", show=False)]  # what --output json was called before
+AsJson = Annotated[bool, Parameter(name="--json", show=False)]  # what --format json was called before
 
 F = TypeVar("F", bound=Callable[..., Any])
 _DEFINITIONS = (LimitOptions, RunOptions, SessionOptions, SandboxOptions)
@@ -69,6 +67,7 @@ _FORMS = {
         "A host that it may reach: example.org, *.example.org or example.org:5432; none unless given.",
         True,
     ),
+    "allow_local": _Form(("--allow-local",), "A port of this machine's own loopback that it may reach.", True),
     "host_names": _Form(("--host-name",)),
     "allow_origins": _Form(("--allow-origin",)),
     "tools": _Form(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from casemate.api.config_files import is_configured
 from casemate.api.options import SandboxOptions
 from casemate.api.sandbox import Sandbox
-from casemate.errors import CasemateError, InvalidArgument
+from casemate.errors import CasemateError, InvalidArgument, Unavailable
 from casemate.model.limits import Limits
 from casemate.surfaces.cli import failures
 from casemate.surfaces.cli.failures import say
@@ -53,7 +53,7 @@ def _do(request: RunRequest) -> int:
     if (environment := request.options.get("environment")) is not None:
         _check_environment(environment, language)
     asking = _Asking(request)
-    sandbox = Sandbox(**sandbox_arguments(request), approve=asking.approve)
+    sandbox = Sandbox(**sandbox_arguments(request), approve=asking.answer_for(request.packages))
     if request.explain:
         return _explain(sandbox, request, language)
     sandbox.warm_up()
@@ -90,6 +90,17 @@ class _Asking:
             lock = self.screen = asyncio.Lock()
             self.approve = Terminal(lock).ask
 
+    def answer_for(self, packages: tuple[str, ...]) -> Callable[[ApprovalRequest], Awaitable[bool]] | None:
+        """The same, where packages are asked for on the command line: which is the answer about these. A program of
+        ``casemate run`` can ask for none itself: packages come into sessions, or ahead."""
+        if not packages:
+            return self.approve
+
+        async def answer(request: ApprovalRequest) -> bool:
+            return request.kind == "package" or (self.approve is not None and await self.approve(request))
+
+        return answer
+
 
 class _Terminated(Exception):
     """Somebody sent SIGTERM or SIGHUP."""
@@ -125,6 +136,7 @@ async def _run(sandbox: Sandbox, request: RunRequest, arguments: dict[str, Any],
             loop.add_signal_handler(number, terminate)
     try:
         async with sandbox:
+            await _install(sandbox, request, arguments["language"])
             execution = await _execute(sandbox, request, arguments, asking)
     except asyncio.CancelledError:
         if terminated:
@@ -132,6 +144,18 @@ async def _run(sandbox: Sandbox, request: RunRequest, arguments: dict[str, Any],
         raise
     _say_outcome(execution, request)
     return failures.exit_code_of(execution)
+
+
+async def _install(sandbox: Sandbox, request: RunRequest, language: str) -> None:
+    """The packages that were asked for: whoever asks allows them. Raises ``Unavailable`` where they do not come."""
+    if not request.packages:
+        return
+    from casemate.languages.catalogue import runtime_for
+
+    say(f"installing {', '.join(request.packages)}")
+    done = await sandbox.packages.install(request.packages, language=runtime_for(language).language)
+    if done.status != "installed":
+        raise Unavailable(f"{', '.join(request.packages)} cannot be installed: {done.reason}")
 
 
 async def _execute(sandbox: Sandbox, request: RunRequest, arguments: dict[str, Any], asking: _Asking) -> Execution:
@@ -220,6 +244,7 @@ class RunRequest:
     script: str
     arguments: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
     explain: bool = False
     raw: bool = False
     format: Literal["text", "json"] = "text"
@@ -230,7 +255,9 @@ class RunRequest:
         """How long the program may run."""
         if (timeout := self.options.get("timeout")) is not None:
             return float(timeout)
-        return _DEFAULT_TIMEOUT if self.settings is None else self.settings.timeout
+        if self.settings is None:
+            return _DEFAULT_TIMEOUT
+        return float(min(self.settings.timeout, self.settings.limits.get("wall", self.settings.timeout)))
 
 
 def with_configuration(request: RunRequest) -> RunRequest:
@@ -259,6 +286,7 @@ def sandbox_arguments(request: RunRequest) -> dict[str, Any]:
     for warning in policy.warnings:
         say(warning)
     chosen = {name: request.options.get(name) for name in SandboxOptions.__annotations__}
+    chosen["allow_local"] = [_port(text) for text in chosen["allow_local"] or ()]
     if names := chosen["tools"]:
         from casemate.tools.files import users_servers
 
@@ -272,10 +300,16 @@ def sandbox_arguments(request: RunRequest) -> dict[str, Any]:
         "network": None if _may_reach_some(request, policy, said) else "none",
         "vault": vault,
         **said,
-        **{name: value for name, value in chosen.items() if value not in (None, ())},
+        **{name: value for name, value in chosen.items() if value not in (None, (), [])},
         "limits": Limits(**{"wall": wall, **policy.limits, **limits, **given_limits(request.options)}),
         "policy": policy,
     }
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal():
+        raise InvalidArgument("allow_local", f"{text!r} is no port")
+    return int(text)
 
 
 def _may_reach_some(request: RunRequest, policy: Policy, said: Mapping[str, Any]) -> bool:
@@ -283,6 +317,7 @@ def _may_reach_some(request: RunRequest, policy: Policy, said: Mapping[str, Any]
     if (
         request.options.get("policy")
         or request.options.get("allowed_domains")
+        or request.options.get("allow_local")
         or said.get("allowed_domains")
         or said.get("allow_local")
     ):

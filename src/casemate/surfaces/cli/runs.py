@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 @takes(
     "language", "timeout", *LIMITS, *OUTPUT_LIMITS, "files", "env", "secrets", "namespace", "stdin", "output_dir",
-    "workspace", "workspace_mode", "allow_read", "environment", "isolation", "policy", "allowed_domains", "tools",
+    "workspace", "workspace_mode", "allow_read", "environment", "isolation", "policy", "allowed_domains", "allow_local",
+    "tools",
     language="python, node or shell, where the file's name does not say it. Standard input is python.",
 )  # fmt: skip
 def run(
@@ -32,9 +33,12 @@ def run(
     explain: bool = False,
     raw: bool = False,
     format: Literal["text", "json"] = "text",  # noqa: A002 - the option's name
+    with_: Annotated[tuple[str, ...], Parameter(name="--with")] = (),
     **options: Any,
 ) -> int:
     """Run a program in a cell of its own.
+
+    casemate run --with pandas script.py
 
     stdout, stderr and the exit code are the program's. What casemate says is on stderr and begins with "casemate:".
     Sizes are numbers of bytes, or e.g. 512MiB.
@@ -46,13 +50,14 @@ def run(
         raw: Send the program's bytes to the terminal as they are. They can do to it whatever it obeys.
         format: text (unless given), or json: one JSON object with the whole outcome on stdout, instead of the program's
             output.
+        with_: A package from the operator's index that it needs, such as pandas or pandas==2.3.0. May be repeated.
     """
     from casemate.surfaces.cli.run import RunRequest
     from casemate.surfaces.cli.run import run as run_program
 
     if script.startswith("-") and script != "-":
         raise InvalidArgument("code", f"there is no option {script}; a file of that name is ./{script}")
-    return run_program(RunRequest(script, args, options, explain=explain, raw=raw, format=format))
+    return run_program(RunRequest(script, args, options, packages=with_, explain=explain, raw=raw, format=format))
 
 
 def validate(
@@ -168,9 +173,10 @@ def ps(
     all: Annotated[bool, Parameter(name=("--all", "-a"))] = False,  # noqa: A002 - the option's name
     filters: Filter = (),
     quiet: Quiet = False,
+    limit: int = 20,
     service: ServiceOptions = PLAIN,
 ) -> int:
-    """List the runs that go on.
+    """List the runs that go on, the newest last.
 
     casemate ps --filter status=waiting
 
@@ -182,6 +188,7 @@ def ps(
             language, owner, session or run (the beginning of its handle), or namespace. May be repeated: of one key any
             of the values, of several keys all. With a status those that are over are listed, too.
         quiet: Only their handles.
+        limit: Of those that are over, at most so many, the newest; 0 for all.
     """
     are_over = all or any(one.partition("=")[0] == "status" for one in filters)
     now = time.time()
@@ -190,10 +197,14 @@ def ps(
         took = format_age((run["ended"] or now) - run["started"])
         return {**run, "status": run["outcome"] or run["status"], "age": format_age(now - run["started"]), "took": took}
 
+    def choose(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        over = sorted((run for run in runs if run["status"] == "done" and are_over), key=lambda run: run["started"])
+        chosen = [*(over[-limit:] if limit else over), *(run for run in runs if run["status"] != "done")]
+        return sorted(chosen, key=lambda run: run["started"])
+
     return list_rows(
         "runs.list", filters, service, quiet=quiet, row=row, empty="No run goes on.",
-        columns=("run", "session", "language", "status", "age", "took", "owner"),
-        keeps=lambda run: are_over or run["status"] != "done",
+        columns=("run", "session", "language", "status", "age", "took", "owner"), choose=choose,
     )  # fmt: skip
 
 
@@ -207,7 +218,7 @@ def logs(
 ) -> int:
     """Print what a run has written, stdout, stderr and the text of what it showed, in the order in which it came.
 
-    That is text with --output json, too; casemate wait has the whole outcome.
+    That is text with --format json, too; casemate wait has the whole outcome.
 
     Args:
         follow: Go on until it is over.
@@ -236,7 +247,7 @@ async def _print_log(remote: RemoteOperations, run: str, *, follows: bool, raw: 
 def attach(run: RunHandle, /, *, raw: Raw = False, service: ServiceOptions = PLAIN) -> int:
     """Follow a run from its beginning until it is over; its exit code is casemate's.
 
-    What it wants to be allowed is asked here. Ctrl-C leaves it alone, and it goes on. With --output json it is wait.
+    What it wants to be allowed is asked here. Ctrl-C leaves it alone, and it goes on. With --format json it is wait.
     """
 
     async def follow_run(remote: RemoteOperations) -> int:

@@ -26,6 +26,7 @@ TRANSPORTS = ("stdio", "http", "sse")
 LEVELS = ("debug", "info", "warning", "error")
 TOKEN_VARIABLE = "CASEMATE_SERVE_TOKEN"  # noqa: S105 - its name
 _LAST_PORT = 65535
+_LONGEST_ANSWER = 3600.0  # seconds
 _FLAGS = ("embedded", "may_approve", "plain_http")
 _OWN = ("workspace", "policy", "settings")  # what a service that others use, too, cannot take from one of them
 
@@ -46,6 +47,8 @@ class ServeOptions:
     settings: str | None = None
     embedded: bool = False
     log_level: str = "warning"
+    answer_within: float | None = None
+    allow_origins: tuple[str, ...] = ()
 
     @property
     def is_embedded(self) -> bool:
@@ -91,7 +94,7 @@ def plain(arguments: Sequence[str]) -> ServeOptions | None:
                 return None
             value = rest.pop(0)
         chosen[name] = value
-    if not str(chosen.get("port", 0)).isdecimal():
+    if not str(chosen.get("port", 0)).isdecimal() or {"answer_within", "allow_origins"} & chosen.keys():
         return None
     return options_of({**chosen, **({"port": int(chosen["port"])} if "port" in chosen else {})}, os.environ)
 
@@ -114,11 +117,12 @@ def serve(options: ServeOptions) -> int:
 
     import asyncio
 
-    from casemate.surfaces.mcp.server import make_server
+    from casemate.surfaces.mcp.server import ANSWER_WITHIN, make_server
 
     may_approve = options.may_approve or options.transport == "stdio"
     backend = _embedded_backend(options, may_approve) if options.is_embedded else _remote_backend(may_approve)
-    server = make_server(backend, toolset=options.toolset)
+    within = ANSWER_WITHIN if options.answer_within is None else options.answer_within
+    server = make_server(backend, toolset=options.toolset, answer_within=within)
     gc.freeze()  # what is loaded stays
     gc.enable()
     if early is not None:
@@ -131,7 +135,7 @@ def serve(options: ServeOptions) -> int:
     from casemate.surfaces.mcp.web import serve_http
 
     token = _token(options)
-    serve_http(server, options.transport, options.host, options.port, token, say)
+    serve_http(server, options.transport, options.host, options.port, token, say, options.allow_origins)
     return 0
 
 
@@ -143,6 +147,8 @@ def _check(options: ServeOptions) -> None:
     for name, known in (("transport", TRANSPORTS), ("log_level", LEVELS)):
         if (chosen := getattr(options, name)) not in known:
             raise InvalidArgument(name, f"{chosen!r} is not known; choose one of {', '.join(known)}")
+    if options.answer_within is not None and not 0 < options.answer_within <= _LONGEST_ANSWER:
+        raise InvalidArgument("answer_within", f"{options.answer_within:g} is not a number of seconds up to an hour")
     if not 0 <= options.port <= _LAST_PORT:
         raise InvalidArgument("port", f"{options.port} is no port; give one from 0, for a free one, to {_LAST_PORT}")
     if options.policy is not None and options.settings is not None:

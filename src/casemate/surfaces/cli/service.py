@@ -55,7 +55,13 @@ _LOG_TAIL = 64 * 1024  # bytes
     embedded="Run programs in this process's own sandbox, without the service; only the client can then approve.",
 )  # fmt: skip
 def serve_mcp(
-    *, workspace: str | None = None, policy: str | None = None, settings: str | None = None, **options: Any
+    *,
+    workspace: str | None = None,
+    policy: str | None = None,
+    settings: str | None = None,
+    answer_within: float | None = None,
+    allow_origins: Annotated[tuple[str, ...], Parameter(name="--allow-origin")] = (),
+    **options: Any,
 ) -> int:
     """Serve agents over MCP: tools that run code in cells.
 
@@ -69,10 +75,15 @@ def serve_mcp(
         workspace: The folder that programs work in, with a sandbox of this command's own.
         policy: A file of rules for programs, in casemate's keys, with a sandbox of this command's own.
         settings: A file of rules for programs, in srt's keys, with a sandbox of this command's own.
+        answer_within: Seconds until a call is answered that goes on, such as one that waits for an approval; 45 unless
+            given. Give less than your client waits, as many agent frameworks give up after 5.
+        allow_origins: Of http: the origin of a page that may use it in a browser, such as https://app.example.org. May
+            be repeated.
     """
     from casemate.surfaces.cli import serve
 
-    chosen = {**options, "workspace": workspace, "policy": policy, "settings": settings}
+    own = {"workspace": workspace, "policy": policy, "settings": settings, "answer_within": answer_within}
+    chosen = {**options, **own, "allow_origins": allow_origins}
     return serve.serve(serve.options_of({name: one for name, one in chosen.items() if one is not None}, os.environ))
 
 

@@ -13,7 +13,7 @@ import hmac
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -132,17 +132,30 @@ _CLIENT = Principal("token", Audience.AGENT)
 
 
 def serve_http(
-    server: Server[Callers], transport: str, host: str, port: int, token: str, say: Callable[[str], None]
+    server: Server[Callers],
+    transport: str,
+    host: str,
+    port: int,
+    token: str,
+    say: Callable[[str], None],
+    origins: Collection[str] = (),
 ) -> None:
     """Serve until a signal ends it, and the process, with whatever runs in it. ``transport``: "http" or "sse"; ``say``
-    is told the address. Raises ``Unavailable`` where it cannot listen there."""
+    is told the address; ``origins``: of pages that may come, besides its own. Raises ``Unavailable`` where it
+    cannot listen there."""
     take_descriptors()
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(_serve(server, transport, host, port, token, say))
+        runner.run(_serve(server, transport, host, port, token, say, origins))
 
 
 async def _serve(
-    server: Server[Callers], transport: str, host: str, port: int, token: str, say: Callable[[str], None]
+    server: Server[Callers],
+    transport: str,
+    host: str,
+    port: int,
+    token: str,
+    say: Callable[[str], None],
+    origins: Collection[str],
 ) -> None:
     mounted = streamable(server, None, most_sessions=_MOST_BY_TOKEN) if transport == "http" else sse(server, None)
     try:
@@ -151,7 +164,9 @@ async def _serve(
         raise Unavailable(f"cannot listen at {host}:{port}: {error.strerror or error}") from None
     bound: int = listening.getsockname()[1]
     here = "127.0.0.1" if host == "localhost" else host
-    where = Listener("tcp", hosts_of([(here, bound)], (), tls=False))
+    names = hosts_of([(here, bound)], (), tls=False)
+    own = {f"http://{name}" for name in names}  # a page of this very server: nobody else can be its origin
+    where = Listener("tcp", names, frozenset(own | {origin.lower().rstrip("/") for origin in origins}))
     place = Place(Guarded(Router(list(mounted.routes)), where, token), listening)
     with _signals(place) as told:
         async with mounted.lifespan:
