@@ -47,7 +47,7 @@ EMPTY: dict[str, tuple[tuple[str, ...], Any]] = {
     "packages list": (("packages", "list"), []),
     "service token list": (("service", "token", "list"), []),
 }
-ELSEWHERE = {
+ELSEWHERE = {"run",
     "doctor", "validate", "config", "config check", "policy show", "policy check", "tools describe", "tools call",
     "packages install", "service status", "service token add",
 }  # fmt: skip

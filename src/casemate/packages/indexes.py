@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from casemate.errors import InvalidArgument, Unavailable
-from casemate.packages.local import folder_of
+from casemate.packages.local import address_of, folder_of
 
 PYPI = "https://pypi.org/simple/"
 _ASKED_WITHIN = 60.0  # seconds that pip and npm have to tell their configuration
@@ -116,7 +116,7 @@ def _place(text: str, *, is_flat: bool = False) -> Index | None:
     """An index, or a folder of packages; None for what is none that can be used here, such as a folder that is not
     there: of several places each is judged by itself."""
     if folder := folder_of(text):
-        return Index(f"file://{folder}/", folder=folder, is_flat=is_flat)
+        return Index(address_of(folder), folder=folder, is_flat=is_flat)
     try:
         return None if is_flat else index(text)
     except InvalidArgument:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
 from casemate.packages.names import normalize
 from casemate.packages.pages import PageLink
-
-if TYPE_CHECKING:
-    from casemate.packages.indexes import Index
 
 SCHEME = "file"
 _ENDS = (".whl", ".tar.gz", ".zip")
@@ -23,22 +19,28 @@ def folder_of(text: str) -> str | None:
     return os.path.realpath(path) if os.path.isabs(path) and os.path.isdir(path) else None
 
 
-def links_in(index: Index, project: str) -> list[PageLink] | None:
-    """The files of ``project`` in a folder: in its own folder below, or of an index that is flat beside all others;
-    None where there are none. Raises ``OSError``."""
-    folder = index.folder if index.is_flat else os.path.join(index.folder, project)
+def links_in(folder: str, project: str, *, is_flat: bool) -> list[PageLink] | None:
+    """The files of ``project`` in a folder: in its own folder below, or where that is flat beside all others; None
+    where there are none. Raises ``OSError``."""
+    page = address_of(folder)
+    folder = folder if is_flat else os.path.join(folder, project)
     try:
         names = sorted(os.listdir(folder))
     except FileNotFoundError:
         return None
-    names = [name for name in names if name.endswith(_ENDS) and (not index.is_flat or project_of(name) == project)]
+    names = [name for name in names if name.endswith(_ENDS) and (not is_flat or project_of(name) == project)]
     paths = [os.path.join(folder, name) for name in names]
     links = [
-        PageLink(os.path.basename(path), f"{SCHEME}://{quote(path)}", page=index.url)
+        PageLink(os.path.basename(path), f"{SCHEME}://{quote(path)}", page=page)
         for path in paths
         if os.path.isfile(path)
     ]
     return links or None
+
+
+def address_of(folder: str) -> str:
+    """A folder as the address of an index."""
+    return f"{SCHEME}://{quote(folder)}/"
 
 
 def project_of(filename: str) -> str:

@@ -129,7 +129,7 @@ class Upstream:
 
     async def _of_folder(self, index: Index, project: str) -> list[PageLink] | None:
         try:
-            return await asyncio.to_thread(links_in, index, project)
+            return await asyncio.to_thread(links_in, index.folder, project, is_flat=index.is_flat)
         except OSError as error:
             raise Unfetched(f"{index.folder} cannot be read: {error.strerror}") from None
 

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,10 +84,12 @@ def test_a_folder_has_the_files_of_a_project_and_no_others(tmp_path: Path) -> No
     names = ["my_pkg-1.0-py3-none-any.whl", "my-pkg-1.1.tar.gz", "my_pkg_extra-1.0-py3-none-any.whl", "notes.txt"]
     for name in names:
         (tmp_path / name).write_bytes(b"x")
-    flat = Index(f"file://{tmp_path}/", folder=str(tmp_path), is_flat=True)
-    assert [link.filename for link in links_in(flat, "my-pkg") or ()] == ["my-pkg-1.1.tar.gz", names[0]]
-    assert links_in(flat, "other") is None
-    assert links_in(replace(flat, is_flat=False), "other") is None
+    assert [link.filename for link in links_in(str(tmp_path), "my-pkg", is_flat=True) or ()] == [
+        "my-pkg-1.1.tar.gz",
+        names[0],
+    ]
+    assert links_in(str(tmp_path), "other", is_flat=True) is None
+    assert links_in(str(tmp_path), "other", is_flat=False) is None
 
 
 def test_where_nothing_is_set_pip_is_not_even_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
