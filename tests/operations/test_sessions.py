@@ -214,12 +214,15 @@ async def test_a_file_of_the_host_s_cannot_be_named(agent: Invoke, content: Any,
     assert refused.value.argument == "files"
 
 
-async def test_limits_of_a_caller_are_only_ever_narrowed_and_hold_for_its_runs(
+async def test_limits_of_a_caller_stay_within_those_of_the_service_and_hold_for_its_runs(
     operations: Operations, agent: Invoke, other: Invoke
 ) -> None:
     code = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     assert (await agent("set_limits", {"limits": {"open_files": 100}}))["open_files"] == 100
-    again = await agent("set_limits", {"limits": {"open_files": 500, "memory": "256MiB"}})
+    assert (await agent("set_limits", {"limits": {"open_files": 200}}))["open_files"] == 200
+    with pytest.raises(InvalidArgument, match="beyond the most"):
+        await agent("set_limits", {"limits": {"open_files": 100_000}})
+    again = await agent("set_limits", {"limits": {"open_files": 100, "memory": "256MiB"}})
     assert (again["open_files"], again["memory"]) == (100, 256 << 20)
     assert (await agent("run", {"code": code, "limits": {"open_files": 300}}))["text"] == "100"
     session = await opened(agent)

@@ -69,8 +69,10 @@ async def test_set_resource_limits_tells_what_is_in_force_and_holds_for_the_next
         )
         assert (told["memory"], told["cpus"], told["wall"]) == (128 << 20, 0.5, 20)
         assert structure_of(await agent.call("execute_code", code=eats))["cause"]["code"] == "memory_limit"
-        wider = structure_of(await agent.call("set_resource_limits", max_ram_mb=4096))
-        assert wider["memory"] == 128 << 20
+        assert structure_of(await agent.call("set_resource_limits", max_ram_mb=256))["memory"] == 256 << 20
+        beyond = await agent.call("set_resource_limits", max_ram_mb=900_000)
+        assert beyond.is_error
+        assert "beyond the most" in text_of(beyond)
 
 
 async def test_sandbox_stats_tells_queue_cells_sessions_and_what_they_use(connect: Connect) -> None:

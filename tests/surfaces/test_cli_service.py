@@ -285,15 +285,13 @@ def test_programs_get_json_and_nothing_else(served: Cli) -> None:
         assert served(*words.split()).code == 0, words
 
 
-def test_limits_are_narrowed_and_hold_for_what_is_run_next(served: Cli) -> None:
+def test_limits_are_changed_within_the_most_and_hold_for_what_is_run_next(served: Cli) -> None:
     assert served("limits", "--memory", "64MiB").code == 0
     assert served("exec", "-", "x = bytearray(300 << 20)").code != 0
     done = served("limits", "--memory", "64GiB", "--format", "json")
-    assert (
-        done.stderr
-        == b"casemate: memory stays as it is: limits are only narrowed; casemate limits --reset undoes that\n"
-    )
-    assert json.loads(done.stdout)["memory"] == 64 << 20
+    assert done.code == 2
+    assert b"beyond the most" in done.stderr
+    assert json.loads(served("limits", "--memory", "128MiB", "--format", "json").stdout)["memory"] == 128 << 20
     reset = json.loads(served("limits", "--reset", "--processes", "16", "--format", "json").stdout)
     assert (reset["memory"], reset["processes"]) == (512 << 20, 16)
     assert served("limits", "--caller", "nobody").code == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from casemate.errors import InvalidArgument
@@ -45,7 +45,7 @@ def admit(request: Request, bounds: SandboxBounds, *, can_ask: bool) -> Admitted
 
     Raises ``InvalidArgument``.
     """
-    limits = bounds.limits.narrowed(request.limits)
+    limits = bounds.limits.narrowed(_with_time(request.limits, request.timeout))
     deadline = min(limits.wall, deadline_of(bounds.limits, request.timeout))
     if bounds.hosts is None:
         if request.allowed_domains:
@@ -53,6 +53,13 @@ def admit(request: Request, bounds: SandboxBounds, *, can_ask: bool) -> Admitted
         return AdmittedRequest(request, limits, deadline)
     hosts = narrow_hosts(bounds.hosts, request.allowed_domains, can_ask=can_ask)
     return AdmittedRequest(request, limits, deadline, hosts, can_ask or hosts.everything or bool(hosts.allowed))
+
+
+def _with_time(limits: Limits | None, timeout: float | None) -> Limits | None:
+    """A request's own limits, in which the usual time is what nobody has said: its timeout then says it."""
+    if limits is None or timeout is None or limits.wall != _USUAL_TIMEOUT or timeout < limits.wall:
+        return limits
+    return replace(limits, wall=timeout)
 
 
 def deadline_of(limits: Limits, timeout: float | None) -> float:

@@ -127,15 +127,16 @@ class Operations:
 
     @operation(audience=Audience.AGENT)
     async def set_limits(self, limits: Limits, *, principal: Principal) -> Limits:
-        """Narrow the limits of whatever the caller runs from now on; nothing widens them. The answer is those in force.
+        """Change the limits of whatever the caller runs from now on, up to those of the service. The answer is those in
+        force.
 
         ``limits``: fields that are given are the most from now on.
         """
-        return self._shared.narrow_limits(principal, limits)
+        return self._shared.set_limits(principal, limits)
 
     @operation()
     async def reset_limits(self, caller: Name | None = None, *, principal: Principal) -> Limits:
-        """Undo what was narrowed: from now on the limits are again those of the service. The answer is those in force.
+        """Undo what was changed: from now on the limits are again those of the service. The answer is those in force.
 
         ``caller``: whose, by the name that records have; the caller's own where nothing is said.
         """

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from casemate.errors import Denied, Unavailable
+from casemate.execution.admit import Cap
 from casemate.model.approval import Question
+from casemate.model.limits import Limits
 from casemate.model.operation import Audience, called_by
 from casemate.operations.kept import KeptRuns
 from casemate.operations.stores import TemporaryStore, Uploads
+from casemate.policy.policy import NO_POLICY
 
 if TYPE_CHECKING:
     from casemate.api.sandbox import Sandbox
-    from casemate.model.limits import Limits
     from casemate.model.operation import Principal
     from casemate.model.plan import Secrets
     from casemate.operations.stores import FolderStore
@@ -59,12 +62,15 @@ class Shared:
         own = self._limits.get(principal.payer, {}).get(principal.name)
         return limits if own is None else own.narrowed(limits)
 
-    def narrow_limits(self, principal: Principal, limits: Limits) -> Limits:
-        """Narrow those of a caller from now on; those in force. Raises ``Unavailable``."""
-        own = self._limits.setdefault(principal.payer, {})
+    def set_limits(self, principal: Principal, limits: Limits) -> Limits:
+        """Those of a caller from now on, where ``limits`` differ from the sandbox's, which are the most; those in
+        force. Raises ``InvalidArgument`` beyond the most, and ``Unavailable``."""
+        own, most = self._limits.setdefault(principal.payer, {}), self.sandbox.limits
+        given = {one.name: getattr(limits, one.name) for one in fields(Limits)}
+        given = {name: value for name, value in given.items() if value != getattr(most, name)}
         if principal.name not in own and len(own) >= _MOST_CALLERS:
             raise Unavailable(f"the limits of {_MOST_CALLERS} callers of {principal.payer!r} are known already")
-        own[principal.name] = own.get(principal.name, self.sandbox.limits).narrowed(limits)
+        own[principal.name] = Cap(most, NO_POLICY).change(own.get(principal.name, most), given)
         return own[principal.name]
 
     def reset_limits(self, caller: str) -> Limits:

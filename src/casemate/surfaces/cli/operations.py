@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from casemate.errors import InvalidArgument
-from casemate.model.limits import parse_size
 from casemate.surfaces.cli.answers import format_age, print_answer, print_document, print_done, print_json, print_rows
 from casemate.surfaces.cli.connection import (
     PLAIN,
@@ -218,34 +217,26 @@ def queue(action: Annotated[str | None, Parameter(show=False)] = None, /, *, ser
 
 @takes(*LIMITS, *OUTPUT_LIMITS, "wall", defaults=False)
 def limits(*, reset: bool = False, caller: str | None = None, service: ServiceOptions = PLAIN, **options: Any) -> int:
-    """Show the limits of what you run in the service; with options, narrow them from now on.
+    """Show the limits of what you run in the service; with options, change them from now on, up to the service's.
 
     casemate limits --memory 256MiB --processes 16
 
     casemate limits --reset
 
     Args:
-        reset: Undo what was narrowed before, and then narrow what the other options say.
-        caller: With --reset: undo what another has narrowed for itself, by the name that ps shows as its owner.
+        reset: Undo what was changed before, and then change what the other options say.
+        caller: With --reset: undo what another has changed for itself, by the name that ps shows as its owner.
     """
     narrowed = given_limits(options)
     if caller is not None and (not reset or narrowed):
-        raise InvalidArgument("caller", "is for --reset alone: others narrow their limits themselves")
+        raise InvalidArgument("caller", "is for --reset alone: others change their limits themselves")
 
     async def ask_limits(remote: RemoteOperations) -> dict[str, Any]:
         in_force = await remote("reset_limits", {} if caller is None else {"caller": caller}) if reset else {}
         return dict(in_force if caller is not None else await remote("set_limits", {"limits": narrowed}))
 
     in_force = with_service(ask_limits, service)
-    for name, value in narrowed.items():
-        if in_force[name] is not None and _number(value) > in_force[name]:
-            named = {"wall": "timeout", "output": "output-limit"}.get(name, name.replace("_", "-"))
-            say(f"{named} stays as it is: limits are only narrowed; casemate limits --reset undoes that")
     return print_document(in_force, is_json=service.is_json)
-
-
-def _number(value: str | float) -> float:
-    return parse_size(value) if isinstance(value, str) else value
 
 
 def egress(domain: Name, /, *, port: int = 443, reason: str = "", service: ServiceOptions = PLAIN) -> int:

@@ -247,7 +247,7 @@ def _failure_lines(execution: Document, page: Page) -> list[str]:
     """Why it did not end well, where the output does not say so itself."""
     lines = []
     error = execution.get("error")
-    if error and str(error.get("value", ""))[:200] not in page.text:
+    if error and f"{error.get('name', '')}: {str(error.get('value', ''))[:200]}" not in page.text:
         lines.append(cut(f"error: {error.get('name', '')}: {error.get('value', '')}", 1000))
     if (execution.get("error") or {}).get("name") == "ModuleNotFoundError":
         lines.append("a package is missing: %pip install NAME, or the tool install_package, adds one to a session")

@@ -19,6 +19,7 @@ from casemate.surfaces.mcp.tool import CHANGES, LOOKS, RUNS, Definition, Handler
 from casemate.surfaces.mcp.work import Job, begin
 
 _MOST_RECORDS = 500
+_ROOM, _INDENTED = 200, 60  # characters of a list around its records, and of a record's place in it
 
 
 async def search_tools(call: Call) -> CallToolResult:
@@ -51,7 +52,7 @@ async def inspect_state(call: Call) -> CallToolResult:
 
 
 async def set_resource_limits(call: Call) -> CallToolResult:
-    """Narrow the caller's limits."""
+    """Change the caller's limits."""
     given = call.arguments
     limits: dict[str, Any] = {}
     if "max_ram_mb" in given:
@@ -66,7 +67,14 @@ async def set_resource_limits(call: Call) -> CallToolResult:
 async def audit_execution(call: Call) -> CallToolResult:
     """The caller's records."""
     limit = min(int(call.arguments.get("limit", 50)), _MOST_RECORDS)
-    return _whole(await call.caller.invoke("audit.tail", {"limit": limit}))
+    rows = await call.caller.invoke("audit.tail", {"limit": limit})
+    left, shown = answers.MOST_TEXT - _ROOM, list[Any]()
+    for row in rows:  # as many as fit whole: the text is JSON
+        left -= len(json.dumps(row, ensure_ascii=False, indent=1)) + _INDENTED
+        if left < 0 and shown:
+            break
+        shown.append(row)
+    return _whole(shown)
 
 
 async def bridge_data(call: Call) -> CallToolResult:
@@ -145,8 +153,8 @@ INSPECT_STATE = Definition(
 
 SET_RESOURCE_LIMITS = Definition(
     "set_resource_limits",
-    "Narrow the limits",
-    "Narrow the limits of what you run from now on; nothing widens them. Says what is in force.",
+    "Change the limits",
+    "Change the limits of what you run from now on, up to what the operator permits. Says what is in force.",
     {"max_ram_mb": {"type": "integer", "minimum": 1, "description": "MiB of memory."},
      "max_cpu_cores": number("Processors.", exclusiveMinimum=0),
      "timeout_seconds": number("Seconds of running.", exclusiveMinimum=0)},
@@ -204,15 +212,21 @@ async def register_mcp_server(call: Call) -> CallToolResult | InputRequiredResul
     name = str(call.arguments["server_name"])
     order = {"name": name, "definition": dict(call.arguments["server_params"])}
     concerns = partial(_is_of, "server", name=name)
-    told = partial(_plain_text, f"The server {json.dumps(name)} is registered: search_tools finds its tools.")
+
+    def told(tools: Any) -> tuple[str, bool]:
+        names = ", ".join(str(one["tool"]) for one in tools or ())
+        return f"The server {json.dumps(name)} is registered, with the tools {names}.", False
+
     return await follow_job(call, partial(_job, call, "tools.register", order, concerns, told))
 
 
 async def request_egress(call: Call) -> CallToolResult | InputRequiredResult:
     """Ask for a host."""
-    domain = str(call.arguments["domain"])
+    given = call.arguments
+    order = {"domain": str(given["domain"]), "port": given.get("port", 443)}
+    order |= {name: given[name] for name in ("reason", "session") if given.get(name)}
     return await follow_job(
-        call, partial(_job, call, "egress.request", {"domain": domain}, partial(_is_of, "egress"), _decision_text)
+        call, partial(_job, call, "egress.request", order, partial(_is_of, "egress"), _decision_text)
     )
 
 
@@ -232,10 +246,6 @@ def _installation_text(result: Mapping[str, Any]) -> tuple[str, bool]:
         return f"Installed: {named or 'everything was there already'}.", False
     reason = str(result.get("reason") or "it could not be installed")
     return f"{result.get('status', 'failed')}: {reason}", True
-
-
-def _plain_text(words: str, _result: Any) -> tuple[str, bool]:
-    return words, False
 
 
 def _decision_text(result: Any) -> tuple[str, bool]:
@@ -284,8 +294,21 @@ REGISTER_MCP_SERVER = Definition(
 REQUEST_EGRESS = Definition(
     "request_egress",
     "Ask for a host",
-    "Ask for permission to reach a host from programs. A person or a rule decides.",
-    {"domain": text("Such as example.org."), "namespace": text("Kept for compatibility: it is always your own.")},
+    "Ask for permission to reach a host from programs. A person or a rule decides, and for how long: once, or for a "
+    "session, or for all of yours.",
+    {
+        "domain": text("Such as example.org."),
+        "port": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": 65535,
+            "default": 443,
+            "description": "Of the connection.",
+        },
+        "reason": text("Shown to whoever decides."),
+        "session": text("Handle of the session that alone is to reach it."),
+        "namespace": text("Kept for compatibility: it is always your own."),
+    },
     request_egress,
     required=("domain",),
 )
