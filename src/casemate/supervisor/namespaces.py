@@ -71,8 +71,18 @@ def _cell_id() -> int:
 def _map_of_root() -> tuple[int, int]:
     """What id 0 is in the namespace above, and how many ids from it on are mapped (user_namespaces(7))."""
     with open("/proc/self/uid_map") as file:
-        inside, outside, count = map(int, file.readline().split())
-    return (outside, count) if inside == 0 else (0, 0)
+        return map_of_root(file.read())
+
+
+def map_of_root(uid_map: str) -> tuple[int, int]:
+    """The same, as a map says it: rootless Podman's root has a line of its own, and the other ids follow in the next."""
+    outside = mapped = 0
+    for begin, above, count in sorted(tuple(map(int, line.split())) for line in uid_map.splitlines()):
+        if begin != mapped:
+            break
+        outside = above if begin == 0 else outside
+        mapped += count
+    return outside, mapped
 
 
 def _enter_as_only_id() -> tuple[str, int]:
