@@ -13,6 +13,7 @@ from tests.service.daemon import Daemon, serving
 from tests.support.waiting import until
 
 from casemate.errors import NotFound, SandboxClosed, Unavailable
+from casemate.remote import client
 from casemate.remote.client import RemoteOperations
 from casemate.remote.sse import EventReader
 
@@ -327,3 +328,38 @@ def test_a_handle_of_nobody_is_not_found_after_a_restart(env: dict[str, str]) ->
     for _ in range(2):
         with serving(env) as daemon:
             asyncio.run(use(daemon))
+
+
+def test_a_kept_run_that_cannot_be_read_costs_that_run_alone(env: dict[str, str]) -> None:
+    async def before(daemon: Daemon) -> list[str]:
+        remote = await daemon.connect()
+        runs = [str((await remote("runs.start", {"code": "print(1)", "wait": 30.0}))["run"]) for _ in range(3)]
+        await remote.close()
+        return runs
+
+    async def after(daemon: Daemon) -> list[str]:
+        remote = await daemon.connect()
+        kept = [one["run"] for one in await remote("runs.list")]
+        await remote.close()
+        return kept
+
+    with serving(env) as daemon:
+        runs = asyncio.run(before(daemon))
+        end(daemon, "drained")
+    for run, head in zip(runs, (b'{"run": 1}', b'{"owner": "x"}'), strict=False):
+        (found,) = daemon.places.state.glob(f"**/{run}/run.json")
+        found.write_bytes(head)
+    with serving(env) as daemon:
+        assert asyncio.run(after(daemon)) == runs[2:]
+
+
+def test_a_service_that_hangs_is_told_with_what_to_do(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_ANSWERS_WITHIN", 0.5)
+    with serving(env) as daemon:
+        daemon.send(signal.SIGSTOP)
+        try:
+            with pytest.raises(Unavailable, match="does not answer") as told:
+                asyncio.run(daemon.connect())
+            assert "end its process" in told.value.remediation
+        finally:
+            daemon.send(signal.SIGCONT)

@@ -78,9 +78,10 @@ class FolderStore:
             try:
                 head = _read(folder / _HEAD)
                 head.pop(_WITH, None)
+                _check_head(head, folder.name)
                 heads.append(head)
             except (OSError, ValueError):
-                shutil.rmtree(folder, ignore_errors=True)  # it had not even begun
+                shutil.rmtree(folder, ignore_errors=True)  # it had not even begun, or nobody can say what it was
         return sorted(heads, key=lambda head: float(head["started"]))
 
     def drop(self, run: str) -> None:
@@ -100,6 +101,24 @@ class TemporaryStore(FolderStore):
 
     def close(self) -> None:
         self._temporary.remove()
+
+
+_TEXTS, _MAYBE_TEXTS = ("run", "owner", "account", "language"), ("session", "outcome")
+
+
+def _check_head(head: Document, run: str) -> None:
+    """Raises ``ValueError`` for what is no head of that run."""
+    times = (head.get("started"), head.get("ended") or 0, head.get("bytes"))
+    is_one = (
+        head.get("run") == run
+        and all(isinstance(head.get(name), str) for name in _TEXTS)
+        and all(isinstance(head.get(name), str | None) and name in head for name in _MAYBE_TEXTS)
+        and all(isinstance(one, int | float) for one in times)
+        and isinstance(head.get("is_done"), bool)
+        and isinstance(head.get("error", 0), dict | None)
+    )
+    if not is_one:
+        raise ValueError("this is no head of a run")
 
 
 def _append(path: str, head: str, execution: str = "") -> None:

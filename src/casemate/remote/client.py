@@ -29,6 +29,7 @@ _JSON = {"content-type": "application/json"}
 _ENDS_WITHIN = 10.0  # seconds that an idle service of another version has to end
 _IS_ENDING = "the service that runs is ending"
 _RESUMABLE = frozenset({"runs.stream"})  # leaving these changes nothing
+_ANSWERS_WITHIN = 15.0  # seconds that a service has to say that it is there
 _STEP_TIMEOUT = 60.0  # seconds without a byte, where a thread waits
 _RESUMES = 5  # times that a stream is taken up again without an event between
 
@@ -142,7 +143,15 @@ class RemoteOperations:
 
     async def health(self) -> dict[str, Any]:
         """What the service says of itself: ``version``, ``status`` ("ok" or "draining"), ``is_idle`` and more."""
-        said: dict[str, Any] = _value(await self.request("GET", "/v1/health"))
+        try:
+            async with asyncio.timeout(_ANSWERS_WITHIN):
+                said: dict[str, Any] = _value(await self.request("GET", "/v1/health"))
+        except TimeoutError:
+            raise Unavailable(
+                f"the service at {self.address} takes connections and does not answer within {_ANSWERS_WITHIN:g} s",
+                remediation="It may be stopped or overloaded: look into its log (service.log in its state folder), and "
+                "end its process where it does not recover; the next command starts it anew.",
+            ) from None
         return said
 
     async def _revive(self) -> None:

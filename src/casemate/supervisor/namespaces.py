@@ -75,7 +75,7 @@ def _map_of_root() -> tuple[int, int]:
 
 
 def map_of_root(uid_map: str) -> tuple[int, int]:
-    """The same, as a map says it: rootless Podman's root has a line of its own, and the other ids follow in the next."""
+    """The same, as a map says it: of rootless Podman's root one line, and of the ids after it the next."""
     outside = mapped = 0
     for begin, above, count in sorted(tuple(map(int, line.split())) for line in uid_map.splitlines()):
         if begin != mapped:

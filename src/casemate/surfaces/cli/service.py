@@ -254,6 +254,7 @@ async def _stop_service() -> None:
     except Unavailable:
         return  # it does not run
     try:
+        await remote.health()  # one that does not answer is not asked to stop: this says what to do
         await remote.request("POST", "/v1/service/stop", b"{}")
         begun, is_said = time.monotonic(), False
         while (taken := time.monotonic() - begun) < _STOPS_WITHIN:

@@ -213,11 +213,11 @@ async def register_mcp_server(call: Call) -> CallToolResult | InputRequiredResul
     order = {"name": name, "definition": dict(call.arguments["server_params"])}
     concerns = partial(_is_of, "server", name=name)
 
-    def told(tools: Any) -> tuple[str, bool]:
+    def name_tools(tools: Any) -> tuple[str, bool]:
         names = ", ".join(str(one["tool"]) for one in tools or ())
         return f"The server {json.dumps(name)} is registered, with the tools {names}.", False
 
-    return await follow_job(call, partial(_job, call, "tools.register", order, concerns, told))
+    return await follow_job(call, partial(_job, call, "tools.register", order, concerns, name_tools))
 
 
 async def request_egress(call: Call) -> CallToolResult | InputRequiredResult:
