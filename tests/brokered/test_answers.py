@@ -94,5 +94,5 @@ async def test_a_search_names_the_servers_that_could_not_be_reached(opened: Open
         execution = await sandbox.run(code, language=language)
         assert "No tool fits" in execution.stdout
         assert "broken cannot be reached, so its tools are not among these: the server 'broken': " in execution.stdout
-        assert "No such file or directory" in execution.stdout
+        assert "its command cannot be started" in execution.stdout
         assert "broken cannot be reached" in await sandbox.tools.search("zebra")

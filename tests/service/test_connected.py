@@ -38,7 +38,8 @@ async def opened(kind: str, shared: Daemon, folder: Path) -> AsyncIterator[Any]:
     if kind == "local":
         policy = folder / "policy.json"
         policy.write_text(ASKS)
-        async with Sandbox(audit=folder / "audit.db", policy=policy, preload=()) as sandbox:
+        limits = Limits(wall=3600)  # as a service has it where nobody has said
+        async with Sandbox(audit=folder / "audit.db", policy=policy, preload=(), limits=limits) as sandbox:
             with sandbox.approvals.open():
                 yield sandbox
     else:
@@ -100,7 +101,7 @@ async def test_a_stream_has_the_same_events_and_leaving_it_ends_the_cell(
         assert sorted(told) == [("stderr", "b\n"), ("stdout", "a\n")]
         assert isinstance(events[-1], Done)
         assert events[-1].execution.ok
-        left = sandbox.stream("import time\nwhile True: print(1, flush=True); time.sleep(0.01)", timeout=600)
+        left = sandbox.stream("import time\nwhile True: print(1, flush=True); time.sleep(0.01)", timeout=60)
         async for _ in left:
             break
         await left.aclose()
@@ -111,7 +112,7 @@ async def test_a_stream_has_the_same_events_and_leaving_it_ends_the_cell(
 @pytest.mark.parametrize("kind", KINDS)
 async def test_cancelling_a_run_ends_its_cell(kind: str, shared: Daemon, tmp_path: Path) -> None:
     async with opened(kind, shared, tmp_path) as sandbox:
-        task = asyncio.ensure_future(sandbox.run("import time\nwhile True: time.sleep(0.01)", timeout=600))
+        task = asyncio.ensure_future(sandbox.run("import time\nwhile True: time.sleep(0.01)", timeout=60))
         if kind == "connected":
             while not any(one["status"] == "running" for one in await sandbox.invoke("runs.list")):
                 await asyncio.sleep(0.01)
@@ -215,7 +216,7 @@ async def test_a_run_goes_on_without_its_caller_and_is_attached_to(kind: str, sh
         assert [event async for event in again.stream(len(first) - 1)] == first[-1:]
         with pytest.raises(InvalidArgument):
             await session.attach("0" * 32)
-        slow = session.start("import time\nprint('begun', flush=True)\nwhile True: time.sleep(0.01)", timeout=600)
+        slow = session.start("import time\nprint('begun', flush=True)\nwhile True: time.sleep(0.01)", timeout=60)
         async for _ in slow.stream():
             break
         else:
@@ -230,7 +231,7 @@ async def test_a_run_goes_on_without_its_caller_and_is_attached_to(kind: str, sh
 async def test_interrupting_ends_a_step_and_keeps_its_state(kind: str, shared: Daemon, tmp_path: Path) -> None:
     async with opened(kind, shared, tmp_path) as sandbox, sandbox.session() as session:
         await session.run("x = 1")
-        stream = session.stream("import time\nprint('begun', flush=True)\nwhile True: time.sleep(0.01)", timeout=600)
+        stream = session.stream("import time\nprint('begun', flush=True)\nwhile True: time.sleep(0.01)", timeout=60)
         async for event in stream:
             if isinstance(event, Output):
                 session.interrupt()

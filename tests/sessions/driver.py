@@ -26,7 +26,7 @@ from casemate.walls.wall import SessionCell, SessionSink
 
 Open = Callable[..., Session]
 PROMPT = 30.0  # seconds within which what must be noticed at once is noticed, however busy the machine is
-FOREVER = 500.0  # a step's time, which no test waits for
+FOREVER = 60.0  # a step's time, which no test waits for
 PNG = b"\x89PNG\r\n\x1a\n"
 _PAUSE = 0.003
 _TAKE = Pools.take

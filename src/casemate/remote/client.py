@@ -147,7 +147,7 @@ class RemoteOperations:
             async with asyncio.timeout(_ANSWERS_WITHIN):
                 said: dict[str, Any] = _value(await self.request("GET", "/v1/health"))
         except TimeoutError:
-            raise Unavailable(
+            raise Silent(
                 f"the service at {self.address} takes connections and does not answer within {_ANSWERS_WITHIN:g} s",
                 remediation="It may be stopped or overloaded: look into its log (service.log in its state folder), and "
                 "end its process where it does not recover; the next command starts it anew.",
@@ -187,6 +187,10 @@ class RemoteOperations:
             if head is None or head.status == 200:
                 raise _Lost(error) from error
             raise
+
+
+class Silent(Unavailable):
+    """A service takes connections and does not answer."""
 
 
 class _Lost(Exception):
@@ -283,6 +287,8 @@ async def _unfit(remote: RemoteOperations, environ: Mapping[str, str]) -> str:
     """Why the service that runs is not the one that this process would start; empty where it is."""
     try:
         said = await remote.health()
+    except Silent:
+        raise
     except Unavailable:  # it has gone since it was found
         return _IS_ENDING
     if said.get("status") == "draining":

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.unit.supervisor.test_watch import FAMILY, child
 
-from casemate.supervisor import cells, pause, watch
+from casemate.supervisor import cells, pause, sockets, watch
 
 LIMITS = {"memory": 1 << 40, "disk": 1 << 20, "cpu_time": None, "cpus": 1.0}
 
@@ -72,6 +72,7 @@ def test_a_cell_is_paused_only_where_it_can_be_known_to_stand_still(
     """Else its clock would run on while it is stopped, and the answer would come too late for it."""
     if not told:
         monkeypatch.setattr(watch, "run_time", lambda *_: None)
+    monkeypatch.setattr(sockets, "are_many", lambda _: False)  # it has no network of its own here
     request = {"id": "x", "limits": LIMITS, "rlimits": {"DATA": None}, "awaits_order": False, "session": False}
     made: Any = SimpleNamespace(pid=family, group=None, status_fd=-1)
     scratch: Any = SimpleNamespace(files_bytes=lambda: 0)

@@ -37,6 +37,7 @@ _ID = re.compile(rb'"id": ?([0-9]{1,15})[,}]')
 _NEAR = 200  # bytes from either end in which an answer names its request
 _SOON = 1.0  # seconds for an end to be known whose sign was seen
 _NOISE = 8 << 20  # bytes a second that are read of what it says besides: a server that says more waits
+_NOT_STARTED = 127  # as reaper.py and shells have it
 _REAPER_SECONDS = 8.0  # the reaper's own delays, and some
 # What every server gets of the host's environment: who and where it is, and how to find programs and speak.
 INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
@@ -294,5 +295,7 @@ async def _note_exit(processes: Processes, words: OutputTail, is_quiet: asyncio.
         words.note("it closed its standard output")
     elif code > 128:
         words.note(f"it was ended by signal {code - 128}")
+    elif code == _NOT_STARTED:
+        words.note("its command cannot be started: there is no such program here")
     else:
         words.note(f"it ended with exit code {code}")
