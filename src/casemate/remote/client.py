@@ -147,7 +147,7 @@ class RemoteOperations:
             async with asyncio.timeout(_ANSWERS_WITHIN):
                 said: dict[str, Any] = _value(await self.request("GET", "/v1/health"))
         except TimeoutError:
-            raise Silent(
+            raise SilentService(
                 f"the service at {self.address} takes connections and does not answer within {_ANSWERS_WITHIN:g} s",
                 remediation="It may be stopped or overloaded: look into its log (service.log in its state folder), and "
                 "end its process where it does not recover; the next command starts it anew.",
@@ -189,7 +189,7 @@ class RemoteOperations:
             raise
 
 
-class Silent(Unavailable):
+class SilentService(Unavailable):
     """A service takes connections and does not answer."""
 
 
@@ -287,7 +287,7 @@ async def _unfit(remote: RemoteOperations, environ: Mapping[str, str]) -> str:
     """Why the service that runs is not the one that this process would start; empty where it is."""
     try:
         said = await remote.health()
-    except Silent:
+    except SilentService:
         raise
     except Unavailable:  # it has gone since it was found
         return _IS_ENDING
