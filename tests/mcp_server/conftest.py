@@ -87,9 +87,10 @@ def connect(operations: Operations) -> Connect:
 
     @contextlib.asynccontextmanager
     async def connecting(
-        era: str = "2026-07-28", answer: Answer | None = None, *, may_approve: bool = True, **terms: Any
-    ) -> AsyncGenerator[Connected]:
-        server = make_server(LocalBackend(made, may_approve=may_approve), **terms)
+        era: str = "2026-07-28", answer: Answer | None = None, *, may_approve: bool = True,
+        is_alone: bool = False, **terms: Any,
+    ) -> AsyncGenerator[Connected]:  # fmt: skip
+        server = make_server(LocalBackend(made, may_approve=may_approve, is_alone=is_alone), **terms)
         asked: list[Any] = []
 
         async def ask(context: Any, params: Any) -> ElicitResult:

@@ -181,6 +181,15 @@ async def test_an_answer_from_elsewhere_takes_the_question_back(connect: Connect
         assert agent.asked == []
 
 
+@pytest.mark.parametrize("era", ERAS)
+async def test_where_nobody_can_answer_the_program_is_told_so_and_does_not_wait(connect: Connect, era: str) -> None:
+    """A server with a sandbox of its own, and a client that cannot ask its user."""
+    async with connect(era, None, is_alone=True, answer_within=60.0) as agent:
+        answer = await agent.call("execute_code", code=CALLS)
+    assert "refused: " in text_of(answer)
+    assert "does not ask its user" in text_of(answer)
+
+
 async def test_a_dialog_is_taken_back_when_somebody_else_has_answered(connect: Connect, operator: Invoke) -> None:
     """Before 2026-07-28 the client's dialog is open while the call waits."""
 

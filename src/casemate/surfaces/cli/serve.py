@@ -222,7 +222,7 @@ def _embedded_backend(options: ServeOptions, may_approve: bool) -> LocalBackend:
         wanted = {name: value for name, value in chosen.items() if value is not None}
         return await Operations(sandbox_of(os.environ, "default", **wanted)).load()
 
-    return LocalBackend(make_operations, may_approve=may_approve)
+    return LocalBackend(make_operations, may_approve=may_approve, is_alone=True)
 
 
 def _token(options: ServeOptions) -> str:

@@ -179,15 +179,19 @@ def end_answer(state: State, page: Page, session: str | None) -> CallToolResult:
     return CallToolResult(content=content, structured_content=structured, is_error=execution["status"] != "ok")
 
 
-def unfinished_answer(state: State, handle: str, page: Page, session: str | None, can_answer: bool) -> CallToolResult:
-    """That something goes on, and what to call next. ``can_answer``: a person at this client may approve."""
+def unfinished_answer(
+    state: State, handle: str, page: Page, session: str | None, *, can_answer: bool, is_alone: bool = False
+) -> CallToolResult:
+    """That something goes on, and what to call next. ``can_answer``: a person at this client may approve;
+    ``is_alone``: and nobody else."""
     next_call = f'read_output(run="{handle}", cursor={page.cursor})'
     if state.status == "waiting":
         lines = [f"waiting for an approval; nothing of it goes on until somebody has answered. run: {handle}"]
         lines += [_question(one) for one in state.approvals]
-        lines.append("In a terminal: casemate approvals list, then casemate approvals approve ID (or deny ID).")
+        if not is_alone:
+            lines.append("In a terminal: casemate approvals list, then casemate approvals approve ID (or deny ID).")
         if can_answer:
-            lines.append("Or the user is asked here again with the next call.")
+            lines.append("The user is asked here again with the next call.")
         lines.append(f'Then call {next_call}, or give up with cancel_run(run="{handle}").')
     else:
         lines = [

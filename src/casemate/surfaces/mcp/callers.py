@@ -13,7 +13,7 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -103,6 +103,10 @@ def _read_state(state: str) -> Resumed:
         raise InvalidArgument("requestState", "is not of this tool") from None
 
 
+_UNANSWERABLE = (
+    "nobody can be asked: this client does not ask its user, and this server has no other way to be answered; a rule "
+    "of its policy can allow it (--policy)"
+)
 _MOST_CALLERS = 10_000  # as many as the SDK keeps MCP sessions
 _END_WITHIN = 5.0  # seconds for ending what a caller has left behind
 
@@ -254,6 +258,18 @@ class Callers:
         name = f"mcp:{self._backend.who(request)}"
         return f"{name}:{hashlib.sha256(session.encode()).hexdigest()[:16]}" if session else name
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody but a client can answer what its agent asks for."""
+        return isinstance(self._backend, LocalBackend) and self._backend.is_alone
+
+    async def deny_unanswerable(self, caller: Caller, requests: Iterable[str]) -> None:
+        """Refuse what nobody can answer: the client cannot ask its user, and there is nobody else."""
+        assert isinstance(self._backend, LocalBackend)
+        deny = self._backend.deny(caller.name)
+        for request in requests:
+            await deny("approvals.decide", {"request": request, "reason": _UNANSWERABLE})
+
     def _forget(self) -> None:
         idle = next((name for name, one in self._known.items() if not one.jobs), None)
         if idle is not None:
@@ -287,16 +303,27 @@ class _SandboxBackend(ABC):
 
 
 class LocalBackend(_SandboxBackend):
-    """Operations in this process, made when it is first needed. ``make`` is called once."""
+    """Operations in this process, made when it is first needed. ``make`` is called once. ``is_alone``: nobody but the
+    client can answer what waits for an approval."""
 
     def __init__(
-        self, make: Callable[[], Awaitable[Operations]], namespace: str = "default", *, may_approve: bool
+        self,
+        make: Callable[[], Awaitable[Operations]],
+        namespace: str = "default",
+        *,
+        may_approve: bool,
+        is_alone: bool = False,
     ) -> None:
         super().__init__(may_approve)
+        self.is_alone = is_alone
         self._make = make
         self._namespace = namespace
         self._operations: Operations | None = None
         self._turn = anyio.Lock()
+
+    def deny(self, name: str) -> Invoke:
+        """The operations by which what this agent asks for is refused."""
+        return self._invoke(name, may_approve=True)
 
     async def operations(self) -> Operations:
         """The operations."""

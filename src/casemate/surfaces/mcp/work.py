@@ -173,6 +173,8 @@ async def _follow(call: Call, work: Work, answer: Answer, first: State | None) -
     while not state.is_done:
         fresh = await questions(call, state.awaited_ids - seen) if call.can_ask() or call.can_ask("url") else []
         seen = state.awaited_ids
+        if seen and call.callers.is_alone and not (call.can_ask() or call.can_ask("url")):
+            await call.callers.deny_unanswerable(call.caller, seen)
         if fresh and call.is_modern:
             from mcp_types import InputRequiredResult
 
