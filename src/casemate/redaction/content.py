@@ -2,16 +2,21 @@
 
 Members of a zip archive, which is hostile, are found by their local headers (APPNOTE.TXT, section 4.3.7), whatever the
 directory at the end says, and inflated piece by piece within a budget. Stored members and names are seen without this,
-in the archive's own bytes.
+in the archive's own bytes. So are gzip (RFC 1952), bzip2 and xz, streams of PDF (ISO 32000-1, 7.3.8) and chunks of PNG
+(section 11.3.2 of its specification); what comes out of one and is one itself is looked into once more.
 """
 
 from __future__ import annotations
 
+import bz2
 import codecs
+import lzma
+import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from casemate.redaction.redaction import Redaction
 
@@ -80,11 +85,24 @@ class Budget:
         return self.left >= 0
 
 
-def reason_to_withhold(read: Read, size: int, redaction: Redaction, budget: Budget) -> str:
-    """Why the ``size`` bytes that ``read`` gives must not be handed out; empty when they are no archive, or may be.
+def reason_to_withhold(read: Read, size: int, redaction: Redaction, budget: Budget, *, again: bool = True) -> str:
+    """Why the ``size`` bytes that ``read`` gives must not be handed out; empty when nothing in them is compressed, or
+    they may be.
 
-    ``budget``: when it is used up, the archive is withheld.
+    ``budget``: when it is used up, they are withheld. ``again``: what comes out of them is looked into, too.
     """
+    head = read(0, _LONGEST_HEAD)
+    if head.startswith(_UNSEARCHABLE):
+        return _UNREADABLE
+    for at, unpack in _places(read, size, head):
+        if not budget.spend(_EACH):
+            return _TOO_MUCH
+        if why := _why_not_stream(_unpack(read, at, unpack), redaction, budget, again=again):
+            return why
+    return _why_not_zip(read, size, redaction, budget, again=again)
+
+
+def _why_not_zip(read: Read, size: int, redaction: Redaction, budget: Budget, *, again: bool) -> str:
     if not _may_be_archive(read, size):
         return ""
     for at in _headers(read, size):
@@ -97,7 +115,8 @@ def reason_to_withhold(read: Read, size: int, redaction: Redaction, budget: Budg
         if flags & _ENCRYPTED and method <= _LAST_METHOD:
             return _LOCKED
         if method == _DEFLATED:
-            if why := _why_not_member(read, at + _HEADER.size + name + extra, redaction, budget):
+            content = _unpack(read, at + _HEADER.size + name + extra, _raw)
+            if why := _why_not_stream(content, redaction, budget, again=again):
                 return why
         elif _STORED < method <= _LAST_METHOD:
             return _UNREADABLE
@@ -108,17 +127,73 @@ def _may_be_archive(read: Read, size: int) -> bool:
     return _SIGNATURE in read(0, _BEFORE + len(_SIGNATURE)) or _END in read(max(0, size - _AFTER), _AFTER)
 
 
-def _why_not_member(read: Read, at: int, redaction: Redaction, budget: Budget) -> str:
-    """The same of the member whose content begins there."""
-    stream = redaction.stream()
-    for looked_at, piece in _inflate(read, at):
+def _why_not_stream(pieces: Iterator[tuple[int, bytes]], redaction: Redaction, budget: Budget, *, again: bool) -> str:
+    """The same of something compressed, which comes in ``pieces``, each with the bytes that it took."""
+    try:
+        return _search_stream(pieces, redaction, budget, again=again)
+    except _Unsearchable:
+        return _UNREADABLE
+
+
+class _Unsearchable(Exception):
+    """It would take too much to unpack it."""
+
+
+def _search_stream(pieces: Iterator[tuple[int, bytes]], redaction: Redaction, budget: Budget, *, again: bool) -> str:
+    stream, inner, is_packed = redaction.stream(), bytearray(), None
+    for looked_at, piece in pieces:
         if not budget.spend(looked_at):
             return _TOO_MUCH
         stream.feed(piece)
         if stream.has_found:
             return WITHHELD
+        if piece and is_packed is None:
+            is_packed = again and (piece.startswith(_PACKED) or _SIGNATURE in piece[:_BEFORE])
+        if is_packed:
+            inner += piece
+            if len(inner) > _MOST_AGAIN:
+                return _TOO_MUCH
     stream.finish()
-    return WITHHELD if stream.has_found else ""
+    if stream.has_found:
+        return WITHHELD
+    data = bytes(inner)
+    return (
+        reason_to_withhold(lambda at, size: data[at : at + size], len(data), redaction, budget, again=False)
+        if is_packed
+        else ""
+    )
+
+
+def _places(read: Read, size: int, head: bytes) -> Iterator[tuple[int, Unpack]]:
+    """Where something compressed may begin, and how it is unpacked."""
+    for signature, unpack in _WHOLE.items():
+        if head.startswith(signature):
+            yield 0, unpack
+    if head.startswith(_PNG):
+        yield from ((at, _zlib) for at in _chunks(read, size))
+    elif _PDF in head:
+        yield from ((at, _zlib) for at in _matches(read, size, _STREAM))
+
+
+def _chunks(read: Read, size: int) -> Iterator[int]:
+    """Where compressed text may begin in chunks of a PNG that are not its pixels."""
+    at = len(_PNG)
+    while at + 8 <= size:
+        length, kind = struct.unpack(">I4s", read(at, 8).ljust(8, b"\0"))
+        if kind in (b"zTXt", b"iTXt", b"iCCP"):
+            text = read(at + 8, min(length, _KEYWORDS))
+            yield from (at + 8 + found.start() for found in _ZLIB_HEADER.finditer(text))
+        at += 12 + length
+
+
+def _matches(read: Read, size: int, pattern: re.Pattern[bytes]) -> Iterator[int]:
+    """Where ``pattern`` ends."""
+    last = 0
+    for start in range(0, size, _PIECE):
+        for found in pattern.finditer(read(start, _PIECE + _LONGEST_MATCH)):
+            if start + found.end() > last:
+                last = start + found.end()
+                yield last
 
 
 def _headers(read: Read, size: int) -> Iterator[int]:
@@ -131,11 +206,11 @@ def _headers(read: Read, size: int) -> Iterator[int]:
             at = piece.find(_SIGNATURE, at + 1)
 
 
-def _inflate(read: Read, at: int) -> Iterator[tuple[int, bytes]]:
-    """What is deflated there, in pieces, each with the bytes that it took to read and to write it."""
-    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-    waiting, size = b"", _FIRST_PIECE
-    while not inflater.eof:
+def _unpack(read: Read, at: int, make: Unpack) -> Iterator[tuple[int, bytes]]:
+    """What is compressed there, in pieces, each with the bytes that it took to read and to write it. As many streams
+    as follow each other."""
+    unpacker, waiting, size = make(), b"", _FIRST_PIECE
+    while True:
         if not waiting:
             waiting = read(at, size)
             at += len(waiting)
@@ -144,8 +219,58 @@ def _inflate(read: Read, at: int) -> Iterator[tuple[int, bytes]]:
         if not waiting:
             return
         try:
-            piece = inflater.decompress(waiting, _PIECE)
-        except zlib.error:
+            piece = unpacker.decompress(waiting, _PIECE)
+            while piece:
+                yield len(piece), piece
+                is_over = unpacker.eof or not _has_more(unpacker)
+                piece = b"" if is_over else unpacker.decompress(getattr(unpacker, "unconsumed_tail", b""), _PIECE)
+        except lzma.LZMAError as error:
+            if "limit" in str(error):
+                raise _Unsearchable from None
             return
-        yield len(piece), piece
-        waiting = inflater.unconsumed_tail
+        except (zlib.error, OSError, EOFError):
+            return
+        waiting = unpacker.unused_data if unpacker.eof else b""
+        if unpacker.eof and (make is _raw or make is _zlib or not waiting.startswith(tuple(_WHOLE))):
+            return
+        if unpacker.eof:
+            unpacker = make()
+
+
+def _has_more(unpacker: Any) -> bool:
+    """Whether it can give more of what it was given."""
+    if hasattr(unpacker, "needs_input"):
+        return not unpacker.needs_input
+    return bool(unpacker.unconsumed_tail)
+
+
+def _raw() -> Any:
+    return zlib.decompressobj(-zlib.MAX_WBITS)
+
+
+def _zlib() -> Any:
+    return zlib.decompressobj()
+
+
+def _gzip() -> Any:
+    return zlib.decompressobj(16 + zlib.MAX_WBITS)
+
+
+def _xz() -> Any:
+    return lzma.LZMADecompressor(memlimit=_MOST_DICTIONARY)
+
+
+_MOST_DICTIONARY = 80 << 20  # bytes that an xz may have the host hold: as those of `xz -9`
+Unpack = Callable[[], Any]  # a new unpacker
+_WHOLE: dict[bytes, Unpack] = {
+    b"\x1f\x8b\x08": _gzip,
+    b"BZh": bz2.BZ2Decompressor,
+    b"\xfd7zXZ\0": _xz,
+}
+_UNSEARCHABLE = (b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07")  # zstd, 7z, rar
+_PACKED = (*_WHOLE, _SIGNATURE)
+_PNG, _PDF = b"\x89PNG\r\n\x1a\n", b"%PDF-"
+_STREAM = re.compile(rb"stream\r?\n")
+_ZLIB_HEADER = re.compile(rb"\x78[\x01\x5e\x9c\xda]")
+_LONGEST_HEAD, _LONGEST_MATCH, _KEYWORDS = 1024, 8, 512  # bytes
+_MOST_AGAIN = 64 << 20  # bytes that came out of something compressed and are looked into again

@@ -27,6 +27,7 @@ from casemate.files.names import display_path, path_problem, problem, text_of
 from casemate.files.protected import PROTECTED, Protection
 from casemate.files.walk import Entry, identity, is_whiteout, kind_of, open_file, open_folder, walk
 from casemate.model.limits import format_size
+from casemate.workspace.git_index import MOST_BYTES, hidden_paths
 from casemate.workspace.remove import obstacle, remove
 from casemate.workspace.upper import is_marked_whiteout, is_opaque, refers_elsewhere
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 WRITTEN_BACK = TreeBounds(files=20_000, file_bytes=2**30, total_bytes=2**30, depth=64, entries=100_000, reports=1000)
 Owner = tuple[int, int]
 _REFERS = "its content is not here; the overlay must be mounted with redirect_dir=off,metacopy=off"
+_MOST_NAMED = 5
 _MOUNTED = "another file system is mounted there"
 
 
@@ -260,6 +262,8 @@ class Writer:
         reason = path_problem(entry.path) or self._reason(entry, is_folder=False)
         if not reason and not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
             reason = f"it is {kind_of(mode)}"
+        if not reason and _is_index(entry.path):
+            reason = self._what_is_hidden(entry)
         if reason:
             self._refuse(entry, reason)
             return
@@ -270,6 +274,27 @@ class Writer:
                 self._write_file(entry)
         except OSError as error:
             self._lose(entry, error)
+
+    def _what_is_hidden(self, entry: Entry) -> str:
+        """Why an index of git's is not written back: with it ``git diff`` would not show what else was changed."""
+        try:
+            with os.fdopen(open_file(entry, unlock=True), "rb") as file:
+                hidden = hidden_paths(file.read(MOST_BYTES))
+            hidden -= self._hidden_before(os.fsdecode(entry.name))
+        except (OSError, ValueError):
+            return "it is no index of git's that can be read"
+        names = ", ".join(text_of((name,)) for name in sorted(hidden)[:_MOST_NAMED])
+        more = f" and {len(hidden) - _MOST_NAMED} more" if len(hidden) > _MOST_NAMED else ""
+        return f"it would hide changes from git (skip-worktree, assume-unchanged) of {names}{more}" if hidden else ""
+
+    def _hidden_before(self, name: str) -> frozenset[bytes]:
+        """What the caller's own index hides already."""
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._levels[-1].folder)
+        except FileNotFoundError:
+            return frozenset()
+        with os.fdopen(fd, "rb") as file:
+            return hidden_paths(file.read(MOST_BYTES))
 
     def _is_the_callers(self, entry: Entry) -> bool:
         """Whether the caller has changed what an earlier step made here: then the caller's stays, and that is told."""
@@ -413,6 +438,11 @@ class Writer:
 
     def _lose(self, entry: Entry, error: OSError) -> None:
         self._skipped.lose(display_path(entry.path), f"it cannot be written: {error.strerror or error}")
+
+
+def _is_index(path: tuple[bytes, ...]) -> bool:
+    """Whether git reads it as an index of a repository or a worktree, or a part of one (git-update-index(1))."""
+    return b".git" in path[:-1] and (path[-1] == b"index" or path[-1].startswith(b"sharedindex."))
 
 
 def _rules(above: tuple[str, ...], name: str | None, folder: int) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ async def read_output(call: Call) -> CallToolResult | InputRequiredResult:
     first = state_of(await call.caller.invoke("runs.wait", {"run": handle, "seconds": 0.0}))
     page = None if first.is_done else await _page(call, handle, cursor, answers.OUTPUT)
     if page is not None and not page.is_whole and call.resumed is None:
-        return _unfinished(call, first, handle, page, first.document.get("session"))
+        return _tell_unfinished(call, first, handle, page, first.document.get("session"))
     return await follow(call, run, partial(_run_answer, call, cursor, answers.OUTPUT), first, ends=False)
 
 
@@ -116,7 +116,7 @@ async def follow_job(call: Call, start: Callable[[], Job]) -> CallToolResult | I
     return await follow(call, job, partial(job_answer, call, job))
 
 
-def _unfinished(call: Call, state: State, handle: str, page: Page, session: str | None) -> CallToolResult:
+def _tell_unfinished(call: Call, state: State, handle: str, page: Page, session: str | None) -> CallToolResult:
     can_answer, is_alone = call.can_ask(), call.callers.is_alone
     return answers.unfinished_answer(state, handle, page, session, can_answer=can_answer, is_alone=is_alone)
 
@@ -124,7 +124,7 @@ def _unfinished(call: Call, state: State, handle: str, page: Page, session: str 
 async def job_answer(call: Call, job: Job, state: State) -> CallToolResult:
     """What came of a job, or what to call next."""
     if not state.is_done:
-        return _unfinished(call, state, job.handle, Page("", 0, True), None)
+        return _tell_unfinished(call, state, job.handle, Page("", 0, True), None)
     if job.error is not None:
         return answers.failure(job.error)
     said, is_error = job.told(job.result)
@@ -146,7 +146,7 @@ async def _run_answer(call: Call, cursor: int, most: int, state: State) -> CallT
     run, session = str(state.document["run"]), state.document.get("session")
     if not state.is_done:
         page = await _page(call, run, cursor, most)
-        return _unfinished(call, state, run, page, session)
+        return _tell_unfinished(call, state, run, page, session)
     execution = state.document.get("execution")
     if execution is None:
         raise Refused(str((state.document.get("error") or {}).get("message") or f"nothing is known of run {run}"))
