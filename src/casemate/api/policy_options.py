@@ -115,7 +115,14 @@ def policy_from(policy: object) -> Policy:
     if not isinstance(policy, str | os.PathLike):
         raise InvalidArgument("policy", f"{policy!r} is neither a path nor a mapping")
     read, folder = document_in(policy, "policy")
-    return reading.policy_of(read, folder, home())
+    return reading.policy_of(read, _base_of(read, folder), home())
+
+
+def _base_of(read: PolicyDocument, folder: str) -> str:
+    """What relative paths are relative to: the ``folder`` of a file, but of srt's settings the working folder."""
+    from casemate.policy import srt
+
+    return os.getcwd() if srt.is_srt(read) else folder
 
 
 def policy_in(path: str | os.PathLike[str]) -> Policy:
@@ -123,7 +130,7 @@ def policy_in(path: str | os.PathLike[str]) -> Policy:
     from casemate.policy import reading
 
     read, folder = document_in(path, "policy")
-    return reading.policy_of(read, folder, home(), arguments=True)
+    return reading.policy_of(read, _base_of(read, folder), home(), arguments=True)
 
 
 def document_in(path: str | os.PathLike[str], argument: str) -> tuple[PolicyDocument, str]:

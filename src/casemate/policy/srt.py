@@ -181,10 +181,10 @@ class _SrtReader:
             self._set(ours, texts, ("network", theirs))
 
     def _workspace(self, keys: Mapping[str, Any]) -> None:
-        """The one folder that may be written: the widest of those listed."""
-        writable = []
+        """The one folder that may be written: the working folder, where it is among those listed, else the widest."""
+        writable: list[tuple[Path, str]] = []
         for path, text in self._paths(keys, "allowWrite"):
-            if _is_within(text, _TEMPORARY):
+            if text != self._folder and _is_within(text, _TEMPORARY):
                 self._warn(path, f"{text}: a cell has one of its own, which is gone with it")
             elif _is_pattern(text):
                 self._refuse(path, f"{text}: a pattern cannot be the workspace; name the folder")
@@ -193,8 +193,13 @@ class _SrtReader:
         if not writable:
             return
         path, widest = min(writable, key=lambda one: len(one[1]))
+        own = next((one for one in writable if _is_within(self._folder, (one[1],))), None)
+        if own is not None:
+            path, widest = own
         for other_path, other in writable:
-            if not _is_within(other, (widest,)):
+            if own is not None and not _is_within(other, (widest,)):
+                self._warn(other_path, f"{other}: is not there in a cell, whose own home is gone with it")
+            elif not _is_within(other, (widest,)):
                 self._refuse(other_path, f"{other}: a cell writes in one folder of yours, and {widest} is that already")
         if _is_within(self._home, (widest,)):
             self._refuse(path, f"{widest}: would show a cell the whole home folder; name the folder that it works in")

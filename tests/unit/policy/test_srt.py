@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
-from tests.unit.policy.files import read_json, refusal_of_json
+from tests.unit.policy.files import read, read_json, refusal_of_json
 
 USUAL: dict[str, Any] = {
     "network": {"allowedDomains": ["api.test", "*.good.test"], "deniedDomains": ["bad.good.test"]},
@@ -56,7 +57,7 @@ def test_what_holds_anyhow_needs_no_words(keys: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("keys", "said"), [
-    ({"filesystem": {"allowWrite": [".", "/data"]}},
+    ({"filesystem": {"allowWrite": ["/else", "/data"]}},
     "p.json:5: filesystem.allowWrite.1: /data: a cell writes in one folder"),
     ({"filesystem": {"allowWrite": ["*.txt"]}}, "p.json:4: filesystem.allowWrite.0"),
     ({"filesystem": {"allowWrite": ["~"]}}, "p.json:4: filesystem.allowWrite.0: /home/me: would show"),
@@ -125,3 +126,12 @@ def test_casemates_own_keys_may_stand_beside_them() -> None:
 def test_folders_beneath_the_workspace_need_no_words() -> None:
     keys = {"allowWrite": ["/here/a", "/here"], "allowRead": ["/here/b", "/usr/share"]}
     assert read_json({"filesystem": keys}).workspace == "/here"
+
+
+@pytest.mark.parametrize("folder", ["/here", "/tmp/mine"])
+def test_the_working_folder_is_the_workspace_whatever_else_may_be_written(folder: str) -> None:
+    """Also one in /tmp: of which a cell has another of its own."""
+    settings = json.dumps({"filesystem": {"allowWrite": ["~/.npm", ".", "/tmp"]}})
+    policy = read(settings, "json", folder)
+    assert policy.workspace == folder
+    assert any("/home/me/.npm" in warning for warning in policy.warnings)
