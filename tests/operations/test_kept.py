@@ -278,7 +278,10 @@ def test_a_line_that_was_cut_short_leaves_what_was_known_before_and_takes_nothin
     tmp_path: Path, text: str
 ) -> None:
     store = FolderStore(tmp_path)
-    head = {"run": RUN, "started": 1.0, "is_done": False}
+    head = {
+        "run": RUN, "owner": "a", "account": "a", "session": None, "language": "python", "started": 1.0, "ended": None,
+        "is_done": False, "outcome": None, "error": None, "bytes": 0,
+    }  # fmt: skip
     folder = store.begin(RUN, head)
     with (folder / "run.json").open("ab") as file:
         file.write(b'\n{"run": "' + RUN[:5].encode())

@@ -96,18 +96,19 @@ class OneOf(NamedTuple):
 
 
 _CALLER: ContextVar[str] = ContextVar("caller", default="")
-_IS_AGENT: ContextVar[bool] = ContextVar("is_agent", default=False)
+_ACCOUNT: ContextVar[str] = ContextVar("account", default="")  # of an agent; empty for all others
 
 
 @contextlib.contextmanager
 def called_by(principal: Principal) -> Iterator[None]:
     """What is begun meanwhile is that one's, also what goes on by itself later: in records and in what it asks."""
-    tokens = _CALLER.set(principal.name), _IS_AGENT.set(principal.audience is Audience.AGENT)
+    is_agent = principal.audience is Audience.AGENT
+    tokens = _CALLER.set(principal.name), _ACCOUNT.set(principal.payer if is_agent else "")
     try:
         yield
     finally:
         _CALLER.reset(tokens[0])
-        _IS_AGENT.reset(tokens[1])
+        _ACCOUNT.reset(tokens[1])
 
 
 def caller() -> str:
@@ -117,4 +118,9 @@ def caller() -> str:
 
 def agent() -> str:
     """The same where it is an agent's; else empty."""
-    return _CALLER.get() if _IS_AGENT.get() else ""
+    return _CALLER.get() if _ACCOUNT.get() else ""
+
+
+def account() -> str:
+    """Against whose limits it counts, where it is an agent's; else empty."""
+    return _ACCOUNT.get()

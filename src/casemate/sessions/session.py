@@ -39,6 +39,7 @@ from casemate.sessions.terms import Lifetime, SessionTerms
 if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
     from casemate.execution.capture import Emitter
+    from casemate.execution.slots import Slots
     from casemate.model.approval import Decision
     from casemate.model.plan import Plan
     from casemate.sessions.protocol import Reply
@@ -57,7 +58,7 @@ class Session:
         files: The files of its workspace.
     """
 
-    def __init__(self, terms: SessionTerms, context: ExecutionContext, slot: Callable[[], asyncio.Semaphore]) -> None:
+    def __init__(self, terms: SessionTerms, context: ExecutionContext, slot: Callable[[], Slots]) -> None:
         """``slot`` lets as many steps and runs go on at once as the sandbox allows."""
         self.id = terms.admitted.request.id
         self.name = terms.name

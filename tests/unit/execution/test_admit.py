@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from casemate import Limits
+from casemate.errors import InvalidArgument
 from casemate.execution.admit import SandboxBounds, admit
 from casemate.execution.request import make_request
 from casemate.model.plan import Request
@@ -19,8 +20,8 @@ def request(timeout: float | None, limits: Limits | None) -> Request:
 
 
 @pytest.mark.parametrize(("timeout", "own", "operators", "deadline"), [
-    (5, None, 60, 5), (None, None, 60, 60), (500, None, 60, 60), (5, 2, 60, 2), (None, 2, 60, 2),
-    (5, 90, 3, 3)])  # fmt: skip
+    (5, None, 60, 5), (None, None, 60, 60), (60, None, 3, 3), (5, 2, 60, 2), (None, 2, 60, 2), (None, 90, 3, 3),
+    (300, 60, 600, 300)])  # fmt: skip
 def test_the_deadline_is_the_shortest_of_all(
     timeout: float | None, own: float | None, operators: float, deadline: float
 ) -> None:
@@ -45,3 +46,9 @@ def test_each_request_has_a_name_of_its_own_and_plain_bytes() -> None:
     one, other = request(1, None), request(1, None)
     assert one.id != other.id
     assert (one.code, one.stdin, one.program_name, one.language) == (b"x", b"", "main.sh", "shell")
+
+
+@pytest.mark.parametrize(("timeout", "operators"), [(500, 60), (5, 3)])
+def test_a_timeout_beyond_the_limit_is_an_error_that_names_it(timeout: float, operators: float) -> None:
+    with pytest.raises(InvalidArgument, match=rf"{timeout} s is beyond limits\.wall, {operators} s"):
+        admit(request(timeout, None), SandboxBounds(Limits(wall=operators), HostRules()), can_ask=False)
