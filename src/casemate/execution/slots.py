@@ -33,7 +33,7 @@ class Slots:
         self._every = 0.0  # seconds from one end of an execution to the next, while somebody waited
         self._last_end: float | None = None
 
-    def locked(self) -> bool:
+    def is_taken(self) -> bool:
         """Whether one more would have to wait."""
         return self._free == 0 or bool(self._queues)
 
@@ -53,7 +53,7 @@ class Slots:
 
     async def __aenter__(self) -> None:
         """Wait for a turn. Raises ``QueueFull``."""
-        if self.locked():
+        if self.is_taken():
             await self._wait()
         else:
             self._free -= 1

@@ -39,7 +39,7 @@ async def order_of(waiting: list[str], most: int = 1) -> list[str]:
         await asyncio.sleep(0)
         assert (taken.running, taken.waiting) == (most, len(waiting))
         ended.set()
-    assert (taken.running, taken.waiting, taken.locked()) == (0, 0, False)
+    assert (taken.running, taken.waiting, taken.is_taken()) == (0, 0, False)
     return order
 
 
