@@ -170,3 +170,46 @@ async def test_a_public_address_is_shown_as_one_and_nothing_is_sent_there_that_n
     assert json.loads(execution.stdout)[0] == "denied"
     assert seen[0].arguments == {"url": "https://93.184.215.14/mcp", "addresses": "public"}
     assert "not in the public network" not in seen[0].summary
+
+
+SWAPS = """
+import os
+import mcptools
+try:
+    print(mcptools.register("more", {"command": "/bin/true", "cwd": os.environ["WHERE"]}))
+except mcptools.ToolError as error:
+    print(error.kind, error)
+"""
+
+
+async def test_a_server_is_started_in_the_folder_that_was_shown_whatever_has_its_name_then(
+    opened: Opened, tmp_path: Path
+) -> None:
+    shown, other = tmp_path / "shown", tmp_path / "other"
+    for folder in (shown, other):
+        folder.mkdir()
+        (folder / "server.py").write_bytes(SERVER.read_bytes())
+
+    def approve(request: ApprovalRequest) -> bool:
+        if request.kind == "server":  # what somebody has seen is swapped before it starts
+            shown.rename(tmp_path / "moved")
+            shown.symlink_to(other)
+        return True
+
+    definition = {"command": sys.executable, "args": ["server.py", "log"], "cwd": str(shown)}
+    async with opened(approve=approve) as sandbox:
+        execution = await sandbox.run(adding(definition))
+    assert json.loads(execution.stdout)[1] == "note done", execution.text
+    assert (tmp_path / "moved" / "log").exists()
+    assert not (other / "log").exists()
+
+
+async def test_no_server_starts_where_programs_write_directly(opened: Opened, tmp_path: Path) -> None:
+    asked: list[ApprovalRequest] = []
+    folder = tmp_path / "direct"
+    (folder / "below").mkdir(parents=True)
+    async with opened(approve=asked.append, workspace=folder, workspace_mode="direct") as sandbox:
+        for where in (folder, folder / "below", tmp_path):
+            execution = await sandbox.run(SWAPS, env={"WHERE": str(where)})
+            assert "write there directly" in execution.stdout
+    assert asked == []

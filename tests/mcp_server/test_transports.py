@@ -410,3 +410,26 @@ def test_a_line_without_end_is_not_kept_and_the_next_one_is_read(monkeypatch: py
     file = io.BytesIO(b"x" * 1_000_000 + end + b'{"next": 1}\n' * bool(end))
     assert len(early.line_of(file)) < 100
     assert early.line_of(file) == b'{"next": 1}\n' * bool(end)
+
+
+def test_a_client_that_leaves_in_the_middle_of_an_answer_causes_no_traceback(tmp_path: Path) -> None:
+    client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    program = {"name": "execute_code", "arguments": {"code": "print('x' * 100)"}}
+    server = subprocess.Popen(
+        [sys.executable, "-m", "casemate", "serve", "--embedded"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env={**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")},
+    )  # fmt: skip
+    assert server.stdin
+    assert server.stdout
+    assert server.stderr
+    with server:
+        for message in (
+            {"id": 1, "method": "initialize", "params": client}, {"method": "notifications/initialized"},
+            {"id": 2, "method": "tools/call", "params": program},
+        ):  # fmt: skip
+            server.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        server.stdin.flush()
+        server.stdout.readline()
+        server.stdout.close()
+        assert server.wait(60) == 0
+        assert b"Traceback" not in server.stderr.read()

@@ -10,6 +10,7 @@ import errno
 import hashlib
 import os
 import stat
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -192,3 +193,11 @@ def pieces_of(fd: int, most: int) -> Iterator[bytes]:
     while most > 0 and (piece := os.read(fd, min(CHUNK, most))):
         most -= len(piece)
         yield piece
+
+
+class HeldFolder:
+    """A folder by a descriptor, for as long as anybody has this. Raises ``OSError`` where it is none, or a link."""
+
+    def __init__(self, path: str) -> None:
+        self.fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self.fd)

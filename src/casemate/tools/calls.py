@@ -24,6 +24,7 @@ from casemate.tools.connections.reports import shorten
 from casemate.tools.requests import Read, Register, ToolCall
 
 if TYPE_CHECKING:
+    from casemate.files.beneath import HeldFolder
     from casemate.tools.connections.answers import CallProgress, Elicitation, Elicited
     from casemate.tools.tool import Tool
     from casemate.tools.tools import Known, Tools
@@ -152,12 +153,25 @@ class Calls:
         shown = await self.turns.take(True, check_registration, request.name, request.definition)
         if "url" in shown:
             shown["addresses"] = await self._addresses(shown["url"])
+        folder = await asyncio.to_thread(self._hold, shown["cwd"]) if "cwd" in shown else None
         summary = f"add the MCP server {request.name}{_inside(shown)}: {shorten(json.dumps(shown), _SUMMARY)}"
         await self._decide(Question("server", summary, shown, server=request.name), is_large(shown))
-        await self.tools.add(request.name, shown)
+        await self.tools.add(request.name, shown, folder=folder)
         catalogue = await self.tools.catalogue(request.name)
         tools = [row for row in catalogue.list_rows() if row["server"] == request.name]
         return {"ok": True, "tools": tools, "text": f"added {request.name}, with {len(tools)} tools"}
+
+    def _hold(self, path: str) -> HeldFolder:
+        """The folder that is shown, which is the one that the command starts in. Raises :class:`CallRefused`."""
+        from casemate.files.beneath import HeldFolder
+
+        through = self.tools.written_through
+        if through is not None and os.path.commonpath((through, path)) in (through, path):
+            raise CallRefused("invalid", f"{path}: programs of this sandbox write there directly (workspace_mode)")
+        try:
+            return HeldFolder(path)
+        except OSError as error:
+            raise CallRefused("invalid", f"{path}: is no folder that a server can start in: {error.strerror}") from None
 
     async def _addresses(self, url: str) -> str | list[str]:
         """Where alone a server at ``url`` may be, once it is allowed. Raises ``InvalidArgument``."""

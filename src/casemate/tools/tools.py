@@ -21,6 +21,7 @@ from casemate.tools.schemas.validation import Validator
 from casemate.tools.tool import Problem, Tool
 
 if TYPE_CHECKING:
+    from casemate.files.beneath import HeldFolder
     from casemate.tools.connections.answers import ServerTools as Listed
     from casemate.tools.connections.servers import Servers
 
@@ -70,8 +71,12 @@ class SearchResult:
 class Tools:
     """The MCP servers of a sandbox. Servers are started when they are first needed, and kept."""
 
-    def __init__(self, servers: Callable[[Callable[[Listed], None]], Servers]) -> None:
-        """``servers`` makes them, given who is told of each list of tools."""
+    def __init__(
+        self, servers: Callable[[Callable[[Listed], None]], Servers], written_through: str | None = None
+    ) -> None:
+        """``servers`` makes them, given who is told of each list of tools. ``written_through``: the folder that cells
+        write in directly."""
+        self.written_through = written_through
         self._make_servers = servers
         self._servers: Servers | None = None
         self._lock = threading.Lock()
@@ -86,14 +91,17 @@ class Tools:
 
     # -- for the application
 
-    async def add(self, name: str, definition: Mapping[str, Any]) -> None:
+    async def add(self, name: str, definition: Mapping[str, Any], *, folder: HeldFolder | None = None) -> None:
         """Add a server: ``{"command": ..., "args": [...], "env": {...}}`` or ``{"url": ..., "headers": {...}}``, as in
         other programs' ``mcpServers`` (docs/how-to/servers.md). It is started when it is first needed.
+
+        Args:
+            folder: That it is started in, in place of its "cwd", by which somebody was shown it.
 
         Raises:
             InvalidArgument: The definition is none, or the name is taken.
         """
-        self.servers.add(name, definition)
+        self.servers.add(name, definition, folder)
         self._forget(name)
 
     async def remove(self, name: str) -> None:

@@ -130,7 +130,10 @@ def serve(options: ServeOptions) -> int:
         from casemate.surfaces.mcp.server import serve_stdio
 
         with asyncio.Runner(loop_factory=polling_loop) as runner:
-            runner.run(serve_stdio(server, early))
+            try:
+                runner.run(serve_stdio(server, early))
+            except* BrokenPipeError:
+                pass  # the client has gone in the middle of an answer; what it left behind is ended
         return 0
     from casemate.surfaces.mcp.web import serve_http
 

@@ -16,10 +16,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from types import MappingProxyType
-from typing import Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from urllib.parse import urlsplit
 
 from casemate.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from casemate.files.beneath import HeldFolder
 
 _PLACEHOLDER = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]{0,199})(?::-([^{}$]*))?\}")
 _SHOWN = 80  # characters of a wrong text in an error
@@ -129,13 +132,15 @@ class ServerWall:
 @dataclass(frozen=True, slots=True)
 class Program:
     """A server that is started here and spoken to through its standard streams. ``env``: besides the few variables that
-    every server gets; ``cwd``: "" for the folder casemate runs in; ``wall``: None for none."""
+    every server gets; ``cwd``: "" for the folder casemate runs in; ``wall``: None for none; ``folder``: the one that
+    somebody was shown as ``cwd``, whatever has its name now."""
 
     command: str
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     cwd: str = ""
     wall: ServerWall | None = None
+    folder: HeldFolder | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,22 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from casemate.errors import CasemateError, Fault, InvalidArgument, SandboxClosed
 from casemate.event_loop import polling_loop
+from casemate.files.beneath import HeldFolder
 from casemate.tools.connections.answers import Answer, CallProgress, Elicit, ServerTools
 from casemate.tools.connections.calling import Calling
 from casemate.tools.connections.connection import Connection
 from casemate.tools.connections.context import SecretStore, SignInPrompt, Surroundings
-from casemate.tools.connections.definition import ServerDefinition, check_server_name, read_definition
+from casemate.tools.connections.definition import (
+    Program,
+    ServerDefinition,
+    check_server_name,
+    read_definition,
+)
 from casemate.tools.connections.loop_work import LoopWork, Work
 
 _THREAD = "casemate-tools"
@@ -60,12 +67,16 @@ class Servers:
         self._is_closed = False
         self._process = os.getpid()
 
-    def add(self, name: str, definition: Mapping[str, Any] | ServerDefinition) -> ServerDefinition:
+    def add(
+        self, name: str, definition: Mapping[str, Any] | ServerDefinition, folder: HeldFolder | None = None
+    ) -> ServerDefinition:
         """Add a server; nothing is started. Raises ``InvalidArgument`` for a definition that is none, and for a name
         that is taken."""
         read = definition if isinstance(definition, ServerDefinition) else read_definition(name, definition)
         if read.name != check_server_name(name):
             raise InvalidArgument("server", f"the definition is of {read.name!r}, not of {name!r}")
+        if folder is not None and isinstance(read.how, Program):
+            read = replace(read, how=replace(read.how, folder=folder))
         with self._lock:
             self._check_free(name)
             self._connections[name] = Connection(read, self._surroundings)

@@ -68,7 +68,9 @@ def resolve_definition(definition: ServerDefinition, surroundings: Surroundings)
             raise InvalidArgument(name, "a value that was filled in holds a NUL character")
         given = {f"env.{key}": text for key, text in env.items() if not os.path.exists(text)}  # a file's name is no key
         env = {f"{_APART}{key}": text for key, text in env.items()} if how.wall else env
-        command = ServerCommand([*_wall_words(how.wall, bool(env)), how.command, *args], {**own, **env}, how.cwd)
+        command = ServerCommand(
+            [*_wall_words(how.wall, bool(env)), how.command, *args], {**own, **env}, _folder_of(how)
+        )
         return ResolvedDefinition(command=command, secrets={**expansion.secrets, **given})
     headers = {key: expansion.private(text, f"{name}.headers.{key}") for key, text in how.headers.items()}
     for key, value in headers.items():
@@ -79,6 +81,12 @@ def resolve_definition(definition: ServerDefinition, surroundings: Surroundings)
     given = {f"headers.{key}": value.rpartition(" ")[2] for key, value in headers.items()}  # "Bearer" is none
     given |= {"auth.client_secret": sign_in.client_secret} if sign_in is not None else {}
     return ResolvedDefinition(url=url, headers=headers, sign_in=sign_in, secrets={**expansion.secrets, **given})
+
+
+def _folder_of(how: Program) -> str:
+    """Where its command is started: in the folder that somebody was shown, by its descriptor, which the child has still
+    when it goes there."""
+    return how.cwd if how.folder is None else f"/proc/self/fd/{how.folder.fd}"
 
 
 def _wall_words(wall: ServerWall | None, has_variables: bool) -> list[str]:
