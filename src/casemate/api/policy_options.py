@@ -60,7 +60,7 @@ def bound_by_policy(options: Mapping[str, Any], *, wraps: bool = False) -> Bound
     command that is wrapped, for which paths in the policy are honoured one by one.
     """
     values = {**defaults_of(SandboxOptions), **options}
-    most, isolation = policy_from(values["policy"]), values["isolation"]
+    most, isolation = policy_from(values["policy"], values["workspace"]), values["isolation"]
     hosts: HostRules | None
     open_to, hosts = _hosts(most, values["network"], values["allowed_domains"])
     folder = _workspace(most, values["workspace"])
@@ -99,8 +99,9 @@ def rulebook(policy: Policy, log: AuditLog, namespace: str) -> Rulebook:
     return Rulebook(policy.rules, time.monotonic(), time.time, read_bound, bind)
 
 
-def policy_from(policy: object) -> Policy:
+def policy_from(policy: object, workspace: object = None) -> Policy:
     """The policy that a path, a mapping (relative paths are relative to the working folder) or None stands for.
+    ``workspace``: the folder that programs work in, where it is known: what "." is in srt's keys.
 
     Raises ``InvalidArgument`` that names file, line and key.
     """
@@ -115,14 +116,17 @@ def policy_from(policy: object) -> Policy:
     if not isinstance(policy, str | os.PathLike):
         raise InvalidArgument("policy", f"{policy!r} is neither a path nor a mapping")
     read, folder = document_in(policy, "policy")
-    return reading.policy_of(read, _base_of(read, folder), home())
+    return reading.policy_of(read, _base_of(read, folder, workspace), home())
 
 
-def _base_of(read: PolicyDocument, folder: str) -> str:
+def _base_of(read: PolicyDocument, folder: str, workspace: object = None) -> str:
     """What relative paths are relative to: the ``folder`` of a file, but of srt's settings the working folder."""
     from casemate.policy import srt
 
-    return os.getcwd() if srt.is_srt(read) else folder
+    if not srt.is_srt(read):
+        return folder
+    is_path = isinstance(workspace, str | os.PathLike) and workspace
+    return str(Path(workspace).expanduser().absolute()) if is_path else os.getcwd()  # type: ignore[arg-type]
 
 
 def policy_in(path: str | os.PathLike[str]) -> Policy:

@@ -138,7 +138,7 @@ def test_protected_names_are_neither_made_nor_changed_nor_removed(folder: Path) 
     (folder / ".git" / "hooks").mkdir(parents=True)
     (folder / ".git" / "hooks" / "pre-commit").write_text("honest\n")
     (folder / ".git" / "config").write_text("[core]\n")
-    (folder / ".git" / "index").write_text("1\n")
+    (folder / ".git" / "packed-refs").write_text("1\n")
     (folder / ".envrc").write_text("honest\n")
     before = tree(folder)
     outcome = changed(
@@ -146,12 +146,12 @@ def test_protected_names_are_neither_made_nor_changed_nor_removed(folder: Path) 
         """
         echo evil >.git/hooks/pre-commit; echo evil >.git/hooks/post-checkout; echo evil >.git/config
         rm .envrc; mkdir -p .vscode src/.Idea; echo evil >.vscode/tasks.json; echo evil >src/.Idea/x
-        echo evil >src/SiteCustomize.py; echo evil >x.pth; echo 2 >.git/index; echo ok >src/ok.py
+        echo evil >src/SiteCustomize.py; echo evil >x.pth; echo 2 >.git/packed-refs; echo ok >src/ok.py
         mkdir -p bare/refs bare/objects; echo ref >bare/HEAD; echo evil >bare/config
         """,
     )
     after = tree(folder)
-    assert {name: after.get(name) for name in before} == before | {".git/index": "2\n"}
+    assert {name: after.get(name) for name in before} == before | {".git/packed-refs": "2\n"}
     assert set(after) - set(before) == {"src/ok.py", "bare/config", "bare/objects/", "bare/refs/"}
     assert set(outcome.skipped) == {
         ".git/hooks",

@@ -282,7 +282,7 @@ def sandbox_arguments(request: RunRequest) -> dict[str, Any]:
             limits["wall"] = max(limits["wall"], request.seconds)
     from casemate.api.policy_options import policy_from
 
-    policy = policy_from(said.get("policy"))
+    policy = policy_from(said.get("policy"), request.options.get("workspace"))
     for warning in policy.warnings:
         say(warning)
     chosen = {name: request.options.get(name) for name in SandboxOptions.__annotations__}

@@ -130,10 +130,7 @@ def serve(options: ServeOptions) -> int:
         from casemate.surfaces.mcp.server import serve_stdio
 
         with asyncio.Runner(loop_factory=polling_loop) as runner:
-            try:
-                runner.run(serve_stdio(server, early))
-            except* BrokenPipeError:
-                pass  # the client has gone in the middle of an answer; what it left behind is ended
+            runner.run(serve_stdio(server, early))
         return 0
     from casemate.surfaces.mcp.web import serve_http
 

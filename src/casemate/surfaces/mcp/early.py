@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import select
+import signal
 import stat
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -118,12 +119,15 @@ class Outgoing:
         if self._is_known(line):
             return
         data = line.encode()
-        if self._fits(data):
-            self._write(data)
-        else:
-            from anyio import to_thread
+        try:
+            if self._fits(data):
+                self._write(data)
+            else:
+                from anyio import to_thread
 
-            await to_thread.run_sync(self._write, data)
+                await to_thread.run_sync(self._write, data)
+        except BrokenPipeError:  # the client has gone in the middle of an answer: what it left behind is ended
+            signal.raise_signal(signal.SIGTERM)
 
     async def flush(self) -> None:
         """Everything is written at once."""
