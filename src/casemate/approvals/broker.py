@@ -214,7 +214,7 @@ class ApprovalBroker:
             self._finish(pending, verdict)
             return
         self._current = None
-        self._show_due(requester.queue)
+        requester.after_output(lambda: self.worker.submit(self._show_due, requester.queue))
 
     def _decide_without_asking(self, pending: PendingRequest) -> ApprovalVerdict | None:
         if pending.requester.is_over:

@@ -45,6 +45,10 @@ class Pausable(Protocol):
         """Stop everything in it, and its clock."""
         ...
 
+    def read_now(self, then: Callable[[], object]) -> None:
+        """Call ``then`` once the sink has what the program has written by now; not where the cell has ended."""
+        ...
+
     def resume(self) -> None:
         """Let it go on."""
         ...
@@ -121,6 +125,15 @@ class Requester:
             self._cell = cell
             if self._pause:
                 self._pause.attach(cell)
+
+    def after_output(self, then: Callable[[], object]) -> None:
+        """Call ``then`` when what the program wrote before it asked has been handed on, from any thread."""
+        with self._lock:
+            cell = self._cell
+        if cell is None:
+            then()
+        else:
+            cell.read_now(then)
 
     @property
     def pause(self) -> CellPause:

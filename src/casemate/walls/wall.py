@@ -6,7 +6,7 @@ A wall reports what happened as values; it raises only `casemate.CasemateError`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
@@ -132,6 +132,10 @@ class LivingCell(Protocol):
 
     def read_on(self) -> None:
         """Read on after the sink was full."""
+
+    def read_now(self, then: Callable[[], object]) -> None:
+        """Call ``then`` once the sink has what the program has written by now, from whichever thread reads it; not
+        where the cell has ended."""
 
     def pause(self) -> None:
         """Stop everything in it, and its clock, until `resume`: it waits for an answer and for nothing else. Not when

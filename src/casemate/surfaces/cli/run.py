@@ -86,9 +86,22 @@ class _Asking:
 
         if somebody_is_there():
             import asyncio
+            from collections import defaultdict
 
             lock = self.screen = asyncio.Lock()
-            self.approve = Terminal(lock).ask
+            self._terminal = Terminal(lock)
+            self._is_streamed = request.format == "text"
+            self._reached: dict[str, asyncio.Event] = defaultdict(asyncio.Event)  # by the id of the request
+            self.approve = self._ask
+
+    def reach(self, request: ApprovalRequest) -> None:
+        """All that the program wrote before this request is shown."""
+        self._reached[request.id].set()
+
+    async def _ask(self, request: ApprovalRequest) -> bool:
+        if self._is_streamed:
+            await self._reached[request.id].wait()
+        return await self._terminal.ask(request)
 
     def answer_for(self, packages: tuple[str, ...]) -> Callable[[ApprovalRequest], Awaitable[bool]] | None:
         """The same, where packages are asked for on the command line: which is the answer about these. A program of
@@ -197,6 +210,8 @@ async def _show(event: Event, streams: Streams, asking: _Asking) -> Execution | 
                 await streams.result(event.result)
         case ApprovalRequest() if asking.approve is None:
             await event.deny("casemate run asks nobody")
+        case ApprovalRequest():
+            asking.reach(event)
         case Done():
             await streams.end()
             return event.execution

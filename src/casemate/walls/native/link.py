@@ -16,6 +16,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -244,10 +245,7 @@ class SupervisorLink:
         if self.pools:
             self.pools.on_time()
         while self._resting and self._resting[0][0] <= time.monotonic():
-            _, fd, cell = heapq.heappop(self._resting)
-            if fd in cell.paused:
-                cell.paused.discard(fd)
-                self.poll.register(fd, select.POLLIN)
+            self.read_on(heapq.heappop(self._resting)[2])
         return True
 
     def _send_on(self) -> None:
@@ -296,14 +294,21 @@ class SupervisorLink:
         took = time.thread_time() - began
         if isinstance(cell, RunningSession):
             self.sessions.settle(cell)
+        is_long = cell.read_size == _PIECE and took > _LONG * _PIECE / PIPE  # what came first may have loaded modules
         if took > _LONG:
             cell.read_size = _PIECE
-        is_long = took > _LONG * cell.read_size / PIPE
-        if fd in cell.pipes and (is_long or self._is_full(fd, cell)):
-            self.poll.unregister(fd)
-            cell.paused.add(fd)
-            if is_long:
-                heapq.heappush(self._resting, (time.monotonic() + _REST * took, fd, cell))
+        if is_long:
+            self._pause(cell, list(cell.pipes))
+            heapq.heappush(self._resting, (time.monotonic() + _REST * took, fd, cell))
+        elif fd in cell.pipes and self._is_full(fd, cell):
+            self._pause(cell, [fd])
+
+    def _pause(self, cell: RunningCell, fds: list[int]) -> None:
+        """Read these pipes no more until `read_on`."""
+        for fd in fds:
+            if fd in self.readers and fd not in cell.paused:
+                self.poll.unregister(fd)
+                cell.paused.add(fd)
 
     def _is_full(self, fd: int, cell: RunningCell) -> bool:
         place = cell.pipes[fd]
@@ -345,6 +350,16 @@ class SupervisorLink:
         os.close(fd)
         if place is None and isinstance(cell, RunningSession):
             self.sessions.report_closed(cell)
+
+    def read_now(self, cell: RunningCell, then: Callable[[], object]) -> None:
+        """Hand on what the cell has written by now, as far as its sink takes it, and call ``then``."""
+        if isinstance(cell, RunningSession):
+            cell.unsettled = not cell.paused
+            self.sessions.settle(cell)
+        else:
+            for fd in [fd for fd in cell.pipes if fd in self.readers and fd not in cell.paused]:
+                self.read_out(fd, cell)
+        then()
 
     def drain(self, cell: RunningCell) -> None:
         """Read what a dead cell's pipes still hold, and close them."""

@@ -8,7 +8,7 @@ import os
 import resource
 import select
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -87,6 +87,9 @@ class Pump(Protocol):
     def read_out(self, fd: int, cell: RunningCell) -> None:
         """Everything that is in a pipe now."""
 
+    def read_now(self, cell: RunningCell, then: Callable[[], object]) -> None:
+        """Hand on what the cell has written by now, and call ``then``."""
+
     def drain(self, cell: RunningCell) -> None:
         """Read what a dead cell's pipes still hold, and close them."""
 
@@ -132,6 +135,9 @@ class RunningCell:
 
     def signal(self, number: int) -> None:
         self._send_order("signal", number=number)
+
+    def read_now(self, then: Callable[[], object]) -> None:
+        self._link.call(self._link.read_now, self, then)
 
     def pause(self) -> None:
         self._send_order("pause")
@@ -382,7 +388,7 @@ class SessionPipes:
     def read_control(self, cell: RunningSession) -> None:
         """Everything that is in a session's control pipe now."""
         fd = next((fd for fd, place in cell.pipes.items() if place is None), -1)
-        if fd >= 0 and fd not in cell.paused:
+        if fd >= 0:  # also while it is paused: it says in which order the text came
             self._pump.read_out(fd, cell)
 
     def settle(self, cell: RunningSession) -> None:

@@ -280,6 +280,9 @@ class NativeCell:
     def read_on(self) -> None:
         self._cell.read_on()
 
+    def read_now(self, then: Callable[[], object]) -> None:
+        self._cell.read_now(then)
+
     def pause(self) -> None:
         self._cell.pause()
 
