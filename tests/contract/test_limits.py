@@ -68,6 +68,15 @@ CASES = {
         "for (let n = 0; n < 100; n++) require('child_process').spawn('sleep', ['1000'])",
         Limits(processes=30), "failed", "process_limit", "limits.processes is 30", "node",
     ),
+    "processes, a pool whose workers are gone at the end": Case(
+        BEGUN + "import multiprocessing\nmultiprocessing.Pool(100)",
+        Limits(processes=20), "failed", "process_limit", "limits.processes is 20",
+    ),
+    "processes, Shell": Case(
+        "echo begun; printf kept > output/partial.txt; trap 'exit 9' ERR; set -e\n"
+        "for n in $(seq 30); do sleep 1000 & done",
+        Limits(processes=20), "failed", "process_limit", "limits.processes is 20", "shell",
+    ),
     "disk": Case(
         BEGUN + "f = open('/tmp/x', 'wb', buffering=0)\nwhile True: f.write(bytes(1 << 20))",
         Limits(disk="16MiB"), "failed", "disk_limit", "16 MiB",
@@ -112,6 +121,17 @@ def test_a_limit_that_is_met_is_named_and_what_there_was_is_kept(
     assert case.said in execution.cause.message
     assert execution.cause.remediation
     check_kept(execution)
+
+
+FULL_PIPE = "import os\nr, w = os.pipe()\nos.set_blocking(w, False)\nwhile True: os.write(w, bytes(4096))"
+
+
+def test_a_full_pipe_is_not_told_as_too_many_processes(sandbox: sync.Sandbox) -> None:
+    execution = sandbox.run(FULL_PIPE)
+    assert "Resource temporarily unavailable" in execution.stderr
+    assert (execution.status, execution.cause) == ("failed", None)
+    with sandbox.session() as session:
+        assert (session.run(FULL_PIPE).status, session.run(FULL_PIPE).cause) == ("failed", None)
 
 
 @pytest.fixture

@@ -205,9 +205,11 @@ def _met_limit(evidence: Evidence) -> Cause | None:
     if number == errno.EMFILE:
         message = f"No more files could be opened; limits.open_files is {limits.open_files}."
         return Cause("open_files_limit", message, "Close files, or raise it.")
-    # An error that is known and has no such number is about something else, however many processes there were.
+    # EAGAIN is also what a pipe answers that is full: only where so many were begun can it be about processes. And an
+    # error that is known and has no number is about something else, however many there were.
+    refused = number == errno.EAGAIN and ending.begun >= limits.processes
     many = ending.tasks >= limits.processes and (evidence.error is None or number is not None)
-    if number == errno.EAGAIN or many or _no_thread(evidence.error):
+    if refused or many or _no_thread(evidence.error):
         message = f"No more processes or threads could be started; limits.processes is {limits.processes}."
         return Cause("process_limit", message, "Start fewer, or raise it.")
     return None

@@ -139,6 +139,7 @@ def _ending_of_step(end: StepEnd) -> CellEnding:
         cpu_seconds=usage.cpu_seconds,
         peak_memory=usage.peak_memory,
         tasks=usage.tasks,
+        begun=usage.tasks,
         oom=False,
         space_left=usage.space_left,
         inodes_left=usage.inodes_left,

@@ -324,6 +324,7 @@ class CellProcess:
             "seconds": time.monotonic() - self.started,
             "cpu_seconds": max(report.get("cpu_seconds", 0.0), self.cpu_seconds) - self.cpu_before,
             "tasks": self.peak_tasks,
+            "begun": report.get("begun", 0),
             "reason": self.reason,
             "peak_memory": peak,
             "oom": self.group.out_of_memory() if self.group else False,
@@ -380,8 +381,8 @@ def _read_available(fd: int) -> bytes:
 
 def _parse_report(data: bytes) -> dict[str, Any]:
     if len(data) == init.REPORT.size and data[:1] == b"x":
-        _, code, peak, cpu = init.REPORT.unpack(data)
-        return {"wait_status": code, "peak_memory": peak, "cpu_seconds": cpu / 1e6}
+        _, code, peak, cpu, begun = init.REPORT.unpack(data)
+        return {"wait_status": code, "peak_memory": peak, "cpu_seconds": cpu / 1e6, "begun": begun}
     if data[-init.REPORT.size :][:1] == b"x":
         data = data[: -init.REPORT.size]  # the program's own process failed to become it, and init reported that end
     try:

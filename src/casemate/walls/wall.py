@@ -25,7 +25,8 @@ class CellEnding:
     """How a cell ended, as seen from outside.
 
     ``wait_status``: of the program (as wait(2) gives it), None when it never reported;
-    ``reason``: None when the program ended by itself; ``tree_fd``: a descriptor of the folder
+    ``reason``: None when the program ended by itself; ``tasks``: the most that were seen at once, and how many were
+    ``begun`` in all, 0 where that is not known; ``tree_fd``: a descriptor of the folder
     of everything the cell could write, `workspace` in it, which the receiver closes. ``start``: how it was made, as
     :class:`casemate.model.isolation.IsolationReport` has it, and ``start_reason`` why.
     """
@@ -36,6 +37,7 @@ class CellEnding:
     cpu_seconds: float
     peak_memory: int
     tasks: int
+    begun: int
     oom: bool
     space_left: int
     inodes_left: int

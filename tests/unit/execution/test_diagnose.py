@@ -21,7 +21,7 @@ def judged(
     """The verdict on a program that ended well but for what is given."""
     facts: dict[str, Any] = {
         "wait_status": 0, "reason": None, "seconds": 1.5, "cpu_seconds": 0.5, "peak_memory": 10 * MIB, "tasks": 3,
-        "oom": False, "space_left": 100 * MIB, "inodes_left": 1000, "tree_fd": -1,
+        "begun": 3, "oom": False, "space_left": 100 * MIB, "inodes_left": 1000, "tree_fd": -1,
     }  # fmt: skip
     failure = None if error is None else ProgramError(error.partition(":")[0], error.partition(":")[2], "")
     return diagnose(Evidence(CellEnding(**{**facts, **ending}), limits or Limits(), 1.0, 5000, failure, number))
@@ -67,7 +67,11 @@ def test_the_verdict_follows_the_evidence(ending: dict[str, Any], expected: tupl
     (errno.ENOSPC, "disk_limit"), (errno.EMFILE, "open_files_limit"), (errno.EAGAIN, "process_limit"),
     (errno.ENOENT, None), (None, None)])  # fmt: skip
 def test_the_errno_of_the_uncaught_error_names_the_limit(number: int | None, cause: str | None) -> None:
-    assert brief(judged(number, "OSError:x", wait_status=exited(1))) == ("failed", 1, cause)
+    assert brief(judged(number, "OSError:x", wait_status=exited(1), begun=64)) == ("failed", 1, cause)
+
+
+def test_eagain_is_about_processes_only_where_so_many_were_begun() -> None:
+    assert brief(judged(errno.EAGAIN, "BlockingIOError:x", wait_status=exited(1), begun=63)) == ("failed", 1, None)
 
 
 @pytest.mark.parametrize(("error", "expected"), [
