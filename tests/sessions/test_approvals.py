@@ -114,6 +114,52 @@ async def test_a_command_that_is_allowed_runs_and_who_was_asked_saw_it(audit: Pa
     assert decisions(audit) == ["allowed"] * 2
 
 
+STARTS = {
+    "subprocess.run": ("import subprocess; subprocess.run(['touch', 'ran'], check=True)", "touch ran"),
+    "subprocess.Popen, by posix_spawn": (
+        "import subprocess; subprocess.Popen(['/usr/bin/touch', 'ran'], close_fds=False).wait()", "/usr/bin/touch ran",
+    ),
+    "a line of a shell": ("import subprocess; subprocess.run('touch ran', shell=True)", "/bin/sh -c 'touch ran'"),
+    "os.system": ("import os; os.system('touch ran')", "touch ran"),
+    "os.popen": ("import os; os.popen('touch ran').close()", "/bin/sh -c 'touch ran'"),
+    "os.posix_spawn": (
+        "import os; os.waitpid(os.posix_spawn('/usr/bin/touch', ['touch', 'ran'], {}), 0)", "touch ran",
+    ),
+    "pty.spawn": ("import pty; pty.spawn(['touch', 'ran'], lambda fd: b'', lambda fd: b'')", "touch ran"),
+    "asyncio": ("import asyncio\nawait (await asyncio.create_subprocess_exec('touch', 'ran')).wait()", "touch ran"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", STARTS)
+async def test_each_way_of_python_to_start_a_program_is_asked_about_once_where_the_policy_says_so(
+    audit: Path, way: str
+) -> None:
+    code, command = STARTS[way]
+    seen: list[ApprovalRequest] = []
+
+    def approve(request: ApprovalRequest) -> bool:
+        seen.append(request)
+        return len(seen) > 1
+
+    policy = {"rules": [{"ask": "process"}]}
+    async with Sandbox(audit=audit, policy=policy, approve=approve) as sandbox, sandbox.session() as session:
+        assert await said(session, "!echo a command is none") == "a command is none\n"
+        execution = await session.run(code)
+        assert execution.error is not None
+        assert (execution.error.name, await has_run(session)) == ("PermissionError", False)
+        execution = await session.run(code)
+        assert (execution.status, await has_run(session)) == ("ok", True)
+    assert [(one.kind, one.arguments) for one in seen] == [("process", {"command": command})] * 2
+
+
+async def test_a_forked_process_cannot_ask_and_its_program_does_not_start(audit: Path) -> None:
+    code = "import os\nif os.fork() == 0: os.execvp('touch', ['touch', 'ran'])\n_ = os.wait()"
+    policy = {"rules": [{"ask": "process"}]}
+    async with Sandbox(audit=audit, policy=policy, approve=allow_all) as sandbox, sandbox.session() as session:
+        assert "a forked process cannot ask" in (await session.run(code)).stderr
+        assert not await has_run(session)
+
+
 @pytest.mark.parametrize("how", ["system", "getoutput"])
 async def test_a_command_that_is_longer_than_the_kernel_takes_fails_and_keeps_nobody_waiting(
     audit: Path, how: str

@@ -5,22 +5,24 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from casemate.errors import InvalidArgument
 from casemate.model.plan import STEPS
 
+CommandKind = Literal["shell", "process"]
+
 
 @dataclass(frozen=True, slots=True)
 class StepRequest:
-    """A step to run: its ``number``, and ``cwd`` to begin in (None: where the one before ended). ``asks``: whether it
-    has to ask before it runs a shell command."""
+    """A step to run: its ``number``, and ``cwd`` to begin in (None: where the one before ended). ``asks``: the
+    kinds of commands that it has to ask about before it runs them."""
 
     number: int
     code: bytes
     stdin: bytes | None
     cwd: str | None
-    asks: bool = False
+    asks: tuple[CommandKind, ...] = ()
 
     @property
     def pipes(self) -> tuple[str, str]:

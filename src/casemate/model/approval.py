@@ -11,7 +11,9 @@ from casemate.errors import InvalidArgument
 from casemate.model.call_options import DecisionOptions
 from casemate.model.options import complete, takes_options
 
-Kind = Literal["tool", "egress", "package", "shell", "host", "files", "server", "plan", "elicitation", "secret"]
+Kind = Literal[
+    "tool", "egress", "package", "shell", "process", "host", "files", "server", "plan", "elicitation", "secret"
+]
 Scope = Literal["once", "run", "session"]
 Effect = Literal["allow", "deny", "ask"]
 Listed = Literal["asked", "withdrawn"]  # states of a request that is listed (approvals/requests.py has all of them)

@@ -42,6 +42,7 @@ _ABOUT: Mapping[Kind, tuple[str, ...]] = {
     "egress": ("host", "addresses"),
     "package": ("package", "language"),
     "shell": ("arguments",),
+    "process": ("arguments",),
     "host": ("command",),
     "files": ("arguments",),
     "server": ("server", "arguments"),
@@ -60,7 +61,7 @@ _NEEDED: Mapping[Kind, tuple[str, ...]] = {
     "secret": ("arguments",),
 }
 _FOR_PERSONS = ("plan", "elicitation")
-_NO_ANY = ("files", "shell", "server", "secret")  # any file, any line, any way to start it, any secret: not by one word
+_NO_ANY = ("files", "shell", "process", "server", "secret")  # any file, line, program or secret: not by one word
 _ANYWHERE = ("namespace", "reason")
 _BUDGET = ("uses", "lasts", "expires")
 _AT_TIMES = (*_BUDGET, "namespace")  # not of a rule with addresses: they are looked at where names are dialled

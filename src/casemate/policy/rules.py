@@ -71,6 +71,7 @@ DEFAULTS: Mapping[Kind, Effect] = MappingProxyType(
         "egress": "ask",
         "package": "ask",
         "shell": "allow",  # within the cell: the wall is the boundary
+        "process": "allow",  # likewise
         "host": "ask",
         "files": "ask",
         "server": "ask",

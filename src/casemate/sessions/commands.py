@@ -1,4 +1,4 @@
-"""Shell commands of a step under approval: what its interpreter asks, and what is asked about Shell steps.
+"""Commands of a step under approval: what its interpreter asks, and what is asked about Shell steps.
 
 This is for people who want to see commands before they run. It keeps nothing in: code that does not want to be asked
 need not ask, and what it starts is inside the wall all the same.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from casemate.languages.session_program import CommandKind
 from casemate.model.approval import ApprovalVerdict, Question
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from casemate.policy.rules import Rulebook
     from casemate.sessions.inbox import RunningStep
     from casemate.sessions.interpreter_cell import InterpreterCell
-    from casemate.sessions.protocol import ShellRequest
+    from casemate.sessions.protocol import CommandRequest
 
 _SUMMARY = 200  # characters
 
@@ -28,19 +29,22 @@ class Commands:
     def __init__(self, requester: Requester, rules: Rulebook, interpreter: InterpreterCell) -> None:
         self._requester = requester
         self._interpreter = interpreter
-        self._must_ask = rules.asks("shell")
+        kinds: tuple[CommandKind, ...] = get_args(CommandKind)
+        self._asks = tuple(kind for kind in kinds if rules.asks(kind))
 
     def watch(self, step: RunningStep) -> None:
         """Have the interpreter ask before it runs a command in this step, and answer that."""
-        if self._must_ask:
-            step.on_shell_request, step.must_ask = self._ask, True
+        if self._asks:
+            step.on_command, step.asks = self._ask, self._asks
 
     async def check(self, code: bytes) -> ApprovalVerdict | None:
         """Why a step of Shell may not begin, all of which is a command; None when it may, or when its cell has ended
         meanwhile, which the step reports."""
-        if not self._must_ask:
+        if "shell" not in self._asks:
             return None
-        decision = asyncio.wrap_future(self._requester.decide(_question({"command": code.decode("utf-8", "replace")})))
+        decision = asyncio.wrap_future(
+            self._requester.decide(_question("shell", {"command": code.decode("utf-8", "replace")}))
+        )
         either: list[asyncio.Future[Any]] = [decision, self._interpreter.ended]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not decision.done():
@@ -50,7 +54,7 @@ class Commands:
         verdict = decision.result()
         return None if verdict.allow else verdict
 
-    def _ask(self, request: ShellRequest) -> None:
+    def _ask(self, request: CommandRequest) -> None:
         """In the wall's thread."""
 
         def answer(decision: Future[ApprovalVerdict]) -> None:
@@ -58,10 +62,11 @@ class Commands:
             if not self._requester.is_over:  # nobody waits any more
                 self._interpreter.answer(request.id, verdict.allow, verdict.reason)
 
-        self._requester.decide(_question(request.arguments)).add_done_callback(answer)
+        self._requester.decide(_question(request.kind, request.arguments)).add_done_callback(answer)
 
 
-def _question(arguments: dict[str, str]) -> Question:
+def _question(kind: CommandKind, arguments: dict[str, str]) -> Question:
     command = arguments["command"]
     short = command if len(command) <= _SUMMARY else f"{command[:_SUMMARY]}… ({len(command):,} characters)"
-    return Question("shell", f"run a shell command: {short}", dict(arguments))
+    what = "run a shell command" if kind == "shell" else "start a program"
+    return Question(kind, f"{what}: {short}", dict(arguments))

@@ -12,12 +12,12 @@ from casemate.execution.frames import ErrorFrame
 from casemate.model.events import Display, Output, ResultEvent
 from casemate.sessions.protocol import (
     Cleared,
+    CommandRequest,
     Displayed,
     MessageOrder,
     OrderMark,
     Ready,
     Reply,
-    ShellRequest,
     StepDone,
     StepMessage,
     Value,
@@ -26,6 +26,7 @@ from casemate.sessions.protocol import (
 
 if TYPE_CHECKING:
     from casemate.execution.capture import Emitter
+    from casemate.languages.session_program import CommandKind
     from casemate.redaction.redaction import Redaction
     from casemate.walls.wall import SessionCell, StepUsage, Stream
 
@@ -45,8 +46,8 @@ class RunningStep:
         self.emitter = emitter
         self.order = MessageOrder()
         self.has_begun = False  # the interpreter has its request
-        self.on_shell_request: Callable[[ShellRequest], None] | None = None  # called in the wall's thread
-        self.must_ask = False  # before it runs a shell command
+        self.on_command: Callable[[CommandRequest], None] | None = None  # called in the wall's thread
+        self.asks: tuple[CommandKind, ...] = ()  # before it runs such commands
         self.done: StepDone | None = None
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.used: asyncio.Future[StepUsage] = asyncio.get_running_loop().create_future()
@@ -220,9 +221,9 @@ class Inbox:
                 running.is_clear_due = wait
                 if not wait:
                     running.clear()
-            case ShellRequest() as request:
-                if running.on_shell_request:
-                    running.on_shell_request(request)
+            case CommandRequest() as request:
+                if running.on_command:
+                    running.on_command(request)
             case ErrorFrame(error, number):
                 running.capture.fail(error, number, message.size)
             case StepDone() as done:

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard, get_args
 
 from casemate.execution import frames
 from casemate.execution.frames import ErrorFrame
+from casemate.languages.session_program import CommandKind
 from casemate.model.execution import Result
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ _MOST_NAMES = 10_000
 _MOST_NAME = 200  # characters
 _MOST_REASON = 1 << 16  # characters of a problem or a reason
 _MOST_COMMAND = 1 << 18  # characters of a command: with JSON's escapes within what a person is asked about
+_COMMAND_KINDS: tuple[CommandKind, ...] = get_args(CommandKind)
 _MOST_EXIT = 255
 _MOST_VARIABLE_TEXT = 200  # characters of its name, its type and its value
 _MOST_SIZE = 1 << 62  # bytes of a variable
@@ -67,10 +69,11 @@ class OrderMark:
 
 
 @dataclass(frozen=True, slots=True)
-class ShellRequest:
-    """A step wants to run a shell command, and waits for the answer to its request ``id``. ``arguments``: ``command``,
+class CommandRequest:
+    """A step wants to run a command, and waits for the answer to its request ``id``. ``arguments``: ``command``,
     and ``input`` where there is a script for it."""
 
+    kind: CommandKind
     id: int
     arguments: dict[str, str]
 
@@ -105,7 +108,7 @@ class Variable:
     repr: str
 
 
-StepContent = Displayed | Value | Cleared | OrderMark | ShellRequest | ErrorFrame | StepDone
+StepContent = Displayed | Value | Cleared | OrderMark | CommandRequest | ErrorFrame | StepDone
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +243,7 @@ def _parse_content(message: dict[str, Any]) -> StepContent | None:
         case "mark":
             return OrderMark()
         case "ask":
-            return _parse_shell_request(message)
+            return _parse_command(message)
         case "error":
             return frames.parse_error(message)
         case "done":
@@ -255,13 +258,14 @@ def _parse_display(message: dict[str, Any]) -> Displayed | None:
     return Displayed(display.result, name, message.get("update") is True)
 
 
-def _parse_shell_request(message: dict[str, Any]) -> ShellRequest | None:
+def _parse_command(message: dict[str, Any]) -> CommandRequest | None:
+    kind = next((one for one in _COMMAND_KINDS if one == message.get("kind")), None)
     number, arguments = message.get("id"), message.get("arguments")
-    if message.get("kind") != "shell" or not _is_count(number) or not isinstance(arguments, dict):
+    if kind is None or not _is_count(number) or not isinstance(arguments, dict):
         return None
     is_known = {"command"} <= set(arguments) <= {"command", "input"}
     is_short = all(isinstance(text, str) and len(text) <= _MOST_COMMAND for text in arguments.values())
-    return ShellRequest(number, arguments) if is_known and is_short else None
+    return CommandRequest(kind, number, arguments) if is_known and is_short else None
 
 
 def _parse_done(message: dict[str, Any]) -> StepDone | None:

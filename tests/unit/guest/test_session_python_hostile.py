@@ -360,6 +360,7 @@ def test_pipes_that_are_not_there_fail_the_step_and_no_other(new: Session) -> No
     new.send(
         {
             "op": "run",
+            "asks": [],
             "step": 2,
             "code": "x = 1",
             "out": "/nosuch/out",

@@ -180,8 +180,8 @@ def test_a_verdict_names_the_rule_and_where_it_is_written() -> None:
 
 
 @pytest.mark.parametrize("kind", DEFAULTS)
-def test_without_a_rule_everything_asks_but_a_shell_in_the_cell(kind: Any) -> None:
-    assert said([], kind) == ("allow" if kind == "shell" else "ask")
+def test_without_a_rule_everything_asks_but_what_stays_in_the_cell(kind: Any) -> None:
+    assert said([], kind) == ("allow" if kind in ("shell", "process") else "ask")
 
 
 def test_a_default_may_be_no() -> None:

@@ -5,7 +5,8 @@ the host knows what came before a picture and what after it. IPython itself give
 and folds its output for a person and needs a /dev/pts of the cell's own. Commands that are left behind (``cmd &``) go
 on writing into the step that started them.
 
-Where the host wants that, it is asked before a command runs. This keeps nothing in: the walls do. The answer comes
+Where the host wants that, it is asked before a command runs, or before Python code starts a program in its own ways,
+which an audit hook sees (PEP 578). This keeps nothing in: the walls do. The answer comes
 through the pipe of requests, where nothing else comes while a step runs. Whoever waits reads it, for the others too.
 When the step ends nobody waits any more, and an answer that is still on its way is passed over.
 """
@@ -46,54 +47,60 @@ _PIECE = 1 << 16
 _PIP = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}/pip_command.py"
 _LOOK_SECONDS = 0.05  # how long a command has ended at most before that is seen, when others hold its pipes
 _END_SECONDS = 0.5  # how long an interrupted command has to end, and then once more
-_popen: "Any" = subprocess.Popen
+_Popen: "Any" = subprocess.Popen
 _PIPE, _STDOUT = subprocess.PIPE, subprocess.STDOUT
 
 
 class _CommandApprovals:
-    """``is_wanted``: whether the host wants to be asked in the step that runs."""
+    """``asks``: the kinds of commands that the host wants to be asked about in the step that runs."""
 
-    __slots__ = ("_answers", "_count", "_lock", "is_wanted")
+    __slots__ = ("_answers", "_count", "_is_watching", "_lock", "asks")
 
     def __init__(self) -> None:
-        self.is_wanted = False
+        self.asks: "tuple[str, ...]" = ()
         self._answers: "dict[int, dict[str, Any]]" = {}
         self._count = 0
+        self._is_watching = False
         self._lock = allocate_lock()  # of who reads
 
-    def begin(self, is_wanted: bool) -> None:
+    def begin(self, asks: "list[str]") -> None:
         """A step begins."""
         self._answers.clear()
-        self.is_wanted = is_wanted
+        self.asks = tuple(asks)
+        if "process" in self.asks and not self._is_watching:
+            self._is_watching = True
+            sys.addaudithook(_watch_starts)
 
     def end(self) -> None:
         """The step is over: wait until nobody reads any more."""
-        self.is_wanted = False
+        self.asks = ()
         with self._lock:
             return
 
-    def require(self, command: str, input_text: "str | None" = None) -> None:
+    def require(self, command: str, input_text: "str | None" = None, kind: str = "shell") -> None:
         """Wait until the host allows it. Raises ``PermissionError`` when it does not."""
-        if self.is_wanted:
-            self._wait(self._send_request(command, input_text))
+        if kind in self.asks:
+            self._wait(self._send_request(kind, command, input_text))
 
-    def _send_request(self, command: str, input_text: "str | None") -> int:
+    def _send_request(self, kind: str, command: str, input_text: "str | None") -> int:
         step = steps.current()
-        if not pipes.are_mine() or step is not steps.running:
+        if not pipes.are_mine():
+            raise PermissionError("a command has to be allowed, and a forked process cannot ask: use subprocess")
+        if step is not steps.running:
             raise PermissionError("a command has to be allowed, and nobody can be asked: its step is over")
         if len(command) + len(input_text or "") > _MOST:
             raise PermissionError("a command has to be allowed, and this one is too long to be shown")
         self._count += 1
         number = self._count
         arguments = {"command": command} if input_text is None else {"command": command, "input": input_text}
-        step.send_fields("ask", id=number, kind="shell", arguments=arguments)
+        step.send_fields("ask", id=number, kind=kind, arguments=arguments)
         return number
 
     def _wait(self, number: int) -> None:
-        while self.is_wanted:
+        while self.asks:
             with self._lock:
                 answer = self._answers.pop(number, None)
-                if answer is None and self.is_wanted:
+                if answer is None and self.asks:
                     self._read()
             if answer is not None:
                 if answer["allow"] is not True:
@@ -111,7 +118,7 @@ class _CommandApprovals:
         try:
             answer = pipes.receive()
             if answer is None:
-                self.is_wanted = False
+                self.asks = ()
             elif answer["op"] == "answer":
                 self._answers[answer["id"]] = answer
         finally:
@@ -123,6 +130,46 @@ class _CommandApprovals:
 
 
 approvals = _CommandApprovals()
+
+
+class _Starts(threading.local):
+    """Of each thread: ``is_ours``: what it starts now is a command's; ``allowed``: the last one that may start."""
+
+    is_ours = False
+    allowed = ""
+
+
+_starts = _Starts()
+# Where the command is among an event's arguments: https://docs.python.org/3/library/audit_events.html
+_COMMAND_OF = {"subprocess.Popen": 1, "os.system": 0, "pty.spawn": 0, "os.posix_spawn": 1, "os.exec": 1}
+_WITHIN_ANOTHER = ("os.posix_spawn", "os.exec")
+
+
+def _watch_starts(event: str, arguments: "tuple[Any, ...]") -> None:
+    """Ask before a program starts."""
+    place = _COMMAND_OF.get(event)
+    if place is None or "process" not in approvals.asks or _starts.is_ours:
+        return
+    command = _text_of(arguments[place])
+    if event in _WITHIN_ANOTHER and command == _starts.allowed:
+        return
+    approvals.require(command, kind="process")
+    _starts.allowed = command
+
+
+def _text_of(command: "Any") -> str:
+    if isinstance(command, (str, bytes, os.PathLike)):
+        return os.fsdecode(command)
+    return shlex.join(os.fsdecode(word) for word in command)
+
+
+def _popen(command: "list[str]", **options: "Any") -> "Any":
+    """Start what was asked about as a command, or need not be."""
+    _starts.is_ours = True
+    try:
+        return _Popen(command, **options)
+    finally:
+        _starts.is_ours = False
 
 
 def run_shell(command: str) -> int:

@@ -67,7 +67,7 @@ class Serving:
         except OSError as failure:
             step, error = steps.running, failure
         if error is None:
-            approvals.begin(request.get("asks") is True)
+            approvals.begin(request["asks"])
             error = self._execute(request)
         if not pipes.are_mine():
             self._end_child(error)
