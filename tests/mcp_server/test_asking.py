@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from mcp_types import ElicitResult, InputRequiredResult
-from tests.mcp_server.conftest import ERAS, Connect, Connected, structure_of, text_of
+from tests.mcp_server.conftest import ERAS, Connect, Connected, output_of, structure_of, text_of
 
 from casemate.operations.invoke import Invoke
 from casemate.surfaces.mcp.answers import Page, end_answer
@@ -52,6 +52,53 @@ def test_a_host_that_was_allowed_and_has_no_address_is_told_above_the_output_onc
     own, _, output = text_of(answer).partition("\n[all below is the program's output]\n")
     assert own.splitlines()[1:] == ["[not reached: gone.test:80,443: its name does not resolve]"]
     assert output == "[not reached: own words]"
+
+
+COUNTS = "import os; print(len(os.environ['KEY']))"
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("where", [{}, {"session": "new"}], ids=["fresh cell", "new session"])
+async def test_the_user_gives_a_program_a_secret_in_the_client(
+    connect: Connect, operator: Invoke, era: str, where: dict[str, str]
+) -> None:
+    await operator("vault.set", {"name": "KEY", "value": "hunter2-hunter2"})
+    async with connect(era, says("allow once")) as agent:
+        answer = await agent.call("execute_code", code=COUNTS, secrets=["KEY"], **where)
+        assert (output_of(answer).strip(), answer.is_error) == ("15", False)
+        assert ["the secret KEY" in one.message for one in agent.asked] == [True]
+    async with connect(era, says("deny")) as agent:
+        answer = await agent.call("execute_code", code=COUNTS, secrets=["KEY"], **where)
+        assert "does not get the secret KEY" in text_of(answer)
+        assert answer.is_error
+    await operator("vault.delete", {"name": "KEY"})
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_session_has_the_secrets_that_the_user_gave_it(connect: Connect, operator: Invoke, era: str) -> None:
+    await operator("vault.set", {"name": "KEY", "value": "hunter2-hunter2"})
+    async with connect(era, says("allow once"), toolset="full") as agent:
+        opened = await agent.call("create_session", secrets=["KEY"])
+        session = structure_of(opened)["session_id"]
+        assert output_of(await agent.call("execute_code", code=COUNTS, session=session)).strip() == "15"
+        assert len(agent.asked) == 1
+    await operator("vault.delete", {"name": "KEY"})
+
+
+async def test_a_program_that_waits_for_a_secret_begins_when_it_is_given_elsewhere(
+    connect: Connect, operator: Invoke
+) -> None:
+    await operator("vault.set", {"name": "KEY", "value": "hunter2-hunter2"})
+    async with connect(answer_within=0.3) as agent:
+        waiting = structure_of(await agent.call("execute_code", code=COUNTS, secrets=["KEY"]))
+        assert waiting["status"] == "waiting"
+        [request] = await operator("approvals.pending")
+        await operator("approvals.decide", {"request": request["id"], "allow": True})
+        answer = await agent.call("read_output", run=waiting["run"], wait_seconds=30)
+        while structure_of(answer)["status"] != "ok":
+            answer = await agent.call("read_output", run=structure_of(answer)["run"], wait_seconds=30)
+        assert output_of(answer).strip() == "15"
+    await operator("vault.delete", {"name": "KEY"})
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -60,7 +60,7 @@ class Operations:
     vault: VaultOperations
 
     def __init__(
-        self, sandbox: Sandbox, store: FolderStore | None = None, *, idle_timeout: float | None = None
+        self, sandbox: Sandbox, store: FolderStore | None = None, *, idle_timeout: float | None = 3600.0
     ) -> None:
         """``store``: where runs are kept that are over; nothing for temporary files. ``idle_timeout``: seconds without
         use after which a session ends that was opened without one."""

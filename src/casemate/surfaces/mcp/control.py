@@ -14,9 +14,8 @@ from casemate.errors import InvalidArgument
 from casemate.policy.rules import PACKAGE_LANGUAGES
 from casemate.surfaces.mcp import answers
 from casemate.surfaces.mcp.callers import Call
-from casemate.surfaces.mcp.programs import follow_job, own_session
+from casemate.surfaces.mcp.programs import follow_job, is_about, own_session
 from casemate.surfaces.mcp.tool import CHANGES, LOOKS, RUNS, Definition, Handler, number, option, text, whole
-from casemate.surfaces.mcp.work import Job, begin
 
 _MOST_RECORDS = 500
 _ROOM, _INDENTED = 200, 60  # characters of a list around its records, and of a record's place in it
@@ -202,22 +201,19 @@ async def install_package(call: Call) -> CallToolResult | InputRequiredResult:
         order["session"] = await own_session(call)
     elif given.get("session"):
         order["session"] = given["session"]
-    return await follow_job(
-        call, partial(_job, call, "packages.install", order, partial(_is_of, "package"), _installation_text)
-    )
+    return await follow_job(call, "packages.install", order, partial(is_about, "package"), _tell_installation)
 
 
 async def register_mcp_server(call: Call) -> CallToolResult | InputRequiredResult:
     """Add a server of tools, which is always asked about."""
     name = str(call.arguments["server_name"])
     order = {"name": name, "definition": dict(call.arguments["server_params"])}
-    concerns = partial(_is_of, "server", name=name)
 
-    def name_tools(tools: Any) -> tuple[str, bool]:
+    async def name_tools(_call: Call, tools: Any) -> CallToolResult:
         names = ", ".join(str(one["tool"]) for one in tools or ())
-        return f"The server {json.dumps(name)} is registered, with the tools {names}.", False
+        return answers.text_answer(f"The server {json.dumps(name)} is registered, with the tools {names}.")
 
-    return await follow_job(call, partial(_job, call, "tools.register", order, concerns, name_tools))
+    return await follow_job(call, "tools.register", order, partial(is_about, "server", name=name), name_tools)
 
 
 async def request_egress(call: Call) -> CallToolResult | InputRequiredResult:
@@ -225,34 +221,20 @@ async def request_egress(call: Call) -> CallToolResult | InputRequiredResult:
     given = call.arguments
     order = {"domain": str(given["domain"]), "port": given.get("port", 443)}
     order |= {name: given[name] for name in ("reason", "session") if given.get(name)}
-    return await follow_job(
-        call, partial(_job, call, "egress.request", order, partial(_is_of, "egress"), _decision_text)
-    )
+    return await follow_job(call, "egress.request", order, partial(is_about, "egress"), _tell_decision)
 
 
-def _job(call: Call, operation: str, order: Mapping[str, Any], concerns: Any, told: Any) -> Job:
-    return begin(call.callers, call.caller, Job(call.caller, operation, order, concerns, told))
-
-
-def _is_of(kind: str, question: Mapping[str, Any], name: str | None = None) -> bool:
-    """Whether a question is of this kind, and of no program's."""
-    return question.get("kind") == kind and (name is None or question.get("server") == name)
-
-
-def _installation_text(result: Mapping[str, Any]) -> tuple[str, bool]:
+async def _tell_installation(_call: Call, result: Mapping[str, Any]) -> CallToolResult:
     packages = [f"{one['name']} {one['version']}" for one in result.get("packages") or []]
     named = ", ".join(packages[:_MOST_NAMED])
     if result.get("status") == "installed" or result.get("ok"):
-        return f"Installed: {named or 'everything was there already'}.", False
+        return answers.text_answer(f"Installed: {named or 'everything was there already'}.")
     reason = str(result.get("reason") or "it could not be installed")
-    return f"{result.get('status', 'failed')}: {reason}", True
+    return answers.text_answer(f"{result.get('status', 'failed')}: {reason}", is_error=True)
 
 
-def _decision_text(result: Any) -> tuple[str, bool]:
-    if isinstance(result, Mapping):
-        allowed = bool(result.get("allow", result.get("allowed")))
-        return json.dumps(result, ensure_ascii=False), not allowed
-    return json.dumps(result), not result
+async def _tell_decision(_call: Call, result: Mapping[str, Any]) -> CallToolResult:
+    return answers.text_answer(json.dumps(result, ensure_ascii=False), is_error=not result["allowed"])
 
 
 _SERVER = {

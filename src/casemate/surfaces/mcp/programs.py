@@ -7,45 +7,40 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from mcp_types import CallToolResult, InputRequiredResult
+from mcp_types import CallToolResult
 
 from casemate.api.options import RunOptions, SessionOptions
 from casemate.surfaces.mcp import answers
 from casemate.surfaces.mcp.answers import Page
-from casemate.surfaces.mcp.callers import Call, Refused, State
-from casemate.surfaces.mcp.tool import CHANGES, ENDS, LOOKS, Definition, number, option, text, whole
-from casemate.surfaces.mcp.work import Job, Run, follow, is_job, job_of, state_of
+from casemate.surfaces.mcp.callers import Call, Document, Refused, State
+from casemate.surfaces.mcp.tool import CHANGES, ENDS, LOOKS, Definition, number, option, text, texts, whole
+from casemate.surfaces.mcp.work import Answered, Concerns, Job, JobAnswer, Run, begin, follow, is_job, job_of, state_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    pass
 
 _FIRST = 1.0  # seconds in which a start cannot be cancelled: the handle is not known yet
-IDLE = 3600.0  # seconds without a step after which a session ends that a client has opened and forgotten
 _MOST_TIMEOUT = 3600.0
 _CELL_TIMEOUT = 120.0
 _CELL_CHARACTERS = 5000
 
 
-async def execute_code(call: Call) -> CallToolResult | InputRequiredResult:
+async def execute_code(call: Call) -> Answered:
     """Run code in a fresh cell or a session."""
     given = call.arguments
-    session, domains = given.get("session"), given.get("allowed_domains")
-    if call.resumed is None and session == "new":
-        terms = {} if domains is None else {"allowed_domains": domains}
-        session = await open_session(call, {"language": given.get("language", "python"), **terms})
-        domains = None  # they are the session's now
     order = {
         "code": given["code"],
         "language": given.get("language"),
-        "session": session,
+        "session": given.get("session"),
         "files": {name: {"text": content} for name, content in given["files"].items()} if given.get("files") else None,
-        "allowed_domains": domains,
+        "allowed_domains": given.get("allowed_domains"),
         "timeout": given.get("timeout_seconds"),
+        "secrets": given.get("secrets"),
     }
     return await _run(call, order, answers.OUTPUT)
 
 
-async def execute_ipython_cell(call: Call) -> CallToolResult | InputRequiredResult:
+async def execute_ipython_cell(call: Call) -> Answered:
     """Run a step in the caller's own session, which is opened when it is first needed."""
     order = {
         "code": call.arguments["code"],
@@ -55,7 +50,7 @@ async def execute_ipython_cell(call: Call) -> CallToolResult | InputRequiredResu
     return await _run(call, order, min(int(call.arguments.get("max_output_chars", _CELL_CHARACTERS)), answers.OUTPUT))
 
 
-async def read_output(call: Call) -> CallToolResult | InputRequiredResult:
+async def read_output(call: Call) -> Answered:
     """What a run has printed from a cursor on, when it is done or the time is over."""
     handle, cursor = str(call.arguments["run"]), int(call.arguments.get("cursor", 0))
     call.answer_within = min(call.answer_within, float(call.arguments.get("wait_seconds", call.answer_within)))
@@ -70,7 +65,7 @@ async def read_output(call: Call) -> CallToolResult | InputRequiredResult:
     return await follow(call, run, partial(_run_answer, call, cursor, answers.OUTPUT), first, ends=False)
 
 
-async def cancel_run(call: Call) -> CallToolResult | InputRequiredResult:
+async def cancel_run(call: Call) -> Answered:
     """End a run or a job."""
     handle = str(call.arguments["run"])
     if is_job(handle):
@@ -106,14 +101,24 @@ async def own_session(call: Call) -> str:
 
 async def open_session(call: Call, terms: Mapping[str, Any]) -> str:
     """The handle of a new session."""
-    state = await call.caller.invoke("sessions.open", {"idle_timeout": IDLE, **terms})
+    state = await call.caller.invoke("sessions.open", terms)
     return str(state["session"])
 
 
-async def follow_job(call: Call, start: Callable[[], Job]) -> CallToolResult | InputRequiredResult:
+async def follow_job(
+    call: Call, operation: str, order: Mapping[str, Any], concerns: Concerns, answer: JobAnswer
+) -> Answered:
     """A job from its beginning, or from where the call that comes back left it."""
-    job = start() if call.resumed is None else job_of(call.caller, call.resumed.work)
+    if call.resumed is None:
+        job = begin(call.callers, call.caller, Job(call.caller, operation, order, concerns, answer))
+    else:
+        job = job_of(call.caller, call.resumed.work)
     return await follow(call, job, partial(job_answer, call, job))
+
+
+def is_about(kind: str, question: Mapping[str, Any], name: str | None = None) -> bool:
+    """Whether a question is of this kind, and about the server ``name`` where one is meant."""
+    return question.get("kind") == kind and (name is None or question.get("server") == name)
 
 
 def _tell_unfinished(call: Call, state: State, handle: str, page: Page, session: str | None) -> CallToolResult:
@@ -121,25 +126,31 @@ def _tell_unfinished(call: Call, state: State, handle: str, page: Page, session:
     return answers.unfinished_answer(state, handle, page, session, can_answer=can_answer, is_alone=is_alone)
 
 
-async def job_answer(call: Call, job: Job, state: State) -> CallToolResult:
+async def job_answer(call: Call, job: Job, state: State) -> Answered:
     """What came of a job, or what to call next."""
     if not state.is_done:
         return _tell_unfinished(call, state, job.handle, Page("", 0, True), None)
     if job.error is not None:
         return answers.failure(job.error)
-    said, is_error = job.told(job.result)
-    return answers.text_answer(said, is_error=is_error)
+    return await job.answer(call, job.result)
 
 
-async def _run(call: Call, order: Mapping[str, Any], most: int) -> CallToolResult | InputRequiredResult:
-    answer: Callable[[State], Awaitable[CallToolResult]] = partial(_run_answer, call, 0, most)
-    if call.resumed is not None:
+async def _run(call: Call, order: Mapping[str, Any], most: int) -> Answered:
+    answer = partial(_run_answer, call, 0, most)
+    if call.resumed is not None and not is_job(call.resumed.work):
         return await follow(call, Run(call.caller, call.resumed.work), answer)
     given = {name: value for name, value in order.items() if value is not None}
+    if given.get("secrets"):
+        return await follow_job(call, "runs.start", given, partial(is_about, "secret"), _follow_run)
     with anyio.CancelScope(shield=True):  # bounded; without the handle nobody could cancel what was begun
         wait = min(_FIRST, call.seconds_left)
         first = state_of(await call.caller.invoke("runs.start", {**given, "wait": wait}))
     return await follow(call, Run(call.caller, str(first.document["run"])), answer, first)
+
+
+async def _follow_run(call: Call, started: Document) -> Answered:
+    answer = partial(_run_answer, call, 0, answers.OUTPUT)
+    return await follow(call, Run(call.caller, str(started["run"])), answer, state_of(started))
 
 
 async def _run_answer(call: Call, cursor: int, most: int, state: State) -> CallToolResult:
@@ -184,15 +195,18 @@ async def close_session(call: Call) -> CallToolResult:
     return answers.text_answer(f"Session {handle} is closed.")
 
 
-async def create_session(call: Call) -> CallToolResult:
+async def create_session(call: Call) -> Answered:
     """Open a session."""
-    terms: dict[str, Any] = {"language": call.arguments.get("language", "python")}
-    if (seconds := call.arguments.get("timeout_seconds")) is not None:
-        terms["idle_timeout"] = float(seconds)
-    handle = await open_session(call, terms)
+    given, names = call.arguments, {"language": "language", "timeout_seconds": "idle_timeout", "secrets": "secrets"}
+    terms = {name: given[key] for key, name in names.items() if key in given}
+    return await follow_job(call, "sessions.open", terms, partial(is_about, "secret"), _tell_session)
+
+
+async def _tell_session(_call: Call, opened: Document) -> CallToolResult:
+    handle, language = opened["session"], opened["language"]
     return answers.text_answer(
-        f'session: {handle}\nGive it as session="{handle}" to execute_code, in the language {terms["language"]}.',
-        {"session_id": handle, "language": terms["language"]},
+        f'session: {handle}\nGive it as session="{handle}" to execute_code, in the language {language}.',
+        {"session_id": handle, "language": language},
     )
 
 
@@ -206,6 +220,7 @@ _HOSTS = (
     "permits; others are asked about."
 )
 _SECONDS = "Seconds of running; waiting for an approval does not count."
+_SECRETS = "Names of the operator's secrets for its programs, which find them as variables. A person may be asked."
 
 EXECUTE_CODE = Definition(
     "execute_code",
@@ -227,6 +242,7 @@ EXECUTE_CODE = Definition(
         "timeout_seconds": option(
             RunOptions, "timeout", f"{_SECONDS} They only narrow what the operator permits.", maximum=_MOST_TIMEOUT
         ),
+        "secrets": texts(_SECRETS),
     },
     execute_code,
     required=("code",),
@@ -266,12 +282,14 @@ CREATE_SESSION = Definition(
     {
         "language": _LANGUAGE,
         "timeout_seconds": option(
-            SessionOptions, "idle_timeout", "Seconds without a step after which it ends.", default=IDLE
+            SessionOptions,
+            "idle_timeout",
+            "Seconds without a step after which it ends; an hour unless the operator says otherwise.",
         ),
+        "secrets": texts(_SECRETS),
     },
     create_session,
     gives={"session_id": {"type": "string"}, "language": {"type": "string"}},
-    given_always=("session_id", "language"),
     kind=CHANGES,
 )
 

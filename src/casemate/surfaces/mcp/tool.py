@@ -136,6 +136,11 @@ def text(description: str, **more: Any) -> Schema:
     return {"type": "string", "description": description, **more}
 
 
+def texts(description: str) -> Schema:
+    """The schema of a list of texts."""
+    return {"type": "array", "items": {"type": "string"}, "description": description}
+
+
 def number(description: str, **more: Any) -> Schema:
     """The schema of a number."""
     return {"type": "number", "description": description, **more}

@@ -10,7 +10,7 @@ import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
@@ -49,18 +49,19 @@ _PREFIX = "job-"
 _MOST = 64  # jobs of one caller that are kept
 _LOOK_EVERY = 0.2  # seconds between two looks at who is asked what
 Concerns = Callable[[Document], bool]
-Told = Callable[[Any], tuple[str, bool]]  # the words, and whether it failed
+Answered: TypeAlias = "CallToolResult | InputRequiredResult"
+JobAnswer = Callable[[Call, Any], Awaitable[Answered]]  # from the result of its operation
 
 
 class Job:
     """``operation`` with ``arguments``, of one caller. ``concerns``: whether a question is one of this job's;
-    ``told``: its result in words."""
+    ``answer``: what its result means."""
 
     def __init__(
-        self, caller: Caller, operation: str, arguments: Mapping[str, Any], concerns: Concerns, told: Told
+        self, caller: Caller, operation: str, arguments: Mapping[str, Any], concerns: Concerns, answer: JobAnswer
     ) -> None:
         self.handle = f"{_PREFIX}{secrets.token_hex(12)}"
-        self.told = told
+        self.answer = answer
         self.result: Any = None
         self.error: CasemateError | None = None
         self._caller = caller
@@ -141,7 +142,7 @@ def job_of(caller: Caller, handle: str) -> Job:
 _EACH = 1.0  # seconds between two reports of progress
 
 
-Answer = Callable[[State], Awaitable["CallToolResult"]]
+Answer = Callable[[State], Awaitable[Answered]]
 
 
 async def follow(
@@ -151,7 +152,7 @@ async def follow(
     first: State | None = None,
     *,
     ends: bool = True,
-) -> CallToolResult | InputRequiredResult:
+) -> Answered:
     """The ``answer`` when ``work`` is done, when the client's user must be asked between two calls, or when the call's
     time is over; the work goes on in the two latter cases. ``first``: a state that is known already. ``ends``: the
     work is ended if this call is cancelled.
@@ -167,7 +168,7 @@ async def follow(
         raise
 
 
-async def _follow(call: Call, work: Work, answer: Answer, first: State | None) -> CallToolResult | InputRequiredResult:
+async def _follow(call: Call, work: Work, answer: Answer, first: State | None) -> Answered:
     seen: frozenset[str] = frozenset()
     state = first if first is not None else await work.wait(min(_EACH, call.seconds_left), seen)
     while not state.is_done:
