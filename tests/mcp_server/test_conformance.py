@@ -1,45 +1,106 @@
-"""The official conformance suite against casemate's own server, with the fixtures that the suite wants added to it."""
+"""The official conformance suite against `casemate serve`, with the fixtures that the suite wants added to it."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import os
 import re
 import subprocess
-from collections.abc import AsyncGenerator, Iterator
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from mcp.server.lowlevel import Server
-from tests.mcp_server.conformance_fixtures import add_fixtures
 from tests.mcp_server.packages import install, node
-from tests.mcp_server.serving import by_http
-
-from casemate.operations.operations import Operations
-from casemate.surfaces.mcp.callers import Callers, LocalBackend
-from casemate.surfaces.mcp.server import make_server
+from tests.service.daemon import environment
+from tests.support.waiting import until
 
 SECONDS = 100  # on a busy machine; it takes five
+TOKEN = "a-token-of-the-tests-alone"
+# The command as it is, whose server has the suite's fixtures, too.
+PROGRAM = """
+import sys
+from casemate.surfaces.mcp import server as serving
+from tests.mcp_server.conformance_fixtures import add_fixtures
+make = serving.make_server
+def make_with_fixtures(*given, **terms):
+    server = make(*given, **terms)
+    add_fixtures(server)
+    return server
+serving.make_server = make_with_fixtures
+from casemate.surfaces.cli import main
+sys.exit(main())
+"""
+COMMAND = [sys.executable, "-c", PROGRAM, "serve", "--embedded", "--transport", "http", "--port", "0"]
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    @contextlib.asynccontextmanager
-    async def making() -> AsyncGenerator[Server[Callers]]:
-        server = make_server(LocalBackend(nothing, may_approve=False))
-        add_fixtures(server)
-        yield server
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("served")
+    log = folder / "log"
+    path = os.pathsep.join(sys.path)
+    env = {**environment(folder), "CASEMATE_SERVE_TOKEN": TOKEN, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
+    with (
+        log.open("wb") as errors,
+        subprocess.Popen(COMMAND, env=env, stdin=subprocess.DEVNULL, stderr=errors) as served,
+    ):
 
-    with by_http(making) as url:
-        yield f"{url}/mcp"
+        def told() -> re.Match[str] | None:
+            assert served.poll() is None, log.read_text()
+            return re.search(r"listens at http://127.0.0.1:(\d+)/mcp", log.read_text())
+
+        try:
+            with signing_in(int(until(told)[1])) as port:
+                yield f"http://127.0.0.1:{port}/mcp"
+        finally:
+            served.terminate()
 
 
-async def nothing() -> Operations:
-    raise AssertionError("the suite runs no program")
+@contextlib.contextmanager
+def signing_in(port: int) -> Iterator[int]:
+    """A port of this machine on which every request gets the token, which the suite cannot send, and else nothing."""
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+            writer.write_eof()
+
+    async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError), contextlib.closing(writer):
+            head = await reader.readuntil(b"\r\n\r\n")
+            there, onward = await asyncio.open_connection("127.0.0.1", port)
+            with contextlib.closing(onward):
+                head = re.sub(rb"(?im)^connection:.*\r\n", b"", head).replace(b":%d\r" % own, b":%d\r" % port)
+                first, _, rest = head.partition(b"\r\n")
+                onward.write(first + f"\r\nConnection: close\r\nAuthorization: Bearer {TOKEN}\r\n".encode() + rest)
+                await asyncio.wait(
+                    [asyncio.ensure_future(pass_on(reader, onward)), asyncio.ensure_future(pass_on(there, writer))]
+                )
+
+    async def serve() -> None:
+        server = await asyncio.start_server(serve_one, "127.0.0.1", 0)
+        begun.set_result((asyncio.get_running_loop(), server.sockets[0].getsockname()[1], stop := asyncio.Event()))
+        await stop.wait()
+        server.close()
+
+    begun: Future[tuple[asyncio.AbstractEventLoop, int, asyncio.Event]] = Future()
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    loop, own, stop = begun.result()
+    try:
+        yield own
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
 
 
 @pytest.mark.full
 @pytest.mark.needs("npm", "node-wheel")
-@pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")  # of fixtures for older revisions
 @pytest.mark.parametrize(("revision", "least"), [("2025-11-25", 80), ("2026-07-28", 160)])
 def test_everything_that_a_revision_requires_of_servers_holds(
     revision: str, least: int, address: str, tmp_path: Path
