@@ -209,7 +209,7 @@ async def _show(event: Event, streams: Streams, asking: _Asking) -> Execution | 
             async with asking.screen:
                 await streams.result(event.result)
         case ApprovalRequest() if asking.approve is None:
-            await event.deny("casemate run asks nobody")
+            await event.deny("nobody is at a terminal to be asked; a rule of --policy can allow it")
         case ApprovalRequest():
             asking.reach(event)
         case Done():

@@ -93,13 +93,18 @@ class Definition:
             self._checks.append(Draft202012Validator(self.input_schema))
         known = {name: value for name, value in arguments.items() if name in self.properties}
         unknown = (name for name in arguments if name not in known)
-        wrong = [f"there is no {name[:100]!r}{equivalent_of(name, self.properties)}" for name in unknown]
+        wrong = [f"there is no {name[:100]!r}{self._hint(name)}" for name in unknown]
         wrong += [
             f"{'.'.join(str(part) for part in error.instance_path)}: {error.message}".removeprefix(": ")
             for error in self._checks[0].iter_errors(known)
         ]
         if wrong:
             raise InvalidArgument("arguments", "; ".join(wrong[:_MOST_TOLD])[:_LONGEST], remediation=self.usage)
+
+    def _hint(self, name: str) -> str:
+        named = next((same - {name} for same in _SAME if name in same), frozenset[str]())
+        mine = next((one for one in named if one in self.properties), "")
+        return f"; it is {mine} here" if mine else equivalent_of(name, self.properties)
 
     @property
     def usage(self) -> str:
@@ -111,6 +116,9 @@ class Definition:
         return f"Parameters of {self.name}: {names or 'none'}."
 
 
+# Names for one thing, some of which are those of the systems whose tools these are.
+_SAME = (frozenset({"session", "session_id"}), frozenset({"run", "request_id"}),
+         frozenset({"timeout", "timeout_seconds"}))  # fmt: skip
 _MOST_TOLD = 8  # wrong arguments
 _LONGEST = 2000  # characters about them: they quote what was given
 
