@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from casemate.tools.connections.reports import OutputTail
 from casemate.tools.connections.streams import MessageBudget, Streams
@@ -129,7 +129,8 @@ async def stdio(command: ServerCommand, words: OutputTail) -> AsyncGenerator[Str
         async with anyio.create_task_group() as group:
             group.start_soon(_read_stderr, noise, words, is_quiet)
             try:
-                yield StdioReader(said, processes, words, is_quiet), StdioWriter(writer)
+                reader = StdioReader(said, processes, words, is_quiet)
+                yield reader, StdioWriter(writer, reader)
             finally:
                 with anyio.CancelScope(shield=True):
                     await _close(processes, writer)
@@ -158,25 +159,25 @@ class StdioReader:
         self._said, self._processes, self._words, self._is_quiet = said, processes, words, is_quiet
         self._lines = Lines()
         self._budget, self._rubbish = MessageBudget(time.monotonic()), 0
-        self._is_over = False
+        self.over = asyncio.Event()  # no more is said, and why is noted
 
     async def receive(self) -> SessionMessage:
         """The next message. Raises ``anyio.EndOfStream`` after the last."""
         import anyio
 
-        if not self._is_over:
+        if not self.over.is_set():
             try:
                 if (item := await self._next()) is not None:
                     return item
                 await _note_exit(self._processes, self._words, self._is_quiet)
             except Broken as broken:
                 self._words.note(str(broken))
-            self._is_over = True
+            self.over.set()
         raise anyio.EndOfStream
 
     async def aclose(self) -> None:
         """Listen no more."""
-        self._is_over = True
+        self.over.set()
 
     async def _next(self) -> SessionMessage | None:
         """The next message; None where it says no more. Raises ``Broken`` for what no server may say."""
@@ -205,23 +206,30 @@ class StdioReader:
 class StdioWriter:
     """What is said to the server, as a stream of the SDK's: written by who says it, one after the other."""
 
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
-        self._writer = writer
+    def __init__(self, writer: asyncio.StreamWriter, reader: StdioReader) -> None:
+        self._writer, self._reader = writer, reader
         self._turn = asyncio.Lock()
 
     async def send(self, item: SessionMessage, /) -> None:
         """Say it, once the server has taken what was said before. Raises ``anyio.BrokenResourceError``."""
-        import anyio
-
         text = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
         async with self._turn:
             try:
                 await self._writer.drain()
             except OSError:
-                raise anyio.BrokenResourceError from None
+                await self._give_up()
             if self._writer.is_closing():
-                raise anyio.BrokenResourceError
+                await self._give_up()
             self._writer.write(text)
+
+    async def _give_up(self) -> NoReturn:
+        """Nobody listens: most often the server has ended, and how is about to be noted by who reads."""
+        import anyio
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2 * _SOON):
+                await self._reader.over.wait()
+        raise anyio.BrokenResourceError from None
 
     async def aclose(self) -> None:
         """Say no more; its standard input ends when the server is ended."""
