@@ -59,6 +59,7 @@ async def test_what_is_added_is_shown_with_command_arguments_and_environment_and
         ("server", "more", ""), ("tool", "more", "note"),
     ]  # fmt: skip
     assert seen[0].arguments == {**definition, "cwd": os.fspath(folder), "wall": True}
+    assert f"which may write in {folder} whatever was not there" in seen[0].summary
     assert json.loads((folder / "log").read_text()) == ["note", {"text": "x"}]
     assert list(outside.iterdir()) == []
 

@@ -86,6 +86,11 @@ def test_what_tools_act_on_and_was_not_there_before_is_told(wrap: Wrap) -> None:
     done = wrap.shell("mkdir .vscode; echo {} > .vscode/tasks.json; echo x > plain")
     assert b"of a name that tools act on by themselves: .vscode;" in done.stderr
     assert b"plain" not in done.stderr
+    rows = subprocess.run(
+        [sys.executable, "-m", "casemate", "audit", "--format", "json"], env=wrap.env, capture_output=True, check=True
+    )
+    [outcome] = [one["detail"] for one in json.loads(rows.stdout) if one["kind"] == "outcome"]
+    assert outcome["new_names"] == [".vscode"]
 
 
 def test_the_home_folder_and_other_folders_are_not_there(wrap: Wrap) -> None:

@@ -123,7 +123,7 @@ class Wrapping:
         for one in made.shown:
             self._watched.add(Path(one.source), one.hidden)
         try:
-            return await wrapped.execute(made, within, self._context, standard, started)
+            return await wrapped.execute(made, within, self._context, standard, started, self.find_new_names)
         except InvalidArgument as error:
             if error.argument != "environment":
                 raise

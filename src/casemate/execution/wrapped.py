@@ -3,6 +3,7 @@ says, which nobody here hears."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 from collections.abc import Callable
@@ -98,9 +99,10 @@ async def execute(
     context: ExecutionContext,
     standard: Standard,
     started: Callable[[Cell], None],
+    find_new_names: Callable[[], list[str]],
 ) -> Execution:
     """Run the command to its end, with ``standard`` as its streams; ``started`` is called with its cell, which has
-    copies of them.
+    copies of them. ``find_new_names``: afterwards, of what appeared in the folder and tools act on; goes on record.
 
     Its failure and a limit are values; raises ``CasemateError`` for the rest. Cancelling ends the cell.
     """
@@ -121,7 +123,11 @@ async def execute(
             network_of = partial(context.sandbox_network.cell_network, within, intercepted, note=note, offers=())
             finished = await run(plan, start, None, {}, RunNetwork(requester, network_of, asks=False), redaction)
         collected = await _collect(finished, context)
-        return record.note_sealed(seal(collected, request, report_for(plan, context, report, finished.ending)))
+        execution = record.note_sealed(seal(collected, request, report_for(plan, context, report, finished.ending)))
+        if names := await asyncio.to_thread(find_new_names):
+            assert record.outcome is not None
+            record.outcome["new_names"] = [redaction.text(name) if redaction else name for name in names]
+        return execution
 
 
 async def _collect(finished: Finished, context: ExecutionContext) -> Collected:
