@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 from mcp_types import CallToolResult
@@ -16,9 +16,6 @@ from casemate.surfaces.mcp.callers import Call, Document, Refused, State
 from casemate.surfaces.mcp.tool import CHANGES, ENDS, LOOKS, Definition, number, option, text, texts, whole
 from casemate.surfaces.mcp.work import Answered, Concerns, Job, JobAnswer, Run, begin, follow, is_job, job_of, state_of
 
-if TYPE_CHECKING:
-    pass
-
 _FIRST = 1.0  # seconds in which a start cannot be cancelled: the handle is not known yet
 _MOST_TIMEOUT = 3600.0
 _CELL_TIMEOUT = 120.0
@@ -27,16 +24,9 @@ _CELL_CHARACTERS = 5000
 
 async def execute_code(call: Call) -> Answered:
     """Run code in a fresh cell or a session."""
-    given = call.arguments
-    order = {
-        "code": given["code"],
-        "language": given.get("language"),
-        "session": given.get("session"),
-        "files": {name: {"text": content} for name, content in given["files"].items()} if given.get("files") else None,
-        "allowed_domains": given.get("allowed_domains"),
-        "timeout": given.get("timeout_seconds"),
-        "secrets": given.get("secrets"),
-    }
+    order = dict(call.arguments)
+    order["timeout"] = order.pop("timeout_seconds", None)
+    order["files"] = {name: {"text": content} for name, content in (order.get("files") or {}).items()} or None
     return await _run(call, order, answers.OUTPUT)
 
 
