@@ -139,6 +139,11 @@ class Rule:
         return any(one is not None for one in whose) or {self.lasts, self.until, self.expires} != {_EVER}
 
     @property
+    def takes_first(self) -> bool:
+        """Whether it allows a tool and does not say how that is defined: then as it was when it first allowed it."""
+        return self.effect == "allow" and bool(self.tool) and not self.schema
+
+    @property
     def text(self) -> str:
         """What it says of a tool, wherever it is written."""
         patterns = sorted((name, str(one)) for name, one in (self.arguments or {}).items())
@@ -239,9 +244,7 @@ class Rulebook:
         self._answers_to: dict[str, list[Rule]] = {}
         self._spent: Counter[Rule] = Counter()
         self._bind = bind
-        # Of the tool that each rule without one first allowed.
-        is_bound = any(rule.effect == "allow" and rule.tool and not rule.schema for rule in rules.written)
-        self._schemas: dict[str, str] = dict(bound()) if is_bound else {}
+        self._schemas = dict(bound()) if any(rule.takes_first for rule in rules.written) else {}
         self._breadth = sum(_breadth(rule) for rule in rules.written)
 
     def set_default(self, kind: Kind, effect: Effect) -> None:
@@ -265,7 +268,7 @@ class Rulebook:
         """The verdict of what was just ruled about ``question``, and one use of each of its rules spent."""
         for rule in ruling.rules:
             self._spent[rule] += 1
-            if ruling.verdict.allow and rule.tool and not rule.schema and rule.text not in self._schemas:
+            if rule.takes_first and rule.text not in self._schemas:
                 self._schemas[rule.text] = question.schema
                 self._bind(rule.text, question.schema)
         return ruling.verdict
@@ -374,7 +377,7 @@ class Rulebook:
 
     def _same_tool(self, rule: Rule, question: Question) -> bool:
         """Whether the tool is defined as when the rule first allowed it; other rules are about whatever it is."""
-        return rule.effect != "allow" or self._schemas.get(rule.text, question.schema) == question.schema
+        return not rule.takes_first or self._schemas.get(rule.text, question.schema) == question.schema
 
     def _uses_left(self, rule: Rule, now: float) -> float:
         """How many uses are left now."""

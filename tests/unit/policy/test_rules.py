@@ -74,6 +74,12 @@ def test_ap_16_a_rule_without_a_definition_is_for_the_one_that_it_first_allowed(
     assert [effect(rules.verdict(one, 0)) for one in (first, changed, first)] == ["allow", "ask", "allow"]
 
 
+def test_ap_16_a_rule_that_names_the_changed_definition_allows_it_beside_one_that_names_none() -> None:
+    rules = book({**READ, "arguments": "any"}, {**READ, "arguments": "any", "schema": "b" * 64})
+    first, changed, another = (question(schema=one * 64) for one in "abc")
+    assert [effect(rules.verdict(one, 0)) for one in (first, changed, another)] == ["allow", "allow", "ask"]
+
+
 def test_ap_16_an_answer_is_for_the_tool_as_it_was_defined() -> None:
     rules = book()
     rules.remember(Decision(allow=True, scope="session"), question(path="a"), 0)
