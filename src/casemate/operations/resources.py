@@ -228,10 +228,9 @@ class ToolOperations(Group):
     async def problems(self, *, principal: Principal) -> Mapping[str, str]:
         """Why servers, and single tools, are not there. What a server said last is for operators alone: it may have
         printed what it was given."""
-        problems = await self._shared.sandbox.tools.problems()
-        if principal.audience is Audience.OPERATOR:
-            return problems
-        return {name: problem.partition("\n")[0] for name, problem in problems.items()}
+        tools, failed = await self._shared.sandbox.tools.find_problems()
+        is_told = principal.audience is Audience.OPERATOR
+        return {**tools, **{name: str(error) if is_told else error.message for name, error in failed.items()}}
 
     @operation(audience=Audience.AGENT)
     async def search(self, query: Words, *, detail: Literal["names", "brief", "full"] = "brief") -> str:

@@ -145,12 +145,17 @@ class Tools:
 
     async def problems(self) -> Mapping[str, str]:
         """Why servers, and single tools (``server.tool``), are not there, and what such a server said last."""
+        tools, failed = await self.find_problems()
+        return {**tools, **{server: str(error) for server, error in failed.items()}}
+
+    async def find_problems(self) -> tuple[dict[str, str], dict[str, CasemateError]]:
+        """Why single tools are not there, and the errors of servers."""
         catalogue, failed = await self._all()
         tools = {f"{server}.{problem.tool}": problem.message for server, problem in catalogue.problems}
         with self._lock:
             for listed in self._listed.values():
                 tools |= {f"{listed.server}.{problem.tool}": problem.message for problem in listed.problems}
-        return {**tools, **{server: str(error) for server, error in failed.items()}}
+        return tools, failed
 
     async def call(
         self,

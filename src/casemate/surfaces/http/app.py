@@ -40,7 +40,6 @@ from casemate.surfaces.http.identity import (
 )
 from casemate.surfaces.http.openapi import document_of
 from casemate.surfaces.http.service import describe
-from casemate.surfaces.http.tokens import OF_TOKEN
 
 if TYPE_CHECKING:
     from casemate.surfaces.http.service import Service
@@ -246,7 +245,7 @@ class HttpApplication:
             raise Denied(
                 f"{principal.name!r} may not answer requests", remediation="It needs a token that may approve."
             )
-        if name in _ANSWERS and principal.audience is Audience.AGENT and principal.name.startswith(OF_TOKEN):
+        if name in _ANSWERS and principal.audience is Audience.AGENT and exchange.head.get("casemate-as") is None:
             raise Denied(
                 "an agent does not answer what it has asked itself",
                 remediation="An operator answers, or the person at an MCP client that shows questions.",

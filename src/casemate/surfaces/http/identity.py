@@ -15,7 +15,6 @@ from typing import Literal
 from urllib.parse import unquote
 
 from casemate.model.operation import Audience, Principal
-from casemate.surfaces.http.tokens import OF_TOKEN
 
 _LOCAL = frozenset({"localhost", "casemate"})
 _MOST_NAME = 100  # characters
@@ -121,11 +120,9 @@ def reduce_principal(head: Headers, principal: Principal) -> Principal:
         raise Refused(400, "Casemate-As is not agent:<name>")
     if principal.audience is Audience.AGENT:
         raise Refused(403, "an agent cannot be another")
-    account = principal.payer if principal.name.startswith(OF_TOKEN) else ""  # a token has one, whoever it asks for
     return principal._replace(
-        name=f"agent:{name}", secrets=(), audience=Audience.AGENT, account=account,
-        may_approve=may_approve and principal.may_approve,
-    )  # fmt: skip
+        name=f"agent:{name}", secrets=(), audience=Audience.AGENT, may_approve=may_approve and principal.may_approve
+    )
 
 
 def _name_in(head: Headers, header: str) -> str | None:

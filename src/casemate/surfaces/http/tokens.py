@@ -21,7 +21,6 @@ from casemate.model.operation import Audience, Principal
 from casemate.remote.places import open_private
 from casemate.vault.names import check_asked
 
-OF_TOKEN = "token:"  # noqa: S105 - how the name begins of whoever comes with one
 _FILE, _LOCK = "tokens.json", "tokens.lock"
 _BEGIN = "casemate"
 _ID_BYTES, _SECRET_BYTES = 6, 32  # of which the second is 256 bits, so that a fast hash of it tells nobody anything
@@ -47,10 +46,9 @@ class Token:
 
     @property
     def principal(self) -> Principal:
-        """Who comes with it."""
-        return Principal(
-            f"{OF_TOKEN}{self.name}", Audience(self.audience), self.namespace, self.may_approve, secrets=self.secrets
-        )
+        """Who comes with it, and pays for whoever it asks for."""
+        name = f"token:{self.name}"
+        return Principal(name, Audience(self.audience), self.namespace, self.may_approve, name, self.secrets)
 
 
 class Tokens:
