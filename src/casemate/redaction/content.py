@@ -16,6 +16,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from casemate.redaction.redaction import Redaction
@@ -156,12 +157,9 @@ def _search_stream(pieces: Iterator[tuple[int, bytes]], redaction: Redaction, bu
     stream.finish()
     if stream.has_found:
         return WITHHELD
-    data = bytes(inner)
-    return (
-        reason_to_withhold(lambda at, size: data[at : at + size], len(data), redaction, budget, again=False)
-        if is_packed
-        else ""
-    )
+    if not is_packed:
+        return ""
+    return reason_to_withhold(lambda at, size: bytes(inner[at : at + size]), len(inner), redaction, budget, again=False)
 
 
 def _places(read: Read, size: int, head: bytes) -> Iterator[tuple[int, Unpack]]:
@@ -244,28 +242,14 @@ def _has_more(unpacker: Any) -> bool:
     return bool(unpacker.unconsumed_tail)
 
 
-def _raw() -> Any:
-    return zlib.decompressobj(-zlib.MAX_WBITS)
-
-
-def _zlib() -> Any:
-    return zlib.decompressobj()
-
-
-def _gzip() -> Any:
-    return zlib.decompressobj(16 + zlib.MAX_WBITS)
-
-
-def _xz() -> Any:
-    return lzma.LZMADecompressor(memlimit=_MOST_DICTIONARY)
-
-
 _MOST_DICTIONARY = 80 << 20  # bytes that an xz may have the host hold: as those of `xz -9`
 Unpack = Callable[[], Any]  # a new unpacker
+_raw: Unpack = partial(zlib.decompressobj, -zlib.MAX_WBITS)
+_zlib: Unpack = zlib.decompressobj
 _WHOLE: dict[bytes, Unpack] = {
-    b"\x1f\x8b\x08": _gzip,
+    b"\x1f\x8b\x08": partial(zlib.decompressobj, 16 + zlib.MAX_WBITS),
     b"BZh": bz2.BZ2Decompressor,
-    b"\xfd7zXZ\0": _xz,
+    b"\xfd7zXZ\0": partial(lzma.LZMADecompressor, memlimit=_MOST_DICTIONARY),
 }
 _UNSEARCHABLE = (b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07")  # zstd, 7z, rar
 _PACKED = (*_WHOLE, _SIGNATURE)

@@ -132,10 +132,12 @@ def serve(options: ServeOptions) -> int:
         with asyncio.Runner(loop_factory=polling_loop) as runner:
             runner.run(serve_stdio(server, early))
         return 0
+    from casemate.surfaces.http.server import new_loop
     from casemate.surfaces.mcp.web import serve_http
 
-    token = _token(options)
-    serve_http(server, options.transport, options.host, options.port, token, say, options.allow_origins)
+    where = (options.transport, options.host, options.port)
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(serve_http(server, *where, _token(options), say, options.allow_origins))
     return 0
 
 

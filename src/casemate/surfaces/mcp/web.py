@@ -30,7 +30,7 @@ from casemate.surfaces.http.app import answer_request, hand_over
 from casemate.surfaces.http.exchange import Exchange, Shares
 from casemate.surfaces.http.identity import Listener, check_principal, hosts_of, token_of
 from casemate.surfaces.http.server import Server as Place
-from casemate.surfaces.http.server import listen, new_loop, take_descriptors
+from casemate.surfaces.http.server import listen, take_descriptors
 from casemate.surfaces.mcp.callers import PRINCIPAL
 
 if TYPE_CHECKING:
@@ -131,24 +131,7 @@ _MOST_BY_TOKEN = 1000  # MCP sessions: those of all clients, since there is one 
 _CLIENT = Principal("token", Audience.AGENT)
 
 
-def serve_http(
-    server: Server[Callers],
-    transport: str,
-    host: str,
-    port: int,
-    token: str,
-    say: Callable[[str], None],
-    origins: Collection[str] = (),
-) -> None:
-    """Serve until a signal ends it, and the process, with whatever runs in it. ``transport``: "http" or "sse"; ``say``
-    is told the address; ``origins``: of pages that may come, besides its own. Raises ``Unavailable`` where it
-    cannot listen there."""
-    take_descriptors()
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(_serve(server, transport, host, port, token, say, origins))
-
-
-async def _serve(
+async def serve_http(
     server: Server[Callers],
     transport: str,
     host: str,
@@ -157,6 +140,10 @@ async def _serve(
     say: Callable[[str], None],
     origins: Collection[str],
 ) -> None:
+    """Serve until a signal ends it, and the process, with whatever runs in it. ``transport``: "http" or "sse"; ``say``
+    is told the address; ``origins``: of pages that may come, besides its own. Raises ``Unavailable`` where it
+    cannot listen there."""
+    take_descriptors()
     mounted = streamable(server, None, most_sessions=_MOST_BY_TOKEN) if transport == "http" else sse(server, None)
     try:
         listening = listen(host, port)
