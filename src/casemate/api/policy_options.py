@@ -125,8 +125,9 @@ def _base_of(read: PolicyDocument, folder: str, workspace: object = None) -> str
 
     if not srt.is_srt(read):
         return folder
-    is_path = isinstance(workspace, str | os.PathLike) and workspace
-    return str(Path(workspace).expanduser().absolute()) if is_path else os.getcwd()  # type: ignore[arg-type]
+    if isinstance(workspace, str | os.PathLike) and workspace:
+        return str(Path(workspace).expanduser().absolute())
+    return os.getcwd()
 
 
 def policy_in(path: str | os.PathLike[str]) -> Policy:

@@ -448,11 +448,9 @@ class AuditLog:
 
 
 def has_row(database: sqlite3.Connection, head: Head) -> bool:
-    """Whether the record has this row, or has had it."""
-    return (
-        head == EMPTY
-        or (head.last,) == database.execute("SELECT hash FROM record WHERE sequence = ?", (head.count,)).fetchone()
-    )
+    """Whether the record ends with this, or went on from it."""
+    found = database.execute("SELECT hash FROM record WHERE sequence = ?", (head.count,)).fetchone()
+    return head == EMPTY or found == (head.last,)
 
 
 def _head(database: sqlite3.Connection) -> Head:

@@ -35,7 +35,7 @@ class Slots:
 
     def is_taken(self) -> bool:
         """Whether one more would have to wait."""
-        return self._free == 0 or bool(self._queues)
+        return self._free == 0
 
     def check_room(self) -> None:
         """Raises ``QueueFull`` where one more may not even wait."""

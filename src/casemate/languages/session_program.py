@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from casemate.errors import InvalidArgument
 from casemate.model.plan import STEPS
 
 CommandKind = Literal["shell", "process"]
+COMMAND_KINDS: tuple[CommandKind, ...] = get_args(CommandKind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,9 +74,8 @@ def _dump(value: Any) -> bytes:
     try:
         return rfc8785.dumps(value)
     except rfc8785.IntegerDomainError:
-        mark = hashlib.sha256(
-            repr(value).encode("utf-8", "surrogatepass")
-        ).hexdigest()  # no text in it has its own hash
+        # No text in the value has the value's own hash.
+        mark = hashlib.sha256(repr(value).encode("utf-8", "surrogatepass")).hexdigest()
         text = rfc8785.dumps(_mark_integers(value, mark))
         return re.sub(rb'"%s(-?[0-9]+)"' % mark.encode(), rb"\1", text)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from casemate.languages.session_program import CommandKind
+from casemate.languages.session_program import COMMAND_KINDS, CommandKind
 from casemate.model.approval import ApprovalVerdict, Question
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ class Commands:
     def __init__(self, requester: Requester, rules: Rulebook, interpreter: InterpreterCell) -> None:
         self._requester = requester
         self._interpreter = interpreter
-        kinds: tuple[CommandKind, ...] = get_args(CommandKind)
-        self._asks = tuple(kind for kind in kinds if rules.asks(kind))
+        self._asks = tuple(kind for kind in COMMAND_KINDS if rules.asks(kind))
 
     def watch(self, step: RunningStep) -> None:
         """Have the interpreter ask before it runs a command in this step, and answer that."""

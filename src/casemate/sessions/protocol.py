@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard, get_args
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from casemate.execution import frames
 from casemate.execution.frames import ErrorFrame
-from casemate.languages.session_program import CommandKind
+from casemate.languages.session_program import COMMAND_KINDS, CommandKind
 from casemate.model.execution import Result
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ _MOST_NAMES = 10_000
 _MOST_NAME = 200  # characters
 _MOST_REASON = 1 << 16  # characters of a problem or a reason
 _MOST_COMMAND = 1 << 18  # characters of a command: with JSON's escapes within what a person is asked about
-_COMMAND_KINDS: tuple[CommandKind, ...] = get_args(CommandKind)
 _MOST_EXIT = 255
 _MOST_VARIABLE_TEXT = 200  # characters of its name, its type and its value
 _MOST_SIZE = 1 << 62  # bytes of a variable
@@ -259,7 +258,7 @@ def _parse_display(message: dict[str, Any]) -> Displayed | None:
 
 
 def _parse_command(message: dict[str, Any]) -> CommandRequest | None:
-    kind = next((one for one in _COMMAND_KINDS if one == message.get("kind")), None)
+    kind = next((one for one in COMMAND_KINDS if one == message.get("kind")), None)
     number, arguments = message.get("id"), message.get("arguments")
     if kind is None or not _is_count(number) or not isinstance(arguments, dict):
         return None

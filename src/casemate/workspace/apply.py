@@ -280,7 +280,8 @@ class Writer:
         try:
             with os.fdopen(open_file(entry, unlock=True), "rb") as file:
                 hidden = hidden_paths(file.read(MOST_BYTES))
-            hidden -= self._hidden_before(os.fsdecode(entry.name))
+            if hidden:
+                hidden -= self._hidden_before(os.fsdecode(entry.name))
         except (OSError, ValueError):
             return "it is no index of git's that can be read"
         names = ", ".join(text_of((name,)) for name in sorted(hidden)[:_MOST_NAMED])

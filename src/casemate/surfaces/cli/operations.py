@@ -299,9 +299,8 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
 
 
 for _operation, _command in _COMMANDS.items():
-    _group, _, _name = _operation.partition(".")
-    if _name:
-        {"sessions": sessions}[_group].command(_command, name=_name)
+    if _name := _operation.partition(".")[2]:
+        sessions.command(_command, name=_name)
 sessions.command(inspect_session, name="inspect")
 
 

@@ -33,15 +33,8 @@ _STOPS_WITHIN = 120.0  # seconds
 _SAYS_AFTER = 1.0  # seconds, after which somebody at a terminal wonders
 _IDLE_STOP = 900.0  # seconds without anything that lives, after which a service on demand ends, unless it is configured
 _MOST_DESCRIPTORS = 65536
-_SHOWN_FIELDS = (
-    "name",
-    "audience",
-    "namespace",
-    "may_approve",
-    "secrets",
-    "created",
-    "expires",
-)  # of a token; never its hash
+# Of a token; never its hash.
+_SHOWN_FIELDS = ("name", "audience", "namespace", "may_approve", "secrets", "created", "expires")
 _LOG_TAIL = 64 * 1024  # bytes
 
 

@@ -253,7 +253,7 @@ def _failure_lines(execution: Document, page: Page) -> list[str]:
     error = execution.get("error")
     if error and f"{error.get('name', '')}: {str(error.get('value', ''))[:200]}" not in page.text:
         lines.append(cut(f"error: {error.get('name', '')}: {error.get('value', '')}", 1000))
-    if (execution.get("error") or {}).get("name") == "ModuleNotFoundError":
+    if error and error.get("name") == "ModuleNotFoundError":
         lines.append("a package is missing: %pip install NAME, or the tool install_package, adds one to a session")
     if (cause := execution.get("cause")) is not None:
         lines.append(cut(" ".join(filter(None, (cause["message"], cause.get("remediation")))), 600))

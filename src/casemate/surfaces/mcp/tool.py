@@ -102,8 +102,7 @@ class Definition:
             raise InvalidArgument("arguments", "; ".join(wrong[:_MOST_TOLD])[:_LONGEST], remediation=self.usage)
 
     def _hint(self, name: str) -> str:
-        named = next((same - {name} for same in _SAME if name in same), frozenset[str]())
-        mine = next((one for one in named if one in self.properties), "")
+        mine = "".join(one for same in _SAME if name in same for one in same & self.properties.keys())
         return f"; it is {mine} here" if mine else equivalent_of(name, self.properties)
 
     @property

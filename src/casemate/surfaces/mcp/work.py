@@ -172,9 +172,10 @@ async def _follow(call: Call, work: Work, answer: Answer, first: State | None) -
     seen: frozenset[str] = frozenset()
     state = first if first is not None else await work.wait(min(_EACH, call.seconds_left), seen)
     while not state.is_done:
-        fresh = await questions(call, state.awaited_ids - seen) if call.can_ask() or call.can_ask("url") else []
+        can_ask = call.can_ask() or call.can_ask("url")
+        fresh = await questions(call, state.awaited_ids - seen) if can_ask else []
         seen = state.awaited_ids
-        if seen and call.callers.is_alone and not (call.can_ask() or call.can_ask("url")):
+        if call.callers.is_alone and not can_ask:
             await call.callers.deny_unanswerable(call.caller, seen)
         if fresh and call.is_modern:
             from mcp_types import InputRequiredResult
