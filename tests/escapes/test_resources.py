@@ -134,6 +134,26 @@ def test_casemate_needs_none_of_the_watches_that_a_cell_can_leave_the_user_witho
     assert done.stdout == "True []\n", done.stderr
 
 
+_NO_WATCHES = """
+import errno, runpy, selectors, sys
+
+def epoll():
+    raise OSError(errno.ENOSPC, "no watches are left")
+
+selectors.DefaultSelector = epoll
+sys.argv[0] = "casemate"
+runpy.run_module("casemate", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("command", [["run", "-"], ["wrap", "--", "cat"]], ids=["run", "wrap"])
+def test_commands_need_none_of_these_watches_either(command: list[str]) -> None:
+    program = "print(40 + 2)" if command[0] == "run" else "42"
+    words = [sys.executable, "-c", _NO_WATCHES, *command]
+    done = subprocess.run(words, input=program, check=False, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "42", done.stderr
+
+
 def test_shared_memory_of_several_processes_is_added_up(sandbox: sync.Sandbox) -> None:
     """Each of eight maps 48 MiB that the others could share: one of them alone is far below the limit."""
     small = _take(sandbox, "children that share", 8, Limits(memory="160MiB", disk="16MiB"), keep=True)

@@ -27,7 +27,7 @@ from casemate.egress.terms import (
     EgressTerms,
 )
 from casemate.errors import Fault, SandboxClosed
-from casemate.event_loop import polling_loop
+from casemate.event_loop import run_in_loop
 from casemate.model.execution import Crossing
 from casemate.policy.hosts import LOCAL_NAME, USUAL_PORTS, may_be_public
 
@@ -326,8 +326,7 @@ class EgressProxy:
 
     def _main(self, has_started: threading.Event) -> None:
         try:
-            with asyncio.Runner(loop_factory=polling_loop) as runner:
-                runner.run(self._serve(has_started))
+            run_in_loop(self._serve(has_started))
         finally:
             has_started.set()
             with self._lock:

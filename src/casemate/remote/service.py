@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
+from casemate.event_loop import run_in_loop
 from casemate.operations.documents import revive, type_named
 from casemate.remote.client import RemoteOperations
 
@@ -42,7 +42,7 @@ class ServiceConnection:
                 await remote.close()
 
         with ThreadPoolExecutor(1) as threads:
-            return threads.submit(asyncio.run, act()).result()
+            return threads.submit(run_in_loop, act()).result()
 
     def call_blocking(self, operation: str, arguments: Mapping[str, Any]) -> Any:
         """The result of an operation. Raises what the service says, and ``Unavailable``."""

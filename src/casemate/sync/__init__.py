@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 from casemate.api import sandbox as api
 from casemate.api.options import SandboxOptions
 from casemate.errors import SandboxClosed
-from casemate.event_loop import polling_loop
+from casemate.event_loop import polling_loop, run_in_loop
 from casemate.model.foreign import HintingClass, no_attribute
 from casemate.model.options import takes_options
 from casemate.sync.parts import ApprovalRequest, Approvals, Blocking, Wait, block_on, block_on_stream
@@ -210,4 +210,4 @@ def _connect_in_thread(url: str | None, token: str | None, **arguments: Any) -> 
         return connected
 
     with ThreadPoolExecutor(1) as executor:
-        return executor.submit(asyncio.run, connect()).result()
+        return executor.submit(run_in_loop, connect()).result()

@@ -158,7 +158,7 @@ class _Loop:
         import asyncio
 
         if not self._is_usable():
-            self._loop = asyncio.new_event_loop()
+            self._loop = asyncio.new_event_loop()  # noqa: TID251 - in the cell
         asyncio.set_event_loop(self._loop)
         interrupts.callback = _callback_code()
         return self._loop

@@ -58,14 +58,13 @@ def _do(request: RunRequest) -> int:
         return _explain(sandbox, request, language)
     sandbox.warm_up()
     arguments = run_arguments(request, language)
-    import asyncio
-
+    from casemate.event_loop import run_in_loop
     from casemate.surfaces.cli.terminal import ReaderGone
 
     gc.freeze()  # what was loaded so far lives to the end
     gc.enable()
     try:
-        return asyncio.run(_run(sandbox, request, arguments, asking))
+        return run_in_loop(_run(sandbox, request, arguments, asking))
     except _Terminated:
         return failures.TERMINATED
     except ReaderGone:

@@ -126,11 +126,10 @@ def serve(options: ServeOptions) -> int:
     gc.freeze()  # what is loaded stays
     gc.enable()
     if early is not None:
-        from casemate.event_loop import polling_loop
+        from casemate.event_loop import run_in_loop
         from casemate.surfaces.mcp.server import serve_stdio
 
-        with asyncio.Runner(loop_factory=polling_loop) as runner:
-            runner.run(serve_stdio(server, early))
+        run_in_loop(serve_stdio(server, early))
         return 0
     from casemate.surfaces.http.server import new_loop
     from casemate.surfaces.mcp.web import serve_http
@@ -192,14 +191,14 @@ def _log_to_stderr(level: str) -> None:
 def _start_service() -> None:
     """Start the user's service, unless it runs: it is there when the first program is to be run. What goes wrong is
     told to whoever calls a tool then."""
-    import asyncio
     import contextlib
 
+    from casemate.event_loop import run_in_loop
     from casemate.remote.places import places_of
     from casemate.remote.starting import start_service
 
     with contextlib.suppress(CasemateError, OSError):
-        asyncio.run(start_service(places_of(os.environ), os.environ))
+        run_in_loop(start_service(places_of(os.environ), os.environ))
 
 
 def _remote_backend(may_approve: bool) -> RemoteBackend:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import select
 import sys
@@ -107,12 +106,7 @@ async def _writable(fd: int) -> None:
     if select.select([], [fd], [], 0)[1]:
         return
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
-    try:
-        loop.add_writer(fd, ready.set)
-    except OSError as error:
-        if error.errno != errno.EPERM:  # what epoll does not know is a file or a device, and does not block for long
-            raise
-        return
+    loop.add_writer(fd, ready.set)
     try:
         await ready.wait()
     finally:

@@ -20,6 +20,7 @@ from cyclopts import Parameter
 
 from casemate.api.wrapping import Wrapping, WrapRequest
 from casemate.errors import CasemateError, InvalidArgument
+from casemate.event_loop import run_in_loop
 from casemate.execution.request import redaction_of
 from casemate.model.execution import Execution
 from casemate.model.limits import Limits
@@ -126,7 +127,7 @@ def wrap(
         return interrupts.run(_explain(wrapping))
     wrapping.warm_up()
     gc.enable()
-    return asyncio.run(_WrappedCommand(wrapping, raw=raw).run())
+    return run_in_loop(_WrappedCommand(wrapping, raw=raw).run())
 
 
 async def _explain(wrapping: Wrapping) -> int:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from casemate.errors import CasemateError, Fault, InvalidArgument, SandboxClosed
-from casemate.event_loop import polling_loop
+from casemate.event_loop import run_in_loop
 from casemate.files.beneath import HeldFolder
 from casemate.tools.connections.answers import Answer, CallProgress, Elicit, ServerTools
 from casemate.tools.connections.calling import Calling
@@ -237,8 +237,7 @@ class Servers:
 
     def _main(self, has_started: threading.Event) -> None:
         try:
-            with asyncio.Runner(loop_factory=polling_loop) as runner:
-                runner.run(self._serve(has_started))
+            run_in_loop(self._serve(has_started))
         finally:
             has_started.set()
             self._loop_work.abandon()
