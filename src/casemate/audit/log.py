@@ -248,8 +248,12 @@ class AuditLog:
         self._file = self._file_there()
         with self._open_connection() as database:
             self._noted = NotedHead(self.path, partial(has_row, database))
-            self._settle(database)
-            self._noted.share()
+            try:
+                self._settle(database)
+                self._noted.share(max_wait)
+            except BaseException:
+                self._noted.close()  # else it would be alone for as long as this process lives
+                raise
 
     def append(
         self, kind: Kind, execution_id: str, namespace: str, detail: Mapping[str, object], *, wait: bool = True

@@ -7,14 +7,17 @@ Whoever can write both files can change both: note a head elsewhere to notice th
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import time
 from collections.abc import Callable
 
 from casemate.audit.chain import EMPTY, Head
 
 _LINE = "{count:020d} {last} {settled:020d}\n"
 _MOST = 200  # bytes
+_AGAIN = 0.01  # seconds: somebody is alone for as long as it takes to look through some rows
 
 
 class NotedHead:
@@ -31,9 +34,14 @@ class NotedHead:
         """Whether nobody else has the record open; others who open it then wait until :meth:`share`."""
         return _lock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def share(self) -> None:
-        """Others may have the record open from now on."""
-        _lock(self._fd, fcntl.LOCK_SH)
+    def share(self, within: float) -> None:
+        """Others may have the record open from now on. Raises ``OSError`` where somebody is alone for longer than so
+        many seconds."""
+        end = time.monotonic() + within
+        while not _lock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB):
+            if time.monotonic() > end:
+                raise TimeoutError(errno.ETIMEDOUT, "another program has it for itself alone")
+            time.sleep(_AGAIN)
 
     def note(self, head: Head) -> None:
         """The record ends with this now. One that comes late, after another's, is of the record, too."""
@@ -75,6 +83,6 @@ def _read(fd: int) -> tuple[Head, int]:
 def _lock(fd: int, how: int) -> bool:
     try:
         fcntl.flock(fd, how)
-    except OSError:
+    except BlockingIOError:
         return False
     return True

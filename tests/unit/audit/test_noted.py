@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import signal
 import sqlite3
 import subprocess
@@ -15,7 +17,7 @@ import pytest
 from casemate.audit.chain import Verdict
 from casemate.audit.log import AuditLog
 from casemate.audit.reading import Audit
-from casemate.errors import InvalidArgument
+from casemate.errors import InvalidArgument, RecordUnavailable
 
 
 def verified(path: Path, head: str | None = None) -> Verdict:
@@ -95,6 +97,29 @@ log = AuditLog(sys.argv[1])
 log.append("intent", "lost one", "default", {})
 os.kill(os.getpid(), 9)
 """
+
+
+def test_a_record_that_could_not_be_settled_can_be_opened_again(tmp_path: Path) -> None:
+    def fails() -> tuple[int, int]:
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+    path = tmp_path / "audit.db"
+    assert subprocess.run([sys.executable, "-c", KILLED, path], check=False).returncode == -signal.SIGKILL
+    with pytest.raises(RecordUnavailable, match="the disk is full"):
+        AuditLog(path, clock=fails)
+    log = AuditLog(path)
+    assert [row.kind for row in log.tail(9)] == ["intent", "outcome"]
+    log.close()
+
+
+def test_a_record_that_somebody_keeps_to_himself_is_not_waited_for_without_end(tmp_path: Path) -> None:
+    path = tmp_path / "audit.db"
+    AuditLog(path).close()
+    with (tmp_path / "audit.db.head").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(RecordUnavailable, match="for itself alone"):
+            AuditLog(path, max_wait=0.1)
+    AuditLog(path).close()
 
 
 def test_what_was_under_way_when_casemate_was_killed_is_closed_as_lost(tmp_path: Path) -> None:
