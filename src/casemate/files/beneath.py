@@ -196,8 +196,11 @@ def pieces_of(fd: int, most: int) -> Iterator[bytes]:
 
 
 class HeldFolder:
-    """A folder by a descriptor, for as long as anybody has this. Raises ``OSError`` where it is none, or a link."""
+    """A folder by a descriptor, for as long as anybody has this. Raises ``OSError`` where it is none, or a link leads
+    there."""
 
     def __init__(self, path: str) -> None:
         self.fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self.fd)
+        if os.readlink(f"/proc/self/fd/{self.fd}") != path:
+            raise OSError(errno.ELOOP, "a link leads there")

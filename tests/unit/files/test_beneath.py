@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from casemate.files.beneath import Attributes, enter_folder, open_beneath, write_file, write_link
+from casemate.files.beneath import Attributes, HeldFolder, enter_folder, open_beneath, write_file, write_link
 
 
 @pytest.fixture
@@ -54,3 +54,14 @@ def test_no_component_may_be_a_link(folder: int, tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere").exists()
     os.close(open_beneath(folder, ("real", "a", "b"), make=True))
     assert (tmp_path / "real" / "a" / "b").is_dir()
+
+
+def test_a_folder_is_not_held_by_a_path_with_a_link_on_its_way(tmp_path: Path) -> None:
+    (tmp_path / "real" / "folder").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real")
+    held = HeldFolder(str(tmp_path / "real" / "folder"))
+    (tmp_path / "real" / "folder").rename(tmp_path / "moved")
+    assert os.fstat(held.fd).st_ino == (tmp_path / "moved").stat().st_ino, "the control"
+    (tmp_path / "real" / "folder").mkdir()
+    with pytest.raises(OSError, match="a link leads there"):
+        HeldFolder(str(tmp_path / "link" / "folder"))

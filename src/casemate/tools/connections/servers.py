@@ -22,12 +22,7 @@ from casemate.tools.connections.answers import Answer, CallProgress, Elicit, Ser
 from casemate.tools.connections.calling import Calling
 from casemate.tools.connections.connection import Connection
 from casemate.tools.connections.context import SecretStore, SignInPrompt, Surroundings
-from casemate.tools.connections.definition import (
-    Program,
-    ServerDefinition,
-    check_server_name,
-    read_definition,
-)
+from casemate.tools.connections.definition import Program, ServerDefinition, check_server_name, read_definition
 from casemate.tools.connections.loop_work import LoopWork, Work
 
 _THREAD = "casemate-tools"
