@@ -16,7 +16,7 @@ from casemate.api.config_files import named_variables
 from casemate.api.options import FilePath, SandboxOptions
 from casemate.errors import InvalidArgument
 from casemate.model import foreign
-from casemate.model.call_options import DAY
+from casemate.model.call_options import DAY, USUAL_SECONDS
 from casemate.model.limits import LIMIT_BOUNDS, LimitOptions, Limits, format_size, parse_size
 from casemate.model.operation import Between, OneOf
 from casemate.model.options import ConfigNote, Default, docs_of
@@ -179,7 +179,7 @@ POLICY = (
 )
 LIMITS = tuple(map(_limit_key, LIMIT_BOUNDS))
 SANDBOX = (
-    Key("timeout", "seconds", 60.0, low=0.01, high=WEEK, text=_TIMEOUT),
+    Key("timeout", "seconds", USUAL_SECONDS, low=0.01, high=WEEK, text=_TIMEOUT),
     *_options("output_dir", "environment", "preload", "approval_timeout"),
     Key("vault", "path", unset="user on the command line, memory in a program of yours", text=_VAULT),
     *_options("audit", "namespace", "concurrency", "package_indexes", "tools"),

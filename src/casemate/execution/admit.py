@@ -7,10 +7,9 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from casemate.errors import InvalidArgument
+from casemate.model.call_options import USUAL_SECONDS
 from casemate.model.limits import LIMIT_BOUNDS, Limits, format_size
 from casemate.policy.hosts import narrow_hosts
-
-_USUAL_TIMEOUT = 60.0  # seconds; of `RunOptions`
 
 if TYPE_CHECKING:
     from casemate.model.plan import Request
@@ -57,7 +56,7 @@ def admit(request: Request, bounds: SandboxBounds, *, can_ask: bool) -> Admitted
 
 def _with_time(limits: Limits | None, timeout: float | None) -> Limits | None:
     """A request's own limits, in which the usual time is what nobody has said: its timeout then says it."""
-    if limits is None or timeout is None or limits.wall != _USUAL_TIMEOUT or timeout < limits.wall:
+    if limits is None or timeout is None or limits.wall != USUAL_SECONDS or timeout < limits.wall:
         return limits
     return replace(limits, wall=timeout)
 
@@ -65,7 +64,7 @@ def _with_time(limits: Limits | None, timeout: float | None) -> Limits | None:
 def deadline_of(limits: Limits, timeout: float | None) -> float:
     """Seconds that a run or a step has. Raises ``InvalidArgument`` for more than there may be; the usual timeout, which
     nobody need have asked for, is less then."""
-    if timeout is not None and timeout > limits.wall and timeout != _USUAL_TIMEOUT:
+    if timeout is not None and timeout > limits.wall and timeout != USUAL_SECONDS:
         raise InvalidArgument(
             "timeout",
             f"{timeout:g} s is beyond limits.wall, {limits.wall:g} s",

@@ -10,6 +10,7 @@ from casemate.model.operation import Between, Most
 from casemate.model.options import Default
 
 DAY = 86_400.0  # seconds
+USUAL_SECONDS = 60.0  # that a run or a step may take where nobody has said
 Seconds = Annotated[float, Between(0.01, 7 * DAY)]
 Text = Annotated[str, Most(64 << 20)]
 Scope = Literal["once", "run", "session"]
@@ -25,7 +26,7 @@ class RecordOptions(TypedDict, total=False):
 class StepOptions(RecordOptions, total=False):
     """Options of a program in a session."""
 
-    timeout: Annotated[Seconds | None, Default(60.0)]
+    timeout: Annotated[Seconds | None, Default(USUAL_SECONDS)]
     """Seconds from its start that the program may take, not counted while it waits for an approval; none for
     `limits.wall`."""
     stdin: Annotated[Text | bytes | None, Default(None)]

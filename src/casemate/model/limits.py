@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict, Unpack
 
 from casemate.errors import InvalidArgument
+from casemate.model.call_options import USUAL_SECONDS
 from casemate.model.foreign import ARGUMENTS
 from casemate.model.operation import Between
 from casemate.model.options import Default, complete, defaults_of, find_marker, takes_options
@@ -92,7 +93,7 @@ class LimitOptions(TypedDict, total=False):
     """Seconds of cpu; none for no limit of its own."""
     processes: Annotated[int, Between(1, 32768), Default(64)]
     """Processes and threads at once."""
-    wall: Annotated[float, _SECONDS, Default(60.0)]
+    wall: Annotated[float, _SECONDS, Default(USUAL_SECONDS)]
     """The most seconds that a run or a step may take."""
     output: Annotated[str | int, Between(256, 2**30), Default("1MiB")]
     """Bytes, or text such as `"1MiB"`, that are returned of each of stdout and stderr."""

@@ -18,6 +18,7 @@ from casemate.api.config_files import is_configured
 from casemate.api.options import SandboxOptions
 from casemate.api.sandbox import Sandbox
 from casemate.errors import CasemateError, InvalidArgument, Unavailable
+from casemate.model.call_options import USUAL_SECONDS
 from casemate.model.limits import Limits
 from casemate.surfaces.cli import failures
 from casemate.surfaces.cli.failures import say
@@ -247,7 +248,6 @@ def _explain(sandbox: Sandbox, request: RunRequest, language: str) -> int:
 
 _MAX_STDIN = (256 << 20) + 1
 _MAX_WAIT = 1.0  # seconds until casemate says what it is waiting for
-_DEFAULT_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ class RunRequest:
         if (timeout := self.options.get("timeout")) is not None:
             return float(timeout)
         if self.settings is None:
-            return _DEFAULT_TIMEOUT
+            return USUAL_SECONDS
         return float(min(self.settings.timeout, self.settings.limits.get("wall", self.settings.timeout)))
 
 
@@ -288,7 +288,7 @@ def with_configuration(request: RunRequest) -> RunRequest:
 def sandbox_arguments(request: RunRequest) -> dict[str, Any]:
     """What the sandbox is made with: what is configured, and the options over it. Raises ``InvalidArgument``."""
     said: dict[str, Any] = {"policy": request.options.get("policy")}
-    wall = max(_DEFAULT_TIMEOUT, request.seconds)
+    wall = max(USUAL_SECONDS, request.seconds)
     limits: dict[str, Any] = {}
     if request.settings is not None:
         said, limits = request.settings.sandbox_arguments(os.environ), request.settings.limits
