@@ -94,8 +94,7 @@ class SandboxParts:
         folder = checked_folder("workspace", bound.workspace)
         output_folder = checked_output_dir(options["output_dir"])
         check_apart(bound.workspace_mode, output_folder, folder)
-        is_direct = bound.workspace_mode == "direct" and folder is not None
-        self._written_through = os.path.realpath(folder) if is_direct and folder is not None else None
+        self._written_through = os.path.realpath(folder) if folder and bound.workspace_mode == "direct" else None
         check_preload(preload)
         self._indexes, self._wanted = _indexes_in(options["package_indexes"]), _wanted_in(environment)
         self.namespace: str = options["namespace"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from mcp_types import CallToolResult, InputRequiredResult
+from mcp_types import CallToolResult
 
 from casemate.api.options import RunOptions
 from casemate.errors import InvalidArgument
@@ -16,6 +16,7 @@ from casemate.surfaces.mcp import answers
 from casemate.surfaces.mcp.callers import Call
 from casemate.surfaces.mcp.programs import follow_job, is_about, own_session
 from casemate.surfaces.mcp.tool import CHANGES, LOOKS, RUNS, Definition, Handler, number, option, text, whole
+from casemate.surfaces.mcp.work import Answered
 
 _MOST_RECORDS = 500
 _ROOM, _INDENTED = 200, 60  # characters of a list around its records, and of a record's place in it
@@ -189,7 +190,7 @@ BRIDGE_DATA = Definition(
 _MOST_NAMED = 100  # packages in an answer
 
 
-async def install_package(call: Call) -> CallToolResult | InputRequiredResult:
+async def install_package(call: Call) -> Answered:
     """Install packages for a session, or for all later runs."""
     given = call.arguments
     name, names = given.get("package_name"), given.get("packages")
@@ -204,7 +205,7 @@ async def install_package(call: Call) -> CallToolResult | InputRequiredResult:
     return await follow_job(call, "packages.install", order, partial(is_about, "package"), _tell_installation)
 
 
-async def register_mcp_server(call: Call) -> CallToolResult | InputRequiredResult:
+async def register_mcp_server(call: Call) -> Answered:
     """Add a server of tools, which is always asked about."""
     name = str(call.arguments["server_name"])
     order = {"name": name, "definition": dict(call.arguments["server_params"])}
@@ -216,7 +217,7 @@ async def register_mcp_server(call: Call) -> CallToolResult | InputRequiredResul
     return await follow_job(call, "tools.register", order, partial(is_about, "server", name=name), name_tools)
 
 
-async def request_egress(call: Call) -> CallToolResult | InputRequiredResult:
+async def request_egress(call: Call) -> Answered:
     """Ask for a host."""
     given = call.arguments
     order = {"domain": str(given["domain"]), "port": given.get("port", 443)}
