@@ -137,7 +137,7 @@ def _why_not_stream(pieces: Iterator[tuple[int, bytes]], redaction: Redaction, b
 
 
 class _Unsearchable(Exception):
-    """It would take too much to unpack it."""
+    """It cannot be unpacked here."""
 
 
 def _search_stream(pieces: Iterator[tuple[int, bytes]], redaction: Redaction, budget: Budget, *, again: bool) -> str:
@@ -222,10 +222,8 @@ def _unpack(read: Read, at: int, make: Unpack) -> Iterator[tuple[int, bytes]]:
                 yield len(piece), piece
                 is_over = unpacker.eof or not _has_more(unpacker)
                 piece = b"" if is_over else unpacker.decompress(getattr(unpacker, "unconsumed_tail", b""), _PIECE)
-        except lzma.LZMAError as error:
-            if "limit" in str(error):
-                raise _Unsearchable from None
-            return
+        except lzma.LZMAError:  # too large a dictionary, or not as it should be: what follows is not seen
+            raise _Unsearchable from None
         except (zlib.error, OSError, EOFError):
             return
         waiting = unpacker.unused_data if unpacker.eof else b""

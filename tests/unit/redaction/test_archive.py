@@ -136,6 +136,12 @@ def test_an_xz_that_would_take_too_much_memory_is_withheld() -> None:
     assert "cannot be searched" in why(data)
 
 
+def test_an_xz_that_python_cannot_read_to_its_end_is_withheld() -> None:
+    data = bytearray(lzma.compress(b"x" * 1000))
+    data[len(data) // 2] ^= 0xFF
+    assert "cannot be searched" in why(bytes(data))
+
+
 @pytest.mark.parametrize("make", [gzip.compress, bz2.compress, lzma.compress, in_pdf, in_png])
 def test_what_unpacks_to_too_much_or_to_nothing_ends(make: Callable[[bytes], bytes]) -> None:
     assert "too large" in why(make(bytes(30 << 20)), budget=1 << 20)
