@@ -218,3 +218,25 @@ def test_the_limits_that_a_program_has_cannot_be_raised(sandbox: sync.Sandbox) -
         limits = Path(f"/proc/{one.pid}/limits").read_text()
         for name, value in (("open files", 64), ("processes", 17), ("core file size", 0)):
             assert re.search(rf"Max {name} +{value} +{value} ", limits), limits
+
+
+@pytest.mark.root_only
+def test_no_two_cells_of_root_have_a_uid_in_common(sandbox: sync.Sandbox, language: str) -> None:
+    """What the kernel counts for each user is each cell's own."""
+    with sandbox.session(language) as one, sandbox.session(language) as other:
+        for session in (one, other):
+            assert session.run("").ok
+        uids = _uids_by_cell()
+        assert len(uids) >= 2
+        assert len({uid for of_cell in uids for uid in of_cell} - {"0"}) == len(uids)
+
+
+def _uids_by_cell() -> list[set[str]]:
+    """Of all cells of this host, those that are ready, too."""
+    found: dict[str, set[str]] = {}
+    for supervisor in witness.serving():
+        own = host.namespaces(supervisor)["user"]
+        for pid in witness.descendants(supervisor):
+            if (namespace := host.namespaces(pid)["user"]) != own:
+                found.setdefault(namespace, set()).add(host.status_of(pid)["Uid"].split()[0])
+    return list(found.values())

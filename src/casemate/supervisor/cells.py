@@ -8,7 +8,6 @@ import resource
 import time
 
 from casemate.supervisor import init, kernel, pause, pool, scratch, sockets, watch, wire
-from casemate.supervisor.namespaces import Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -89,14 +88,13 @@ class CellProcess:
             # tmpfs pages count as memory
             self.group.limit(memory=limits["memory"] + limits["disk"], cpus=limits["cpus"])
 
-    def narrow(
-        self, limits: dict[str, Any], rlimits: dict[str, int | None], cpus: list[int], identity: Identity
-    ) -> None:
+    def narrow(self, limits: dict[str, Any], rlimits: dict[str, int | None], cpus: list[int]) -> None:
         """Lower the limits of a cell that waits. Raises ``OSError``.
 
         Its init first: what it forks from then on inherits them.
         """
         self.limit(limits)
+        identity = self.scratch.identity
         identity.set_real_ids(identity.uid, identity.gid)
         try:
             self._lower(self.pid, rlimits, cpus)

@@ -20,28 +20,28 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), SOCKET)
     groups = cgroups.find(f"{os.getpid()}-{os.urandom(3).hex()}")
     try:
-        mode, cell_id = namespaces.own_namespaces()
+        mode, cell_ids = namespaces.own_namespaces()
         pid = os.fork()
     except namespaces.SetupError as refused:
         _refuse(socket, refused)
         groups.remove()
         sys.exit(1)
     if pid == 0:
-        _serve(socket, mode, cell_id, groups)
+        _serve(socket, mode, cell_ids, groups)
     socket.close()
     os.waitpid(pid, 0)
     groups.remove()
     os._exit(0)  # taking the interpreter apart takes as long as all of that, and the host waits for it
 
 
-def _serve(socket: _socket.socket, mode: str, cell_id: int, groups: cgroups.Cgroups) -> None:
+def _serve(socket: _socket.socket, mode: str, cell_ids: range, groups: cgroups.Cgroups) -> None:
     try:
         namespaces.set_up_pid1()
         if mode != "user":
             os.setgroups([])  # what root is a member of, its cells are not
         with namespaces.setup_stage("stage"):
             stage.prepare()
-        server = serve.SupervisorLoop(socket, mode, cell_id, groups)
+        server = serve.SupervisorLoop(socket, mode, cell_ids, groups)
         gc.disable()  # a collection in a forked cell would copy the whole heap's pages
         counted = server.try_cgroups()
         socket.send(wire.encode({"op": "ready", "mode": mode, "landlock": landlock.abi(), **counted}))

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-# Kernel uids and gids of the cells of supervisors that are root: nobody's, and never 0. One for each supervisor, by its
-# pid, of which there are fewer (proc(5), pid_max): what the kernel counts for each user, cells of several do not share.
-_CELL_IDS, _PIDS = 0x6361_0000, 1 << 22
+# Kernel uids and gids of the cells of supervisors that are root: nobody's, and never 0. As many for each supervisor, by
+# its pid, of which there are fewer (proc(5), pid_max): what the kernel counts for each user, no two cells share.
+_CELL_IDS, _PIDS, _IDS_EACH = 0x6361_0000, 1 << 22, 1 << 9
 _DONE = bytes(4)  # in place of an errno
 
 
@@ -30,20 +30,20 @@ class SetupError(Exception):
         self.errno = error.errno or 0
 
 
-def own_namespaces() -> tuple[str, int]:
+def own_namespaces() -> tuple[str, range]:
     """Enter fresh user (unless root), mount and pid namespaces; the next child is pid 1.
 
-    Returns the mode and the id of cells in our namespace: ``"root"`` when the supervisor keeps its user
+    Returns the mode and the ids of cells in our namespace: ``"root"`` when the supervisor keeps its user
     namespace, ``"contained root"`` when it is root without the right to do so (in a container), else ``"user"``,
-    where the id is our own. Raises :class:`SetupError`.
+    where the only id is our own. Raises :class:`SetupError`.
     """
     if os.geteuid() != 0:
         with setup_stage("id maps"):
             _enter_alone()
-        return _unshare_mounts("user", 0)
+        return _unshare_mounts("user", range(1))
     if _is_only_id():
         return _enter_as_only_id()
-    cells = _cell_id()
+    cells = _cell_ids()
     if _can_unshare_as_root():
         return "root", cells
     with setup_stage("id maps"):
@@ -51,7 +51,7 @@ def own_namespaces() -> tuple[str, int]:
     return _unshare_mounts("contained root", cells)
 
 
-def _unshare_mounts(mode: str, cells: int) -> tuple[str, int]:
+def _unshare_mounts(mode: str, cells: range) -> tuple[str, range]:
     with setup_stage("namespaces"):
         kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWPID)
     return mode, cells
@@ -62,10 +62,13 @@ def _is_only_id() -> bool:
     return _map_of_root()[1] == 1
 
 
-def _cell_id() -> int:
-    """The id of cells whose supervisor is root: one that is mapped, is nobody's, and is never 0."""
+def _cell_ids() -> range:
+    """The ids of cells whose supervisor is root: they are mapped, are nobody's, and are never 0."""
     mapped = _map_of_root()[1]
-    return _CELL_IDS + os.getpid() if mapped > _CELL_IDS + _PIDS else mapped - 1
+    if mapped < _CELL_IDS + _PIDS * _IDS_EACH:
+        return range(mapped - 1, mapped)
+    first = _CELL_IDS + os.getpid() * _IDS_EACH
+    return range(first, first + _IDS_EACH)
 
 
 def _map_of_root() -> tuple[int, int]:
@@ -85,11 +88,11 @@ def map_of_root(uid_map: str) -> tuple[int, int]:
     return outside, mapped
 
 
-def _enter_as_only_id() -> tuple[str, int]:
+def _enter_as_only_id() -> tuple[str, range]:
     """Root over one id, which is an ordinary user's: cells have the same one, as if that user had started us."""
     if _map_of_root()[0] == 0:
         raise SetupError("id maps", OSError(1, "only root itself is mapped here, and a cell must not be root"))
-    return _unshare_mounts("user", 0)
+    return _unshare_mounts("user", range(1))
 
 
 def _can_unshare_as_root() -> bool:
@@ -108,10 +111,10 @@ def _enter_alone() -> None:
     write_maps("self", f"0 {uid} 1", f"0 {gid} 1", deny_setgroups=True)
 
 
-def _enter_mapped_from_outside(cells: int) -> None:
-    """A user namespace over root and the cells' id, so that no cell is root: a child that stays outside maps them."""
+def _enter_mapped_from_outside(cells: range) -> None:
+    """A user namespace over root and the cells' ids, so that no cell is root: a child that stays outside maps them."""
     ready_read, ready_write = os.pipe()
-    us, ids = os.getpid(), f"0 0 1\n{cells} {cells} 1"
+    us, ids = os.getpid(), f"0 0 1\n{cells[0]} {cells[0]} {len(cells)}"
     mapper = os.fork()
     if mapper == 0:
         os.close(ready_write)
@@ -218,13 +221,21 @@ def _answer_from_inside(
 
 
 class Identity:
-    """Who a cell is on the host. ``mapped``: the supervisor is real root and must give files away."""
+    """Who a cell is on the host. ``mapped``: the supervisor is real root and must give files away.
 
-    def __init__(self, uid: int, gid: int, *, mapped: bool) -> None:
+    ``namespaces``: those that show files of an owner as its own. ``release`` is told its uid when nothing holds it.
+    """
+
+    def __init__(self, uid: int, gid: int, *, mapped: bool, release: Callable[[int], None] | None = None) -> None:
         self.uid = uid
         self.gid = gid
         self.mapped = mapped
-        self._namespaces: dict[tuple[int, int], int] = {}
+        self.namespaces: dict[tuple[int, int], int] = {}
+        self._release = release
+
+    def __del__(self) -> None:
+        if self._release:
+            self._release(self.uid)
 
     def chown(self, path: str) -> None:
         """Make the cell the owner of ``path``."""
@@ -246,7 +257,26 @@ class Identity:
 
     def idmap_namespace(self, owner: tuple[int, int]) -> int:
         """A user namespace that shows the files of ``owner`` as the cell's own (mount_setattr(2), idmapped mounts)."""
-        if owner not in self._namespaces:
+        if owner not in self.namespaces:
             maps = (f"{owner[0]} {self.uid} 1", f"{owner[1]} {self.gid} 1")
-            self._namespaces[owner] = userns_with_map(*maps)
-        return self._namespaces[owner]
+            self.namespaces[owner] = userns_with_map(*maps)
+        return self.namespaces[owner]
+
+
+class Identities:
+    """Who the cells of a supervisor are on the host: each somebody else while there are ids, and then ``first``, who
+    its zygotes are, too. An id is free again when nothing holds its :class:`Identity`."""
+
+    def __init__(self, ids: range, *, mapped: bool) -> None:
+        self.first = Identity(ids[0], ids[0], mapped=mapped)
+        self._free = list(ids[:0:-1])
+        self._namespaces: dict[int, dict[tuple[int, int], int]] = {}
+
+    def take(self) -> Identity:
+        """Who the next cell is."""
+        if not self._free:
+            return self.first
+        uid = self._free.pop()
+        identity = Identity(uid, uid, mapped=True, release=self._free.append)
+        identity.namespaces = self._namespaces.setdefault(uid, identity.namespaces)
+        return identity

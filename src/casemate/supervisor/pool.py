@@ -13,7 +13,7 @@ import select
 import time
 
 from casemate.supervisor import cgroups, init, kernel, namespaces, seccomp, wire
-from casemate.supervisor.namespaces import Identity
+from casemate.supervisor.namespaces import Identities, Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -25,12 +25,13 @@ _TRIAL_MEMORY = 256 << 20  # bytes; more than a ready cell uses
 
 
 class PendingCell:
-    """Everything of a ready cell but its process: our ends of its channel and status, its cgroup, and its ``ends``.
+    """Everything of a ready cell but its process: who it is, our ends of its channel and status, its cgroup, ``ends``.
 
     ``ends``: its own end of the channel, of the status pipe, and descriptors by which it enters its cgroups.
     """
 
-    def __init__(self, groups: cgroups.Cgroups, name: str) -> None:
+    def __init__(self, identity: Identity, groups: cgroups.Cgroups, name: str) -> None:
+        self.identity = identity
         self.channel, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         self.ends = [theirs.detach()]
         self.status_fd, self.group = -1, None
@@ -63,6 +64,7 @@ class ReadyCell:
 
     def __init__(self, pid: int, pending: PendingCell) -> None:
         self.pid = pid
+        self.identity = pending.identity
         self.channel = pending.channel
         self.status_fd = pending.status_fd
         self.group = pending.group
@@ -113,7 +115,7 @@ class ReadyCell:
             self.group.remove()
 
 
-def prefork(identity: Identity, pending: PendingCell, program: bytes) -> ReadyCell:
+def prefork(pending: PendingCell, program: bytes) -> ReadyCell:
     """Fork a ready cell from this process and let it prepare itself. Raises ``OSError``."""
     try:
         pid = kernel.clone(kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID)
@@ -123,17 +125,17 @@ def prefork(identity: Identity, pending: PendingCell, program: bytes) -> ReadyCe
     if pid == 0:
         channel, status, *cgroup_fds = pending.ends
         init.run(channel, status, cgroup_fds, program)
-    return adopt_process(pid, pending, identity)
+    return adopt_process(pid, pending)
 
 
-def adopt_process(pid: int, pending: PendingCell, identity: Identity) -> ReadyCell:
+def adopt_process(pid: int, pending: PendingCell) -> ReadyCell:
     """Our child ``pid`` is the process of ``pending``: map its ids and let it prepare itself.
 
     Raises ``OSError`` when that fails; then nothing of either is left.
     """
     cell = ReadyCell(pid, pending)
     try:
-        uid_map, gid_map = f"{init.UID} {identity.uid} 1", f"{init.GID} {identity.gid} 1"
+        uid_map, gid_map = f"{init.UID} {cell.identity.uid} 1", f"{init.GID} {cell.identity.gid} 1"
         namespaces.write_maps(pid, uid_map, gid_map, deny_setgroups=True)
         cell.channel.send(init.MAPPED)
     except BaseException:
@@ -145,8 +147,8 @@ def adopt_process(pid: int, pending: PendingCell, identity: Identity) -> ReadyCe
 class CellPool:
     """Holds one ready cell, and makes what each cell starts from: its first process, its cgroup, its cores."""
 
-    def __init__(self, identity: Identity, groups: cgroups.Cgroups) -> None:
-        self._identity = identity
+    def __init__(self, identities: Identities, groups: cgroups.Cgroups) -> None:
+        self._identities = identities
         self._groups = groups
         self._programs: dict[bool, bytes] = {}
         self._ready: ReadyCell | None = None
@@ -184,8 +186,13 @@ class CellPool:
         """When `prepare` wants to be called again although nothing happens (monotonic seconds)."""
         return self._prefork_at or _NEVER
 
-    def take(self) -> ReadyCell:
-        """The one that is ready if it lives, else a new one. Raises ``OSError``."""
+    def take(self, identity: Identity | None = None) -> ReadyCell:
+        """The one that is ready if it lives, else a new one, as where ``identity`` says who it must be.
+
+        Raises ``OSError``.
+        """
+        if identity:
+            return self._prefork(identity)
         self._prefork_at = 0.0 if self._has_handed_out else time.monotonic() + _DELAY_AFTER_FIRST
         self._has_handed_out = True
         cell, self._ready = self._ready, None
@@ -206,10 +213,10 @@ class CellPool:
             self._ready.discard()
         self._ready = None
 
-    def new_pending(self) -> PendingCell:
+    def new_pending(self, identity: Identity | None = None) -> PendingCell:
         """Everything of another but its process, which a zygote will make. Raises ``OSError``."""
         self._count += 1
-        return PendingCell(self._groups, str(self._count))
+        return PendingCell(identity or self._identities.take(), self._groups, str(self._count))
 
     def seccomp_program(self) -> bytes:
         """The filter of system calls for cells of this machine."""
@@ -227,5 +234,5 @@ class CellPool:
         self._next_cpu = (first + wanted) % len(self._cpus)
         return [self._cpus[(first + n) % len(self._cpus)] for n in range(wanted)]
 
-    def _prefork(self) -> ReadyCell:
-        return prefork(self._identity, self.new_pending(), self.seccomp_program())
+    def _prefork(self, identity: Identity | None = None) -> ReadyCell:
+        return prefork(self.new_pending(identity), self.seccomp_program())

@@ -44,9 +44,10 @@ class Scratch:
     pipes of its steps are made: apart, so that no limit of the user's is in their way.
     """
 
-    def __init__(self, tree_fd: int, mounts: list[tuple[int, str]]) -> None:
+    def __init__(self, tree_fd: int, identity: Identity) -> None:
         self.tree_fd = tree_fd
-        self.mounts = mounts
+        self.identity = identity
+        self.mounts: list[tuple[int, str]] = []
         self.extra_workspaces: list[int] = []  # the workspace at its other places, to be attached when all else is
         self.inodes = 0
         self.whole = -1
@@ -54,7 +55,7 @@ class Scratch:
         self.steps_fd = -1
         self._step_writers: dict[int, list[int]] = {}  # our writing ends of pipes of steps that are not over
 
-    def add_program(self, message: dict[str, Any], fds: dict[str, int], identity: Identity) -> None:
+    def add_program(self, message: dict[str, Any], fds: dict[str, int]) -> None:
         """Put the program and the input files of a cell that waited where they belong. Raises :class:`ScratchError`."""
         program, inputs = message["program"], _index(fds)
         if program is None:
@@ -63,11 +64,11 @@ class Scratch:
             if inputs or program["size"] > _PROGRAM_BYTES or message["narrows"]:
                 self._resize(message["limits"], program["size"], _OWN_INODES + 4 * len(inputs))
             place = f"{_path_of(self.tree_fd)}/program/{program['name']}"
-            _copy_in(place, fds["order_file"], message["order_size"], program["size"], identity)
+            _copy_in(place, fds["order_file"], message["order_size"], program["size"], self.identity)
         if inputs:
             with _part("files"):
                 before = _inodes_in_use(self.tree_fd)
-                _copy_files(f"{_path_of(self.tree_fd)}/workspace", inputs, fds, identity)
+                _copy_files(f"{_path_of(self.tree_fd)}/workspace", inputs, fds, self.identity)
                 input_inodes = _inodes_in_use(self.tree_fd) - before
                 self._resize(message["limits"], program["size"], input_inodes)
 
@@ -154,13 +155,13 @@ def prepare(request: dict[str, Any], fds: dict[str, int], identity: Identity) ->
         kernel.unmount(stage.SCRATCH)
 
 
-def prepare_again(request: dict[str, Any], earlier: Scratch, identity: Identity) -> Scratch:
+def prepare_again(request: dict[str, Any], earlier: Scratch) -> Scratch:
     """The scratch of a session's next cell: the same files. ``earlier`` is used up. Raises :class:`ScratchError`."""
     try:
         with _part("scratch"):
             kernel.move_mount(earlier.whole, stage.SCRATCH)
         try:
-            return _reattach(request, earlier.inodes, identity)
+            return _reattach(request, earlier.inodes, earlier.identity)
         finally:
             kernel.unmount(stage.SCRATCH)
     finally:
@@ -168,9 +169,9 @@ def prepare_again(request: dict[str, Any], earlier: Scratch, identity: Identity)
 
 
 def _reattach(request: dict[str, Any], inodes: int, identity: Identity) -> Scratch:
-    scratch = Scratch(os.open(stage.SCRATCH, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), [])
+    scratch = Scratch(os.open(stage.SCRATCH, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), identity)
     try:
-        _attach(request, scratch, identity)
+        _attach(request, scratch)
     except BaseException:
         scratch.close()
         raise
@@ -196,13 +197,13 @@ def _make_contents(request: dict[str, Any], inputs: list[Any], fds: dict[str, in
     with _part("program"):
         if program:
             _copy_in(f"{stage.SCRATCH}/program/{program['name']}", fds["program"], 0, program["size"], identity)
-    scratch = Scratch(os.open(stage.SCRATCH, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), [])
+    scratch = Scratch(os.open(stage.SCRATCH, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), identity)
     try:
         with _part("files"):
             before = _inodes_in_use(scratch.tree_fd)
             _copy_inputs(request["workspace"]["kind"], inputs, fds, identity)
             input_inodes = _inodes_in_use(scratch.tree_fd) - before
-        _attach(request, scratch, identity)
+        _attach(request, scratch)
         with _part("scratch"):
             scratch.inodes = _inodes_in_use(scratch.tree_fd) - input_inodes
             most = scratch.inodes + (0 if program else 1) + request["limits"]["inodes"]
@@ -213,10 +214,10 @@ def _make_contents(request: dict[str, Any], inputs: list[Any], fds: dict[str, in
     return scratch
 
 
-def _attach(request: dict[str, Any], scratch: Scratch, identity: Identity) -> None:
+def _attach(request: dict[str, Any], scratch: Scratch) -> None:
     """The mounts of what lies at ``stage.SCRATCH``, to be attached inside the cell."""
     with _part("workspace"):
-        workspace, *scratch.extra_workspaces = folders.mount_workspace(request["workspace"], identity)
+        workspace, *scratch.extra_workspaces = folders.mount_workspace(request["workspace"], scratch.identity)
         scratch.mounts.append((workspace, "workspace"))
     with _part("scratch"):
         for name, target, attributes in (
@@ -241,7 +242,7 @@ def _attach(request: dict[str, Any], scratch: Scratch, identity: Identity) -> No
             scratch.mounts.append((roots.bind(entry["source"]), _without_links(entry["target"])))
         for number, folder in enumerate(request["shown"]):
             source = folder["source"]
-            tree = folders.mount_copy(source, number, identity) if folder["copied"] else roots.bind(source)
+            tree = folders.mount_copy(source, number, scratch.identity) if folder["copied"] else roots.bind(source)
             _add_mounts(scratch, folders.cover_paths(tree, folder), folder["places"], request)
     with _part("workspace"):
         others, scratch.extra_workspaces = scratch.extra_workspaces, []

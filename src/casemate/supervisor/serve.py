@@ -22,7 +22,7 @@ from casemate.supervisor import (
     wire,
     zygotes,
 )
-from casemate.supervisor.namespaces import Identity
+from casemate.supervisor.namespaces import Identities
 from casemate.supervisor.scratch import Scratch, ScratchError
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
@@ -44,17 +44,17 @@ _REMOVE_AGAIN = 0.02  # seconds until a cgroup that the kernel still holds is tr
 class SupervisorLoop:
     """Serves one host over one socket, alone in its thread."""
 
-    def __init__(self, socket: _socket.socket, mode: str, cell_id: int, groups: cgroups.Cgroups) -> None:
+    def __init__(self, socket: _socket.socket, mode: str, cell_ids: range, groups: cgroups.Cgroups) -> None:
         self._host = HostSocket(socket)
-        self._identity = Identity(cell_id, cell_id, mapped=mode != "user")
+        self._identities = Identities(cell_ids, mapped=mode != "user")
         self._roots: dict[str, str] = {}
         self._broken_roots: dict[str, str] = {}
-        self._pool = pool.CellPool(self._identity, groups)
+        self._pool = pool.CellPool(self._identities, groups)
         self._zygotes: dict[str, zygotes.ZygoteProcess] = {}
         self._cells: dict[str, cells.CellProcess] = {}
         self._schedule = watch.Schedule()  # when each cell wants to be looked at
         self._listeners = listeners.Listeners(self._host.send)
-        self._sessions = sessions.SessionRequests(self._identity, self._host.send)
+        self._sessions = sessions.SessionRequests(self._host.send)
         self._pids: set[int] = set()  # of the first processes of cells, until they are reaped
         self._forking: dict[str, list[Callable[[], None]]] = {}  # cells that a zygote makes, and what to do then
         self._removals: list[cgroups.CellCgroup] = []
@@ -199,7 +199,7 @@ class SupervisorLoop:
             return
         self._forking[request["id"]] = []
         try:
-            pending = self._pool.new_pending()
+            pending = self._pool.new_pending(self._sessions.identity(request))
         except OSError as error:
             self._finish_fork(request, fds, None, 0, error.errno or 0)
             return
@@ -237,11 +237,11 @@ class SupervisorLoop:
     ) -> None:
         scratch = None
         try:
+            ready = ready or self._pool.take(self._sessions.identity(request))
             for name in ("stdin", "stdout", "stderr", "control"):
-                self._identity.chown_fd(fds[name])
-            scratch = self._sessions.prepare_scratch(request, fds)
+                ready.identity.chown_fd(fds[name])
+            scratch = self._sessions.prepare_scratch(request, fds, ready.identity)
             scratch.mounts.insert(0, (kernel.open_tree(self._roots[request["root"]]), ""))
-            ready = ready or self._pool.take()
             cell = self._send_request(request, fds, ready, scratch, shared)
         except BaseException:
             if ready:
@@ -294,8 +294,8 @@ class SupervisorLoop:
         try:
             if message["narrows"]:
                 cpus = self._pool.choose_cpus(message["limits"]["cpus"])
-                cell.narrow(message["limits"], message["rlimits"], cpus, self._identity)
-            cell.scratch.add_program(message, fds, self._identity)
+                cell.narrow(message["limits"], message["rlimits"], cpus)
+            cell.scratch.add_program(message, fds)
             if message["listeners"]:
                 self._listeners.open(cell, message)
             cell.begin(message["deadline"])
@@ -323,7 +323,7 @@ class SupervisorLoop:
             return
         try:
             zygote = zygotes.ZygoteProcess(
-                request, root, self._identity, self._pool.seccomp_program(), self._is_own_process
+                request, root, self._identities.first, self._pool.seccomp_program(), self._is_own_process
             )
         except OSError as error:
             self._host.send({"op": "zygote", "key": key, "problem": str(error)})

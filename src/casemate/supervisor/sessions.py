@@ -14,20 +14,24 @@ if TYPE_CHECKING:
 class SessionRequests:
     """``send`` sends the host a message, with descriptors."""
 
-    def __init__(self, identity: Identity, send: Callable[..., None]) -> None:
-        self._identity = identity
+    def __init__(self, send: Callable[..., None]) -> None:
         self._send = send
         self._files: dict[str, scratch.Scratch] = {}  # files, by the id of their last cell
 
-    def prepare_scratch(self, request: dict[str, Any], fds: dict[str, int]) -> scratch.Scratch:
+    def identity(self, request: dict[str, Any]) -> Identity | None:
+        """Who the next cell must be to have the files of an earlier one as its own; None where it has none."""
+        earlier = self._files.get(request["continues"])
+        return earlier.identity if earlier else None
+
+    def prepare_scratch(self, request: dict[str, Any], fds: dict[str, int], identity: Identity) -> scratch.Scratch:
         """What a new cell can write: empty, or what an earlier cell of the same session has left.
 
         Raises :class:`scratch.ScratchError`.
         """
         earlier = self._files.pop(request["continues"], None)
         if earlier is None:
-            return scratch.prepare(request, fds, self._identity)
-        return scratch.prepare_again(request, earlier, self._identity)
+            return scratch.prepare(request, fds, identity)
+        return scratch.prepare_again(request, earlier)
 
     def send_files(self, cell: cells.CellProcess) -> None:
         """A session begins in this cell: give the host a way to its files, as the cell sees them and as they lie."""

@@ -48,7 +48,6 @@ class ZygoteProcess:
         self.data: int | None = None
         self.pending: list[tuple[pool.PendingCell, Done]] = []  # cells that it was asked for, in order
         self.waiting_since = 0.0
-        self._identity = identity
         self.socket, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         # A pipe, as its cells have, because streams remember what they were opened on; nobody waits at it.
         self.log, log_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -105,7 +104,7 @@ class ZygoteProcess:
             pending_cell.discard()
             return None
         try:
-            return pool.adopt_process(pid, pending_cell, self._identity)
+            return pool.adopt_process(pid, pending_cell)
         except OSError:
             return None
 
