@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.contract import witness
 from tests.wrap.conftest import WITHIN, Wrap, line_of
 
 Starting = Callable[..., "subprocess.Popen[bytes]"]
@@ -86,11 +88,26 @@ def test_what_tools_act_on_and_was_not_there_before_is_told(wrap: Wrap) -> None:
     done = wrap.shell("mkdir .vscode; echo {} > .vscode/tasks.json; echo x > plain")
     assert b"of a name that tools act on by themselves: .vscode;" in done.stderr
     assert b"plain" not in done.stderr
+    assert _new_names(wrap) == [".vscode"]
+
+
+def test_what_appeared_is_on_record_also_of_a_command_that_had_to_be_ended_by_force(
+    wrap: Wrap, started: Starting
+) -> None:
+    process = started("--", "bash", "-c", "mkdir .vscode; trap '' TERM; echo ready; while :; do sleep 1; done")
+    assert line_of(process) == b"ready\n"
+    for supervisor in witness.supervisors(process.pid):
+        os.kill(supervisor, signal.SIGKILL)
+    assert process.wait(WITHIN)
+    assert _new_names(wrap) == [".vscode"]
+
+
+def _new_names(wrap: Wrap) -> object:
     rows = subprocess.run(
         [sys.executable, "-m", "casemate", "audit", "--format", "json"], env=wrap.env, capture_output=True, check=True
     )
     [outcome] = [one["detail"] for one in json.loads(rows.stdout) if one["kind"] == "outcome"]
-    assert outcome["new_names"] == [".vscode"]
+    return outcome["new_names"]
 
 
 def test_the_home_folder_and_other_folders_are_not_there(wrap: Wrap) -> None:

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 
 class Record:
-    """The record of one execution while it goes on."""
+    """The record of one execution while it goes on. ``more``: goes into its outcome, however it ends."""
 
     def __init__(self) -> None:
         self.outcome: dict[str, Any] | None = None
+        self.more: dict[str, Any] = {}
         self.execution: Execution | None = None
 
     def note_sealed(self, sealed: Sealed) -> Execution:
@@ -67,7 +68,7 @@ async def record_execution(
         raise
     finally:
         outcome = record.outcome or {"status": "error", "kind": "fault"}
-        await _write(log, "outcome", request.id, request.namespace, outcome)
+        await _write(log, "outcome", request.id, request.namespace, {**outcome, **record.more})
     if record.execution is not None:
         context.finished(record.execution)
 

@@ -118,16 +118,17 @@ async def execute(
         return cell
 
     async with record_execution(context, request, plan, redaction) as record:
-        async with open_requester(context, request, None, redaction) as requester:
-            note = make_recorder(context.log, request, redaction)
-            network_of = partial(context.sandbox_network.cell_network, within, intercepted, note=note, offers=())
-            finished = await run(plan, start, None, {}, RunNetwork(requester, network_of, asks=False), redaction)
-        collected = await _collect(finished, context)
-        execution = record.note_sealed(seal(collected, request, report_for(plan, context, report, finished.ending)))
-        if names := await asyncio.to_thread(find_new_names):
-            assert record.outcome is not None
-            record.outcome["new_names"] = [redaction.text(name) if redaction else name for name in names]
-        return execution
+        try:
+            async with open_requester(context, request, None, redaction) as requester:
+                note = make_recorder(context.log, request, redaction)
+                network_of = partial(context.sandbox_network.cell_network, within, intercepted, note=note, offers=())
+                finished = await run(plan, start, None, {}, RunNetwork(requester, network_of, asks=False), redaction)
+            collected = await _collect(finished, context)
+            sealed = seal(collected, request, report_for(plan, context, report, finished.ending))
+            return record.note_sealed(sealed)
+        finally:  # a command that is ended by force, too
+            if names := await asyncio.to_thread(find_new_names):
+                record.more["new_names"] = [redaction.text(name) if redaction else name for name in names]
 
 
 async def _collect(finished: Finished, context: ExecutionContext) -> Collected:
