@@ -13,6 +13,7 @@ from tests.brokered.conftest import SERVER, Opened, Witness
 from tests.tools.connections.web import Rough, serving
 
 from casemate import ApprovalRequest
+from casemate.files.beneath import HeldFolder
 
 ADD = """
 import json
@@ -213,4 +214,36 @@ async def test_no_server_starts_where_programs_write_directly(opened: Opened, tm
         for where in (folder, folder / "below", tmp_path):
             execution = await sandbox.run(SWAPS, env={"WHERE": str(where)})
             assert "write there directly" in execution.stdout
+    assert asked == []
+
+
+async def test_no_server_starts_within_a_folder_that_another_writes_in(opened: Opened, tmp_path: Path) -> None:
+    """It could put a link in its place, between the question and the start."""
+    asked: list[ApprovalRequest] = []
+    (tmp_path / "outer" / "inner").mkdir(parents=True)
+    walled = {"command": "/bin/true", "wall": True, "cwd": str(tmp_path / "outer")}
+    async with opened(approve=asked.append) as sandbox:
+        await sandbox.tools.add("other", walled)
+        for where in (tmp_path / "outer" / "inner", tmp_path):
+            execution = await sandbox.run(SWAPS, env={"WHERE": str(where)})
+            assert "the server other writes in" in execution.stdout
+    assert asked == []
+
+
+async def test_a_folder_that_becomes_a_link_before_it_is_opened_is_refused(
+    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[ApprovalRequest] = []
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "other" / "b").mkdir(parents=True)
+
+    def swap(path: str) -> HeldFolder:
+        (tmp_path / "a").rename(tmp_path / "moved")
+        (tmp_path / "a").symlink_to("other")
+        return HeldFolder(path)
+
+    monkeypatch.setattr("casemate.files.beneath.HeldFolder", swap)
+    async with opened(approve=asked.append) as sandbox:
+        execution = await sandbox.run(SWAPS, env={"WHERE": str(tmp_path / "a" / "b")})
+    assert "replaced by a link" in execution.stdout
     assert asked == []

@@ -156,6 +156,8 @@ class Calls:
         folder = await asyncio.to_thread(self._hold, shown["cwd"]) if "cwd" in shown else None
         summary = f"add the MCP server {request.name}{_inside(shown)}: {shorten(json.dumps(shown), _SUMMARY)}"
         await self._decide(Question("server", summary, shown, server=request.name), is_large(shown))
+        if folder is not None:
+            self._check_apart(shown["cwd"])  # from what was added meanwhile, too
         await self.tools.add(request.name, shown, folder=folder)
         catalogue = await self.tools.catalogue(request.name)
         tools = [row for row in catalogue.list_rows() if row["server"] == request.name]
@@ -165,13 +167,24 @@ class Calls:
         """The folder that is shown, which is the one that the command starts in. Raises :class:`CallRefused`."""
         from casemate.files.beneath import HeldFolder
 
+        self._check_apart(path)
+        try:
+            folder = HeldFolder(path)
+        except OSError as error:
+            raise CallRefused("invalid", f"{path}: is no folder that a server can start in: {error.strerror}") from None
+        if os.readlink(f"/proc/self/fd/{folder.fd}") != path:
+            raise CallRefused("invalid", f"{path}: was replaced by a link meanwhile")
+        return folder
+
+    def _check_apart(self, path: str) -> None:
+        """No program and no other server can put something else in the place of the folder. Raises
+        :class:`CallRefused`."""
         through = self.tools.written_through
         if through is not None and os.path.commonpath((through, path)) in (through, path):
             raise CallRefused("invalid", f"{path}: programs of this sandbox write there directly (workspace_mode)")
-        try:
-            return HeldFolder(path)
-        except OSError as error:
-            raise CallRefused("invalid", f"{path}: is no folder that a server can start in: {error.strerror}") from None
+        for server, other in self.tools.server_folders().items():
+            if other != path and os.path.commonpath((other, path)) in (other, path):
+                raise CallRefused("invalid", f"{path}: the server {server} writes in {other}")
 
     async def _addresses(self, url: str) -> str | list[str]:
         """Where alone a server at ``url`` may be, once it is allowed. Raises ``InvalidArgument``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from casemate.errors import CasemateError, InvalidArgument
 from casemate.model.foreign import suggest
 from casemate.tools.connections.answers import ABSENT, Answer, CallProgress, Elicit
+from casemate.tools.connections.definition import Program
 from casemate.tools.modules.catalogue import Catalogue, Detail
 from casemate.tools.schemas.schema import Unreadable, infer_schema
 from casemate.tools.schemas.types import module_names, package_names
@@ -103,6 +105,11 @@ class Tools:
         """
         self.servers.add(name, definition, folder)
         self._forget(name)
+
+    def server_folders(self) -> dict[str, str]:
+        """Where each server that is started behind a wall writes, by its name."""
+        programs = ((one.name, one.how) for one in self.servers.definitions())
+        return {name: os.path.realpath(how.cwd) for name, how in programs if isinstance(how, Program) and how.wall}
 
     async def remove(self, name: str) -> None:
         """Forget a server, and end what runs of it.
