@@ -135,20 +135,22 @@ class CellCgroup:
         return self._memory is not None
 
     def memory_in_use(self, files: int) -> int:
-        """What the cell's processes hold, in bytes: private memory, and shared memory beyond its tmpfs's ``files``.
-
-        The page cache of files that are read is not theirs.
+        """What the cell's processes hold, in bytes: private memory, shared memory beyond its tmpfs's ``files``, and the
+        buffers of sockets. The page cache of files that are read is not theirs.
         """
         if self._memory is None:
             return 0
-        private = shared = 0
+        private, shared = 0, 0
+        sockets = int(_read(self._memory, "memory.kmem.tcp.usage_in_bytes") or 0)  # TCP's, which v1 counts apart
         for line in _read(self._memory, "memory.stat").splitlines():
             key, _, value = line.partition(" ")
             if key in ("anon", "total_rss"):
                 private = int(value)
             elif key in ("shmem", "total_shmem"):
                 shared = int(value)
-        return private + max(0, shared - files)
+            elif key == "sock":
+                sockets = int(value)
+        return private + max(0, shared - files) + sockets
 
     def out_of_memory(self) -> bool:
         """Whether the kernel ended something in the cell because the limit was met."""
