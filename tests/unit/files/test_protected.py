@@ -27,6 +27,7 @@ DANGEROUS = words("""
     lib/x.pth .venv/bin/python venv/lib/python3.11/site-packages/a.py env/pyvenv.cfg env/bin/activate.fish
     env/bin/python3 node_modules/.hooks/install .ssh/authorized_keys .config/autostart/x.desktop
     .jupyter/jupyter_notebook_config.py .ipython/profile_default/startup/x.py .cargo/config.toml .Rprofile
+    .ghci .octaverc
     .gdbinit .casemate/policy.toml HEAD bare/HEAD name.git/config name.git/hooks/update .hg/hgrc .sl/config
     .jj/repo/config.toml .helix/languages.toml opencode.json crush.json .qwen/settings.json .kilocode/mcp.json
     .junie/mcp/mcp.json .trae/mcp.json .factory/mcp.json .codeium/windsurf/mcp_config.json .mvn/extensions.xml
