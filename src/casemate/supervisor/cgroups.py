@@ -183,7 +183,7 @@ class CellCgroup:
 
 def find(owner: str) -> Cgroups:
     """The usable hierarchies, with a directory of ours (named for ``owner``) made in each."""
-    group = _PREFIX + owner
+    group = f"{_PREFIX}{owner}-{_pid_namespace()}"
     unified, legacy = _mounts()
     memory = cpu = None
     if unified:
@@ -289,11 +289,22 @@ def _remove_tree(name: str, parent: int) -> bool:
 
 
 def _remove_orphans(parent: int) -> None:
-    """Remove directories of supervisors that were killed together with the process that cleans up after them."""
+    """Remove directories of supervisors that were killed together with the process that cleans up after them. Only of
+    this pid namespace: whether a process of another one lives is not seen from here."""
+    namespace = _pid_namespace()
     for name in os.listdir(parent):
         owner = name.removeprefix(_PREFIX).partition("-")[0]
-        if name.startswith(_PREFIX) and owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
-            _remove_tree(name, parent)
+        if name.startswith(_PREFIX) and name.endswith(f"-{namespace}") and owner.isdigit():
+            try:
+                os.kill(int(owner), 0)
+            except ProcessLookupError:
+                _remove_tree(name, parent)
+            except PermissionError:
+                pass
+
+
+def _pid_namespace() -> int:
+    return os.stat("/proc/self/ns/pid").st_ino
 
 
 def _try_write(folder: int, name: str, text: str) -> None:
