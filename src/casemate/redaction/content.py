@@ -115,11 +115,11 @@ def _why_not_zip(read: Read, size: int, redaction: Redaction, budget: Budget, *,
         _, _, flags, method, *_, name, extra = _HEADER.unpack(header)
         if flags & _ENCRYPTED and method <= _LAST_METHOD:
             return _LOCKED
-        if method == _DEFLATED:
-            content = _unpack(read, at + _HEADER.size + name + extra, _raw)
-            if why := _why_not_stream(content, redaction, budget, again=again):
-                return why
-        elif _STORED < method <= _LAST_METHOD:
+        begin = at + _HEADER.size + name + extra
+        unpack = _raw if method == _DEFLATED else _unpack_of(read(begin, _LONGEST_HEAD)) if method == _STORED else None
+        if unpack and (why := _why_not_stream(_unpack(read, begin, unpack), redaction, budget, again=again)):
+            return why
+        if _STORED < method != _DEFLATED and method <= _LAST_METHOD:
             return _UNREADABLE
     return ""
 
@@ -164,13 +164,16 @@ def _search_stream(pieces: Iterator[tuple[int, bytes]], redaction: Redaction, bu
 
 def _places(read: Read, size: int, head: bytes) -> Iterator[tuple[int, Unpack]]:
     """Where something compressed may begin, and how it is unpacked."""
-    for signature, unpack in _WHOLE.items():
-        if head.startswith(signature):
-            yield 0, unpack
+    if unpack := _unpack_of(head):
+        yield 0, unpack
     if head.startswith(_PNG):
         yield from ((at, _zlib) for at in _chunks(read, size))
     elif _PDF in head:
         yield from ((at, _zlib) for at in _matches(read, size, _STREAM))
+
+
+def _unpack_of(head: bytes) -> Unpack | None:
+    return next((unpack for signature, unpack in _WHOLE.items() if head.startswith(signature)), None)
 
 
 def _chunks(read: Read, size: int) -> Iterator[int]:

@@ -102,9 +102,9 @@ def in_png(content: bytes) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + pixels + chunk(b"zTXt", text) + chunk(b"IEND", b"")
 
 
-def zipped(content: bytes) -> bytes:
+def zipped(content: bytes, method: int = zipfile.ZIP_DEFLATED) -> bytes:
     made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(made, "w", method) as archive:
         archive.writestr("member", content)
     return made.getvalue()
 
@@ -113,6 +113,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress, "two in one gz": lambda one: gzip.compress(b"first") + gzip.compress(one), "bz2": bz2.compress,
     "xz": lzma.compress, "tar.gz": tarred, "pdf": in_pdf, "png": in_png, "zip in zip": lambda one: zipped(zipped(one)),
     "gz in zip": lambda one: zipped(gzip.compress(one)), "zip in gz": lambda one: gzip.compress(zipped(one)),
+    "gz stored in zip": lambda one: zipped(gzip.compress(one), zipfile.ZIP_STORED),
 }  # fmt: skip
 
 
