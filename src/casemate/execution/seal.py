@@ -205,13 +205,15 @@ def _met_limit(evidence: Evidence) -> Cause | None:
     if number == errno.EMFILE:
         message = f"No more files could be opened; limits.open_files is {limits.open_files}."
         return Cause("open_files_limit", message, "Close files, or raise it.")
-    # EAGAIN is also what a pipe answers that is full: only where so many were begun can it be about processes. And an
-    # error that is known and has no number is about something else, however many there were.
-    refused = number == errno.EAGAIN and ending.begun >= limits.processes
+    # An error that is known and has no number is about something else, however many there were.
     many = ending.tasks >= limits.processes and (evidence.error is None or number is not None)
-    if refused or many or _no_thread(evidence.error):
-        message = f"No more processes or threads could be started; limits.processes is {limits.processes}."
+    limit = f"limits.processes is {limits.processes}"
+    if many or _no_thread(evidence.error):
+        message = f"No more processes or threads could be started; {limit}."
         return Cause("process_limit", message, "Start fewer, or raise it.")
+    if number == errno.EAGAIN and ending.begun >= limits.processes:  # which the kernel may say of a full pipe, too
+        message = f"It was told to try again (EAGAIN) after {ending.begun} processes and threads were begun; {limit}."
+        return Cause("process_limit", message, "If it started too many at once, start fewer, or raise it.")
     return None
 
 
