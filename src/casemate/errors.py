@@ -141,7 +141,7 @@ class PlanDenied(CasemateError):
     def __init__(self, reason: str) -> None:
         super().__init__(
             f"the plan was not allowed: {reason}",
-            remediation="Give the sandbox an approver (approve=...), or a rule that allows its calls.",
+            remediation="A rule of the policy can allow its calls, or an approver (in Python: approve).",
         )
         self.reason = reason
 

@@ -186,6 +186,24 @@ def test_every_public_function_says_what_it_does() -> None:
     assert silent == []
 
 
+# Names of arguments that Python alone has; `model/foreign.py` answers those who call it from Python.
+PYTHON_CALL = re.compile(r"\b(Sandbox|Limits)\(|\b(approve|allow_local|allowed_domains|network|limits|audit|vault)=")
+
+
+def test_no_error_names_a_call_that_only_python_has() -> None:
+    said = (
+        (path, node)
+        for path in FILES
+        if folder_of(path) not in {"model", "guest", "supervisor"}
+        for call in ast.walk(tree_of(path))
+        if isinstance(call, ast.Call)
+        for node in ast.walk(call)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    found = {f"{relative(path)}:{node.lineno}: {node.value}" for path, node in said if PYTHON_CALL.search(node.value)}
+    assert not found
+
+
 @pytest.mark.parametrize("name", sorted(PLACES))
 def test_what_needs_care_is_used_only_where_it_belongs(name: str) -> None:
     folders, reason = PLACES[name]

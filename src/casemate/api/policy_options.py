@@ -178,7 +178,7 @@ def _hosts(most: Policy, network: Network | None, domains: Sequence[str]) -> tup
     if network_in_force == "none":
         if host_rules:
             raise InvalidArgument(
-                "allowed_domains", "network='none' lets nothing through", remediation="Leave network out."
+                "allowed_domains", "network is none, which lets nothing through", remediation="Leave network out."
             )
         return network_in_force, HostRules(denied=most.denied)
     hosts = HostRules(most.allowed or (), most.denied, network_in_force == "public", most.private)

@@ -343,7 +343,7 @@ def arguments_of_file(
         raise InvalidArgument(
             "policy",
             f"would take the place of what {os.fspath(path)!r} permits, and arguments only narrow that",
-            remediation="Write one file that permits both, or give Sandbox(policy=...) alone.",
+            remediation="Write one file that permits both, or give the policy alone.",
         )
     return {**settings_in_file(path).sandbox_arguments(environ), **options}
 

@@ -34,7 +34,7 @@ Record = Callable[[str, str, dict[str, Any]], object]  # run, namespace, detail;
 RecordNow = Callable[[str, str, dict[str, Any]], bool]  # the same, or False at once where that would take time
 _QUICK = 50_000  # steps of looking through rules: some milliseconds at the very most
 
-NOBODY = "nobody is there to ask; the sandbox's approve=, or a rule of its policy, can allow it"
+NOBODY = "nobody is there to ask; a rule of the policy can allow it, or an approver (in Python: approve)"
 GONE = "whoever was asked has gone"
 BEYOND = "it is beyond a list of hosts that was given, and asking is switched off"
 _CLOSED = "the sandbox was closed"

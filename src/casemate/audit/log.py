@@ -61,7 +61,7 @@ _INDEXES = {
     "of_execution": "CREATE INDEX IF NOT EXISTS of_execution ON record (execution_id)",
 }
 _MOST_INDEXED = 3_000_000  # rows of a record of before: indexes of these take some seconds, in which others wait
-_ELSEWHERE = "or name another file: Sandbox(audit='/path/to/audit.db')"
+_ELSEWHERE = "or name another file as audit (CASEMATE_AUDIT)"
 _REMEDIES = {
     "SQLITE_FULL": f"Free some space, {_ELSEWHERE}.",
     "SQLITE_BUSY": "Another process holds the record; wait for it, or end it.",
@@ -217,7 +217,7 @@ def default_path(environ: Mapping[str, str]) -> Path:
 
     Raises :class:`casemate.RecordUnavailable` when the environment names neither that folder nor a home.
     """
-    remediation = "Set HOME, or name a file: Sandbox(audit='/path/to/audit.db')."
+    remediation = "Set HOME, or name a file as audit (CASEMATE_AUDIT)."
     try:
         return user_folder(environ, "state", "the audit record has no place", remediation) / "audit.db"
     except Unavailable as error:

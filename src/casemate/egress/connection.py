@@ -80,7 +80,7 @@ class EgressConnection:
             if port in hosts.local_ports:
                 return "allow_local lists the port"
             raise EgressRefused(
-                name, port, "allow_local does not list the port", f"To permit it: allow_local=[{port}]."
+                name, port, "allow_local does not list the port", f"To permit it: {port} as allow_local."
             )
         if hosts.denies(name, port):
             raise EgressRefused(name, port, "a rule denies it")
@@ -89,7 +89,7 @@ class EgressConnection:
         if self.terms.approvals is not None and may_be_public(name):
             return ""
         wanted = name if port in (HTTP, HTTPS) else f"{name}:{port}"
-        raise EgressRefused(name, port, "no rule allows it", f"To permit it: allowed_domains=[{wanted!r}].")
+        raise EgressRefused(name, port, "no rule allows it", f"To permit it: {wanted} as allowed_domains.")
 
     async def _ask_approval(self, name: str, port: int) -> str:
         approvals = self.terms.approvals

@@ -48,7 +48,7 @@ def admit(request: Request, bounds: SandboxBounds, *, can_ask: bool) -> Admitted
     deadline = min(limits.wall, deadline_of(bounds.limits, request.timeout))
     if bounds.hosts is None:
         if request.allowed_domains:
-            raise InvalidArgument("allowed_domains", "this sandbox has network='none', which lets nothing through")
+            raise InvalidArgument("allowed_domains", "this sandbox has none as network, which lets nothing through")
         return AdmittedRequest(request, limits, deadline)
     hosts = narrow_hosts(bounds.hosts, request.allowed_domains, can_ask=can_ask)
     return AdmittedRequest(request, limits, deadline, hosts, can_ask or hosts.everything or bool(hosts.allowed))
@@ -68,8 +68,8 @@ def deadline_of(limits: Limits, timeout: float | None) -> float:
         raise InvalidArgument(
             "timeout",
             f"{timeout:g} s is beyond limits.wall, {limits.wall:g} s",
-            remediation="Give less; or allow more where the sandbox is made (Sandbox(limits=Limits(wall=...))), in its "
-            "policy, or as limits.wall of the configuration (CASEMATE_LIMITS_WALL).",
+            remediation="Give less; or allow more as limits.wall where the sandbox is made, in its policy, or in the "
+            "configuration (CASEMATE_LIMITS_WALL).",
         )
     return limits.wall if timeout is None else min(limits.wall, timeout)
 
@@ -93,7 +93,8 @@ class Cap:
                     f"limits.{name}",
                     f"{_format_limit(name, value)} is beyond the most, {_format_limit(name, most)} "
                     f"({self._origin(name)})",
-                    remediation="Whoever makes the sandbox can allow more: Sandbox(limits=Limits(...)), or its policy.",
+                    remediation=f"More is allowed as limits.{name} where the sandbox is made, in its policy, or in the "
+                    f"configuration (CASEMATE_LIMITS_{name.upper()}).",
                 )
         return wanted
 

@@ -114,7 +114,7 @@ class Egress:
 def _answer_by_rule(hosts: HostRules | None, name: str, port: int) -> EgressAnswer | None:
     """What needs no question: no rule of the network can be changed by an answer."""
     if hosts is None:
-        return EgressAnswer(name, port, False, "", None, "network", "this sandbox has network='none'")
+        return EgressAnswer(name, port, False, "", None, "network", "this sandbox has none as network")
     if hosts.denies(name, port):
         return EgressAnswer(name, port, False, "", None, "denied_domains", "a rule of the network denies it")
     if hosts.allows(name, port):

@@ -134,13 +134,13 @@ def host_rule(text: object, argument: str = "allowed_domains") -> HostRule:
     host = rule.host.removeprefix("*.")
     if host == EVERY_NAME:
         raise InvalidArgument(
-            argument, f"{text!r} would be every host", remediation="For every public host: network='public'."
+            argument, f"{text!r} would be every host", remediation="For every public host: public as network."
         )
     if host == _OWN_NAMES or host.endswith(f".{_OWN_NAMES}"):
         raise InvalidArgument(
             argument,
             f"{text!r} names services of this machine, which are given by their ports",
-            remediation=f"For {LOCAL_NAME}:8000: allow_local=[8000].",
+            remediation=f"For {LOCAL_NAME}:8000: 8000 as allow_local.",
         )
     if "." not in host or host.endswith((".localhost", ".localdomain")):
         raise InvalidArgument(
@@ -152,7 +152,7 @@ def host_rule(text: object, argument: str = "allowed_domains") -> HostRule:
         raise InvalidArgument(
             argument,
             f"{text!r} is too wide: anybody may register a name under {host!r}",
-            remediation=f"Name the hosts, such as '*.example.{host}', or use network='public'.",
+            remediation=f"Name the hosts, such as '*.example.{host}', or give public as network.",
         )
     return rule
 
@@ -216,7 +216,7 @@ def _why_none(text: str, name: str | None) -> tuple[str, str]:
 
 
 _OF_ADDRESSES = (
-    "For services of this machine: allow_local=[8000]. For a host in a private network: a rule of the policy with its "
+    "For services of this machine: their ports, as allow_local. For a host in a private network: a rule of the policy with its "
     "name and its addresses."
 )
 
@@ -296,11 +296,11 @@ def narrow_hosts(hosts: HostRules, wanted: Sequence[str] | None, *, can_ask: boo
     refused = [rule for rule in missing if rule.host == LOCAL_NAME or not can_ask]
     if refused:
         first = refused[0]
-        wider = f"allow_local=[{first.port}]" if first.host == LOCAL_NAME else f"allowed_domains=[{str(first)!r}]"
+        wider = f"{first.port} as allow_local" if first.host == LOCAL_NAME else f"{str(first)!r} as allowed_domains"
         raise InvalidArgument(
             "allowed_domains",
             f"{str(first)!r} is not among the domains of the sandbox; a run's own list only narrows that",
-            remediation=f"Allow it where the sandbox is made: Sandbox({wider}).",
+            remediation=f"Allow it where the sandbox or its policy is made: {wider}.",
         )
     return hosts._replace(allowed=tuple(dict.fromkeys(found)), everything=False, within=(*hosts.within, tuple(rules)))
 

@@ -85,7 +85,7 @@ def checked_keys(document: PolicyDocument, *, arguments: bool) -> SandboxKeys:
         raise InvalidArgument(
             "policy",
             f"{document.where((further[0],))}: {further[0]}: is an argument of a sandbox and no policy",
-            remediation="Leave it out, or make the sandbox with Sandbox.from_file(path).",
+            remediation="Leave it out, or give the file as configuration (CASEMATE_CONFIG).",
         )
     try:
         return SandboxKeys.model_validate(dict(document.values))

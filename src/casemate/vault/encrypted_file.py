@@ -240,7 +240,7 @@ def key_path(vault: Path, environ: Mapping[str, str]) -> Path:
     Raises ``VaultUnavailable`` when the environment names neither that folder nor a home.
     """
     name = hashlib.sha256(os.fsencode(vault)).hexdigest()[:32]
-    remediation = "Set HOME, or name a key file: vault=EncryptedFile(path, KeyFile('/path/to/key'))."
+    remediation = "Set HOME, below which it is kept."
     try:
         folder = user_folder(environ, "config", "the key of the vault has no place", remediation)
     except Unavailable as error:

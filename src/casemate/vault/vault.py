@@ -201,4 +201,4 @@ def _placeholder(name: str, kept: Injected) -> Placeholder:
 
 
 def _unknown(name: str) -> str:
-    return f"there is no secret {name} in this namespace; put one there with sandbox.vault.set or `casemate vault set`"
+    return f"there is no secret {name} in this namespace; `casemate vault set` puts one there"

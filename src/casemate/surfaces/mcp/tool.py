@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.api.keys import key_of
 from casemate.errors import InvalidArgument
-from casemate.model.foreign import equivalent_of
+from casemate.model.foreign import ARGUMENTS, suggest
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, InputRequiredResult, Tool
@@ -102,8 +102,9 @@ class Definition:
             raise InvalidArgument("arguments", "; ".join(wrong[:_MOST_TOLD])[:_LONGEST], remediation=self.usage)
 
     def _hint(self, name: str) -> str:
-        mine = "".join(one for same in _SAME if name in same for one in same & self.properties.keys())
-        return f"; it is {mine} here" if mine else equivalent_of(name, self.properties)
+        named = next((same for same in _SAME if name in same), {ARGUMENTS.get(name.lower())})
+        mine = next((one for one in named if one in self.properties), "")
+        return f"; it is {mine} here" if mine else suggest(name, self.properties)
 
     @property
     def usage(self) -> str:
