@@ -220,6 +220,7 @@ async def test_pictures_are_blocks_and_larger_ones_are_links_that_can_be_read(co
         ({"code": "1", "session_id": "x"}, "there is no 'session_id'; it is session here"),
         ({"code": "1", "timeout": 3}, "there is no 'timeout'; it is timeout_seconds here"),
         ({"code": "1", "working_dir": "/", "langage": "node"}, "there is no 'working_dir'; there is no 'langage'"),
+        ({"code": "1", "runtime": "node"}, "there is no 'runtime'; it is language here"),
         ({"code": "1", "memory": "1GiB"}, "there is no 'memory'\n"),
         ({"code": "1", "timeout_seconds": -1}, "timeout_seconds"),
     ],

@@ -216,8 +216,8 @@ def _why_none(text: str, name: str | None) -> tuple[str, str]:
 
 
 _OF_ADDRESSES = (
-    "For services of this machine: their ports, as allow_local. For a host in a private network: a rule of the policy with its "
-    "name and its addresses."
+    f"For services of this machine: their ports, as allow_local, and {LOCAL_NAME} as the host. For a host in a private "
+    "network: a rule of the policy with its name and its addresses."
 )
 
 

@@ -114,7 +114,9 @@ class _SrtReader:
     def top(self, key: str, value: Any) -> None:
         """A key at the top of the file."""
         if key == "credentials" and value:
-            self._refuse((key,), "casemate keeps secrets in its vault and not in a policy; `casemate vault set` puts them there")
+            self._refuse(
+                (key,), "casemate keeps secrets in its vault and not in a policy; `casemate vault set` puts them there"
+            )
         elif (key,) in _STRICTER and value:
             self._warn((key,), _STRICTER[key,])
         elif key in _PLUMBING and value:

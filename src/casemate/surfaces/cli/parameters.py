@@ -67,7 +67,9 @@ _FORMS = {
         "A host that it may reach: example.org, *.example.org or example.org:5432; none unless given.",
         True,
     ),
-    "allow_local": _Form(("--allow-local",), "A port of this machine's own loopback that it may reach.", True),
+    "allow_local": _Form(
+        ("--allow-local",), "A port of this machine's own loopback that it may reach, as host.casemate.internal.", True
+    ),
     "host_names": _Form(("--host-name",)),
     "allow_origins": _Form(("--allow-origin",)),
     "tools": _Form(

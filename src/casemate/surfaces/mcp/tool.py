@@ -118,7 +118,8 @@ class Definition:
 
 # Names for one thing, some of which are those of the systems whose tools these are.
 _SAME = (frozenset({"session", "session_id"}), frozenset({"run", "request_id"}),
-         frozenset({"timeout", "timeout_seconds"}))  # fmt: skip
+         frozenset({"timeout", "timeout_seconds"}), frozenset({"language", "runtime"}),
+         frozenset({"max_ram_mb", "memory_mb", "memory", "ram"}), frozenset({"max_cpu_cores", "cpus"}))  # fmt: skip
 _MOST_TOLD = 8  # wrong arguments
 _LONGEST = 2000  # characters about them: they quote what was given
 
