@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -62,3 +64,44 @@ def test_doctor_fails_with_the_reason_where_no_wall_can_be_had(cli: Cli) -> None
     assert done.code == 69
     assert re.search(rb"native +not here +\S.+\((\w+)\)", done.stdout)
     assert b"what would help" in done.stdout
+
+
+def test_doctor_proves_the_wall_where_nothing_can_be_recorded_and_says_so(
+    make_cli: Callable[..., Cli], tmp_path: Path
+) -> None:
+    nowhere = {"XDG_STATE_HOME": "/proc/nowhere"}  # where not even root can make a folder
+    text, as_json = (make_cli(**nowhere)("doctor", *form) for form in ((), ("--format", "json")))
+    assert (text.code, text.stderr, as_json.code, json.loads(as_json.stdout)["ok"]) == (74, b"", 74, True)
+    assert re.search(rb"native +works", text.stdout)
+    assert b"nothing would run: the audit record /proc/nowhere/" in text.stdout
+    assert b"CASEMATE_AUDIT" in text.stdout
+    assert make_cli(**nowhere, CASEMATE_AUDIT=str(tmp_path / "audit.db"))("doctor").code == 0
+
+
+# As a user without an entry in /etc/passwd.
+_AS_STRANGER = "exec unshare --user --map-user=4000001 --map-group=4000001 $0 -m casemate doctor"
+
+
+def _doctor_in_namespaces(script: str, env: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, sys.executable]
+    return subprocess.run(command, env=env, capture_output=True, check=False)
+
+
+def test_doctor_works_for_a_user_that_nobody_knows_with_a_home_that_is_closed(cli: Cli, tmp_path: Path) -> None:
+    (home := tmp_path / "home").mkdir(mode=0)
+    done = _doctor_in_namespaces(_AS_STRANGER, {**cli.env, "HOME": str(home)})
+    assert (done.returncode, done.stderr) in {(2, b""), (69, b"")}  # the machine's root has no wall in such a namespace
+    assert re.search(rb"native +(works|not here)", done.stdout)
+    assert b"nothing would run: config: cannot tell" in done.stdout
+    assert b"CASEMATE_CONFIG" in done.stdout
+
+
+def test_doctor_works_where_nothing_can_be_written(cli: Cli) -> None:
+    script = f"for folder in /tmp /var/tmp; do mount -t tmpfs -o ro none $folder; done; cd /proc; {_AS_STRANGER}"
+    nowhere = dict.fromkeys(("HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"), "/proc")
+    done = _doctor_in_namespaces(script, {**cli.env, **nowhere})
+    assert (done.returncode, done.stderr) == (69, b"")
+    assert re.search(rb"native +not here +.+\(no_temporary_folder\)", done.stdout)
+    advice = done.stdout.partition(b"what would help")[2]
+    assert b"TMPDIR" in advice
+    assert b"nothing would run: the audit record" in advice

@@ -66,7 +66,9 @@ def _is_there(path: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise InvalidArgument("config", f"cannot tell whether there is {path!r}: {error.strerror}") from None
+        remedy = "Set HOME to a folder of your own, or CASEMATE_CONFIG to the file, or to none."
+        problem = f"cannot tell whether there is {path!r}: {error.strerror}"
+        raise InvalidArgument("config", problem, remediation=remedy) from None
     return True
 
 

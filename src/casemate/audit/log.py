@@ -217,7 +217,7 @@ def default_path(environ: Mapping[str, str]) -> Path:
 
     Raises :class:`casemate.RecordUnavailable` when the environment names neither that folder nor a home.
     """
-    remediation = "Set HOME, or name a file as audit (CASEMATE_AUDIT)."
+    remediation = f"Set HOME, {_ELSEWHERE}."
     try:
         return user_folder(environ, "state", "the audit record has no place", remediation) / "audit.db"
     except Unavailable as error:

@@ -14,6 +14,7 @@ from casemate.languages import catalogue
 from casemate.model.diagnosis import Diagnosis, LanguageState, WallState, Warmth
 from casemate.model.overview import RuntimeInfo, Stats, Totals
 from casemate.version import __version__
+from casemate.walls.registry import open_wall
 from casemate.walls.wall import Wall
 
 if TYPE_CHECKING:
@@ -87,6 +88,15 @@ async def examine(wall: Wall, warm_up: Callable[[str], None]) -> Diagnosis:
     for state in walls:
         advice += state.report.missing if state.report else [state.remedy]
     return Diagnosis(__version__, system, tuple(walls), languages, tuple(line for line in advice if line), warmth)
+
+
+async def examine_alone() -> Diagnosis:
+    """As `examine`, where there can be no sandbox, and so nothing is kept ready."""
+    wall = open_wall("auto", catalogue.launch_probe, concurrency=1)
+    try:
+        return await examine(wall, lambda _: None)
+    finally:
+        await wall.close()
 
 
 async def _wait_until_settled(wall: Wall, warm_up: Callable[[str], None]) -> Warmth:

@@ -10,11 +10,15 @@ from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from casemate.api.sandbox import Sandbox
+from casemate.errors import CasemateError
+from casemate.execution.overview import examine_alone
 from casemate.model.diagnosis import Diagnosis, LanguageState, WallState
 from casemate.model.isolation import IsolationReport
 from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import align_columns, print_json
+from casemate.surfaces.cli.failures import exit_code_of_error, remedy_of
 from casemate.surfaces.cli.inert import inert, visible
+from casemate.surfaces.cli.inputs import configured_arguments
 from casemate.surfaces.cli.parameters import Output
 from casemate.surfaces.clients.known import risky_entries
 
@@ -34,9 +38,10 @@ def doctor(*, output: Output = "text") -> int:
     """Say what this machine can do, and what would help.
 
     Which walls it can have and what their self-test proved, which mechanism enforces each limit, which languages
-    there are. The exit code is 0 when a wall can be had, else 69.
+    there are. The exit code is 0 when a wall can be had, else 69. Where one can be had, and nothing would run all the
+    same, it is 74 for the record, which cannot be written, and 2 for the configuration, which cannot be read.
     """
-    diagnosis = interrupts.run_in(Sandbox(), lambda sandbox: sandbox.doctor())
+    diagnosis, refusal = _diagnose()
     diagnosis = replace(diagnosis, advice=(*diagnosis.advice, *risky_entries(os.environ)))
     if output == "json":
         print_json(_document(diagnosis))
@@ -44,7 +49,18 @@ def doctor(*, output: Output = "text") -> int:
         _print_rich(diagnosis)
     else:
         sys.stdout.write("\n".join(_plain(diagnosis)) + "\n")
-    return 0 if diagnosis.ok else _UNAVAILABLE
+    return refusal if diagnosis.ok else _UNAVAILABLE
+
+
+def _diagnose() -> tuple[Diagnosis, int]:
+    """What there is, also where no sandbox can be made; and the exit code of that, or 0."""
+    try:
+        sandbox = Sandbox(**configured_arguments("audit"))
+    except CasemateError as error:
+        found = interrupts.run(examine_alone())
+        problem = "\n".join(filter(None, (f"nothing would run: {error.message}", remedy_of(error))))
+        return replace(found, advice=(*found.advice, problem)), exit_code_of_error(error)
+    return interrupts.run_in(sandbox, lambda sandbox: sandbox.doctor()), 0
 
 
 def _document(diagnosis: Diagnosis) -> dict[str, Any]:

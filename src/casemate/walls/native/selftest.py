@@ -85,7 +85,15 @@ async def _try_escapes(bench: Bench) -> tuple[Proof, ...]:
     from casemate.files.temporary import TemporaryFolder
 
     with ExitStack() as stack:
-        folder = TemporaryFolder("selftest")
+        try:
+            folder = TemporaryFolder("selftest")
+        except OSError as error:
+            raise WallUnavailable(
+                f"The self-test has no folder for its files: {error.strerror}",
+                reason="no_temporary_folder",
+                remediation="Make room in the folder for temporary files, or name another with TMPDIR. In a read-only "
+                "container: --tmpfs /tmp",
+            ) from None
         stack.callback(folder.remove)
         canary = folder.path / "canary"
         secret = os.urandom(16).hex()
