@@ -56,7 +56,7 @@ def test_the_report_says_hard_only_where_a_group_counts() -> None:
     hard = report.make({**GREETING, "memory": "cgroup v2", "cpu": "cgroup v2"}, proofs, 1.0)
     by_name = [{one.limit: one for one in made.limits} for made in (best, hard)]
     assert [(one["memory"].hard, one["cpus"].hard) for one in by_name] == [(False, False), (True, True)]
-    assert best.missing
+    assert any("In a container the engine's --memory" in line for line in best.missing)
     assert hard.missing == ()
     assert best.proved
     assert not report.make(GREETING, (Proof("a", False),), 1.0).proved
@@ -78,6 +78,10 @@ def test_a_kernel_without_landlock_is_said_to_lack_it() -> None:
     ({"apparmor_restricts_userns": 1}, "namespaces", errno.EACCES, "apparmor"),
     ({"seccomp_filtered": True}, "user namespace", errno.EPERM, "seccomp"),
     ({"seccomp_filtered": True, "in_container": True}, "user namespace", errno.EPERM, "container_seccomp"),
+    ({"seccomp_filtered": True, "in_container": True, "apparmor_restricts_userns": 1}, "user namespace", errno.EPERM,
+     "container_seccomp"),
+    ({"in_container": True}, "namespaces", errno.EACCES, "container_seccomp"),
+    ({"in_container": True, "apparmor_restricts_userns": 1}, "id maps", errno.EPERM, "apparmor"),
     ({"seccomp_filtered": True}, "stage", errno.ENOSYS, "seccomp"),
     ({"seccomp_filtered": True}, "stage", errno.EIO, "refused"),
     ({}, "stage", errno.EPERM, "refused"),
@@ -88,6 +92,21 @@ def test_a_refusal_is_told_by_the_facts_of_the_machine(
     refusal = explain(stage, number, "words of the kernel", Facts(**{**LINUX, **changed}))
     assert refusal.reason == reason
     assert refusal.remediation
+
+
+@pytest.mark.parametrize(
+    ("stage", "number"), [("user namespace", errno.EPERM), ("proc", errno.EPERM), ("launch", errno.EACCES)]
+)
+def test_in_a_container_the_remedy_names_every_option_that_a_cell_needs(stage: str, number: int) -> None:
+    inside = Facts(**{**LINUX, "seccomp_filtered": True, "in_container": True})
+    remedy = explain(stage, number, "words of the kernel", inside).remediation
+    options = ("seccomp=unconfined", "apparmor=unconfined", "systempaths=unconfined")
+    assert all(f"--security-opt {option}" in remedy for option in options)
+
+
+def test_a_profile_for_a_container_is_its_hosts() -> None:
+    inside = Facts(**{**LINUX, "in_container": True, "apparmor_restricts_userns": 1})
+    assert explain("id maps", errno.EPERM, "words of the kernel", inside).remediation.startswith("As root of the host,")
 
 
 @pytest.mark.parametrize(("changed", "reason"), [

@@ -12,6 +12,11 @@ from typing import NamedTuple
 from casemate.errors import CasemateError, Fault, InvalidArgument, SandboxClosed, Unavailable, WallUnavailable
 
 _OLDEST_KERNEL = (5, 14)  # RLIMIT_NPROC counted per user namespace, mount_setattr, unprivileged overlay
+# Each takes one of the engine's walls away, and a cell needs all; an engine ignores those of what its host lacks.
+_ENGINE_OPTIONS = (
+    "In Docker or Podman, all of: --security-opt seccomp=unconfined --security-opt apparmor=unconfined "
+    "--security-opt systempaths=unconfined. They widen what the container itself may do; see docs/explanation/walls.md."
+)
 
 
 class Unlaunched(Exception):
@@ -92,8 +97,7 @@ def explain(stage: str, number: int, detail: str, known: Facts) -> WallUnavailab
         return _refusal(
             "masked_proc",
             f"A fresh /proc may not be mounted here, because this machine's own /proc is masked ({detail}).",
-            "In Docker or Podman: add --security-opt systempaths=unconfined (Podman: unmask=ALL) to "
-            "--security-opt seccomp=unconfined.",
+            _ENGINE_OPTIONS,
         )
     if (stage == "user namespace" and number == errno.ENOSPC) or known.max_user_namespaces == 0:
         return _refusal(
@@ -107,26 +111,30 @@ def explain(stage: str, number: int, detail: str, known: Facts) -> WallUnavailab
             "Ordinary users may not make user namespaces: kernel.unprivileged_userns_clone is 0.",
             "As root: sysctl -w kernel.unprivileged_userns_clone=1",
         )
+    is_filtered = known.seccomp_filtered and number in (errno.EPERM, errno.ENOSYS)
+    if known.in_container and (is_filtered or number == errno.EACCES):
+        return _confined("container_seccomp", detail)
     if known.apparmor_restricts_userns == 1 and number in (errno.EPERM, errno.EACCES):
         return _refusal(
             "apparmor",
             "AppArmor on this Ubuntu takes all rights from user namespaces of programs without a profile.",
-            f"As root, allow this interpreter: write /etc/apparmor.d/casemate with\n"
+            f"As root{' of the host' * known.in_container}, allow this interpreter: "
+            "write /etc/apparmor.d/casemate with\n"
             f'  profile casemate "{os.path.realpath(sys.executable)}" flags=(unconfined) {{ userns, }}\n'
             "then: apparmor_parser -r /etc/apparmor.d/casemate",
         )
-    if known.seccomp_filtered and number in (errno.EPERM, errno.ENOSYS):
-        return _refusal(
-            "container_seccomp" if known.in_container else "seccomp",
-            f"A seccomp filter around this process forbids namespaces ({detail}); Docker's default profile does.",
-            "In Docker or Podman: --security-opt seccomp=unconfined --security-opt systempaths=unconfined. "
-            "This widens what the container itself may do; see docs/explanation/walls.md.",
-        )
+    if is_filtered:
+        return _confined("seccomp", detail)
     return _refusal(
         "refused",
         f"The kernel refused a step that the native wall needs: {detail}",
         "casemate doctor shows what this machine offers; docs/explanation/walls.md lists known reasons.",
     )
+
+
+def _confined(reason: str, detail: str) -> WallUnavailable:
+    message = f"A seccomp filter or AppArmor profile around this process forbids namespaces or mounts ({detail})"
+    return _refusal(reason, f"{message}; Docker's default ones do.", _ENGINE_OPTIONS)
 
 
 def _kernel_version(release: str) -> tuple[int, int]:

@@ -75,7 +75,8 @@ def _missing_layers(facts: dict[str, Any]) -> list[str]:
         missing.append("Landlock: this kernel does not have it (5.13 with CONFIG_SECURITY_LANDLOCK has).")
     if not facts["memory"]:
         missing.append(
-            "A memory cgroup: the memory of a whole cell is best effort. Root has one, and a systemd user service: "
-            "systemd-run --user --scope casemate doctor"
+            "A memory cgroup: the memory of a whole cell is best effort. Root outside containers has one, and a "
+            "systemd user service: systemd-run --user --scope casemate doctor. In a container the engine's --memory "
+            "bounds all cells together."
         )
     return missing
