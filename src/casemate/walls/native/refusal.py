@@ -113,7 +113,7 @@ def explain(stage: str, number: int, detail: str, known: Facts) -> WallUnavailab
         )
     is_filtered = known.seccomp_filtered and number in (errno.EPERM, errno.ENOSYS)
     if known.in_container and (is_filtered or number == errno.EACCES):
-        return _confined("container_seccomp", detail)
+        return _explain_confinement("container_seccomp", detail)
     if known.apparmor_restricts_userns == 1 and number in (errno.EPERM, errno.EACCES):
         return _refusal(
             "apparmor",
@@ -124,7 +124,7 @@ def explain(stage: str, number: int, detail: str, known: Facts) -> WallUnavailab
             "then: apparmor_parser -r /etc/apparmor.d/casemate",
         )
     if is_filtered:
-        return _confined("seccomp", detail)
+        return _explain_confinement("seccomp", detail)
     return _refusal(
         "refused",
         f"The kernel refused a step that the native wall needs: {detail}",
@@ -132,7 +132,7 @@ def explain(stage: str, number: int, detail: str, known: Facts) -> WallUnavailab
     )
 
 
-def _confined(reason: str, detail: str) -> WallUnavailable:
+def _explain_confinement(reason: str, detail: str) -> WallUnavailable:
     message = f"A seccomp filter or AppArmor profile around this process forbids namespaces or mounts ({detail})"
     return _refusal(reason, f"{message}; Docker's default ones do.", _ENGINE_OPTIONS)
 
