@@ -169,12 +169,9 @@ class Calls:
 
         self._check_apart(path)
         try:
-            folder = HeldFolder(path)
+            return HeldFolder(path)
         except OSError as error:
             raise CallRefused("invalid", f"{path}: is no folder that a server can start in: {error.strerror}") from None
-        if os.readlink(f"/proc/self/fd/{folder.fd}") != path:
-            raise CallRefused("invalid", f"{path}: was replaced by a link meanwhile")
-        return folder
 
     def _check_apart(self, path: str) -> None:
         """No program and no other server can put something else in the place of the folder. Raises
