@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from casemate.artifacts.kept import Artifacts
     from casemate.audit.reading import Audit
     from casemate.execution.egress_request import Egress
+    from casemate.host.host import Host
     from casemate.model.diagnosis import Diagnosis
     from casemate.model.events import Event
     from casemate.model.execution import Execution
@@ -393,6 +394,12 @@ class Sandbox(metaclass=HintingClass):
         """Hosts that programs may reach, asked for before a program needs them: ``await request(domain)``."""
         self._parts.check_open()
         return self._parts.egress
+
+    @property
+    def host(self) -> Host:
+        """Commands and files of the host that a policy opens: ``await exec(words)``, ``read(path)``, ``access()``."""
+        self._parts.check_open()
+        return self._parts.host
 
     @property
     def namespace(self) -> str:

@@ -34,12 +34,14 @@ from casemate.walls.registry import open_wall
 
 if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
+    from casemate.approvals.requester import Requester
     from casemate.artifacts.kept import Artifacts
     from casemate.audit.reading import Audit
     from casemate.execution.capture import Emitter
     from casemate.execution.egress_request import Egress
     from casemate.execution.overview import Load
     from casemate.execution.slots import Slots
+    from casemate.host.host import Host
     from casemate.languages.runtime import Environment
     from casemate.model.execution import Execution
     from casemate.model.limits import Limits
@@ -268,6 +270,29 @@ class SandboxParts:
 
         return Egress(lambda: self.context, self.namespace, find_session)
 
+    @_Part
+    def host(self) -> Host:
+        """What of the host is open."""
+        import asyncio
+
+        from casemate.approvals.requester import Origin
+        from casemate.host.host import Host, HostSurroundings
+
+        async def resolve(names: object) -> Secrets:
+            return await asyncio.to_thread(self.resolve_secrets, names)
+
+        def begin(*, for_later: bool = False) -> Requester:
+            origin = Origin(self.namespace, None, os.urandom(16).hex())
+            return self.approvals.requester(origin, None, for_later=for_later)
+
+        surroundings = HostSurroundings(
+            self.namespace, lambda: self.approvals, begin,
+            lambda run, detail: self.log.append("crossing", run, self.namespace, detail),
+            resolve, self.sessions.get, None if self.context.workspace is None else str(self.context.workspace),
+            self._written_through is not None,
+        )  # fmt: skip
+        return Host(self._policy.host, surroundings)
+
     def _note_finished(self, execution: Execution) -> None:
         self._tally.add(execution)
         if execution.artifacts or execution.full_output is not None:
@@ -313,7 +338,7 @@ class SandboxParts:
         made = vars(self)
         async with contextlib.AsyncExitStack() as closing:  # in reverse, each whatever becomes of the others
             closing.callback(self.log.close)
-            for name in ("artifacts", "packages", "approvals", "tools"):
+            for name in ("artifacts", "packages", "approvals", "tools", "host"):
                 if name in made:
                     closing.push_async_callback(to_thread_to_end, made[name].close)
             closing.push_async_callback(to_thread_to_end, self.context.sandbox_network.close)

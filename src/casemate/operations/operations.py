@@ -17,6 +17,7 @@ from casemate.model.overview import Inspection
 from casemate.operations.approvals import ApprovalOperations
 from casemate.operations.cell_plan import CellPlan, explain_plan
 from casemate.operations.files import ArchiveOperations, ArtifactOperations, FileOperations
+from casemate.operations.host import HostOperations
 from casemate.operations.plans import PlanOperations
 from casemate.operations.resources import (
     AuditOperations,
@@ -51,6 +52,7 @@ class Operations:
     audit: AuditOperations
     egress: EgressOperations
     files: FileOperations
+    host: HostOperations
     packages: PackageOperations
     plans: PlanOperations
     runs: RunOperations
@@ -75,6 +77,7 @@ class Operations:
         self.audit = AuditOperations(self._shared, self.sessions)
         self.egress = EgressOperations(self._shared, self.sessions)
         self.files = FileOperations(self._shared, self.sessions)
+        self.host = HostOperations(self._shared, self.sessions)
         self.packages = PackageOperations(self._shared, self.sessions)
         self.tools = ToolOperations(self._shared, self.sessions)
         self.vault = VaultOperations(self._shared, self.sessions)

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    create_model,
+)
 
 from casemate.errors import InvalidArgument
 from casemate.model.foreign import key_hint
@@ -39,6 +49,24 @@ class RequestKeys(_KeyModel):
     path: Annotated[StrictStr, Field(pattern=r"^/[!-~]*$", max_length=1000)] = "/"
 
 
+class RootKeys(_KeyModel):
+    """One of ``host.roots``: a folder of the host's."""
+
+    path: StrictStr
+    write: StrictBool = False
+
+
+class HostKeys(_KeyModel):
+    """What of the host is open to agents; without this section nothing is."""
+
+    folder: StrictStr | None = None
+    path: Annotated[list[StrictStr], Field(min_length=1, max_length=20)] | None = None
+    env: Annotated[dict[StrictStr, StrictStr], Field(max_length=100)] | None = None
+    timeout: Annotated[Number, Field(gt=0, le=3600)] = 60.0
+    output: Annotated[StrictInt, Field(ge=1, le=16 << 20)] = 1 << 20
+    roots: Annotated[list[RootKeys], Field(max_length=100)] | None = None
+
+
 class PolicyKeys(_KeyModel):
     """What may cross the wall, and how much may be used."""
 
@@ -54,6 +82,7 @@ class PolicyKeys(_KeyModel):
     workspace_mode: Literal["overlay", "direct"] | None = None
     allow_read: Names | None = None
     isolation: StrictStr | None = None
+    host: HostKeys | None = None
     rules: Annotated[list[dict[StrictStr, Any]], Field(max_length=2000)] | None = None
     defaults: dict[StrictStr, Literal["allow", "ask", "deny"]] | None = None
 
@@ -112,7 +141,7 @@ def _path_in_document(values: Any, path: tuple[str | int, ...]) -> tuple[str | i
 
 def _unknown_key(document: PolicyDocument, path: tuple[str | int, ...]) -> str:
     """What is wrong with a key that there is not, and which is meant."""
-    below: dict[object, type[BaseModel]] = {"limits": LimitKeys, "requests": RequestKeys}
+    below: dict[object, type[BaseModel]] = {"limits": LimitKeys, "requests": RequestKeys, "host": HostKeys}
     known = below.get(path[0], SandboxKeys) if len(path) > 1 else SandboxKeys
     likely, name = key_hint(str(path[-1]), known.model_fields), ".".join(map(str, path))
     problem = f"is no key that casemate knows{likely or ';'} the keys here are {', '.join(known.model_fields)}"

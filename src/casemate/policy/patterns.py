@@ -17,6 +17,8 @@ import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any, Protocol
 
 from casemate.errors import InvalidArgument
@@ -308,35 +310,19 @@ def _plain(given: Mapping[str, Any]) -> Any:
     return {str(name): repr(value) for name, value in given.items()}
 
 
-# Programs whose job is, or one of whose options or inputs can be, to run another program, or to write where they like.
-# A rule with a wildcard for one of them would allow anything; exact commands are fine.
-_PROGRAMS = """
-    sh bash dash zsh fish ksh mksh csh tcsh ash busybox toybox env xargs find fd fdfind nice nohup timeout time setsid
-    stdbuf ionice chrt taskset flock parallel entr watch strace ltrace gdb lldb valgrind perf script expect screen tmux
-    sudo su doas pkexec runuser chroot unshare nsenter systemd-run systemctl journalctl service at batch crontab
-    ssh scp sftp rsync ftp telnet nc ncat netcat socat openssl gpg ip tcpdump nmap curl wget
-    awk gawk mawk nawk sed ed ex vi vim nvim view emacs nano less more most man info bat delta rg ag ack fzf ls
-    tar cpio zip unzip 7z sort split dd tee install cp mv ln m4
-    python pypy perl ruby node nodejs deno bun php lua luajit tclsh wish r rscript julia java javac jshell scala kotlin
-    groovy dotnet mono ghc runghc ocaml erl elixir iex guile racket clojure osascript pwsh powershell
-    npm npx pnpm yarn corepack pip pipx uv uvx poetry hatch pdm conda mamba gem bundle rake cargo rustup rustc go
-    composer mvn gradle ant sbt make gmake cmake ninja meson bazel buck just task tox nox pytest pre-commit
-    git hg svn gh glab docker podman nerdctl buildah skopeo kubectl helm crictl ctr runc lxc lxd incus vagrant ansible
-    ansible-playbook terraform tofu packer aws gcloud az qemu virsh wine flatpak snap apt apt-get dpkg rpm dnf yum apk
-    pacman brew nix guix psql mysql mariadb sqlite sqlite3 redis-cli mongosh mail mutt sendmail
-    casemate ld.so ld-linux.so ld-linux-x86-64.so
-"""
-_RUNNERS = frozenset(_PROGRAMS.split())
 _VERSION = re.compile(r"[-.]?[0-9][0-9.]*\Z")
+_OPTION = re.compile(r"-[A-Za-z0-9]\Z|--[A-Za-z0-9][A-Za-z0-9-]*=?\Z")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_@%+=:,./*-]+\Z")
 _MOST_WORDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class CommandPattern:
-    """A pattern for an argument vector: ``words``, each literal but for ``*`` and a last ``**``."""
+    """A pattern for an argument vector: ``words``, each literal but for ``*`` and a last ``**``. ``options``: words
+    that begin with "-" for which a wildcard stands, too; one that ends with "=" with any value behind it."""
 
     words: tuple[str, ...]
+    options: tuple[str, ...] = ()
 
     def covers(self, argv: object, *, narrowly: bool) -> bool:
         """Whether ``argv`` (a list of words) is such a command; ``narrowly`` as rules that allow read patterns."""
@@ -346,17 +332,27 @@ class CommandPattern:
         if len(argv) < len(fixed) or (len(argv) > len(fixed) and not rest):
             return False
         heads = all(
-            _stands_for(word, narrowly) if pattern == "*" else word == pattern
+            self._stands_for(word, narrowly) if pattern == "*" else word == pattern
             for pattern, word in zip(fixed, argv, strict=False)
         )
-        return heads and all(_stands_for(word, narrowly) for word in argv[len(fixed) :])
+        return heads and all(self._stands_for(word, narrowly) for word in argv[len(fixed) :])
+
+    def _stands_for(self, word: str, narrowly: bool) -> bool:
+        """Whether a wildcard stands for ``word``."""
+        if not narrowly or word in self.options:
+            return True
+        name, equals, value = word.partition("=")
+        if equals and name + equals in self.options:
+            word = value
+        return bool(word) and not word.startswith("-") and ".." not in word.split("/") and is_plain_text(word)
 
     def __str__(self) -> str:
-        return " ".join(self.words)
+        return " ".join((*self.words, *(f"[{option}]" for option in self.options)))
 
 
-def command(given: object, *, narrowly: bool) -> CommandPattern:
-    """The command pattern that a rule gives, as a list of words or as plain words with spaces between them.
+def command(given: object, options: object = (), *, narrowly: bool) -> CommandPattern:
+    """The command pattern that a rule gives, as a list of words or as plain words with spaces between them, and the
+    ``options`` that its wildcards stand for.
 
     Raises ``ValueError`` saying what is wrong with it: empty, a shell's syntax, a program that is no name, ``*`` within
     a word; and where ``narrowly`` (a rule that allows) a wildcard for a program that can run programs.
@@ -377,13 +373,25 @@ def command(given: object, *, narrowly: bool) -> CommandPattern:
             f"is too wide: {program!r} can run other programs or write anywhere, so a wildcard after it "
             "allows anything; write the whole command"
         )
-    return CommandPattern(words)
+    if not isinstance(options, list | tuple) or not all(isinstance(one, str) for one in options):
+        raise ValueError("options are a list of words that begin with '-'")
+    if bad := [one for one in options if not _OPTION.match(one)]:
+        raise ValueError(f"{bad[0]!r} is no option; write '-n', '--stat' or '--format='")
+    return CommandPattern(words, tuple(options))
 
 
 def runs_programs(program: str) -> bool:
     """Whether ``program``, by its name, whatever its folder and version, is known to be able to run another."""
     name = program.rpartition("/")[2].casefold()
-    return bool({name, _VERSION.sub("", name), _VERSION.sub("", name.removesuffix(".exe"))} & _RUNNERS)
+    return bool({name, _VERSION.sub("", name), _VERSION.sub("", name.removesuffix(".exe"))} & _runners())
+
+
+@cache
+def _runners() -> frozenset[str]:
+    """Programs whose job is, or one of whose options or inputs can be, to run another, or to write where they like: a
+    rule with a wildcard for one of them would allow anything. ``running_programs.txt`` has each with the reason."""
+    lines = Path(__file__).with_name("running_programs.txt").read_text("ascii").splitlines()
+    return frozenset(name for line in lines for name in line.partition("#")[0].split())
 
 
 def _words(given: object) -> tuple[str, ...]:
@@ -398,10 +406,3 @@ def _words(given: object) -> tuple[str, ...]:
     if len(given) > _MOST_WORDS:
         raise ValueError(f"has more than {_MOST_WORDS} words")
     return tuple(given)
-
-
-def _stands_for(word: str, narrowly: bool) -> bool:
-    """Whether a wildcard stands for ``word``."""
-    return not narrowly or (
-        bool(word) and not word.startswith("-") and ".." not in word.split("/") and is_plain_text(word)
-    )

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Network
 
     from casemate.model.plan import Network
+    from casemate.policy.host import HostTerms
     from casemate.policy.rules import Rules
 
 
@@ -33,9 +34,9 @@ class Policy:
     absolute path, of authorities that servers may have. ``limits``: those that are named, as numbers. ``workspace``: an
     absolute path. ``hidden``, ``unwritable``: absolute paths and patterns that a cell must not see, or change, each
     with where it is written; ``shown``: what it is to see besides the workspace, which `casemate wrap` alone can do;
-    ``read_only``: where it is written that no folder of the caller's is to be written in. ``written``: the rules.
-    ``arguments``: further ones of a ``Sandbox``, in a file for ``Sandbox.from_file``. ``settings``: everything with
-    where it is written, for people; ``warnings``: what holds otherwise than is written.
+    ``read_only``: where it is written that no folder of the caller's is to be written in. ``host``: what of the host is
+    open. ``written``: the rules. ``arguments``: further ones of a ``Sandbox``, in a file for ``Sandbox.from_file``.
+    ``settings``: everything with where it is written, for people; ``warnings``: what holds otherwise than is written.
     """
 
     network: Network | None = None
@@ -54,6 +55,7 @@ class Policy:
     unwritable: tuple[tuple[str, str], ...] = ()
     shown: tuple[tuple[str, str], ...] = ()
     read_only: str = ""
+    host: HostTerms | None = None
     written: Rules | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
     settings: tuple[Setting, ...] = ()

@@ -16,6 +16,7 @@ from casemate.errors import InvalidArgument
 from casemate.model.approval import Effect, Kind
 from casemate.model.limits import Limits
 from casemate.policy.document import Path, PolicyDocument
+from casemate.policy.host import USUAL_PATH, HostRoot, HostTerms
 from casemate.policy.hosts import (
     LOCAL_NAME,
     HostRule,
@@ -43,7 +44,7 @@ _ABOUT: Mapping[Kind, tuple[str, ...]] = {
     "package": ("package", "language"),
     "shell": ("arguments",),
     "process": ("arguments",),
-    "host": ("command",),
+    "host": ("command", "options"),
     "files": ("arguments",),
     "server": ("server", "arguments"),
     "plan": (),
@@ -70,6 +71,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _SCHEMA = re.compile(r"[0-9a-f]{64}\Z")
 _MOST_USES = 10**9
 _MOST_NAME = 200
+_VARIABLE = re.compile(r"(?!LD_|GIT_|PYTHON|NODE_|BASH_|PERL)[A-Z][A-Z0-9_]{0,99}\Z")  # not what loads or starts code
 
 
 def rule(given: Mapping[str, Any], where: str) -> Rule:
@@ -102,7 +104,7 @@ def rule(given: Mapping[str, Any], where: str) -> Rule:
         host=read("host", lambda value: host_rule(value, "host") if narrowly else denied_rule(value, "host")),
         addresses=read("addresses", private_networks) or (),
         package=read("package", lambda value: _package(value, language)),
-        command=read("command", lambda value: command(value, narrowly=narrowly)),
+        command=read("command", lambda value: command(value, given.get("options", ()), narrowly=narrowly)),
         arguments=read("arguments", lambda value: _arguments(value, kind, narrowly)),
         namespace=read("namespace", _name),
         uses=read("uses", _uses),
@@ -263,6 +265,7 @@ def policy_of(document: PolicyDocument, folder: str, home: str, *, arguments: bo
         unwritable=tuple(translation.unwritable) if translation else (),
         shown=(*(translation.shown if translation else ()), *_readable(document, keys, folder, home)),
         read_only=translation.read_only if translation else "",
+        host=_host_terms(document, keys, folder, home),
         written=rules,
         arguments={**given, **{name: path for name, path in paths.items() if name in given}},
         settings=tuple(_settings(document, paths, translation)),
@@ -340,6 +343,31 @@ def _host(
         _refuse(document, path, error.problem)
 
 
+def _host_terms(document: PolicyDocument, keys: SandboxKeys, folder: str, home: str) -> HostTerms | None:
+    """What of the host is open."""
+    if (given := keys.host) is None:
+        return None
+    roots = []
+    for place, root in enumerate(given.roots or ()):
+        at: Path = ("host", "roots", place, "path")
+        path = _absolute(document, at, root.path, folder, home)
+        if path == "/" or posixpath.join(home, "").startswith(posixpath.join(path, "")):
+            _refuse(document, at, f"{path} holds the home folder, keys and settings in it; name a folder of its own")
+        roots.append(HostRoot(path, root.write))
+    programs: tuple[str, ...] = USUAL_PATH
+    if given.path is not None:
+        programs = tuple(
+            _absolute(document, ("host", "path", n), text, folder, home) for n, text in enumerate(given.path)
+        )
+    for name in given.env or {}:
+        if not _VARIABLE.match(name):
+            _refuse(document, ("host", "env", name), "is no variable for a command: it says which code is loaded")
+    where = None if given.folder is None else _absolute(document, ("host", "folder"), given.folder, folder, home)
+    return HostTerms(
+        where, programs, given.env or {}, float(given.timeout), given.output, tuple(roots), document.where(("host",))
+    )
+
+
 def _limits(document: PolicyDocument, keys: SandboxKeys) -> dict[str, Any]:
     """The limits that are named, as numbers."""
     given = keys.limits.model_dump(exclude_none=True) if keys.limits else {}
@@ -371,7 +399,7 @@ def _absolute(document: PolicyDocument, path: Path, text: str, folder: str, home
 
 def _settings(document: PolicyDocument, paths: dict[str, str], translation: Translation | None) -> Iterator[Setting]:
     for name, value in document.values.items():
-        if name in ("rules", "limits", "defaults", "requests", "tools") or value is None:
+        if name in ("rules", "limits", "defaults", "requests", "tools", "host") or value is None:
             continue
         if isinstance(value, list):
             for place, one in enumerate(value):
@@ -386,6 +414,8 @@ def _settings(document: PolicyDocument, paths: dict[str, str], translation: Tran
         yield Setting("requests", told, document.where(("requests", place)))
     for name, value in (document.values.get("limits") or {}).items():
         yield Setting(f"limits.{name}", value, document.where(("limits", name)))
+    for name, value in (document.values.get("host") or {}).items():
+        yield Setting(f"host.{name}", value, document.where(("host", name)))
     for path, where in (*translation.hidden,) if translation else ():
         yield Setting("hidden", path, where)
     for path, where in (*translation.unwritable,) if translation else ():

@@ -175,6 +175,8 @@ class Rule:
     def _covers_what_is_run(self, question: Question) -> bool:
         if self.command is not None and not self.command.covers(question.arguments.get("argv"), narrowly=self._allows):
             return False
+        if self._allows and question.kind == "host" and question.arguments.get("secrets"):
+            return False  # a command with secrets is for a person to allow
         if self.package is None:
             return True
         names = question.arguments.get("packages")

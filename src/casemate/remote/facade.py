@@ -14,7 +14,7 @@ from casemate.model.options import complete, takes_options
 from casemate.operations.documents import revive, type_named
 from casemate.remote.arguments import limits_of, plain, upload_files
 from casemate.remote.client import RemoteOperations, connect
-from casemate.remote.parts import Approvals, Artifacts, Audit, Egress, Packages, Sessions, Tools, Vault
+from casemate.remote.parts import Approvals, Artifacts, Audit, Egress, Host, Packages, Sessions, Tools, Vault
 from casemate.remote.runs import Run, plan_program, run_to_end, stream_to_end
 from casemate.remote.service import ServiceConnection
 from casemate.remote.session import Session
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from casemate.api.call_plan import ProgramPlan
     from casemate.audit import reading as local_audit
     from casemate.execution import egress_request
+    from casemate.host import host as local_host
     from casemate.model.diagnosis import Diagnosis
     from casemate.model.events import Event
     from casemate.model.execution import Execution
@@ -52,6 +53,7 @@ class ConnectedSandbox:
         self.artifacts = Artifacts(service)
         self.audit = cast("local_audit.Audit", Audit(service))
         self.egress = cast("egress_request.Egress", Egress(service))
+        self.host = cast("local_host.Host", Host(service))
 
     if not TYPE_CHECKING:  # a type checker has its own message
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import builtins
 import contextlib
 import inspect
@@ -9,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from casemate.errors import InvalidArgument
+from casemate.host.files import HostFile
 from casemate.model.approval import Decision
 from casemate.model.call_options import DecisionOptions
 from casemate.model.execution import Artifact
@@ -166,6 +168,23 @@ class Audit(RemotePart):
 class Egress(RemotePart):
     local_class = "casemate.execution.egress_request:Egress"
     operations = frozenset({"request"})
+
+
+class Host(RemotePart):
+    local_class = "casemate.host.host:Host"
+    operations = frozenset({"exec", "request_access", "access", "list", "copy"})
+
+    async def read(self, path: str, **options: Any) -> bytes:
+        """See :meth:`casemate.host.host.Host.read`."""
+        found = await self._service.call("host.read", path=path, **options)
+        return base64.b64decode(found["base64"]) if found["text"] is None else found["text"].encode()
+
+    async def write(self, path: str, content: bytes | str) -> HostFile:
+        """See :meth:`casemate.host.host.Host.write`."""
+        data = content.encode() if isinstance(content, str) else bytes(content)
+        sent = base64.b64encode(data).decode()
+        written: HostFile = revive(HostFile, await self._service.call("host.write", path=path, content=sent))
+        return written
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ApprovalRequest", "Approvals", "Blocking", "ProgramPlan", "Run", "Sandbox", "Session", "Sessions"]
 
-_PARTS = ("vault", "packages", "tools", "artifacts", "audit", "egress")
+_PARTS = ("vault", "packages", "tools", "artifacts", "audit", "egress", "host")
 _JOIN_TIMEOUT = 10.0  # seconds the loop's thread has to end
 
 
@@ -77,6 +77,7 @@ class Sandbox(Blocking, metaclass=HintingClass):
     artifacts: Blocking
     audit: Blocking
     egress: Blocking
+    host: Blocking
 
     @takes_options(SandboxOptions)
     def __init__(self, *, _make: Any = api.Sandbox, **options: Any) -> None:

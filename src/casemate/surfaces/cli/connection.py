@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from casemate.remote.client import RemoteOperations
 
 
+_MAX_WAIT = 1.0  # seconds after which whoever asks is told where the answer is given
 T = TypeVar("T")
 Work = Callable[["RemoteOperations"], Awaitable[T]]
 
@@ -67,6 +68,26 @@ def ask(service: ServiceOptions, operation: str, **arguments: Any) -> Any:
     """The answer to one operation; arguments that are None are left out."""
     sent = {name: value for name, value in arguments.items() if value is not None}
     return with_service(lambda remote: remote(operation, sent), service)
+
+
+def ask_and_say(service: ServiceOptions, operation: str, **arguments: Any) -> Any:
+    """As :func:`ask`, of what somebody may have to allow: says where, once it takes a while."""
+    import asyncio
+
+    from casemate.surfaces.cli.failures import say
+
+    sent = {name: value for name, value in arguments.items() if value is not None}
+
+    async def ask_operation(remote: RemoteOperations) -> Any:
+        asking = asyncio.ensure_future(remote(operation, sent))  # noqa: TID251 - ended here in every case
+        try:
+            if not (await asyncio.wait([asking], timeout=_MAX_WAIT))[0]:
+                say("waits for an answer: casemate approvals, in another terminal")
+            return await asking
+        finally:
+            asking.cancel()
+
+    return with_service(ask_operation, service)
 
 
 def ask_each(service: ServiceOptions, operation: str, argument: str, names: Sequence[str]) -> list[Any]:

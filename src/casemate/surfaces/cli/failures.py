@@ -17,12 +17,16 @@ INTERRUPTED = 130  # 128 + SIGINT
 TERMINATED = 143  # 128 + SIGTERM
 READER_GONE = 141  # 128 + SIGPIPE
 CANNOT_WRITE = 74
+DENIED = 77
+TIMED_OUT = 124
 
 _OF_KIND = {
     "invalid": USAGE, "not_found": USAGE, "unavailable": 69, "busy": 69, "fault": 70, "record": 74,
-    "closed": 75, "denied": 77,
+    "closed": 75, "denied": DENIED,
 }  # fmt: skip
-_OF_STATUS = {"timeout": 124, "out_of_memory": 137, "killed": 137, "cancelled": INTERRUPTED, "denied": 77}
+_OF_STATUS = {
+    "timeout": TIMED_OUT, "out_of_memory": 137, "killed": 137, "cancelled": INTERRUPTED, "denied": DENIED,
+}  # fmt: skip
 _OF_CAUSE = {"cpu_limit": 152, "output_limit": 153}  # 128 + SIGXCPU, 128 + SIGXFSZ
 
 MEANINGS = (
@@ -31,8 +35,8 @@ MEANINGS = (
     (70, "casemate itself failed; please report it"),
     (74, "the record, or the program's output, could not be written"),
     (75, "casemate was ended from outside while the program ran"),
-    (77, "denied: a rule said no; nothing ran"),
-    (124, "the program ran into --timeout"),
+    (DENIED, "denied: a rule said no; nothing ran"),
+    (TIMED_OUT, "the program ran into --timeout"),
     (130, "interrupted (Ctrl-C)"),
     (137, "the program needed more than --memory, or was killed from outside"),
     (141, "nobody reads casemate's output any more"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import inspect
@@ -23,11 +22,12 @@ from casemate.surfaces.cli.connection import (
     Quiet,
     ServiceOptions,
     ask,
+    ask_and_say,
     ask_each,
     list_rows,
     with_service,
 )
-from casemate.surfaces.cli.failures import say
+from casemate.surfaces.cli.failures import DENIED
 from casemate.surfaces.cli.inputs import given_limits, sent_options
 from casemate.surfaces.cli.parameters import LIMITS, OUTPUT_LIMITS, Name, RunHandle, takes
 
@@ -203,9 +203,6 @@ def close(
 
 # -- what the service has, and may do
 
-_MAX_WAIT = 1.0  # seconds after which whoever asks is told where the answer is given
-_DENIED = 77  # the exit code of what was refused (failures.py)
-
 
 def queue(action: Annotated[str | None, Parameter(show=False)] = None, /, *, service: ServiceOptions = PLAIN) -> int:  # noqa: ARG001 - "queue status" is what people type
     """Show how many programs run, how many wait for their turn, and how many may run at once."""
@@ -247,20 +244,9 @@ def egress(domain: Name, /, *, port: int = 443, reason: str = "", service: Servi
         port: The port; 443 unless given.
         reason: Shown to whoever decides.
     """
-    arguments = {"domain": domain, "port": port, "reason": reason}
-
-    async def ask_egress(remote: RemoteOperations) -> dict[str, Any]:
-        asking = asyncio.ensure_future(remote("egress.request", arguments))  # noqa: TID251 - ended here in every case
-        try:
-            if not (await asyncio.wait([asking], timeout=_MAX_WAIT))[0]:
-                say("waits for an answer: casemate approvals, in another terminal")
-            return dict(await asking)
-        finally:
-            asking.cancel()
-
-    answer = with_service(ask_egress, service)
+    answer = ask_and_say(service, "egress.request", domain=domain, port=port, reason=reason)
     print_document(answer, is_json=service.is_json)
-    return 0 if answer.get("allowed") else _DENIED
+    return 0 if answer.get("allowed") else DENIED
 
 
 # -- the record

@@ -7,13 +7,9 @@ import os
 import select
 import signal
 import socket
-import sys
 
-_BOOT = (
-    "import os, sys; sys.path.append(os.environ['CASEMATE_ROOT']); from casemate.supervisor.main import main; main()"
-)
-# Its last argument. The first must be the interpreter's own path: from any other name the interpreter looks for its
-# library in the current folder and in those above it, which may be anybody's (Modules/getpath.py of CPython).
+from casemate.walls import isolated_python
+
 _NAME = "casemate-supervisor"
 _LOG_TAIL = 4096  # bytes of the supervisor's own error text that go into a Fault
 _STOP_GRACE = 2.0  # seconds the supervisor has to end before it is killed
@@ -27,7 +23,7 @@ class Supervisor:
     def __init__(self) -> None:
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.log = os.memfd_create("casemate-supervisor-log", os.MFD_CLOEXEC)
-        self.pid = _spawn(theirs, self.log)
+        self.pid = isolated_python.spawn("main", _NAME, theirs.fileno(), self.log)
         theirs.close()
 
     def last_words(self) -> str:
@@ -64,25 +60,3 @@ def start_early() -> None:
 def take() -> Supervisor:
     """The supervisor that was started early, else a new one."""
     return _early.pop() if _early else Supervisor()
-
-
-def _spawn(theirs: socket.socket, log: int) -> int:
-    """Start a supervisor: isolated mode, no site, no environment, nothing inherited but its socket."""
-    package_root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        return os.posix_spawn(
-            sys.executable,
-            [sys.executable, "-I", "-S", "-c", _BOOT, _NAME],
-            {"CASEMATE_ROOT": package_root},
-            file_actions=[
-                (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
-                (os.POSIX_SPAWN_DUP2, null, 1),
-                (os.POSIX_SPAWN_DUP2, log, 2),
-            ],
-            setsid=True,
-            setsigmask=(),
-            setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD),
-        )
-    finally:
-        os.close(null)

@@ -1,0 +1,1 @@
+"""Commands and files of the host for agents: off until a policy's ``host`` section turns them on."""

@@ -1,0 +1,441 @@
+"""``sandbox.host``: commands and files of the host, as far as the policy opens them."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import os
+import shlex
+import stat
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from casemate.errors import Denied, InvalidArgument
+from casemate.files.beneath import pieces_of
+from casemate.files.temporary import TemporaryFolder
+from casemate.host import files
+from casemate.host.files import HostFile, Place, find_place
+from casemate.host.runner import CommandRunner, HostCommand
+from casemate.model.approval import ApprovalVerdict, Question
+from casemate.model.operation import agent, caller
+from casemate.policy.host import ENVIRONMENT, HostTerms, risky_git_keys, words_of
+
+if TYPE_CHECKING:
+    from casemate.approvals.approvals import Approvals
+    from casemate.approvals.requester import Requester
+    from casemate.model.plan import Secrets
+    from casemate.sessions.session import Session
+
+_MOST_KNOWN = 1000  # commands that were asked about, which `access` tells of
+_MOST_AT_ONCE = 16  # questions of one caller that wait; its others are asked when these are answered
+_MOST_SUMMARY = 300  # characters of a command
+_MOST_REASON = 300  # characters of the requester's own words
+Record = Callable[[str, Mapping[str, object]], object]  # a run, and what crossed
+
+
+@dataclass(frozen=True, slots=True)
+class HostResult:
+    """What came of a command of the host.
+
+    Attributes:
+        argv: Its words.
+        program: The absolute path of what was started.
+        status: ``"ok"``, ``"failed"``, or ``"timeout"`` where it was ended.
+        exit_code: 128 + N for its death by signal N, None where casemate ended it.
+        truncated: Whether more was printed than is here.
+        duration: In seconds.
+    """
+
+    argv: tuple[str, ...]
+    program: str
+    status: str
+    exit_code: int | None
+    stdout: str
+    stderr: str
+    truncated: bool
+    duration: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended with 0."""
+        return self.status == "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class HostAnswer:
+    """Whether a command may be run.
+
+    Attributes:
+        scope: ``"rule"``, ``"once"``, ``"agent"`` or ``"namespace"``: how far the permission goes.
+        expires: In seconds since 1970, None for never.
+        by: The rule or the channel that decided.
+    """
+
+    command: tuple[str, ...]
+    allowed: bool
+    scope: str
+    expires: float | None
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostAccess:
+    """What of the host is open.
+
+    Attributes:
+        folder: Where commands are run, None where none are.
+        allowed: Commands that rules of the policy allow, as patterns.
+        approved: Commands that somebody has allowed, and that hold still.
+        blocked: Commands that rules deny, as patterns, and those that somebody has denied for longer than once.
+        pending: Commands and files that wait for an answer.
+        roots: Folders whose files may be read.
+        writable: Those in which it may be asked to write.
+    """
+
+    folder: str | None
+    allowed: tuple[str, ...]
+    approved: tuple[str, ...]
+    blocked: tuple[str, ...]
+    pending: tuple[str, ...]
+    roots: tuple[str, ...]
+    writable: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostSurroundings:
+    """What :class:`Host` has of its sandbox. ``begin``: a requester, for later or for now; ``resolve``: secrets by
+    their names; ``session``: an open one by its id or name; ``workspace``: the folder that programs write in, if any;
+    ``is_direct``: at once."""
+
+    namespace: str
+    approvals: Callable[[], Approvals]
+    begin: Callable[..., Requester]
+    record: Record
+    resolve: Callable[[object], Awaitable[Secrets]]
+    session: Callable[[str], Awaitable[Session]]
+    workspace: str | None = None
+    is_direct: bool = False
+
+
+class Host:
+    """Commands and files of the host. Nothing is open unless the policy's ``host`` section says so."""
+
+    def __init__(self, terms: HostTerms | None, surroundings: HostSurroundings) -> None:
+        self._terms = terms
+        self._of = surroundings
+        self._runner = CommandRunner()
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by caller
+        self._known: OrderedDict[str, Question] = OrderedDict()  # commands that were asked about, by what is shown
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - the command's
+        secrets: Sequence[str] | Secrets = (),
+    ) -> HostResult:
+        """Run a command of the host, without any shell, once a rule or somebody has allowed exactly it.
+
+        Args:
+            command: Its words, or a line of plain words.
+            timeout: Seconds that it may take; the policy's own are the most, and what it has unless given.
+            secrets: Names of secrets that it gets as variables.
+
+        Returns:
+            What came of it; that it failed, or took too long, is a value.
+
+        Raises:
+            InvalidArgument: It is no command that can be run.
+            Denied: It was not allowed, or commands are not open.
+            Unavailable: This machine cannot run it within bounds.
+        """
+        terms = self._open_terms()
+        words = words_of(command)
+        if timeout is not None and not 0 < timeout <= terms.timeout:
+            raise InvalidArgument(
+                "timeout", f"{timeout!r} is not within the {terms.timeout:g} s that the policy gives ({terms.where})"
+            )
+        program = await asyncio.to_thread(self._find, words[0])
+        given = await self._of.resolve(secrets) if secrets else None
+        if given is not None and given.placeholders:
+            raise InvalidArgument(
+                "secrets", f"{given.placeholders[0].name} is put into requests alone; a command gets none of it"
+            )
+        question = _about(words, program, terms, given.names if given else ())
+        self._remember(question)
+        verdict, run = await self._ask(question)
+        _check(verdict)
+        await self._check_repository(words[0], terms)
+        env = {"PATH": ":".join(terms.path), **ENVIRONMENT, **terms.env, **(given.reveal() if given else {})}
+        order = HostCommand(program, words, env, terms.folder or "/", timeout or terms.timeout, terms.output)
+        self._of.record(run, {"kind": "host", "argv": words, "program": program, "outcome": "begun"})
+        end = await self._runner.run(order)
+        code = None if end.wait_status is None else os.waitstatus_to_exitcode(end.wait_status)
+        code = 128 - code if code is not None and code < 0 else code
+        status = "timeout" if code is None else "ok" if code == 0 else "failed"
+        self._of.record(run, {"kind": "host", "argv": words, "outcome": status, "exit_code": code})
+        stdout, stderr = (_text(data, given) for data in (end.stdout, end.stderr))
+        return HostResult(words, program, status, code, stdout, stderr, end.is_truncated, end.seconds)
+
+    async def request_access(self, command: str | Sequence[str], *, reason: str = "") -> HostAnswer:
+        """Ask for a command ahead, wait for the answer, and give it. An answer is about exactly these words.
+
+        Args:
+            command: As of :meth:`exec`.
+            reason: Shown to whoever decides, as the requester's own words.
+
+        Raises:
+            InvalidArgument: It is no command; a wildcard among its words is for rules of the policy.
+            Denied: Commands are not open.
+        """
+        terms = self._open_terms()
+        if any(word in ("*", "**") for word in (command.split() if isinstance(command, str) else command)):
+            raise InvalidArgument(
+                "command",
+                "somebody's answer is about one command, word for word, and this has a wildcard",
+                remediation="Ask for the command; a policy's rules take wildcards: {allow: host, command: wc *}.",
+            )
+        words = words_of(command)
+        question = _about(words, await asyncio.to_thread(self._find, words[0]), terms, ())
+        self._remember(question)
+        plain = "".join(letter if letter.isprintable() else " " for letter in reason[:_MOST_REASON]).strip()
+        asked = replace(
+            question, summary=f"{question.summary}, asked for ahead{f', they say: {plain}' if plain else ''}"
+        )
+        verdict, _ = await self._ask(asked, for_later=True)
+        wide = "agent" if agent() else "namespace"
+        scope = {"": "rule", "session": wide}.get(verdict.scope, "once") if verdict.allow else ""
+        expires = None if verdict.expires is None else time.time() + verdict.expires
+        return HostAnswer(words, verdict.allow, scope, expires, verdict.by, verdict.reason)
+
+    async def access(self) -> HostAccess:
+        """Tell what of the host is open, was allowed or denied, and what waits for an answer."""
+        terms, approvals = self._terms or HostTerms(), self._of.approvals()
+        written = [rule for rule in approvals.rules.rules.written if rule.kind == "host"]
+        patterns = {
+            effect: tuple(str(rule.command or "every command") for rule in written if rule.effect == effect)
+            for effect in ("allow", "deny")
+        }
+        now, answered = time.monotonic(), approvals.rules.answers
+        asked = [replace(one, namespace=self._of.namespace, agent=agent()) for one in self._known.values()]
+        known = [one for one in asked if any(rule.covers(one) for rule in answered)]
+        effects = [(approvals.rules.judge(one, now)[0], shlex.join(one.arguments["argv"])) for one in known]
+        return HostAccess(
+            terms.folder,
+            patterns["allow"],
+            tuple(text for effect, text in effects if effect == "allow"),
+            (*patterns["deny"], *(text for effect, text in effects if effect == "deny")),
+            tuple(one.summary for one in approvals.pending() if one.kind in ("host", "files")),
+            tuple(root.path for root in terms.roots),
+            tuple(root.path for root in terms.roots if root.write),
+        )
+
+    async def read(self, path: str, *, offset: int = 0, limit: int = files.MOST_READ) -> bytes:
+        """Read a file beneath a folder that the policy names.
+
+        Args:
+            path: Absolute; no link in it is followed.
+            offset: Byte to begin at.
+            limit: Bytes at the most, up to 16 MiB.
+
+        Raises:
+            InvalidArgument: It is no such file.
+            Denied: It is in no folder that is open.
+        """
+        if type(offset) is not int or not 0 <= offset < 1 << 62:
+            raise InvalidArgument("offset", f"{offset!r} is no place in a file")
+        if type(limit) is not int or not 1 <= limit <= files.MOST_READ:
+            raise InvalidArgument("limit", f"{limit!r} is not a number of bytes from 1 to {files.MOST_READ}")
+        place = find_place(self._terms, path)
+        data = await asyncio.to_thread(files.read, place, offset, limit)
+        self._note("read", place)
+        return data
+
+    async def list(self, path: str) -> builtins.list[HostFile]:
+        """List a folder that the policy names, or one in it: its first thousand entries, by name.
+
+        Raises:
+            InvalidArgument: It is no such folder, or has more entries.
+            Denied: It is in no folder that is open.
+        """
+        place = find_place(self._terms, path)
+        found, is_all = await asyncio.to_thread(files.list_folder, place)
+        if not is_all:
+            raise InvalidArgument("path", f"{path} has more than {files.MOST_ENTRIES} entries; list a folder in it")
+        return found
+
+    async def write(self, path: str, content: bytes | str) -> HostFile:
+        """Write a file beneath a folder that the policy opens for writing, once a rule allows it, or somebody who has
+        seen the difference. It is replaced whole, or not at all.
+
+        Raises:
+            InvalidArgument: It is no such place, or was changed meanwhile.
+            Denied: It was not allowed, is not open, or its name is protected.
+            Unavailable: There is no room.
+        """
+        place = find_place(self._terms, path, write=True)
+        new = files.file_with(content.encode() if isinstance(content, str) else bytes(content))
+        try:
+            return await self._write(place, new)
+        finally:
+            os.close(new)
+
+    async def copy(self, source: str, destination: str) -> HostFile | None:
+        """Copy a file between folders of the host that are open, or into or out of a session's workspace.
+
+        Args:
+            source: An absolute path, or ``SESSION:path`` with the id or name of an open session.
+            destination: The same.
+
+        Returns:
+            The file of the host that was written; None where it is a session's.
+
+        Raises:
+            InvalidArgument: One of them is no file, or both are sessions'.
+            Denied: It was not allowed, or is not open.
+        """
+        (of, inner), (into, target) = _side(source), _side(destination)
+        if of is not None and into is not None:
+            raise InvalidArgument("destination", "one of the two is a path of the host's, such as /data/table.csv")
+        place = find_place(self._terms, target, write=True, argument="destination") if into is None else None
+        folder = await asyncio.to_thread(TemporaryFolder, "host-copy")
+        held = folder.path / "file"
+        try:
+            if of is not None:
+                await (await self._of.session(of)).files.download(inner, held)
+            else:
+                await asyncio.to_thread(_take, find_place(self._terms, inner, argument="source"), str(held))
+            if into is not None:
+                await (await self._of.session(into)).files.upload(held, target)
+                return None
+            assert place is not None
+            new = os.open(held, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                return await self._write(place, new)
+            finally:
+                os.close(new)
+        finally:
+            await asyncio.to_thread(folder.remove)
+
+    def close(self) -> None:
+        """End the process that runs commands."""
+        self._runner.close()
+
+    async def _write(self, place: Place, new: int) -> HostFile:
+        change, before = await asyncio.to_thread(files.describe_change, place, new)
+        summary = f"write {place.path}, {change['size']:,} bytes" + ("" if before else ", a new file")
+        question = Question("files", summary, {"action": "write", "path": place.path, "change": change})
+        _check((await self._ask(question))[0])
+        written = await asyncio.to_thread(files.write, place, new, before)
+        self._note("write", place, sha256=change["sha256"])
+        return written
+
+    async def _ask(self, question: Question, *, for_later: bool = False) -> tuple[ApprovalVerdict, str]:
+        """What is decided, and the id under which it is on record."""
+        async with self._turns.setdefault(caller(), asyncio.Semaphore(_MOST_AT_ONCE)):
+            requester = self._of.begin(for_later=for_later)
+            try:
+                return await asyncio.wrap_future(requester.decide(question)), requester.run
+            finally:
+                await requester.end()
+
+    def _note(self, action: str, place: Place, **more: object) -> None:
+        self._of.record("", {"kind": "files", "action": action, "path": place.path, **more})
+
+    def _open_terms(self) -> HostTerms:
+        if self._terms is None or self._terms.folder is None:
+            raise Denied(
+                "commands of the host are not open to anybody",
+                remediation="The operator's policy names the folder that they run in: host: {folder: /srv/project}.",
+            )
+        if self._of.is_direct and self._of.workspace and _is_within(self._terms.folder, self._of.workspace):
+            raise Denied(
+                f"commands are not run in {self._terms.folder}: programs of this sandbox write there directly, and "
+                "what they leave could steer a command (workspace_mode)"
+            )
+        return self._terms
+
+    def _find(self, name: str) -> str:
+        """The path of a program: in the first of the fixed folders that has it. Raises ``InvalidArgument``."""
+        terms = self._open_terms()
+        places = (*filter(None, [self._of.workspace]), *(root.path for root in terms.roots if root.write))
+        for folder in terms.path:
+            path = os.path.join(folder, name)
+            try:
+                status = os.stat(path)
+            except OSError:
+                continue
+            if stat.S_ISREG(status.st_mode) and os.access(path, os.X_OK):
+                real = os.path.realpath(path)
+                if status.st_mode & 0o022 or any(_is_within(real, place) for place in places):
+                    raise InvalidArgument("command", f"{path} could be changed by others, so it is not run")
+                return path
+        raise InvalidArgument("command", f"there is no program {name!r} in {', '.join(terms.path)}")
+
+    def _remember(self, question: Question) -> None:
+        self._known[shlex.join(question.arguments["argv"])] = question
+        while len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
+
+    async def _check_repository(self, name: str, terms: HostTerms) -> None:
+        """Git starts what a repository's configuration names, so with such a key it is not run there (git-config(1)).
+        Raises ``Denied``."""
+        if name != "git":
+            return
+        words = ("git", "config", "--null", "--name-only", "--list", "--local", "--includes")
+        env = {"PATH": ":".join(terms.path), **ENVIRONMENT}
+        end = await self._runner.run(HostCommand(self._find(name), words, env, terms.folder or "/", 10.0, 1 << 20))
+        if keys := risky_git_keys(end.stdout.decode("utf-8", "replace")):
+            raise Denied(
+                f"git is not run in {terms.folder}: {', '.join(keys[:10])} in its configuration may start programs"
+            )
+
+
+def _about(words: tuple[str, ...], program: str, terms: HostTerms, secrets: Sequence[str]) -> Question:
+    """The one question about a command, whether it is asked ahead or when it is to be run."""
+    line = shlex.join(words)
+    shown = line if len(line) <= _MOST_SUMMARY else f"{line[:_MOST_SUMMARY]}… ({len(line):,} characters)"
+    arguments: dict[str, Any] = {"argv": [*words], "program": program, "folder": terms.folder}
+    arguments |= {"secrets": sorted(secrets)} if secrets else {}
+    return Question("host", f"run {shown} on the host, in {terms.folder}", arguments)
+
+
+def _check(verdict: ApprovalVerdict) -> None:
+    if not verdict.allow:
+        raise Denied(verdict.reason or "it was asked for and not approved")
+
+
+def _is_within(path: str, folder: str) -> bool:
+    real, above = os.path.realpath(path), os.path.realpath(folder)
+    return os.path.commonpath((real, above)) == above
+
+
+def _side(text: str) -> tuple[str | None, str]:
+    """A session and a path in it, or None and a path of the host's. Raises ``InvalidArgument``."""
+    if not isinstance(text, str) or text.startswith("/") or ":" not in text:
+        return None, text
+    session, _, path = text.partition(":")
+    return session, path
+
+
+def _take(place: Place, target: str) -> None:
+    """Copy a file of the host's to ``target``, which is new. Raises ``InvalidArgument``."""
+    with files.open_file(place) as source, open(target, "xb") as new:
+        new.writelines(pieces_of(source, files.MOST_COPY + 1))
+        if new.tell() > files.MOST_COPY:
+            raise InvalidArgument(
+                "source", f"{place.path} has more than {files.MOST_COPY >> 20} MiB, which are the most"
+            )
+
+
+def _text(data: bytes, secrets: Secrets | None) -> str:
+    if secrets is not None:
+        from casemate.redaction.redaction import Redaction
+
+        data = Redaction(secrets.reveal()).data(data, cut=True)
+    return data.decode("utf-8", "replace")

@@ -1,0 +1,194 @@
+"""Commands of the host: each in a process namespace of its own, bounded in time and output, read to its end.
+
+A small process of ours (:mod:`casemate.supervisor.commands`) forks each; it starts with the first and ends with us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from casemate.errors import Fault, InvalidArgument, Unavailable
+from casemate.walls.isolated_python import spawn
+
+_CHUNK = 1 << 16
+_MOST_AT_ONCE = 16  # commands; further ones wait for their turn
+_END_WITHIN = 5.0  # seconds in which everything is dead once the leash is let go
+_MOST_ORDER = 100 << 10  # bytes of a command with its variables; the kernel takes a message twice as long
+
+
+@dataclass(frozen=True, slots=True)
+class HostCommand:
+    """``program``: its absolute path; ``argv``: its words, the name first; ``folder``: it starts in; ``timeout``:
+    seconds; ``output``: bytes of each stream that are kept."""
+
+    program: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(repr=False)
+    folder: str
+    timeout: float
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEnd:
+    """``wait_status`` as wait(2) has it, None where the time was over; ``stdout``, ``stderr``: the beginning of each,
+    all of it unless ``is_truncated``."""
+
+    wait_status: int | None
+    stdout: bytes
+    stderr: bytes
+    is_truncated: bool
+    seconds: float
+
+
+class _Leash:
+    """A pipe whose one end a command's init has: everything is ended when the other is let go of."""
+
+    def __init__(self) -> None:
+        self.init_end, self._ours = os.pipe2(os.O_CLOEXEC)
+        self._lock = threading.Lock()
+
+    def let_go(self) -> None:
+        """From any thread; harmless when repeated."""
+        with self._lock:
+            if self._ours >= 0:
+                os.close(self._ours)
+                self._ours = -1
+
+
+class CommandRunner:
+    """Starts commands. Usable from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._pid = 0
+        self._readers = ThreadPoolExecutor(_MOST_AT_ONCE, "casemate-host")  # threads start when they are used
+
+    async def run(self, command: HostCommand) -> CommandEnd:
+        """Run a command to its end; when this is cancelled, or its time is over, everything that it started is ended.
+
+        Raises ``InvalidArgument``, and ``Unavailable`` where this machine has no process namespaces for us.
+        """
+        leash = _Leash()
+        reading = asyncio.get_running_loop().run_in_executor(self._readers, self._run, command, leash)
+        try:
+            return await asyncio.shield(reading)
+        except asyncio.CancelledError:
+            leash.let_go()
+            await asyncio.wait([reading], timeout=_END_WITHIN)
+            raise
+
+    def _run(self, command: HostCommand, leash: _Leash) -> CommandEnd:
+        began = time.monotonic()
+        pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]  # output, errors, and how it ended
+        theirs = [write for _, write in pipes] + [leash.init_end]
+        try:
+            try:
+                self._send(command, theirs)
+            finally:
+                for fd in theirs:
+                    os.close(fd)
+            return _read_to_end(command, [read for read, _ in pipes], leash, began)
+        finally:
+            leash.let_go()
+            for read, _ in pipes:
+                os.close(read)
+
+    def _send(self, command: HostCommand, fds: list[int]) -> None:
+        order = {"program": command.program, "argv": command.argv, "env": dict(command.env)}
+        message = json.dumps(order).encode()
+        if len(message) > _MOST_ORDER:
+            raise InvalidArgument(
+                "command", f"takes {len(message):,} bytes with its variables; {_MOST_ORDER:,} are the most"
+            )
+        try:
+            folder = os.open(command.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise Unavailable(f"commands run in {command.folder}, which cannot be entered: {error.strerror}") from None
+        with self._lock:
+            try:
+                for is_last in (False, True):
+                    if self._socket is None:
+                        self._start()
+                    assert self._socket is not None
+                    try:
+                        socket.send_fds(self._socket, [message], [folder, *fds])
+                        return
+                    except (BrokenPipeError, ConnectionError):  # it was killed: another takes its place
+                        self._end()
+                        if is_last:
+                            raise Fault("the process that runs commands of the host does not stay alive") from None
+            finally:
+                os.close(folder)
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, open(os.devnull, "w") as null:
+            self._pid = spawn("commands", "casemate-commands", theirs.fileno(), null.fileno())
+        self._socket = ours
+
+    def _end(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+            with contextlib.suppress(ChildProcessError):  # the application reaps all children itself
+                os.waitpid(self._pid, 0)
+
+    def close(self) -> None:
+        """End it. Commands that still run end with their own callers. Harmless when repeated."""
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            self._end()
+
+
+def _read_to_end(command: HostCommand, fds: list[int], leash: _Leash, began: float) -> CommandEnd:
+    """Read all streams until every process is gone; the leash is let go of at the deadline."""
+    stdout, stderr, status = fds
+    kept: dict[int, bytearray] = {fd: bytearray() for fd in fds}
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    left, deadline, is_over, is_truncated = set(fds), began + command.timeout, False, False
+    while left:
+        ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        if not ready:
+            if is_over:
+                raise Fault("a command of the host did not end when it was killed")
+            is_over, deadline = True, time.monotonic() + _END_WITHIN
+            leash.let_go()
+        for fd, _ in ready:
+            piece = os.read(fd, _CHUNK)
+            if not piece:
+                poll.unregister(fd)
+                left.discard(fd)
+            room = command.output - len(kept[fd])
+            kept[fd] += piece[:room]
+            is_truncated |= len(piece) > room
+    said = json.loads(kept[status].partition(b"\n")[0] or b"{}")  # the first word: what came to pass first
+    if "errno" in said:
+        _raise_for(command, said["at"], said["errno"])
+    wait_status = None if is_over else said.get("status")
+    return CommandEnd(wait_status, bytes(kept[stdout]), bytes(kept[stderr]), is_truncated, time.monotonic() - began)
+
+
+def _raise_for(command: HostCommand, at: str, number: int) -> None:
+    if at == "namespace":
+        raise Unavailable(
+            f"commands of the host need process namespaces, which this machine refuses: {os.strerror(number)}",
+            remediation="casemate doctor says what would help.",
+        )
+    if number == errno.ENOEXEC:
+        raise InvalidArgument("command", f"{command.program} is no program that the kernel can start")
+    raise InvalidArgument("command", f"{command.program} cannot be started: {os.strerror(number)}")

@@ -1,0 +1,93 @@
+"""What of the host a policy opens to agents, and which command a list of words is. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from casemate.errors import InvalidArgument
+from casemate.policy.patterns import is_plain_text
+
+USUAL_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin")
+MOST_WORDS, MOST_WORD_BYTES = 1000, 64 << 10  # of one command, in all
+_PROGRAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}\Z")
+_SHELL = re.compile(r"[;&|<>`$\n\r]|[{}]")  # what a command line would say to a shell, which there is none of
+# What a command gets besides the policy's own: nothing of the user's settings makes it start something else.
+ENVIRONMENT: Mapping[str, str] = {
+    "LANG": "C.UTF-8",
+    "HOME": "/nonexistent",
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_OPTIONAL_LOCKS": "0",
+}
+# Keys of a repository's own configuration (git-config(1)) by which nothing is started: any other refuses the command.
+HARMLESS_GIT_KEY = re.compile(
+    r"core\.(repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|symlinks|autocrlf|eol|"
+    r"safecrlf|quotepath|compression|abbrev)|remote\..*\.(url|pushurl|fetch|tagopt|prune|skipdefaultupdate)|"
+    r"branch\..*\.(remote|merge|rebase|description)|user\.(name|email)|submodule\..*\.(url|active)|"
+    r"(pull|push|fetch|init|color|log|status|diff)\.(rebase|ff|default|prune|defaultbranch|ui|date|showstash|short|"
+    r"renames|algorithm)|extensions\.(objectformat|refstorage)",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HostRoot:
+    """A folder of the host's that agents may read in, and with ``write`` ask to write in. ``path``: absolute."""
+
+    path: str
+    write: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HostTerms:
+    """``folder``: where commands are run, None where none are; ``path``: folders in which programs are found; ``env``:
+    variables of each command; ``timeout``: seconds at the most; ``output``: bytes of each stream that are kept."""
+
+    folder: str | None = None
+    path: tuple[str, ...] = USUAL_PATH
+    env: Mapping[str, str] = field(default_factory=dict)
+    timeout: float = 60.0
+    output: int = 1 << 20
+    roots: tuple[HostRoot, ...] = ()
+    where: str = ""
+
+
+def words_of(command: object) -> tuple[str, ...]:
+    """The words of a command: a list of them, or a line that no shell would read otherwise. Raises
+    ``InvalidArgument``."""
+    if isinstance(command, str):
+        if found := _SHELL.search(command) or re.search(r"[*?'\"\\~\[\]]", command):
+            raise InvalidArgument(
+                "command",
+                f"{found[0]!r} is for a shell, and none reads this",
+                remediation='Give a list of words: ["git", "log", "-n", "3"]. One command at a time.',
+            )
+        command = command.split()
+    if not isinstance(command, Sequence) or not all(isinstance(word, str) for word in command):
+        raise InvalidArgument("command", "is no list of words, such as ['git', 'status']")
+    words = tuple(command)
+    if not words or not _PROGRAM.match(words[0]):
+        shown = repr(words[0])[:100] if words else "nothing"
+        raise InvalidArgument(
+            "command",
+            f"{shown} is no program's name: it is looked for in fixed folders, so give its bare name, such as 'git'",
+        )
+    if any("\0" in word for word in words):
+        raise InvalidArgument("command", "has a NUL character, which no command can")
+    size = sum(len(word.encode("utf-8", "surrogatepass")) for word in words)
+    if len(words) > MOST_WORDS or size > MOST_WORD_BYTES:
+        raise InvalidArgument("command", f"has more than {MOST_WORDS} words or {MOST_WORD_BYTES >> 10} KiB")
+    if not all(is_plain_text(word.replace("\n", " ").replace("\t", " ")) for word in words):
+        raise InvalidArgument("command", "has characters that nobody who is asked could see")
+    return words
+
+
+def risky_git_keys(listing: str) -> tuple[str, ...]:
+    """Keys in a repository's configuration (``git config --null --name-only --list``) by which git may start
+    something."""
+    return tuple(dict.fromkeys(key for key in listing.split("\0") if key and not HARMLESS_GIT_KEY.fullmatch(key)))

@@ -1,0 +1,91 @@
+"""Runs commands of the host, each with all that it starts in a process namespace of its own.
+
+One message on our socket is one command: program, words and variables as JSON, and the descriptors of ``FDS`` beside
+it. Its init ends everything when the command ends, or when the host lets go of the other end of ``leash``.
+"""
+
+from __future__ import annotations
+
+import _socket
+import json
+import os
+import select
+import signal
+
+from casemate.supervisor import kernel, namespaces
+
+FDS = ("folder", "stdout", "stderr", "status", "leash")
+MOST_MESSAGE = 1 << 17  # bytes; a datagram of a Unix socket may be a little longer
+_SOCKET = 0
+_STATUS = 3  # the only descriptor besides the standard ones that is there until the program is executed
+
+
+def main() -> None:
+    """Run as ``python -I -S``, until the host is gone."""
+    kernel.close_from(_SOCKET + 3)
+    socket = _socket.socket(fileno=_SOCKET)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for an init: the host has a pipe for its end
+    while True:
+        message, fds = kernel.receive_fds(socket, MOST_MESSAGE, len(FDS))
+        if not message:
+            os._exit(0)
+        try:
+            if not _clone():
+                _run(json.loads(message), *fds)
+        except OSError as error:
+            _report(fds[FDS.index("status")], "namespace", error.errno or 0)
+        kernel.close_all(fds)
+
+
+def _clone() -> int:
+    """Fork into a process namespace, and where that is not permitted, into a user namespace as well."""
+    uid, gid = os.geteuid(), os.getegid()
+    try:
+        return kernel.clone(kernel.CLONE_NEWPID)
+    except PermissionError:
+        pid = kernel.clone(kernel.CLONE_NEWPID | kernel.CLONE_NEWUSER)
+    if pid == 0:
+        namespaces.write_maps("self", f"{uid} {uid} 1", f"{gid} {gid} 1", deny_setgroups=True)
+    return pid
+
+
+def _run(order: dict[str, object], folder: int, stdout: int, stderr: int, status: int, leash: int) -> None:
+    """The life of an init. Never returns."""
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+        pid = os.fork()
+        if pid == 0:
+            _execute(order, folder, stdout, stderr, status)
+        kernel.close_all((folder, stdout, stderr))
+        program = os.pidfd_open(pid)
+        poll = select.poll()
+        poll.register(program, select.POLLIN)
+        poll.register(leash, 0)  # its other end is closed
+        if any(fd == program for fd, _ in poll.poll()):
+            os.write(status, json.dumps({"status": os.waitpid(pid, 0)[1]}).encode())
+    finally:
+        os._exit(0)
+
+
+def _execute(order: dict[str, object], folder: int, stdout: int, stderr: int, status: int) -> None:
+    """Become the program. Never returns."""
+    try:
+        os.setsid()
+        os.fchdir(folder)
+        kept = [os.dup(fd) for fd in (stdout, stderr, status)]
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for number, fd in enumerate(kept, start=1):
+            os.dup2(fd, number, inheritable=number != _STATUS)
+        kernel.close_from(_STATUS + 1)
+        for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+            kernel.default_signal(number)
+        os.execve(order["program"], order["argv"], order["env"])  # type: ignore[arg-type]
+    except OSError as error:
+        _report(_STATUS, "program", error.errno or 0)
+    finally:
+        os._exit(127)
+
+
+def _report(status: int, at: str, number: int) -> None:
+    os.write(status, json.dumps({"at": at, "errno": number}).encode() + b"\n")

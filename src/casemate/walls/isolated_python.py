@@ -1,0 +1,35 @@
+"""Processes of ours that run one module, isolated: cheap to import, as the first starts before all else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+_BOOT = "import os, sys; sys.path.append(os.environ['CASEMATE_ROOT']); from casemate.supervisor.{} import main; main()"
+
+
+def spawn(module: str, name: str, stdin: int, stderr: int) -> int:
+    """Start ``main`` of a module of the supervisor's: no site, no environment, nothing inherited but two descriptors.
+
+    Its last argument is its ``name``. The first must be the interpreter's own path: from any other name the interpreter
+    looks for its library in the current folder and those above it, which may be anybody's (CPython's getpath.py).
+    """
+    package_root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-I", "-S", "-c", _BOOT.format(module), name],
+            {"CASEMATE_ROOT": package_root},
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, stdin, 0),
+                (os.POSIX_SPAWN_DUP2, null, 1),
+                (os.POSIX_SPAWN_DUP2, stderr, 2),
+            ],
+            setsid=True,
+            setsigmask=(),
+            setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD),
+        )
+    finally:
+        os.close(null)
