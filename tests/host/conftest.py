@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.coroutines import runner
 
 from casemate import ApprovalRequest, Decision, Sandbox
-
 
 __all__ = ["runner"]
 
 
 @dataclass
 class Opened:
-    """Makes sandboxes of one test. ``answer``: what whoever is asked says, after ``meanwhile``; ``asked``: what came."""
+    """Makes sandboxes of one test. ``answer``: what is said, after ``meanwhile``, to what was ``asked``."""
 
     place: Path
     answer: bool | Decision = True

@@ -118,8 +118,8 @@ async def test_ht_07_a_program_that_others_could_change_is_not_run(opened: Opene
     [
         {"command": "git **"}, {"command": ["find", "*"]}, {"command": "env *"}, {"command": "docker *"},
         {"command": "*"}, {"command": "**"}, {"command": ""}, {"command": ["wc", "a*"]}, {"command": "wc -l; id"},
-        {"command": "wc *", "options": ["-"]}, {"command": "wc *", "options": ["x"]}, {"command": "wc *", "options": "-l"},
-        {},
+        {"command": "wc *", "options": ["-"]}, {"command": "wc *", "options": ["x"]}, {},
+        {"command": "wc *", "options": "-l"},
     ],
 )  # fmt: skip
 def test_ht_06_ht_13_a_rule_that_would_permit_anything_is_refused(opened: Opened, rule: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from tests.host.conftest import Opened
@@ -57,15 +58,15 @@ async def test_host_exec_runs_what_a_rule_allows_and_asks_about_the_rest(connect
 async def test_request_host_access_asks_the_user_and_list_host_access_tells_what_is_open(
     connect: Connect, opened: Opened
 ) -> None:
-    async with connect(toolset="sandboxmcp", answer=says("allow for the session")) as agent:
+    async with connect(toolset="sandboxmcp", answer=says("allow for this run")) as agent:
         decided = await agent.call("request_host_access", pattern="uname -r", reason="to know")
         assert structure_of(decided)["allowed"]
-        assert (await agent.call("host_exec", command="uname -r")).structured_content["exit_code"] == 0  # type: ignore[index]
-        assert len(agent.asked) == 1
         access = structure_of(await agent.call("list_host_access"))
         assert access["approved"] == ["uname -r"]
         assert access["allowed"] == ["echo *"]
         assert access["writable"] == [str(opened.place / "out")]
+        assert structure_of(await agent.call("host_exec", command="uname -r"))["exit_code"] == 0
+        assert len(agent.asked) == 1
 
 
 async def test_files_of_the_host_are_read_listed_written_and_copied(connect: Connect, opened: Opened) -> None:
@@ -93,14 +94,14 @@ async def test_files_of_the_host_are_read_listed_written_and_copied(connect: Con
 
 async def test_an_agent_copies_out_of_its_own_sessions_alone(operations: Operations, opened: Opened) -> None:
     mine, theirs = (local(operations, Principal(name, Audience.AGENT)) for name in ("mine", "theirs"))
-    session = (await theirs("sessions.open", {"language": "shell"}))["session"]  # type: ignore[index]
+    session = (await theirs("sessions.open", {"language": "shell"}))["session"]
     with pytest.raises(Exception, match="there is no session"):
         await mine("host.copy", {"source": f"{session}:x", "destination": f"{opened.place}/out/x"})
 
 
 def test_the_command_line_runs_commands_and_handles_files(make_cli: Callable[..., Cli], opened: Opened) -> None:
     path = {"path": f"{opened.place}/out/**"}
-    rules = [
+    rules: list[dict[str, Any]] = [
         {"allow": "host", "command": "echo *"},
         {"allow": "files", "arguments": {"action": "write", "path": path, "change": {"any": True}}},
         {"deny": "host", "command": ["touch", "**"], "reason": "read only, please"},

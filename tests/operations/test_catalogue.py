@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = sorted(catalogue())
 AGENTS = {
     "archives.drop", "archives.pack", "archives.unpack", "artifacts.list", "artifacts.read", "audit.tail",
-    "egress.request", "files.info", "files.list", "files.read", "files.remove", "files.write", "host.access", "host.copy",
-    "host.exec", "host.list", "host.read", "host.request_access", "host.write", "inspect",
+    "egress.request", "files.info", "files.list", "files.read", "files.remove", "files.write", "host.access",
+    "host.copy", "host.exec", "host.list", "host.read", "host.request_access", "host.write", "inspect",
     "packages.install", "packages.list", "plans.get", "plans.run", "plans.start", "run", "runs.cancel", "runs.get",
     "runs.list", "runs.read", "runs.start", "runs.stream", "runs.wait", "runtimes", "sessions.bridge", "sessions.close",
     "sessions.get", "sessions.interrupt", "sessions.list", "sessions.open", "sessions.reset", "sessions.set",

@@ -14,7 +14,7 @@ from casemate.errors import InvalidArgument
 from casemate.host.files import MOST_READ, HostFile
 from casemate.host.host import HostAccess, HostAnswer, HostResult
 from casemate.model.call_options import Seconds
-from casemate.model.operation import Audience, Between, Most, Principal, called_by, operation
+from casemate.model.operation import Audience, Between, Most, Principal, operation
 from casemate.operations.sessions import Group
 from casemate.policy.host import MOST_WORD_BYTES, MOST_WORDS
 
@@ -54,32 +54,26 @@ class HostOperations(Group):
         that the policy gives. ``secrets``: names of secrets that it gets as variables.
         """
         given = await self._shared.secrets_for(principal, secrets) if secrets else ()
-        with called_by(principal):
-            return await self._shared.sandbox.host.exec(command, timeout=timeout, secrets=given)
+        return await self._shared.sandbox.host.exec(command, timeout=timeout, secrets=given)
 
     @operation(audience=Audience.AGENT)
-    async def request_access(self, command: Command, *, reason: Reason = "", principal: Principal) -> HostAnswer:
+    async def request_access(self, command: Command, *, reason: Reason = "") -> HostAnswer:
         """Ask whether a command may be run later, wait until somebody decides, and say what was decided.
 
         ``command``: its words, exactly. ``reason``: shown to whoever decides, as the requester's own words.
         """
-        with called_by(principal):
-            return await self._shared.sandbox.host.request_access(command, reason=reason)
+        return await self._shared.sandbox.host.request_access(command, reason=reason)
 
     @operation(audience=Audience.AGENT)
-    async def access(self, *, principal: Principal) -> HostAccess:
+    async def access(self) -> HostAccess:
         """What of the host is open, which commands were allowed or denied, and what waits for an answer."""
-        with called_by(principal):
-            return await self._shared.sandbox.host.access()
+        return await self._shared.sandbox.host.access()
 
     @operation(audience=Audience.AGENT)
-    async def read(
-        self, path: Path, *, offset: Offset = 0, limit: Length = MOST_READ, principal: Principal
-    ) -> HostContent:
+    async def read(self, path: Path, *, offset: Offset = 0, limit: Length = MOST_READ) -> HostContent:
         """Bytes of a file in a folder that the policy names. ``path``: absolute. ``offset``: byte to begin at.
         ``limit``: bytes at the most."""
-        with called_by(principal):
-            data = await self._shared.sandbox.host.read(path, offset=offset, limit=limit)
+        data = await self._shared.sandbox.host.read(path, offset=offset, limit=limit)
         try:
             return HostContent(data.decode(), None)
         except UnicodeDecodeError:
@@ -91,9 +85,7 @@ class HostOperations(Group):
         return await self._shared.sandbox.host.list(path)
 
     @operation(audience=Audience.AGENT)
-    async def write(
-        self, path: Path, *, text: Text | None = None, content: Text | None = None, principal: Principal
-    ) -> HostFile:
+    async def write(self, path: Path, *, text: Text | None = None, content: Text | None = None) -> HostFile:
         """Write a file in a folder that the policy opens for writing, once a rule has allowed it, or somebody who has
         seen the difference. ``path``: absolute. ``text``: what it is to hold. ``content``: the same, in base64.
         """
@@ -103,8 +95,7 @@ class HostOperations(Group):
             data = text.encode() if text is not None else base64.b64decode(content or "", validate=True)
         except (binascii.Error, ValueError):
             raise InvalidArgument("content", "is no base64") from None
-        with called_by(principal):
-            return await self._shared.sandbox.host.write(path, data)
+        return await self._shared.sandbox.host.write(path, data)
 
     @operation(audience=Audience.AGENT)
     async def copy(self, source: Path, destination: Path, *, principal: Principal) -> HostFile | None:
@@ -112,10 +103,9 @@ class HostOperations(Group):
 
         ``source``: an absolute path, or HANDLE:path of a session. ``destination``: the same.
         """
-        with called_by(principal):
-            return await self._shared.sandbox.host.copy(
-                self._resolve(source, principal), self._resolve(destination, principal)
-            )
+        return await self._shared.sandbox.host.copy(
+            self._resolve(source, principal), self._resolve(destination, principal)
+        )
 
     def _resolve(self, text: Name, principal: Principal) -> str:
         """The same with the session's own id: only the caller's own sessions are found."""

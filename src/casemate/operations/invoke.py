@@ -155,7 +155,7 @@ def _wrong(error: Any, operation: Operation) -> InvalidArgument:
         return InvalidArgument(parts[0][0], "\n".join(problems), remediation=remedy)
     first = errors[0]
     argument = str(first["loc"][0]) if first["loc"] else "arguments"
-    place = ".".join(str(one) for one in first["loc"][1:])
+    place = ".".join(str(one) for one in first["loc"][1:] if "[" not in str(one))  # not the type that was tried
     words = f"{f'{place}: ' if place else ''}{first['msg']}"
     field = operation.params.model_fields.get(argument)
     about = f"{argument} of {operation.name}: {field.description}" if field else ""

@@ -19,12 +19,12 @@ from casemate.surfaces.cli.parameters import Name
 app = App(name="host", help="Use commands and files of the host that the policy opens; most are asked about.")
 access = App(name="access", help="Say what of the host is open, and ask for more.")
 app.command(access)
-Words = Annotated[tuple[str, ...], Parameter(allow_leading_hyphen=True)]
+Word = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
 
 @app.command(name="exec")
 def execute(
-    *command: Words,
+    *command: Word,
     timeout: float | None = None,
     secret: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     service: ServiceOptions = PLAIN,
@@ -59,7 +59,7 @@ def list_access(*, service: ServiceOptions = PLAIN) -> int:
 
 
 @access.command(name="request")
-def request_access(*command: Words, reason: str = "", service: ServiceOptions = PLAIN) -> int:
+def request_access(*command: Word, reason: str = "", service: ServiceOptions = PLAIN) -> int:
     """Ask for a command ahead, and wait for the answer; the exit code is 77 where it may not be run.
 
     casemate host access request --reason "to see what changed" -- git status
