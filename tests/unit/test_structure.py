@@ -5,15 +5,15 @@ from __future__ import annotations
 from tests import structure
 
 BOUNDS = {
-    "lines of Python in src": 71_000,
-    "without docstrings, imports, comments and blanks": 45_500,
-    "files": 370,
-    "files of 40 lines or fewer": 46,
+    "lines of Python in src": 74_500,
+    "without docstrings, imports, comments and blanks": 48_000,
+    "files": 400,
+    "files of 40 lines or fewer": 50,
     "functions whose name is a participle or an adverb": 0,
-    "class names in more than one file": 20,
+    "class names in more than one file": 24,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 8,
-    "lines of tests": 65_500,
+    "lines of tests": 70_000,
 }
 
 

@@ -174,6 +174,7 @@ POLICY = (
     *_options("allow_local"),
     _in_file("requests", "what may be asked of hosts whose requests are seen"),
     *_options("intercept", "trust", "workspace", "workspace_mode", "allow_read", "isolation"),
+    _in_file("host", "commands and files of this machine that agents may ask for"),
     _in_file("rules", "what is allowed, asked about or denied"),
     _in_file("defaults", "what holds for a kind of request that no rule is about", "as docs/how-to/policy.md says"),
 )

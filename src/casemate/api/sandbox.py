@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from casemate.api.arguments import check_files, checked_cwd, checked_folder
 from casemate.api.options import CellOptions, RunOptions, SandboxOptions, SessionOptions
+from casemate.api.properties import SandboxProperties
 from casemate.api.wiring import SandboxParts
 from casemate.execution.request import check_timeout, make_request
 from casemate.languages.catalogue import language_of, runtime_for, session_runtime
@@ -21,11 +22,6 @@ from casemate.model.plan import NO_SECRETS
 
 if TYPE_CHECKING:
     from casemate.api.call_plan import ProgramPlan, Trial
-    from casemate.approvals.approvals import Approvals
-    from casemate.artifacts.kept import Artifacts
-    from casemate.audit.reading import Audit
-    from casemate.execution.egress_request import Egress
-    from casemate.host.host import Host
     from casemate.model.diagnosis import Diagnosis
     from casemate.model.events import Event
     from casemate.model.execution import Execution
@@ -33,18 +29,14 @@ if TYPE_CHECKING:
     from casemate.model.overview import Inspection, RuntimeInfo, Stats, Validation
     from casemate.model.plan import Plan, Request
     from casemate.remote.facade import ConnectedSandbox
-    from casemate.sessions.packages import Packages
-    from casemate.sessions.registry import Sessions
     from casemate.sessions.run import Run
     from casemate.sessions.session import Session
-    from casemate.tools.tools import Tools
-    from casemate.vault.vault import Vault
 
 
 _NONE: tuple[object, ...] = (None, (), [])
 
 
-class Sandbox(metaclass=HintingClass):
+class Sandbox(SandboxProperties, metaclass=HintingClass):
     """Runs code that nobody has read, each program in a cell of its own.
 
     It starts on first use; ``async with`` only makes sure of :meth:`close`. Use one sandbox in one
@@ -83,7 +75,7 @@ class Sandbox(metaclass=HintingClass):
             InvalidArgument: It names the argument.
             Unavailable: This version or machine cannot do what was asked.
         """
-        self._parts = SandboxParts(complete(SandboxOptions, options, "Sandbox"))
+        super().__init__(SandboxParts(complete(SandboxOptions, options, "Sandbox")))
 
     if not TYPE_CHECKING:  # a type checker has its own message
 
@@ -378,64 +370,6 @@ class Sandbox(metaclass=HintingClass):
         """
         self._parts.check_open()
         return self._parts.set_limits({name: value for name, value in limits.items() if value is not None})
-
-    @property
-    def artifacts(self) -> Artifacts:
-        """Files that the last runs left, by a run's id: ``await`` ``list(run)`` and ``read(run, name)``."""
-        return self._parts.artifacts
-
-    @property
-    def audit(self) -> Audit:
-        """The record of its namespace: ``await`` ``tail(limit)`` and ``verify()``."""
-        return self._parts.audit
-
-    @property
-    def egress(self) -> Egress:
-        """Hosts that programs may reach, asked for before a program needs them: ``await request(domain)``."""
-        self._parts.check_open()
-        return self._parts.egress
-
-    @property
-    def host(self) -> Host:
-        """Commands and files of the host that a policy opens: ``await exec(words)``, ``read(path)``, ``access()``."""
-        self._parts.check_open()
-        return self._parts.host
-
-    @property
-    def namespace(self) -> str:
-        """Whose secrets there are, and what each row of the record carries."""
-        return self._parts.namespace
-
-    @property
-    def limits(self) -> Limits:
-        """The most that any run may use."""
-        return self._parts.context.limits
-
-    @property
-    def sessions(self) -> Sessions:
-        """The open sessions: ``await sandbox.sessions.get(id_or_name)``, ``.list()`` and ``.bridge(name, a, b)``."""
-        return self._parts.sessions
-
-    @property
-    def approvals(self) -> Approvals:
-        """What waits to be approved: ``.pending()``, ``.decide(id, allow)``, ``.open()``, ``.rules``."""
-        return self._parts.approvals
-
-    @property
-    def tools(self) -> Tools:
-        """MCP servers, whose tools programs call as functions: ``await`` ``add(name, definition)``, ``list()``,
-        ``search(query)``, ``call(server, tool, arguments)``."""
-        return self._parts.tools
-
-    @property
-    def vault(self) -> Vault:
-        """The secrets of its namespace: ``await`` ``set(name, value)``, ``delete(name)`` and ``names()``."""
-        return self._parts.vault
-
-    @property
-    def packages(self) -> Packages:
-        """Packages of the operator's index: ``await`` ``install(names)``, ``list()`` and ``remove(names)``."""
-        return self._parts.packages
 
     async def doctor(self) -> Diagnosis:
         """Say what this machine offers, as proved by the self-tests. What is missing raises nothing."""

@@ -45,7 +45,7 @@ _LIMIT = "limits."
 _ARGUMENTS = tuple(
     key.name
     for key in (*SECTIONS["policy"], *SANDBOX)
-    if key.name not in ("policy", "vault", "timeout", "denied_domains", "requests", "rules", "defaults")
+    if key.form != "in file" and key.name not in ("policy", "vault", "timeout")
 )
 
 

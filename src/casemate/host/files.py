@@ -44,7 +44,7 @@ class HostFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class HostPlace:
     """Where a path leads: ``names`` beneath ``root``."""
 
     root: HostRoot
@@ -55,7 +55,7 @@ class Place:
         return "/".join((self.root.path.rstrip("/"), *self.names))
 
 
-def find_place(terms: HostTerms | None, path: str, *, write: bool = False, argument: str = "path") -> Place:
+def find_place(terms: HostTerms | None, path: str, *, write: bool = False, argument: str = "path") -> HostPlace:
     """The place that ``path`` names. Raises ``Denied`` where no root has it or it may not be written there, and
     ``InvalidArgument`` for what is no canonical absolute path."""
     roots = terms.roots if terms else ()
@@ -73,11 +73,11 @@ def find_place(terms: HostTerms | None, path: str, *, write: bool = False, argum
     for root in sorted(roots, key=lambda one: len(one.path), reverse=True):
         above = tuple(root.path.split("/")[1:])
         if names[: len(above)] == above:
-            return _check_write(Place(root, names[len(above) :]), write=write)
+            return _check_write(HostPlace(root, names[len(above) :]), write=write)
     raise Denied(f"{path} is in no folder that is open: these are {', '.join(one.path for one in roots)}")
 
 
-def _check_write(place: Place, *, write: bool) -> Place:
+def _check_write(place: HostPlace, *, write: bool) -> HostPlace:
     if not write:
         return place
     if not place.root.write:
@@ -90,7 +90,7 @@ def _check_write(place: Place, *, write: bool) -> Place:
 
 
 @contextlib.contextmanager
-def _folder_of(place: Place, names: tuple[str, ...]) -> Iterator[int]:
+def _folder_of(place: HostPlace, names: tuple[str, ...]) -> Iterator[int]:
     """A descriptor of a folder beneath the root. Raises ``InvalidArgument``."""
     root = folder = -1
     try:
@@ -109,7 +109,7 @@ def _folder_of(place: Place, names: tuple[str, ...]) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def open_file(place: Place) -> Iterator[int]:
+def open_file(place: HostPlace) -> Iterator[int]:
     """A descriptor of a regular file, to be read. Raises ``InvalidArgument``."""
     if not place.names:
         raise InvalidArgument("path", f"{place.path} is a folder; name a file in it")
@@ -123,14 +123,14 @@ def open_file(place: Place) -> Iterator[int]:
             os.close(fd)
 
 
-def read(place: Place, offset: int, most: int) -> bytes:
+def read(place: HostPlace, offset: int, most: int) -> bytes:
     """Bytes of a file from ``offset`` on, at most ``most``. Raises ``InvalidArgument``."""
     with open_file(place) as fd:
         os.lseek(fd, offset, os.SEEK_SET)
         return b"".join(pieces_of(fd, most))
 
 
-def list_folder(place: Place) -> tuple[list[HostFile], bool]:
+def list_folder(place: HostPlace) -> tuple[list[HostFile], bool]:
     """What is in a folder, by name, and whether that is all. Raises ``InvalidArgument``."""
     with _folder_of(place, place.names) as folder:
         names = sorted(os.listdir(folder))
@@ -138,7 +138,7 @@ def list_folder(place: Place) -> tuple[list[HostFile], bool]:
         return found, len(names) <= MOST_ENTRIES
 
 
-def _about(place: Place, name: str, status: os.stat_result) -> HostFile:
+def _about(place: HostPlace, name: str, status: os.stat_result) -> HostFile:
     kinds = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "folder"), (stat.S_ISLNK, "link"))
     kind = next((kind for is_kind, kind in kinds if is_kind(status.st_mode)), "other")
     shown = os.fsencode(name).decode("utf-8", "backslashreplace")
@@ -163,7 +163,7 @@ def digest_of(fd: int) -> tuple[str, int]:
     return digest.hexdigest(), size
 
 
-def describe_change(place: Place, new: int) -> tuple[dict[str, Any], str]:
+def describe_change(place: HostPlace, new: int) -> tuple[dict[str, Any], str]:
     """What whoever is asked is shown of a file that is to be written (``new``: its content's descriptor), and the
     digest of what is there now, empty where nothing is. Raises ``InvalidArgument``."""
     digest, size = digest_of(new)
@@ -188,7 +188,7 @@ def describe_change(place: Place, new: int) -> tuple[dict[str, Any], str]:
 
 
 @contextlib.contextmanager
-def _folder_of_existing(place: Place) -> Iterator[int]:
+def _folder_of_existing(place: HostPlace) -> Iterator[int]:
     """As :func:`open_file`; raises ``FileNotFoundError`` where nothing is there yet."""
     with _folder_of(place, place.names[:-1]) as folder:
         is_there = status_of(folder, place.names[-1]) is not None
@@ -213,7 +213,7 @@ def _diff(before: bytes, after: bytes) -> str | None:
     return told if left <= 0 else f"{told[:_MOST_SHOWN]}\n[{left} characters more are not shown]"
 
 
-def write(place: Place, new: int, expected: str) -> HostFile:
+def write(place: HostPlace, new: int, expected: str) -> HostFile:
     """Put what ``new`` has at ``place``, whole or not at all. ``expected``: the digest of what is there, as of
     :func:`describe_change`. Raises ``InvalidArgument`` where that is something else now, or it cannot be written."""
     name = place.names[-1]

@@ -18,7 +18,7 @@ from casemate.errors import Denied, InvalidArgument
 from casemate.files.beneath import pieces_of
 from casemate.files.temporary import TemporaryFolder
 from casemate.host import files
-from casemate.host.files import HostFile, Place, find_place
+from casemate.host.files import HostFile, HostPlace, find_place
 from casemate.host.runner import CommandRunner, HostCommand
 from casemate.model.approval import ApprovalVerdict, Question
 from casemate.model.operation import agent, caller
@@ -326,7 +326,7 @@ class Host:
         """End the process that runs commands."""
         self._runner.close()
 
-    async def _write(self, place: Place, new: int) -> HostFile:
+    async def _write(self, place: HostPlace, new: int) -> HostFile:
         change, before = await asyncio.to_thread(files.describe_change, place, new)
         summary = f"write {place.path}, {change['size']:,} bytes" + ("" if before else ", a new file")
         question = Question("files", summary, {"action": "write", "path": place.path, "change": change})
@@ -344,7 +344,7 @@ class Host:
             finally:
                 await requester.end()
 
-    def _note(self, action: str, place: Place, **more: object) -> None:
+    def _note(self, action: str, place: HostPlace, **more: object) -> None:
         self._of.record("", {"kind": "files", "action": action, "path": place.path, **more})
 
     def _open_terms(self) -> HostTerms:
@@ -423,7 +423,7 @@ def _side(text: str) -> tuple[str | None, str]:
     return session, path
 
 
-def _take(place: Place, target: str) -> None:
+def _take(place: HostPlace, target: str) -> None:
     """Copy a file of the host's to ``target``, which is new. Raises ``InvalidArgument``."""
     with files.open_file(place) as source, open(target, "xb") as new:
         new.writelines(pieces_of(source, files.MOST_COPY + 1))
