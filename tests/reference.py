@@ -99,6 +99,7 @@ _PARTS = {
     "sandbox.artifacts": ("casemate.artifacts.kept:Artifacts", "list read"),
     "sandbox.audit": ("casemate.audit.reading:Audit", "tail events verify"),
     "sandbox.egress": ("casemate.execution.egress_request:Egress", "request"),
+    "sandbox.host": ("casemate.host.host:Host", "exec request_access access read list write copy"),
     "session.files": (
         "casemate.sessions.files:SessionFiles",
         "read_bytes read_text write list remove upload download pack unpack",

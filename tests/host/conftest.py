@@ -17,12 +17,14 @@ __all__ = ["runner"]
 
 @dataclass
 class Opened:
-    """Makes sandboxes of one test. ``answer``: what is said, after ``meanwhile``, to what was ``asked``."""
+    """Makes sandboxes of one test. ``answer``: what is said, after ``meanwhile``, to what was ``asked``;
+    ``refuses``: words of commands that are denied."""
 
     place: Path
     answer: bool | Decision = True
     asked: list[ApprovalRequest] = field(default_factory=list)
     meanwhile: Callable[[], object] = lambda: None
+    refuses: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("project", "data", "out"):
@@ -42,7 +44,7 @@ class Opened:
     def _approve(self, request: ApprovalRequest) -> bool | Decision:
         self.asked.append(request)
         self.meanwhile()
-        return self.answer
+        return self.answer if not set(self.refuses) & set(request.arguments.get("argv", ())) else False
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -161,16 +161,26 @@ class SandboxParts:
         return Broker(self.tools, self._note_call)
 
     def _servers(self, on_tools: Callable[[ServerTools], None]) -> Servers:
+        from casemate.tools.connections.own import own_server
         from casemate.tools.connections.servers import Servers
 
         servers = Servers(os.environ, self.vault.host_secrets, on_tools=on_tools)
         for name, definition in self._definitions.items():
             servers.add(name, definition)
+        for name, functions in self._own_functions().items():
+            servers.add(name, own_server(name, functions))
         return servers
+
+    def _own_functions(self) -> dict[str, dict[str, Any]]:
+        """What code in cells can call of ours, where the policy has opened it, by the name of the module."""
+        if self._policy.host is None:
+            return {}
+        names = ("exec", "request_access", "access", "read", "list", "write", "copy")
+        return {"host": {name: getattr(self.host, name) for name in names}}
 
     def _offers(self) -> tuple[Offer, ...]:
         """What each cell has of the host's own, now."""
-        is_wanted = "tools" in vars(self) or self._definitions
+        is_wanted = "tools" in vars(self) or self._definitions or self._policy.host is not None
         return (self.broker,) if is_wanted and self.tools.has_servers else ()
 
     def _note_call(self, run: str, namespace: str, detail: dict[str, Any]) -> None:
@@ -277,16 +287,26 @@ class SandboxParts:
 
         from casemate.approvals.requester import Origin
         from casemate.host.host import Host, HostSurroundings
+        from casemate.tools.connections.own import calling_requester
 
         async def resolve(names: object) -> Secrets:
             return await asyncio.to_thread(self.resolve_secrets, names)
 
-        def begin(*, for_later: bool = False) -> Requester:
+        @contextlib.asynccontextmanager
+        async def asking(*, for_later: bool = False) -> AsyncGenerator[Requester]:
+            calling = calling_requester()
+            if calling is not None and not for_later:
+                yield calling
+                return
             origin = Origin(self.namespace, None, os.urandom(16).hex())
-            return self.approvals.requester(origin, None, for_later=for_later)
+            requester = self.approvals.requester(origin, None, for_later=for_later)
+            try:
+                yield requester
+            finally:
+                await requester.end()
 
         surroundings = HostSurroundings(
-            self.namespace, lambda: self.approvals, begin,
+            self.namespace, lambda: self.approvals, asking,
             lambda run, detail: self.log.append("crossing", run, self.namespace, detail),
             resolve, self.sessions.get, None if self.context.workspace is None else str(self.context.workspace),
             self._written_through is not None,

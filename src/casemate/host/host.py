@@ -10,6 +10,7 @@ import stat
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -108,13 +109,13 @@ class HostAccess:
 
 @dataclass(frozen=True, slots=True)
 class HostSurroundings:
-    """What :class:`Host` has of its sandbox. ``begin``: a requester, for later or for now; ``resolve``: secrets by
+    """What :class:`Host` has of its sandbox. ``asking``: a requester, for later or for now; ``resolve``: secrets by
     their names; ``session``: an open one by its id or name; ``workspace``: the folder that programs write in, if any;
     ``is_direct``: at once."""
 
     namespace: str
     approvals: Callable[[], Approvals]
-    begin: Callable[..., Requester]
+    asking: Callable[..., AbstractAsyncContextManager[Requester]]
     record: Record
     resolve: Callable[[object], Awaitable[Secrets]]
     session: Callable[[str], Awaitable[Session]]
@@ -137,7 +138,7 @@ class Host:
         command: str | Sequence[str],
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - the command's
-        secrets: Sequence[str] | Secrets = (),
+        secrets: Sequence[str] = (),
     ) -> HostResult:
         """Run a command of the host, without any shell, once a rule or somebody has allowed exactly it.
 
@@ -337,12 +338,9 @@ class Host:
 
     async def _ask(self, question: Question, *, for_later: bool = False) -> tuple[ApprovalVerdict, str]:
         """What is decided, and the id under which it is on record."""
-        async with self._turns.setdefault(caller(), asyncio.Semaphore(_MOST_AT_ONCE)):
-            requester = self._of.begin(for_later=for_later)
-            try:
-                return await asyncio.wrap_future(requester.decide(question)), requester.run
-            finally:
-                await requester.end()
+        turn = self._turns.setdefault(caller(), asyncio.Semaphore(_MOST_AT_ONCE))
+        async with turn, self._of.asking(for_later=for_later) as requester:
+            return await asyncio.wrap_future(requester.decide(question)), requester.run
 
     def _note(self, action: str, place: HostPlace, **more: object) -> None:
         self._of.record("", {"kind": "files", "action": action, "path": place.path, **more})

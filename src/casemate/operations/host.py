@@ -7,7 +7,7 @@ import binascii
 import builtins
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from casemate.api.options import Name, Names
 from casemate.errors import InvalidArgument
@@ -53,7 +53,7 @@ class HostOperations(Group):
         ``command``: its words, the program's bare name first; or a line of plain words. ``timeout``: seconds, of those
         that the policy gives. ``secrets``: names of secrets that it gets as variables.
         """
-        given = await self._shared.secrets_for(principal, secrets) if secrets else ()
+        given: Any = await self._shared.secrets_for(principal, secrets) if secrets else ()
         return await self._shared.sandbox.host.exec(command, timeout=timeout, secrets=given)
 
     @operation(audience=Audience.AGENT)

@@ -11,6 +11,7 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +21,7 @@ from casemate.files.lines import Crowded, LineBudget, LineClient, LineShare, lin
 from casemate.tools import shell
 from casemate.tools.calls import SMALL, CallRefused, CallRequester, Calls, CallTurns, Foreseen, Note, is_large, kind_of
 from casemate.tools.connections.answers import CallProgress
+from casemate.tools.connections.own import Asking, called_from_cell
 from casemate.tools.requests import (
     Describe,
     Detail,
@@ -123,7 +125,7 @@ class Broker:
 
     def begin(self, whose: Callable[[], CallRequester | None]) -> ToolService:
         """The service of one cell. ``whose``: what runs there now."""
-        return ToolService(self, whose)
+        return ToolService(self, whose, copy_context())
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ class ToolService:
 
     broker: Broker
     whose: Callable[[], CallRequester | None]
+    context: Context  # that its run or session began in: in whose name casemate's own functions do something
     name: str = NAME
     port: int = PORT
     turns: CallTurns = field(default_factory=CallTurns)
@@ -201,7 +204,8 @@ class ToolService:
         try:
             if requester is None:
                 raise CallRefused("denied", "nothing runs in this cell now, so nothing is done for it")
-            made = await self._dispatch(request, requester, client)
+            with called_from_cell(Asking(self.context, requester)):
+                made = await self._dispatch(request, requester, client)
         except CallRefused as refused:
             made = refused.answer
         except CasemateError as error:

@@ -55,6 +55,10 @@ class CallRequester(Protocol):
     def run(self) -> str:
         """Its id."""
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """Where it was begun."""
+
     def decide(self, question: Question, *, inline: bool = False) -> Future[ApprovalVerdict]:
         """Whether it may cross. From any thread; ``inline``: which has time for what rules allow."""
 
@@ -134,7 +138,7 @@ class Calls:
         is_slow = is_large(request.arguments) or not known.validator.is_quick(request.arguments)
         question = await self.turns.take(is_slow, _make_question, known, request.arguments)
         arguments, tool = question.arguments, known.tool
-        if not await self._decide(question, is_slow):
+        if not tool.asks_itself and not await self._decide(question, is_slow):
             return _PLANNED
         answering = self.tools.send_call(known, arguments, on_progress=hear, elicit=self._elicit)
         return await self._await_answer(tool.server, tool.name, answering)

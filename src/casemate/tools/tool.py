@@ -27,7 +27,7 @@ class Tool:
     ``server`` is the name under which the user added the server, ``name`` the tool's own, as sent in ``tools/call``.
     Schemas are JSON Schema as they came (an object, ``true`` or ``false``), unchecked; ``output_schema`` is None where
     there is none. ``samples`` is a schema inferred from what the tool returned before, where that is known. Everything
-    but ``server`` was written by a stranger.
+    but ``server`` was written by a stranger. ``asks_itself``: it is one of casemate's own, which asks for what it does.
     """
 
     server: str
@@ -39,6 +39,7 @@ class Tool:
     hints: Hints = Hints()
     samples: Json = None
     meta: Mapping[str, Json] = field(default_factory=dict)
+    asks_itself: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from tests.support.waiting import until
 from tests.tools.connections.conftest import OWN, SECONDS, Made, is_alive, said
 
 from casemate.errors import InvalidArgument, SandboxClosed, ToolUnavailable
+from casemate.tools.connections.connection import Connection
 from casemate.tools.connections.servers import Servers
 
 Own = Callable[..., dict[str, Any]]
@@ -169,6 +170,7 @@ def test_a_server_that_cannot_live_is_left_alone_until_it_is_reset(connections: 
     assert "exit code 7" in failure.value.message
     assert failure.value.reason == "connect"
     connection = servers._connections["own"]
+    assert isinstance(connection, Connection)
     connection._backoff.failures = 6
     with pytest.raises(ToolUnavailable, match="left alone"):
         servers.tools("own").result(SECONDS)

@@ -174,12 +174,19 @@ class RemoteServer:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnFunctions:
+    """Functions of casemate's own, by the names that they have as tools."""
+
+    functions: Mapping[str, Callable[..., Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class ServerDefinition:
     """A server under the name that the user gave it. ``variables``: those of the host that placeholders may name;
     ``timeout``, ``connect_timeout``: seconds for a call, and to be connected and listed."""
 
     name: str
-    how: Program | RemoteServer
+    how: Program | RemoteServer | OwnFunctions
     variables: tuple[str, ...] = ()
     timeout: float = _CALL_SECONDS
     connect_timeout: float = _CONNECT_SECONDS

@@ -22,8 +22,15 @@ from casemate.tools.connections.answers import Answer, CallProgress, Elicit, Ser
 from casemate.tools.connections.calling import Calling
 from casemate.tools.connections.connection import Connection
 from casemate.tools.connections.context import SecretStore, SignInPrompt, Surroundings
-from casemate.tools.connections.definition import Program, ServerDefinition, check_server_name, read_definition
+from casemate.tools.connections.definition import (
+    OwnFunctions,
+    Program,
+    ServerDefinition,
+    check_server_name,
+    read_definition,
+)
 from casemate.tools.connections.loop_work import LoopWork, Work
+from casemate.tools.connections.own import OwnConnection
 
 _THREAD = "casemate-tools"
 _START_SECONDS = 10.0
@@ -32,6 +39,8 @@ _MOST_SERVERS = 100
 _LOUD = ("client", "mcp", "httpx2", "httpcore2")  # loggers of the libraries below, which write down what is secret
 
 T = TypeVar("T")
+AnyConnection = Connection | OwnConnection
+Use = Callable[[AnyConnection], Awaitable[T]]
 
 
 class Servers:
@@ -52,8 +61,8 @@ class Servers:
 
         self._surroundings = Surroundings(environ, secrets, on_tools, on_sign_in or open_browser)
         self._lock = threading.Lock()
-        self._connections: dict[str, Connection] = {}
-        self._owned: set[Connection] = set()  # those with a task that looks after them
+        self._connections: dict[str, AnyConnection] = {}
+        self._owned: set[AnyConnection] = set()  # those with a task that looks after them
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._group: asyncio.TaskGroup | None = None
@@ -74,7 +83,10 @@ class Servers:
             read = replace(read, how=replace(read.how, folder=folder))
         with self._lock:
             self._check_free(name)
-            self._connections[name] = Connection(read, self._surroundings)
+            if isinstance(read.how, OwnFunctions):
+                self._connections[name] = OwnConnection(read, read.how, self._surroundings)
+            else:
+                self._connections[name] = Connection(read, self._surroundings)
         return read
 
     def check_free(self, name: str) -> None:
@@ -186,7 +198,7 @@ class Servers:
 
     # -- from any thread
 
-    def _connection(self, name: str) -> Connection:
+    def _connection(self, name: str) -> AnyConnection:
         connection = self._connections.get(name) if isinstance(name, str) else None
         if connection is None:
             raise InvalidArgument("server", f"there is no server {str(name)[:100]!r}; names are compared exactly")
@@ -203,7 +215,7 @@ class Servers:
         if self._is_closed or self._process != os.getpid():
             raise SandboxClosed("the connections to MCP servers are closed")
 
-    def _submit(self, server: str, use: Callable[[Connection], Awaitable[T]]) -> Future[T]:
+    def _submit(self, server: str, use: Use[T]) -> Future[T]:
         future: Future[T] = Future()
         with self._lock:
             self._check_open()
@@ -248,16 +260,14 @@ class Servers:
             for connection in self._owned:
                 connection.stop()
 
-    def _begin(self, connection: Connection, use: Callable[[Connection], Awaitable[T]], future: Future[T]) -> None:
+    def _begin(self, connection: AnyConnection, use: Use[T], future: Future[T]) -> None:
         assert self._group is not None
         if connection not in self._owned:
             self._owned.add(connection)
             self._group.create_task(connection.run()).add_done_callback(lambda _: self._owned.discard(connection))
         self._group.create_task(self._answer(connection, use, future))
 
-    async def _answer(
-        self, connection: Connection, use: Callable[[Connection], Awaitable[T]], future: Future[T]
-    ) -> None:
+    async def _answer(self, connection: AnyConnection, use: Use[T], future: Future[T]) -> None:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
 

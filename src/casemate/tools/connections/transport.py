@@ -72,6 +72,7 @@ def resolve_definition(definition: ServerDefinition, surroundings: Surroundings)
             [*_wall_words(how.wall, bool(env)), how.command, *args], {**own, **env}, _folder_of(how)
         )
         return ResolvedDefinition(command=command, secrets={**expansion.secrets, **given})
+    assert isinstance(how, RemoteServer)
     headers = {key: expansion.private(text, f"{name}.headers.{key}") for key, text in how.headers.items()}
     for key, value in headers.items():
         if not value.isascii() or not value.isprintable():

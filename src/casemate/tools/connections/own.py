@@ -1,0 +1,149 @@
+"""casemate's own functions, offered to cells as the tools of a server are: they ask by themselves for what they do.
+
+A function runs in the sandbox's event loop, in the name of the run or step whose cell has called it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextvars import Context, ContextVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, get_type_hints
+
+from casemate.errors import CasemateError, InvalidArgument, ToolUnavailable
+from casemate.tools.connections.answers import Answer, ServerTools, ToolListing
+from casemate.tools.connections.definition import OwnFunctions, ServerDefinition
+
+if TYPE_CHECKING:
+    from casemate.tools.connections.calling import Calling
+    from casemate.tools.connections.context import Surroundings
+
+Function = Callable[..., Awaitable[Any]]
+
+
+class AskingRequester(Protocol):
+    """What is needed of the run or step that calls."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """Where it was begun."""
+
+
+class Asking(NamedTuple):
+    """Who calls from a cell: the ``context`` that its run began in, and the run's own way to ask."""
+
+    context: Context
+    requester: AskingRequester
+
+
+_ASKING: ContextVar[Asking | None] = ContextVar("asking", default=None)
+
+
+@contextlib.contextmanager
+def called_from_cell(asking: Asking) -> Iterator[None]:
+    """Functions that are called meanwhile are called by that one."""
+    token = _ASKING.set(asking)
+    try:
+        yield
+    finally:
+        _ASKING.reset(token)
+
+
+def calling_requester() -> Any:
+    """The requester of the run whose cell has called; None where the application, or a caller of its own, does."""
+    asking = _ASKING.get()
+    return None if asking is None else asking.requester
+
+
+def own_server(name: str, functions: Mapping[str, Function]) -> ServerDefinition:
+    """What is known of such functions, by their names as tools. Each has a limit of its own."""
+    return ServerDefinition(name, OwnFunctions(functions))
+
+
+class OwnConnection:
+    """To the functions of one name. The same as a connection to a server, of which nothing has to be started."""
+
+    def __init__(self, definition: ServerDefinition, functions: OwnFunctions, surroundings: Surroundings) -> None:
+        self.definition = definition
+        self.tools: ServerTools | None = None
+        self._functions = functions.functions
+        self._on_tools = surroundings.on_tools
+
+    @property
+    def is_there(self) -> bool:
+        """Whether its functions are described."""
+        return self.tools is not None
+
+    async def list_tools(self) -> ServerTools:
+        """All of them."""
+        if self.tools is None:
+            listing = ToolListing(self.definition.name)
+            listing.page([_describe(name, function) for name, function in self._functions.items()])
+            listed = listing.finish("", "")
+            own = {name: replace(tool, asks_itself=True) for name, tool in listed.tools.items()}
+            self.tools = replace(listed, tools=own)
+            self._on_tools(self.tools)
+        return self.tools
+
+    async def call(self, calling: Calling, expected: str = "") -> Answer:  # noqa: ARG002 - it never changes
+        """What a function gives, as JSON; an error that it raises is one of the tool."""
+        asking = _ASKING.get()
+        loop = asking.requester.loop if asking is not None else None
+        if asking is None or loop is None:
+            raise ToolUnavailable(self.definition.name, "only code in a cell calls it so", reason="call")
+        context = asking.context.copy()
+        context.run(_ASKING.set, asking)
+        work = self._functions[calling.tool](**calling.arguments)
+        assert inspect.iscoroutine(work)
+        try:
+            answering = context.run(asyncio.run_coroutine_threadsafe, work, loop)
+        except RuntimeError:
+            work.close()
+            raise ToolUnavailable(self.definition.name, "the sandbox's event loop is gone", reason="closed") from None
+        try:
+            value = _as_json(await asyncio.wrap_future(answering))
+        except CasemateError as error:
+            return Answer([{"type": "text", "text": str(error)}], is_error=True)
+        return Answer([{"type": "text", "text": json.dumps(value, ensure_ascii=False)}], {"result": value})
+
+    async def read(self, uri: str, timeout: float) -> list[dict[str, Any]]:  # noqa: ARG002, ASYNC109 - as a connection
+        """There are no resources."""
+        raise InvalidArgument("uri", f"{self.definition.name} has no resources")
+
+    def reset(self) -> None:
+        """Nothing of it runs."""
+
+    def stop(self) -> None:
+        """Nothing of it runs."""
+
+    async def run(self) -> None:
+        """Nothing of it runs."""
+
+
+def _describe(name: str, function: Function) -> dict[str, Any]:
+    """A function as a server would describe it."""
+    from pydantic import create_model
+
+    hints, parameters = get_type_hints(function), inspect.signature(function).parameters
+    fields: dict[str, Any] = {
+        key: (hints[key], ... if one.default is one.empty else one.default) for key, one in parameters.items()
+    }
+    schema = create_model(name, **fields).model_json_schema()
+    text = inspect.getdoc(function) or ""
+    return {"name": name, "description": text.partition("\nRaises:")[0].strip(), "inputSchema": schema}
+
+
+def _as_json(value: Any) -> Any:
+    """A result as JSON: bytes as text, or in base64 where they are none."""
+    from pydantic_core import to_jsonable_python
+
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return to_jsonable_python({"base64": value}, bytes_mode="base64")
+    return to_jsonable_python(value, bytes_mode="base64")
