@@ -176,7 +176,7 @@ def _read_to_end(command: HostCommand, fds: list[int], leash: _Leash, began: flo
             room = command.output - len(kept[fd])
             kept[fd] += piece[:room]
             is_truncated |= len(piece) > room
-    said = json.loads(kept[status].partition(b"\n")[0] or b"{}")  # the first word: what came to pass first
+    said = json.loads(kept[status]) if kept[status] else {}
     if "errno" in said:
         _raise_for(command, said["at"], said["errno"])
     wait_status = None if is_over else said.get("status")

@@ -7,6 +7,7 @@ it. Its init ends everything when the command ends, or when the host lets go of 
 from __future__ import annotations
 
 import _socket
+import gc
 import json
 import os
 import select
@@ -14,15 +15,20 @@ import signal
 
 from casemate.supervisor import kernel, namespaces
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 FDS = ("folder", "stdout", "stderr", "status", "leash")
 MOST_MESSAGE = 1 << 17  # bytes; a datagram of a Unix socket may be a little longer
 _SOCKET = 0
-_STATUS = 3  # the only descriptor besides the standard ones that is there until the program is executed
+_SIGNALS = (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)  # what Python changed
 
 
 def main() -> None:
     """Run as ``python -I -S``, until the host is gone."""
     kernel.close_from(_SOCKET + 3)
+    gc.disable()  # a collection in a forked init would copy the whole heap's pages
     socket = _socket.socket(fileno=_SOCKET)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for an init: the host has a pipe for its end
     while True:
@@ -33,7 +39,7 @@ def main() -> None:
             if not _clone():
                 _run(json.loads(message), *fds)
         except OSError as error:
-            _report(fds[FDS.index("status")], "namespace", error.errno or 0)
+            _report(fds[FDS.index("status")], "namespace", error)
         kernel.close_all(fds)
 
 
@@ -49,14 +55,22 @@ def _clone() -> int:
     return pid
 
 
-def _run(order: dict[str, object], folder: int, stdout: int, stderr: int, status: int, leash: int) -> None:
+def _run(order: dict[str, Any], folder: int, stdout: int, stderr: int, status: int, leash: int) -> None:
     """The life of an init. Never returns."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-        pid = os.fork()
-        if pid == 0:
-            _execute(order, folder, stdout, stderr, status)
+        os.fchdir(folder)
+        for fd in (folder, stdout, stderr, status, leash):
+            os.set_inheritable(fd, False)
+        pid = os.posix_spawn(
+            order["program"], order["argv"], order["env"], setsid=True, setsigdef=_SIGNALS,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, stdout, 1),
+                (os.POSIX_SPAWN_DUP2, stderr, 2),
+            ],
+        )  # fmt: skip
         kernel.close_all((folder, stdout, stderr))
         program = os.pidfd_open(pid)
         poll = select.poll()
@@ -64,28 +78,11 @@ def _run(order: dict[str, object], folder: int, stdout: int, stderr: int, status
         poll.register(leash, 0)  # its other end is closed
         if any(fd == program for fd, _ in poll.poll()):
             os.write(status, json.dumps({"status": os.waitpid(pid, 0)[1]}).encode())
+    except OSError as error:
+        _report(status, "program", error)
     finally:
         os._exit(0)
 
 
-def _execute(order: dict[str, object], folder: int, stdout: int, stderr: int, status: int) -> None:
-    """Become the program. Never returns."""
-    try:
-        os.setsid()
-        os.fchdir(folder)
-        kept = [os.dup(fd) for fd in (stdout, stderr, status)]
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        for number, fd in enumerate(kept, start=1):
-            os.dup2(fd, number, inheritable=number != _STATUS)
-        kernel.close_from(_STATUS + 1)
-        for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
-            kernel.default_signal(number)
-        os.execve(order["program"], order["argv"], order["env"])  # type: ignore[arg-type]
-    except OSError as error:
-        _report(_STATUS, "program", error.errno or 0)
-    finally:
-        os._exit(127)
-
-
-def _report(status: int, at: str, number: int) -> None:
-    os.write(status, json.dumps({"at": at, "errno": number}).encode() + b"\n")
+def _report(status: int, at: str, error: OSError) -> None:
+    os.write(status, json.dumps({"at": at, "errno": error.errno or 0}).encode())
