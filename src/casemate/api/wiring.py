@@ -293,7 +293,7 @@ class SandboxParts:
             return await asyncio.to_thread(self.resolve_secrets, names)
 
         @contextlib.asynccontextmanager
-        async def asking(*, for_later: bool = False) -> AsyncGenerator[Requester]:
+        async def open_requester(*, for_later: bool = False) -> AsyncGenerator[Requester]:
             calling = calling_requester()
             if calling is not None and not for_later:
                 yield calling
@@ -306,7 +306,7 @@ class SandboxParts:
                 await requester.end()
 
         surroundings = HostSurroundings(
-            self.namespace, lambda: self.approvals, asking,
+            self.namespace, lambda: self.approvals, open_requester,
             lambda run, detail: self.log.append("crossing", run, self.namespace, detail),
             resolve, self.sessions.get, None if self.context.workspace is None else str(self.context.workspace),
             self._written_through is not None,

@@ -109,13 +109,13 @@ class HostAccess:
 
 @dataclass(frozen=True, slots=True)
 class HostSurroundings:
-    """What :class:`Host` has of its sandbox. ``asking``: a requester, for later or for now; ``resolve``: secrets by
-    their names; ``session``: an open one by its id or name; ``workspace``: the folder that programs write in, if any;
-    ``is_direct``: at once."""
+    """What :class:`Host` has of its sandbox. ``open_requester``: one who asks, for later or for now; ``resolve``:
+    secrets by their names; ``session``: an open one by its id or name; ``workspace``: the folder that programs write
+    in, if any; ``is_direct``: at once."""
 
     namespace: str
     approvals: Callable[[], Approvals]
-    asking: Callable[..., AbstractAsyncContextManager[Requester]]
+    open_requester: Callable[..., AbstractAsyncContextManager[Requester]]
     record: Record
     resolve: Callable[[object], Awaitable[Secrets]]
     session: Callable[[str], Awaitable[Session]]
@@ -339,7 +339,7 @@ class Host:
     async def _ask(self, question: Question, *, for_later: bool = False) -> tuple[ApprovalVerdict, str]:
         """What is decided, and the id under which it is on record."""
         turn = self._turns.setdefault(caller(), asyncio.Semaphore(_MOST_AT_ONCE))
-        async with turn, self._of.asking(for_later=for_later) as requester:
+        async with turn, self._of.open_requester(for_later=for_later) as requester:
             return await asyncio.wrap_future(requester.decide(question)), requester.run
 
     def _note(self, action: str, place: HostPlace, **more: object) -> None:
