@@ -13,7 +13,10 @@ _LAYERS = (
     "seccomp allow-list",
     "init that cannot be traced",
 )
-_COUNTED = "hard at limits.memory + limits.disk, for files in a cell are memory too; at limits.memory by the look"
+_COUNTED = (
+    "hard at limits.memory + limits.disk, for files in a cell are memory too; at limits.memory by the look, which counts "
+    "the buffers of TCP, too"
+)
 _UNCOUNTED = (
     "memfd, System V shared memory and POSIX queues are refused; buffers of sockets are counted where there are more "
     "than 64; shared memory that no living process has touched, queued datagrams whose senders are gone but for the "
