@@ -98,6 +98,7 @@ _PARTS = {
     "sandbox.packages": ("casemate.sessions.packages:Packages", "install remove list prepare"),
     "sandbox.artifacts": ("casemate.artifacts.kept:Artifacts", "list read"),
     "sandbox.audit": ("casemate.audit.reading:Audit", "tail events verify"),
+    "sandbox.web": ("casemate.web.web:Web", "search fetch browse"),
     "sandbox.egress": ("casemate.execution.egress_request:Egress", "request"),
     "sandbox.host": ("casemate.host.host:Host", "exec request_access access read list write copy"),
     "session.files": (

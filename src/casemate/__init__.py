@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Unavailable,
         VaultUnavailable,
         WallUnavailable,
+        WebUnavailable,
     )
     from casemate.execution.egress_request import EgressAnswer
     from casemate.model.approval import ApprovalRequest, Decision, allow_all
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         Validation,
         VariableInfo,
     )
+    from casemate.model.web import BrowsedPage, SearchHit, WebLink, WebPage
     from casemate.policy.inject import Inject
     from casemate.sessions.files import FileInfo
     from casemate.sessions.protocol import Variable
@@ -71,7 +73,8 @@ if TYPE_CHECKING:
 _HOME = {
     "casemate.errors": (
         "CasemateError Denied ExecutionFailed Fault InvalidArgument NotFound PlanDenied QueueFull "
-        "RecordUnavailable RuntimeMissing SandboxClosed ToolUnavailable Unavailable VaultUnavailable WallUnavailable"
+        "RecordUnavailable RuntimeMissing SandboxClosed ToolUnavailable Unavailable VaultUnavailable WallUnavailable "
+        "WebUnavailable"
     ),
     "casemate.model.execution": "Artifact Cause Crossing Execution Image ProgramError Result SkippedFile Usage",
     "casemate.model.approval": "ApprovalRequest Decision allow_all",
@@ -81,6 +84,7 @@ _HOME = {
     "casemate.model.overview": (
         "Fix InUse Inspection Installed InstalledPackage Issue RuntimeInfo Stats Totals Validation VariableInfo"
     ),
+    "casemate.model.web": "BrowsedPage SearchHit WebLink WebPage",
     "casemate.audit.chain": "Verdict",
     "casemate.audit.reading": "AuditEvent AuditRow",
     "casemate.execution.egress_request": "EgressAnswer",
@@ -102,6 +106,7 @@ __all__ = [
     "Artifact",
     "AuditEvent",
     "AuditRow",
+    "BrowsedPage",
     "CasemateError",
     "Cause",
     "Crossing",
@@ -144,6 +149,7 @@ __all__ = [
     "RuntimeMissing",
     "Sandbox",
     "SandboxClosed",
+    "SearchHit",
     "Session",
     "SkippedFile",
     "Stats",
@@ -158,6 +164,9 @@ __all__ = [
     "VaultUnavailable",
     "Verdict",
     "WallUnavailable",
+    "WebLink",
+    "WebPage",
+    "WebUnavailable",
     "__version__",
     "allow_all",
 ]

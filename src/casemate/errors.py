@@ -12,7 +12,8 @@ this machine lacks, or casemate's own fault:
     │   ├── WallUnavailable    no wall can be proved here, or not the one asked for
     │   ├── RuntimeMissing     the interpreter for a language is not there
     │   ├── VaultUnavailable   the vault of secrets cannot be read or written, or is not as it was left
-    │   └── ToolUnavailable    a server of tools cannot be reached, has died, or does not answer
+    │   ├── ToolUnavailable    a server of tools cannot be reached, has died, or does not answer
+    │   └── WebUnavailable     a page cannot be had, or nothing could be searched
     ├── QueueFull              so many executions wait already that no more may; it says when to try again
     ├── ExecutionFailed        raised only by Execution.raise_for_status()
     ├── Denied                 whoever asks may not have this done
@@ -108,6 +109,15 @@ class ToolUnavailable(Unavailable):
     def __init__(self, server: str, message: str, *, reason: str, remediation: str = "") -> None:
         super().__init__(message, remediation=remediation)
         self.server = server
+        self.reason = reason
+
+
+class WebUnavailable(Unavailable):
+    """The page at ``url`` cannot be had, or nothing was searched; ``reason`` is a stable code (docs/how-to/web.md)."""
+
+    def __init__(self, url: str, message: str, *, reason: str, remediation: str = "") -> None:
+        super().__init__(message, remediation=remediation)
+        self.url = url
         self.reason = reason
 
 

@@ -384,7 +384,7 @@ DEFAULT = ["execute_code", "read_output", "cancel_run", "read_file", "write_file
 CELLS = ["execute_ipython_cell", "register_mcp_server", "reset"]
 FURTHER = ["validate_code", "create_session", "terminate_session", "bridge_data", "list_runtimes",
            "set_resource_limits", "sandbox_stats", "inspect_state", "get_artifacts", "request_egress",
-           "audit_execution"]  # fmt: skip
+           "audit_execution", "web_search", "fetch_webpage", "browser_fetch"]  # fmt: skip
 
 
 @pytest.mark.parametrize(

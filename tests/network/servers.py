@@ -19,14 +19,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
-from tests.network import site, witness, world
+from tests.network import site, web_site, witness, world
 
 HTTP, HTTPS, TELNET, ECHO, SSH, POSTGRES, REDIRECT = 80, 443, 23, 7777, 22, 5432, 8080
 BOTH, UNTRUSTED = 8443, 9443  # HTTP/2 or HTTP/1.1; a certificate of an authority that nobody knows
 BIG = 1 << 20  # bytes of /big
 PATTERN = b"".join(hashlib.sha256(b"%d" % n).digest() for n in range(100_003))  # 3 MiB, no two parts of which are alike
-_NAMES = ("good.test", "*.good.test", "other.test", "evil.test", "two.test")
+_NAMES = ("good.test", "*.good.test", "other.test", "evil.test", "two.test", "html.duckduckgo.com")
 
 
 class Visits:
@@ -75,6 +76,7 @@ async def internet(folder: Path) -> None:
     await asyncio.start_server(both, "0.0.0.0", BOTH, ssl=certified(folder, protocols=["h2", "http/1.1"]))
     await asyncio.start_server(http, "0.0.0.0", UNTRUSTED, ssl=certified(folder, "unknown-"))
     await witness.serve(folder)
+    await web_site.serve(visits.note)
     for port in (ECHO, TELNET):
         await asyncio.start_server(echo, "0.0.0.0", port)
     await _ssh(folder, visits)
@@ -128,6 +130,12 @@ def _answer(method: str, target: str, body: bytes, folder: Path) -> tuple[str, s
     path, _, query = target.partition("?")
     if path.startswith("/redirect"):
         return "302 Found", f"Location: {query}\r\n", b""
+    if path == "/html/":  # of the engine that duckduckgo is
+        return (
+            "200 OK",
+            "Content-Type: text/html\r\n",
+            web_site.RESULTS.format(dict(parse_qsl(body.decode()))["q"]).encode(),
+        )
     if path == "/got":
         _GOT.set()
     if path.startswith("/site/"):

@@ -35,6 +35,7 @@ NAMES = {
     "own.test": [HOST],
     "mixed.test": ["10.77.0.1", f"{PUBLIC}.34"],
     "six.test": ["fd00::1", "2606:2800:220::1"],
+    "html.duckduckgo.com": [f"{PUBLIC}.36"],  # so that a search engine can be asked whose name is fixed
     "silent.test": [f"{PUBLIC}.99"],
 }
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -24,6 +24,7 @@ from casemate.surfaces.http.service import _WHILE_DRAINING
 ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = sorted(catalogue())
 AGENTS = {
+    "web.browse", "web.fetch", "web.search",
     "archives.drop", "archives.pack", "archives.unpack", "artifacts.list", "artifacts.read", "audit.tail",
     "egress.request", "files.info", "files.list", "files.read", "files.remove", "files.write", "host.access",
     "host.copy", "host.exec", "host.list", "host.read", "host.request_access", "host.write", "inspect",

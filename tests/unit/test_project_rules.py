@@ -228,6 +228,10 @@ def test_a_trust_zone_of_its_own_needs_the_standard_library_only(zone: str) -> N
         and not name.startswith(("casemate.supervisor", "_casemate"))  # itself; in a cell the guest's name is _casemate
         # A session of Python runs on the environment's IPython, and what looks at its steps reads them as that does.
         and not (path.name.startswith(("session", "check")) and name.partition(".")[0] in {"IPython", "traitlets"})
+        # What reads pages runs on casemate's own environment, with the extra ``web``.
+        and not (
+            path.name.startswith("web") and name.partition(".")[0] in {"trafilatura", "html2text", "pypdfium2", "ddgs"}
+        )
     ]
     assert foreign == []
 

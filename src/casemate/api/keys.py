@@ -173,6 +173,7 @@ POLICY = (
     _in_file("denied_domains", "hosts that they may not reach, whatever else is said"),
     *_options("allow_local"),
     _in_file("requests", "what may be asked of hosts whose requests are seen"),
+    _in_file("web", "who is asked in searches"),
     *_options("intercept", "trust", "workspace", "workspace_mode", "allow_read", "isolation"),
     _in_file("host", "commands and files of this machine that agents may ask for"),
     _in_file("rules", "what is allowed, asked about or denied"),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from casemate.sessions.registry import Sessions
     from casemate.tools.tools import Tools
     from casemate.vault.vault import Vault
+    from casemate.web.web import Web
 
 
 class SandboxProperties:
@@ -39,6 +40,12 @@ class SandboxProperties:
         """Hosts that programs may reach, asked for before a program needs them: ``await request(domain)``."""
         self._parts.check_open()
         return self._parts.egress
+
+    @property
+    def web(self) -> Web:
+        """The web: ``await`` ``search(query)``, ``fetch(url)`` and ``browse(url)``, under the rules of the network."""
+        self._parts.check_open()
+        return self._parts.web
 
     @property
     def host(self) -> Host:

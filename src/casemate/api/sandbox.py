@@ -379,13 +379,10 @@ class Sandbox(SandboxProperties, metaclass=HintingClass):
 
     @staticmethod
     def language_of(file_name: str) -> str | None:
-        """Tell the language of a program by its file's ending.
+        """Tell the language of a program by its file's ending; None where no language has it.
 
         Args:
             file_name: The name or path of the file.
-
-        Returns:
-            The language, or None where no language has that ending.
         """
         return language_of(file_name)
 
@@ -427,7 +424,7 @@ class Sandbox(SandboxProperties, metaclass=HintingClass):
         """The request for ``call`` with these options. Raises as :meth:`run`."""
         values = complete(RunOptions, options, call)
         names = values["secrets"]
-        secrets = await self.vault.resolve_async(names) if names not in _NONE else NO_SECRETS
+        secrets = await self.vault.resolve_async(names) if names not in (None, (), []) else NO_SECRETS
         return self._request(code, **{**values, "secrets": secrets})
 
     def _request(self, code: str | bytes, *, language: str, **options: Any) -> Request:

@@ -33,6 +33,8 @@ from casemate.model.plan import NO_SECRETS, Secrets
 from casemate.walls.registry import open_wall
 
 if TYPE_CHECKING:
+    import asyncio
+
     from casemate.approvals.approvals import Approvals
     from casemate.approvals.requester import Requester
     from casemate.artifacts.kept import Artifacts
@@ -59,9 +61,11 @@ if TYPE_CHECKING:
     from casemate.tools.connections.servers import Servers
     from casemate.tools.tools import Tools
     from casemate.vault.vault import Vault
+    from casemate.web.web import Web
     from casemate.workspace.guarding import Guard
 
 T = TypeVar("T")
+_MOST_INNER = 4  # cells at once for calls from other cells
 _MOST_KNOWN = 10_000  # runs of which nothing is kept but that they left no files
 
 
@@ -173,14 +177,19 @@ class SandboxParts:
 
     def _own_functions(self) -> dict[str, dict[str, Any]]:
         """What code in cells can call of ours, where the policy has opened it, by the name of the module."""
-        if self._policy.host is None:
-            return {}
-        names = ("exec", "request_access", "access", "read", "list", "write", "copy")
-        return {"host": {name: getattr(self.host, name) for name in names}}
+        opened = {
+            "host": (self._policy.host, ("exec", "request_access", "access", "read", "list", "write", "copy")),
+            "web": (self._policy.web, ("search", "fetch", "browse")),
+        }
+        return {
+            part: {name: getattr(getattr(self, part), name) for name in names}
+            for part, (terms, names) in opened.items()
+            if terms is not None
+        }
 
     def _offers(self) -> tuple[Offer, ...]:
         """What each cell has of the host's own, now."""
-        is_wanted = "tools" in vars(self) or self._definitions or self._policy.host is not None
+        is_wanted = "tools" in vars(self) or self._definitions or self._policy.host or self._policy.web
         return (self.broker,) if is_wanted and self.tools.has_servers else ()
 
     def _note_call(self, run: str, namespace: str, detail: dict[str, Any]) -> None:
@@ -238,6 +247,13 @@ class SandboxParts:
     def _step_offers(self, stream: bool) -> tuple[Offer, ...]:
         """Packages, where they could be allowed."""
         return self.packages.offers() if self.approvals.may_ask("package", stream=stream) else ()
+
+    @_Part
+    def _inner_slots(self) -> asyncio.Semaphore:
+        """The cells that may run for calls from other cells."""
+        import asyncio
+
+        return asyncio.Semaphore(_MOST_INNER)
 
     @_Part
     def slots(self) -> Slots:
@@ -313,6 +329,23 @@ class SandboxParts:
         )  # fmt: skip
         return Host(self._policy.host, surroundings)
 
+    @_Part
+    def web(self) -> Web:
+        """Searches and pages."""
+        from casemate.web.web import Web
+
+        return Web(lambda: self.context, self.turn, self.namespace, self._policy.web)
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncGenerator[None]:
+        """One of the slots, of a sandbox that is open; of a few others for code in a cell, which holds a slot already.
+        Raises ``QueueFull``, ``SandboxClosed``."""
+        from casemate.tools.connections.own import calling_requester
+
+        async with self._inner_slots if calling_requester() is not None else self.slot():
+            self.check_open()
+            yield
+
     def _note_finished(self, execution: Execution) -> None:
         self._tally.add(execution)
         if execution.artifacts or execution.full_output is not None:
@@ -363,7 +396,7 @@ class SandboxParts:
                     closing.push_async_callback(to_thread_to_end, made[name].close)
             closing.push_async_callback(to_thread_to_end, self.context.sandbox_network.close)
             closing.push_async_callback(self.wall.close)
-            for name in ("sessions", "background"):
+            for name in ("web", "sessions", "background"):
                 if name in made:
                     closing.push_async_callback(made[name].close)
 

@@ -193,6 +193,7 @@ _NAMED: Final[Mapping[type[CasemateError], tuple[str, ...]]] = {
     errors.RuntimeMissing: ("language",),
     errors.VaultUnavailable: ("reason",),
     errors.ToolUnavailable: ("server", "reason"),
+    errors.WebUnavailable: ("url", "reason"),
     errors.QueueFull: ("retry_after",),
     errors.ExecutionFailed: ("execution",),
     errors.PlanDenied: ("reason",),

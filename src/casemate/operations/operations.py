@@ -30,6 +30,7 @@ from casemate.operations.runs import RunOperations
 from casemate.operations.sessions import SessionOperations
 from casemate.operations.shared import Shared
 from casemate.operations.stores import FolderStore
+from casemate.operations.web import WebOperations
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class Operations:
     sessions: SessionOperations
     tools: ToolOperations
     vault: VaultOperations
+    web: WebOperations
 
     def __init__(
         self, sandbox: Sandbox, store: FolderStore | None = None, *, idle_timeout: float | None = 3600.0
@@ -81,6 +83,7 @@ class Operations:
         self.packages = PackageOperations(self._shared, self.sessions)
         self.tools = ToolOperations(self._shared, self.sessions)
         self.vault = VaultOperations(self._shared, self.sessions)
+        self.web = WebOperations(self._shared, self.sessions)
         self._watch = contextlib.ExitStack()
         self._watch.enter_context(sandbox.approvals.open())
 

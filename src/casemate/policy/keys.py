@@ -67,6 +67,13 @@ class HostKeys(_KeyModel):
     roots: Annotated[list[RootKeys], Field(max_length=100)] | None = None
 
 
+class WebKeys(_KeyModel):
+    """``web:``: who is asked in searches of the web."""
+
+    searxng: Annotated[StrictStr, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$", max_length=1000)] | None = None
+    engines: list[Literal["brave", "duckduckgo", "grokipedia", "mojeek", "startpage", "wikipedia", "yahoo"]] = []
+
+
 class PolicyKeys(_KeyModel):
     """What may cross the wall, and how much may be used."""
 
@@ -77,6 +84,7 @@ class PolicyKeys(_KeyModel):
     requests: Annotated[list[RequestKeys], Field(max_length=1000)] | None = None
     intercept: Annotated[list[StrictStr], Field(max_length=100)] | None = None
     trust: StrictStr | None = None
+    web: WebKeys | None = None
     limits: LimitKeys | None = None
     workspace: StrictStr | None = None
     workspace_mode: Literal["overlay", "direct"] | None = None
@@ -141,7 +149,9 @@ def _path_in_document(values: Any, path: tuple[str | int, ...]) -> tuple[str | i
 
 def _unknown_key(document: PolicyDocument, path: tuple[str | int, ...]) -> str:
     """What is wrong with a key that there is not, and which is meant."""
-    below: dict[object, type[BaseModel]] = {"limits": LimitKeys, "requests": RequestKeys, "host": HostKeys}
+    below: dict[object, type[BaseModel]] = {
+        "limits": LimitKeys, "requests": RequestKeys, "host": HostKeys, "web": WebKeys,
+    }  # fmt: skip
     known = below.get(path[0], SandboxKeys) if len(path) > 1 else SandboxKeys
     likely, name = key_hint(str(path[-1]), known.model_fields), ".".join(map(str, path))
     problem = f"is no key that casemate knows{likely or ';'} the keys here are {', '.join(known.model_fields)}"

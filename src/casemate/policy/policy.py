@@ -32,11 +32,12 @@ class Policy:
     ``private``: the private networks in which hosts are. ``local_ports``: ports of this machine's own loopback.
     ``requests``: what may be asked of hosts. ``intercept``: hosts whose TLS ends at the egress proxy; ``trust``: an
     absolute path, of authorities that servers may have. ``limits``: those that are named, as numbers. ``workspace``: an
-    absolute path. ``hidden``, ``unwritable``: absolute paths and patterns that a cell must not see, or change, each
-    with where it is written; ``shown``: what it is to see besides the workspace, which `casemate wrap` alone can do;
-    ``read_only``: where it is written that no folder of the caller's is to be written in. ``host``: what of the host is
-    open. ``written``: the rules. ``arguments``: further ones of a ``Sandbox``, in a file for ``Sandbox.from_file``.
-    ``settings``: everything with where it is written, for people; ``warnings``: what holds otherwise than is written.
+    absolute path. ``web``: who is asked in searches. ``hidden``, ``unwritable``: absolute paths and patterns that a
+    cell must not see, or change, each with where it is written; ``shown``: what it is to see besides the workspace,
+    which `casemate wrap` alone can do; ``read_only``: where it is written that no folder of the caller's is to be
+    written in. ``host``: what of the host is open. ``written``: the rules. ``arguments``: further ones of a
+    ``Sandbox``, in a file for ``Sandbox.from_file``. ``settings``: everything with where it is written, for people;
+    ``warnings``: what holds otherwise than is written.
     """
 
     network: Network | None = None
@@ -47,6 +48,7 @@ class Policy:
     requests: RequestRules = field(default_factory=RequestRules)
     intercept: tuple[HostRule, ...] = ()
     trust: str | None = None
+    web: Mapping[str, Any] | None = None
     limits: Mapping[str, Any] = field(default_factory=dict)
     workspace: str | None = None
     workspace_mode: Literal["overlay", "direct"] | None = None

@@ -257,6 +257,7 @@ def policy_of(document: PolicyDocument, folder: str, home: str, *, arguments: bo
             _host(document, ("intercept", n), text, exact_rule) for n, text in enumerate(keys.intercept or ())
         ),
         trust=paths.get("trust"),
+        web=_web(document, keys),
         limits=_limits(document, keys),
         workspace=paths.get("workspace"),
         workspace_mode=keys.workspace_mode,
@@ -368,6 +369,17 @@ def _host_terms(document: PolicyDocument, keys: SandboxKeys, folder: str, home: 
     )
 
 
+def _web(document: PolicyDocument, keys: SandboxKeys) -> dict[str, Any] | None:
+    """Who is asked in searches; only these reach their hosts."""
+    if keys.web is None:
+        return None
+    if keys.network == "none":
+        _refuse(document, ("network",), "none allows no hosts, and web names some; leave one of them out")
+    if not (keys.web.searxng or keys.web.engines):
+        _refuse(document, ("web",), "names neither a searxng nor engines")
+    return keys.web.model_dump()
+
+
 def _limits(document: PolicyDocument, keys: SandboxKeys) -> dict[str, Any]:
     """The limits that are named, as numbers."""
     given = keys.limits.model_dump(exclude_none=True) if keys.limits else {}
@@ -399,7 +411,7 @@ def _absolute(document: PolicyDocument, path: Path, text: str, folder: str, home
 
 def _settings(document: PolicyDocument, paths: dict[str, str], translation: Translation | None) -> Iterator[Setting]:
     for name, value in document.values.items():
-        if name in ("rules", "limits", "defaults", "requests", "tools", "host") or value is None:
+        if name in ("rules", "limits", "defaults", "requests", "tools", "host", "web") or value is None:
             continue
         if isinstance(value, list):
             for place, one in enumerate(value):
@@ -412,10 +424,9 @@ def _settings(document: PolicyDocument, paths: dict[str, str], translation: Tran
         methods = " ".join(one.get("methods", ("GET", "HEAD"))) or "every method"
         told = f"{one['host']}: {methods} {one.get('path', '/')}"
         yield Setting("requests", told, document.where(("requests", place)))
-    for name, value in (document.values.get("limits") or {}).items():
-        yield Setting(f"limits.{name}", value, document.where(("limits", name)))
-    for name, value in (document.values.get("host") or {}).items():
-        yield Setting(f"host.{name}", value, document.where(("host", name)))
+    for section in ("limits", "host", "web"):
+        for name, value in (document.values.get(section) or {}).items():
+            yield Setting(f"{section}.{name}", value, document.where((section, name)))
     for path, where in (*translation.hidden,) if translation else ():
         yield Setting("hidden", path, where)
     for path, where in (*translation.unwritable,) if translation else ():

@@ -14,7 +14,7 @@ from casemate.model.options import complete, takes_options
 from casemate.operations.documents import revive, type_named
 from casemate.remote.arguments import limits_of, plain, upload_files
 from casemate.remote.client import RemoteOperations, connect
-from casemate.remote.parts import Approvals, Artifacts, Audit, Egress, Host, Packages, Sessions, Tools, Vault
+from casemate.remote.parts import Approvals, Artifacts, Audit, Egress, Host, Packages, Sessions, Tools, Vault, Web
 from casemate.remote.runs import Run, plan_program, run_to_end, stream_to_end
 from casemate.remote.service import ServiceConnection
 from casemate.remote.session import Session
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from casemate.sessions import registry as local_sessions
     from casemate.tools import tools as local_tools
     from casemate.vault import vault as local_vault
+    from casemate.web import web as local_web
 
 
 class ConnectedSandbox:
@@ -54,6 +55,7 @@ class ConnectedSandbox:
         self.audit = cast("local_audit.Audit", Audit(service))
         self.egress = cast("egress_request.Egress", Egress(service))
         self.host = cast("local_host.Host", Host(service))
+        self.web = cast("local_web.Web", Web(service))
 
     if not TYPE_CHECKING:  # a type checker has its own message
 

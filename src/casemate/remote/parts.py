@@ -7,8 +7,10 @@ import builtins
 import contextlib
 import inspect
 from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
+from casemate.artifacts.content import Spool
 from casemate.errors import InvalidArgument
 from casemate.host.files import HostFile
 from casemate.model.approval import Decision
@@ -16,6 +18,7 @@ from casemate.model.call_options import DecisionOptions
 from casemate.model.execution import Artifact
 from casemate.model.foreign import no_attribute
 from casemate.model.options import complete, takes_options
+from casemate.model.web import BrowsedPage
 from casemate.operations.documents import known_fields, revive, type_named
 from casemate.policy.inject import Inject
 from casemate.remote.runs import decide, request_from
@@ -185,6 +188,23 @@ class Host(RemotePart):
         sent = base64.b64encode(data).decode()
         written: HostFile = revive(HostFile, await self._service.call("host.write", path=path, content=sent))
         return written
+
+
+class Web(RemotePart):
+    local_class = "casemate.web.web:Web"
+    operations = frozenset({"search", "fetch"})
+
+    async def browse(self, url: str, **options: Any) -> BrowsedPage:
+        """Open a page in a browser of the service's. ``options``: as of a local sandbox."""
+        page = await self._service.call("web.browse", url=url, **options)
+        files = []
+        for one in page["downloads"]:
+            spool = Spool()
+            spool.write(base64.b64decode(one["base64"]))
+            files.append(spool.artifact(one["name"], one["media_type"]))
+        picture = None if page["screenshot"] is None else base64.b64decode(page["screenshot"])
+        known: BrowsedPage = revive(BrowsedPage, {**page, "downloads": []})
+        return replace(known, screenshot=picture, downloads=tuple(files))
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ApprovalRequest", "Approvals", "Blocking", "ProgramPlan", "Run", "Sandbox", "Session", "Sessions"]
 
-_PARTS = ("vault", "packages", "tools", "artifacts", "audit", "egress", "host")
+_PARTS = ("vault", "packages", "tools", "artifacts", "audit", "egress", "host", "web")
 _JOIN_TIMEOUT = 10.0  # seconds the loop's thread has to end
 
 
@@ -78,6 +78,7 @@ class Sandbox(Blocking, metaclass=HintingClass):
     audit: Blocking
     egress: Blocking
     host: Blocking
+    web: Blocking
 
     @takes_options(SandboxOptions)
     def __init__(self, *, _make: Any = api.Sandbox, **options: Any) -> None:

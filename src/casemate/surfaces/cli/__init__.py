@@ -52,6 +52,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "packages": (f"{_HERE}.packages:app", "Install Python packages ahead, in a cell."),
         "egress": (f"{_HERE}.operations:egress", "Ask whether a host may be reached."),
         "host": (f"{_HERE}.host:app", "Use commands and files of the host that the policy opens."),
+        "web": (f"{_HERE}.web:app", "Search the web, and read pages."),
         "audit": (f"{_HERE}.operations:audit", "Read the record of what happened."),
         "verify": (f"{_HERE}.operations:verify", "Say whether a file is what its hash was made of."),
     },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,14 +14,15 @@ from cyclopts import Parameter
 from casemate.errors import InvalidArgument
 from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import print_lines, print_rows
+from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.parameters import Output
 
 if TYPE_CHECKING:
     from casemate.remote.client import RemoteOperations
 
 
-_MAX_WAIT = 1.0  # seconds after which whoever asks is told where the answer is given
 T = TypeVar("T")
+_MAX_WAIT = 1.0  # seconds between looks whether somebody is asked
 Work = Callable[["RemoteOperations"], Awaitable[T]]
 
 
@@ -70,24 +72,22 @@ def ask(service: ServiceOptions, operation: str, **arguments: Any) -> Any:
     return with_service(lambda remote: remote(operation, sent), service)
 
 
-def ask_and_say(service: ServiceOptions, operation: str, **arguments: Any) -> Any:
-    """As :func:`ask`, of what somebody may have to allow: says where, once it takes a while."""
-    import asyncio
-
-    from casemate.surfaces.cli.failures import say
-
+def ask_patiently(service: ServiceOptions, operation: str, **arguments: Any) -> Any:
+    """The answer to an operation that may wait for somebody's answer; then it is said where that is given."""
     sent = {name: value for name, value in arguments.items() if value is not None}
 
-    async def ask_operation(remote: RemoteOperations) -> Any:
+    async def ask_and_tell(remote: RemoteOperations) -> Any:
         asking = asyncio.ensure_future(remote(operation, sent))  # noqa: TID251 - ended here in every case
         try:
-            if not (await asyncio.wait([asking], timeout=_MAX_WAIT))[0]:
-                say("waits for an answer: casemate approvals, in another terminal")
+            while not (await asyncio.wait([asking], timeout=_MAX_WAIT))[0]:
+                if await remote("approvals.pending", {}):
+                    say("waits for an answer: casemate approvals, in another terminal")
+                    break
             return await asking
         finally:
             asking.cancel()
 
-    return with_service(ask_operation, service)
+    return with_service(ask_and_tell, service)
 
 
 def ask_each(service: ServiceOptions, operation: str, argument: str, names: Sequence[str]) -> list[Any]:

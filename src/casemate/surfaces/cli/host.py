@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 
 from casemate.errors import InvalidArgument
 from casemate.surfaces.cli.answers import print_answer, print_document, print_rows
-from casemate.surfaces.cli.connection import PLAIN, ServiceOptions, ask, ask_and_say
+from casemate.surfaces.cli.connection import PLAIN, ServiceOptions, ask, ask_patiently
 from casemate.surfaces.cli.failures import DENIED, TIMED_OUT, say
 from casemate.surfaces.cli.inert import Inert, inert
 from casemate.surfaces.cli.parameters import Name
@@ -38,7 +38,7 @@ def execute(
         timeout: Seconds that it may take, of those that the policy gives.
         secret: The name of a secret that it gets as a variable. May be repeated.
     """
-    found = ask_and_say(service, "host.exec", command=list(command), timeout=timeout, secrets=list(secret) or None)
+    found = ask_patiently(service, "host.exec", command=list(command), timeout=timeout, secrets=list(secret) or None)
     if service.is_json:
         print_document(found, is_json=True)
     else:
@@ -68,7 +68,7 @@ def request_access(*command: Word, reason: str = "", service: ServiceOptions = P
         command: The program's name and its words, exactly as they will be run.
         reason: Shown to whoever decides.
     """
-    answer = ask_and_say(service, "host.request_access", command=list(command), reason=reason)
+    answer = ask_patiently(service, "host.request_access", command=list(command), reason=reason)
     print_document(answer, is_json=service.is_json)
     return 0 if answer["allowed"] else DENIED
 
@@ -103,7 +103,7 @@ def write(path: Name, source: Name, /, *, service: ServiceOptions = PLAIN) -> in
         data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
     except OSError as error:
         raise InvalidArgument("source", f"cannot read {source!r}: {error.strerror}") from None
-    return _tell_file(ask_and_say(service, "host.write", path=path, content=base64.b64encode(data).decode()), service)
+    return _tell_file(ask_patiently(service, "host.write", path=path, content=base64.b64encode(data).decode()), service)
 
 
 @app.command(name="list")
@@ -127,7 +127,7 @@ def copy(source: Name, destination: Name, /, *, service: ServiceOptions = PLAIN)
         source: An absolute path, or SESSION:path.
         destination: The same.
     """
-    found = ask_and_say(service, "host.copy", source=source, destination=destination)
+    found = ask_patiently(service, "host.copy", source=source, destination=destination)
     return _tell_file(found or {"path": destination, "kind": "file", "size": 0, "modified": 0.0}, service)
 
 

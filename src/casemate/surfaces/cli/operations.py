@@ -22,8 +22,8 @@ from casemate.surfaces.cli.connection import (
     Quiet,
     ServiceOptions,
     ask,
-    ask_and_say,
     ask_each,
+    ask_patiently,
     list_rows,
     with_service,
 )
@@ -244,7 +244,7 @@ def egress(domain: Name, /, *, port: int = 443, reason: str = "", service: Servi
         port: The port; 443 unless given.
         reason: Shown to whoever decides.
     """
-    answer = ask_and_say(service, "egress.request", domain=domain, port=port, reason=reason)
+    answer = ask_patiently(service, "egress.request", domain=domain, port=port, reason=reason)
     print_document(answer, is_json=service.is_json)
     return 0 if answer.get("allowed") else DENIED
 

@@ -34,7 +34,7 @@ def check_toolset(name: str) -> None:
 def tools_of(name: str) -> dict[str, Definition]:
     """The tools of a set, by name and in their order. Raises ``InvalidArgument``."""
     check_toolset(name)
-    from casemate.surfaces.mcp import control, files, host, programs
+    from casemate.surfaces.mcp import control, files, host, pages, programs
 
     has_cells = name in ("ipybox", "full")
     chosen = [
@@ -46,7 +46,8 @@ def tools_of(name: str) -> dict[str, Definition]:
         chosen += [
             control.VALIDATE_CODE, programs.CREATE_SESSION, programs.TERMINATE_SESSION, control.BRIDGE_DATA,
             control.LIST_RUNTIMES, control.SET_RESOURCE_LIMITS, control.SANDBOX_STATS, control.INSPECT_STATE,
-            files.GET_ARTIFACTS, control.REQUEST_EGRESS, control.AUDIT_EXECUTION, *host.HOST_TOOLS,
+            files.GET_ARTIFACTS, control.REQUEST_EGRESS, control.AUDIT_EXECUTION, *host.HOST_TOOLS, pages.WEB_SEARCH,
+            pages.FETCH_WEBPAGE, pages.BROWSER_FETCH,
         ]  # fmt: skip
     if has_cells:
         chosen += [programs.EXECUTE_IPYTHON_CELL, control.REGISTER_MCP_SERVER, programs.RESET]

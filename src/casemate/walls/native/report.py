@@ -14,8 +14,8 @@ _LAYERS = (
     "init that cannot be traced",
 )
 _COUNTED = (
-    "hard at limits.memory + limits.disk, for files in a cell are memory too; at limits.memory by the look, which counts "
-    "the buffers of TCP, too"
+    "hard at limits.memory + limits.disk, for files in a cell are memory too; at limits.memory by the look, which "
+    "counts the buffers of TCP, too"
 )
 _UNCOUNTED = (
     "memfd, System V shared memory and POSIX queues are refused; buffers of sockets are counted where there are more "

@@ -1,0 +1,84 @@
+"""``casemate web``: searches and pages, by the user's service and under its rules."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+from cyclopts import App
+
+from casemate.model.web import WaitUntil
+from casemate.surfaces.cli.answers import print_answer, print_rows
+from casemate.surfaces.cli.connection import PLAIN, ServiceOptions, ask_patiently
+from casemate.surfaces.cli.failures import say
+from casemate.surfaces.cli.inert import inert
+from casemate.surfaces.cli.parameters import Name
+
+app = App(name="web", help="Search the web and read pages, each in a cell.")
+_NO_SUCH_PAGE = 1  # the exit code where the server says that the page is not there
+
+
+@app.command
+def search(*words: Name, limit: int = 10, service: ServiceOptions = PLAIN) -> int:
+    """Search the web, with the engines that the service's policy names.
+
+    Args:
+        words: What to search for.
+        limit: How many hits at most; 10 unless given.
+    """
+    hits = ask_patiently(service, "web.search", query=" ".join(words), limit=limit)
+    return print_rows(hits, ("url", "title", "snippet", "engine"), "Nothing was found.", is_json=service.is_json)
+
+
+@app.command
+def fetch(url: Name, /, *, whole: bool = False, timeout: float = 30.0, service: ServiceOptions = PLAIN) -> int:
+    """Print a page's main content as Markdown, or the text of a PDF; the exit code is 1 where the server has no page.
+
+    Args:
+        url: Its address, of http or https.
+        whole: All of it, menus and comments included.
+        timeout: Seconds; 30 unless given.
+    """
+    page = ask_patiently(service, "web.fetch", url=url, whole=whole, timeout=timeout)
+    if page["robots"] == "disallowed":
+        say("the site's robots.txt asks programs not to read this page")
+    code = _print_page(page, service)
+    return code if page["status"] < 400 else _NO_SUCH_PAGE
+
+
+@app.command
+def browser(
+    url: Name,
+    /,
+    *,
+    wait_for: str | None = None,
+    wait_until: WaitUntil = "networkidle",
+    timeout: float = 30.0,
+    screenshot: Path | None = None,
+    service: ServiceOptions = PLAIN,
+) -> int:
+    """Print what a headless browser has rendered of a page, as Markdown.
+
+    Args:
+        url: Its address, of http or https.
+        wait_for: A CSS selector; the page is ready when something fits it.
+        wait_until: load, domcontentloaded, or networkidle (unless given).
+        timeout: Seconds; 30 unless given.
+        screenshot: A file for a picture of the page, in PNG.
+    """
+    page = ask_patiently(
+        service, "web.browse", url=url, wait_for_selector=wait_for, wait_until=wait_until, timeout=timeout,
+        screenshot=screenshot is not None,
+    )  # fmt: skip
+    if screenshot is not None:
+        from casemate.surfaces.cli.cp import write_target
+
+        write_target(screenshot, base64.b64decode(page["screenshot"] or ""))
+    return _print_page(page, service)
+
+
+def _print_page(page: dict[str, Any], service: ServiceOptions) -> int:
+    if page["truncated"]:
+        say("this is not all of it")
+    return print_answer(page, inert(page["text"]).split("\n"), is_json=service.is_json)

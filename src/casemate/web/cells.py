@@ -1,0 +1,179 @@
+"""A program of casemate's own that meets hostile pages, in a cell: its order, and its answer, which is a stranger's."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+from casemate.errors import Denied, InvalidArgument, Unavailable, WebUnavailable
+from casemate.execution import pipeline
+from casemate.execution.request import make_request
+from casemate.model.limits import Limits
+from casemate.model.web import WebLink
+from casemate.policy.hosts import HTTP, HTTPS, canonical
+
+if TYPE_CHECKING:
+    from casemate.execution.context import ExecutionContext
+    from casemate.model.execution import Execution
+
+MOST_TEXT = 1_000_000  # characters of a page
+_MOST_LINKS = 500
+_MOST_ADDRESS = 8192
+_MOST_WORDS = 1000
+_LIMITS = Limits(memory="1GiB", output="16MiB", full_output="16MiB", disk="64MiB")
+PARSERS = ("trafilatura", "html2text", "pypdfium2")  # loaded before a page comes
+_PRELOAD = (*PARSERS, "_casemate.web")
+SEARCHERS = ("ddgs",)
+_PROGRAM = "from _casemate import {0}\n{0}.main()\n"
+
+
+class CellAnswer(NamedTuple):
+    """What a program said, and its execution."""
+
+    said: Mapping[str, Any]
+    execution: Execution
+
+
+class ProgramOrder(NamedTuple):
+    """``program`` of the guest's that is told ``order`` and needs ``modules``; ``url``: what it is about, for errors
+    and the record; ``seconds`` that it may take."""
+
+    program: str
+    modules: tuple[str, ...]
+    url: str
+    order: Mapping[str, Any]
+    seconds: float
+
+
+def checked_address(url: object) -> str:
+    """``url``. Raises ``InvalidArgument`` where it is no plain address of http(s)."""
+    if not isinstance(url, str) or len(url) > _MOST_ADDRESS or not url.isprintable() or " " in url:
+        raise InvalidArgument("url", f"give an address such as 'https://example.org/page', not {str(url)[:200]!r}")
+    try:
+        host, _ = place_of(url)
+    except ValueError as error:
+        raise InvalidArgument("url", f"{url[:200]!r} is no address: {error}") from None
+    scheme = urlsplit(url).scheme
+    if scheme not in ("http", "https"):
+        raise InvalidArgument("url", f"{scheme or url[:200]!r} is not http or https, which alone are fetched")
+    if "@" in urlsplit(url).netloc:
+        raise InvalidArgument("url", "has credentials in it, which would be on record; give it without")
+    if not host:
+        raise InvalidArgument("url", f"{url[:200]!r} names no host")
+    return url
+
+
+def place_of(url: str) -> tuple[str, int]:
+    """Host and port of an address. Raises ``ValueError``."""
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or (HTTPS if parts.scheme == "https" else HTTP)
+
+
+class PageText(NamedTuple):
+    """What a page says."""
+
+    title: str
+    text: str
+    links: tuple[WebLink, ...]
+    truncated: bool
+
+
+async def markdown_of(
+    html: str, url: str, context: ExecutionContext, namespace: str, *, whole: bool = False, seconds: float = 30.0
+) -> PageText:
+    """Markdown of a hostile page, made in a cell without a network. ``whole``: of all of it, not of the main content.
+
+    Raises:
+        WebUnavailable: It cannot be read.
+    """
+    order = ProgramOrder("web", PARSERS, url, {"do": "convert", "html": html, "url": url, "whole": whole}, seconds)
+    return text_in((await run_program(order, replace(context, hosts=None), namespace)).said)
+
+
+async def run_program(order: ProgramOrder, context: ExecutionContext, namespace: str) -> CellAnswer:
+    """What the program says. Nothing of the caller's is in its cell; its network is what ``context`` permits.
+
+    Raises ``Unavailable`` where a module is missing, ``WebUnavailable`` for whatever else keeps it from answering.
+    """
+    if missing := [name for name in order.modules if importlib.util.find_spec(name) is None]:
+        raise Unavailable(f"{', '.join(missing)} is not installed", remediation="pip install 'casemate[web]'")
+    request = make_request(
+        _PROGRAM.format(order.program), "python", timeout=order.seconds, limits=_LIMITS,
+        stdin=json.dumps(order.order), namespace=namespace,
+        metadata={"web": str(order.order.get("do", "search")), "url": order.url[:_MOST_WORDS]},
+    )  # fmt: skip
+    alone = replace(
+        context, environment=None, preload=_PRELOAD if order.modules == PARSERS else (), workspace=None,
+        workspace_mode="overlay", output_dir=None, offers=tuple, layer=tuple, ready=_at_once, keeps=False, guard=None,
+        finished=lambda _: None,
+    )  # fmt: skip
+    execution = await pipeline.execute(request, alone)
+    if execution.status == "timeout":
+        raise WebUnavailable(order.url, f"{order.url}: took longer than {order.seconds:g} s", reason="timeout")
+    try:
+        said = json.loads(execution.stdout) if execution.ok and not execution.truncated else None
+    except (ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
+        why = execution.cause.message if execution.cause else "it gave no answer"
+        raise WebUnavailable(order.url, f"{order.url}: ended what was to read it: {why}", reason="unreadable")
+    if isinstance(said.get("problem"), str) or said.get("status") == 403:
+        _check_permitted(order.url, said, execution, context)
+    if isinstance(said.get("problem"), str):
+        place = address_in(said.get("url")) or order.url
+        reason, message = words_in(said["problem"])[:40], words_in(said.get("message"))
+        raise WebUnavailable(place, f"{place}: {message}", reason=reason)
+    return CellAnswer(said, execution)
+
+
+async def _at_once() -> None:
+    """What was installed for programs is not for this one."""
+
+
+def _check_permitted(url: str, said: Mapping[str, Any], execution: Execution, context: ExecutionContext) -> None:
+    """Raises ``Denied`` where the network's rules, or whoever was asked, are why there is no page."""
+    for one in execution.crossings:
+        if one.decision == "denied":
+            raise Denied(f"{one.host}{f':{one.port}' if one.port else ''}: {one.reason}", remediation=_HOW)
+    if said.get("problem") != "connect":
+        return
+    host, port = place_of(address_in(said.get("url")) or url)
+    if context.hosts is None or not (
+        context.hosts.allows(canonical(host) or host, port) or context.may_ask(stream=False)
+    ):
+        none = "this sandbox has network='none'" if context.hosts is None else "no rule allows it"
+        raise Denied(f"{host}:{port}: {none}", remediation=_HOW)
+
+
+_HOW = "Whoever makes the sandbox can allow hosts: allowed_domains=[...], network='public', rules, or an approver."
+
+
+# -- what a stranger said, in bounds
+
+
+def words_in(value: object, most: int = _MOST_WORDS) -> str:
+    """A text on one line; empty for anything else."""
+    return " ".join(value[:most].split()) if isinstance(value, str) else ""
+
+
+def address_in(value: object) -> str:
+    """An address of http(s); empty for anything else."""
+    if not isinstance(value, str) or len(value) > _MOST_ADDRESS or not value.isprintable():
+        return ""
+    return value if value.startswith(("http://", "https://")) else ""
+
+
+def text_in(said: Mapping[str, Any]) -> PageText:
+    """The text of a page, and its links."""
+    text, links = said.get("text"), said.get("links")
+    found = [
+        WebLink(words_in(one.get("text")), url)
+        for one in (links if isinstance(links, list) else [])[:_MOST_LINKS]
+        if isinstance(one, dict) and (url := address_in(one.get("url")))
+    ]
+    kept = text[:MOST_TEXT] if isinstance(text, str) else ""
+    return PageText(words_in(said.get("title")), kept, tuple(found), said.get("truncated") is True)

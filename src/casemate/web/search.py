@@ -1,0 +1,87 @@
+"""Who is asked in a search, in which order, and who is left alone for a while."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from casemate.policy.hosts import HTTP, HTTPS, LOCAL_NAME, HostRule, host_rule
+
+SEARXNG = "searxng"
+# The hosts that engines of ddgs ask; those that it has disabled are not among them.
+_HOSTS = {
+    "brave": "search.brave.com",
+    "duckduckgo": "html.duckduckgo.com",
+    "grokipedia": "grokipedia.com",
+    "mojeek": "www.mojeek.com",
+    "startpage": "www.startpage.com",
+    "wikipedia": "en.wikipedia.org",
+    "yahoo": "search.yahoo.com",
+}
+_FIRST, _LONGEST = 30.0, 1800.0  # seconds without an engine that failed, doubled with each time more
+
+
+class _Failures(NamedTuple):
+    times: int
+    until: float
+    words: str
+
+
+class Engines:
+    """The engines that a policy names, of one sandbox. Used in one event loop."""
+
+    def __init__(self, terms: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
+        """``terms``: ``web`` of the policy. Raises ``InvalidArgument`` where its SearXNG is no host that can be."""
+        self._place: HostRule | None = None
+        self.searxng = ""
+        if terms["searxng"]:
+            self.searxng, self._place = _place_of(terms["searxng"])
+        self._names: Sequence[str] = terms["engines"]
+        self._clock = clock
+        self._turn = 0
+        self._failures: dict[str, _Failures] = {}
+
+    def order(self) -> list[str]:
+        """Those to ask now: the SearXNG, then the others, each time another of them first. A SearXNG that failed lately
+        comes last: it is the operator's own, and one word of an agent's must not take it from all."""
+        first = self._turn % max(1, len(self._names))
+        self._turn += 1
+        now = self._clock()
+        resting = {name for name, one in self._failures.items() if one.until > now}
+        names = [name for name in (*self._names[first:], *self._names[:first]) if name not in resting]
+        own = [SEARXNG] if self.searxng else []
+        return [*names, *own] if SEARXNG in resting else [*own, *names]
+
+    def hosts(self, names: Sequence[str]) -> tuple[HostRule, ...]:
+        """What those of these names need."""
+        own = (self._place,) if self._place and SEARXNG in names else ()
+        return (*own, *(HostRule(_HOSTS[name]) for name in names if name in _HOSTS))
+
+    def note(self, failed: Mapping[str, str], answered: Sequence[str]) -> None:
+        """What became of a search: who failed and what it said, and who has answered."""
+        for name in answered:
+            self._failures.pop(name, None)
+        for name, words in failed.items():
+            count = self._failures[name].times + 1 if name in self._failures else 1
+            pause = min(_LONGEST, _FIRST * 2.0 ** (count - 1))
+            self._failures[name] = _Failures(count, self._clock() + pause, words)
+
+    def reasons(self) -> str:
+        """What each of those that failed has said last, and when it is asked again."""
+        now = self._clock()
+        told = ((name, one.words, max(0.0, one.until - now)) for name, one in self._failures.items())
+        pauses = (
+            (name, words, "" if name == SEARXNG else f" (left alone for {left:.0f} s)") for name, words, left in told
+        )
+        return "; ".join(f"{name}: {words}{pause}" for name, words, pause in pauses)
+
+
+def _place_of(address: str) -> tuple[str, HostRule]:
+    """The address of a SearXNG as a cell has it, and what lets it through."""
+    parts = urlsplit(address)
+    host, port = parts.hostname or "", parts.port or (HTTPS if parts.scheme == "https" else HTTP)
+    is_local = host in ("localhost", "127.0.0.1", "::1")
+    place = HostRule(LOCAL_NAME, port) if is_local else host_rule(f"{host}:{port}", "web.searxng")
+    return f"{parts.scheme}://{place.host}:{port}{parts.path}", place
