@@ -288,3 +288,23 @@ def test_a_missing_package_is_named_with_what_installs_it(
     monkeypatch.setattr("casemate.web.web.PARSERS", ("no_such_module",))
     with pytest.raises(Unavailable, match=r"casemate\[web\]"):
         reader.web.fetch(f"{SITE}/page")
+
+
+IN_A_CELL = """
+from mcptools import ToolError
+from mcptools.web import fetch
+
+page = fetch.run(url="{site}/page").result
+print(page["title"], page["status"])
+try:
+    fetch.run(url="http://evil.test/")
+except ToolError as error:
+    print(error.kind, "evil.test" in str(error))
+"""
+
+
+def test_code_in_a_cell_fetches_under_the_same_rules_also_where_one_cell_may_run(tmp_path: Path) -> None:
+    policy = {"web": {"engines": ["duckduckgo"]}, "allowed_domains": DOMAINS}
+    with sync.Sandbox(audit=tmp_path / "audit.db", policy=policy, concurrency=1) as sandbox:
+        execution = sandbox.run(IN_A_CELL.format(site=SITE), timeout=60)
+    assert execution.stdout == "Rivers 200\ntool True\n", execution
