@@ -33,6 +33,8 @@ if TYPE_CHECKING:
         WebUnavailable,
     )
     from casemate.execution.egress_request import EgressAnswer
+    from casemate.host.files import HostFile
+    from casemate.host.host import HostAccess, HostAnswer, HostResult
     from casemate.model.approval import ApprovalRequest, Decision, allow_all
     from casemate.model.events import Display, Done, ErrorEvent, Event, Output, ResultEvent
     from casemate.model.execution import (
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
         Validation,
         VariableInfo,
     )
+    from casemate.model.review import Applied, Change, Diff
     from casemate.model.web import BrowsedPage, SearchHit, WebLink, WebPage
     from casemate.policy.inject import Inject
     from casemate.sessions.files import FileInfo
@@ -84,7 +87,10 @@ _HOME = {
     "casemate.model.overview": (
         "Fix InUse Inspection Installed InstalledPackage Issue RuntimeInfo Stats Totals Validation VariableInfo"
     ),
+    "casemate.host.files": "HostFile",
+    "casemate.host.host": "HostAccess HostAnswer HostResult",
     "casemate.model.web": "BrowsedPage SearchHit WebLink WebPage",
+    "casemate.model.review": "Applied Change Diff",
     "casemate.audit.chain": "Verdict",
     "casemate.audit.reading": "AuditEvent AuditRow",
     "casemate.execution.egress_request": "EgressAnswer",
@@ -102,6 +108,7 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.
 
 __all__ = [
     "Answer",
+    "Applied",
     "ApprovalRequest",
     "Artifact",
     "AuditEvent",
@@ -109,9 +116,11 @@ __all__ = [
     "BrowsedPage",
     "CasemateError",
     "Cause",
+    "Change",
     "Crossing",
     "Decision",
     "Denied",
+    "Diff",
     "Display",
     "Done",
     "EgressAnswer",
@@ -122,6 +131,10 @@ __all__ = [
     "Fault",
     "FileInfo",
     "Fix",
+    "HostAccess",
+    "HostAnswer",
+    "HostFile",
+    "HostResult",
     "Image",
     "InUse",
     "Inject",

@@ -115,3 +115,16 @@ def test_a_folder_whose_file_system_cannot_be_layered_is_refused_with_the_reason
     with pytest.raises(InvalidArgument) as raised, sync.Sandbox(audit=audit, workspace="/proc/self/task") as sandbox:
         sandbox.run("print(1)")
     assert raised.value.argument == "workspace"
+
+
+def test_no_program_can_bring_a_closed_file_of_somebody_elses_into_a_review(audit: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in ("replaced", "removed"):
+        (folder / name).write_text("secret\n")
+        (folder / name).chmod(0o600)  # root's, in a folder of nobody's
+    os.chown(folder, NOBODY, NOBODY)
+    with sync.Sandbox(audit=audit, workspace=folder, workspace_mode="review") as sandbox, sandbox.session() as session:
+        for code in ("os.remove('removed')", "os.rename('new', 'replaced')", "os.chmod('removed', 0o644)"):
+            assert session.run(f"import os; open('new', 'w').write('x'); {code}").status == "failed"
+        assert [one.path for one in session.diff().changes] == ["new"]

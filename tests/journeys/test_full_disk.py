@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from casemate import CasemateError, Limits, RecordUnavailable, Sandbox, Unavailable, sync
+from casemate import CasemateError, Limits, RecordUnavailable, Sandbox, Unavailable, allow_all, sync
 from casemate.model.operation import Audience, Principal
 from casemate.operations.invoke import local
 from casemate.operations.operations import Operations
@@ -127,3 +127,23 @@ async def test_files_of_a_run_that_are_kept_in_part_are_not_kept(audit: Path, sm
         told = await agent("runs.start", {"code": code, "wait": 60})
         assert "its outcome cannot be kept: No space" in told["error"]["message"]
         assert not [name for name in os.listdir(small / "runs" / told["run"]) if name.startswith("file")]
+
+
+def test_a_review_on_a_full_disk_writes_nothing_at_all_and_keeps_the_changes(audit: Path, small: Path) -> None:
+    (small / "old.txt").write_text("old")
+    with sync.Sandbox(
+        audit=audit, workspace=small, workspace_mode="review", approve=allow_all
+    ) as sandbox, sandbox.session() as session:  # fmt: skip
+        session.run(
+            "open('old.txt', 'w').write('new'); open('z', 'wb').write(bytes(1 << 20)); open('a', 'w').write('a')"
+        )
+        with (small / "filler").open("wb") as file:
+            file.write(bytes(1536 << 10))
+        applied = session.apply()
+        assert (applied.status, applied.written) == ("failed", ())
+        assert "No space left" in applied.reason
+        assert sorted(os.listdir(small)) == ["filler", "old.txt"]
+        assert (small / "old.txt").read_text() == "old"
+        (small / "filler").unlink()
+        assert session.apply().ok
+    assert (small / "old.txt").read_text() == "new"

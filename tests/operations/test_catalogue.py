@@ -29,8 +29,9 @@ AGENTS = {
     "egress.request", "files.info", "files.list", "files.read", "files.remove", "files.write", "host.access",
     "host.copy", "host.exec", "host.list", "host.read", "host.request_access", "host.write", "inspect",
     "packages.install", "packages.list", "plans.get", "plans.run", "plans.start", "run", "runs.cancel", "runs.get",
-    "runs.list", "runs.read", "runs.start", "runs.stream", "runs.wait", "runtimes", "sessions.bridge", "sessions.close",
-    "sessions.get", "sessions.interrupt", "sessions.list", "sessions.open", "sessions.reset", "sessions.set",
+    "runs.list", "runs.read", "runs.start", "runs.stream", "runs.wait", "runtimes", "sessions.apply", "sessions.bridge",
+    "sessions.close", "sessions.diff", "sessions.discard", "sessions.get",
+    "sessions.interrupt", "sessions.list", "sessions.open", "sessions.reset", "sessions.set",
     "sessions.variables", "set_limits", "stats", "tools.describe", "tools.list", "tools.problems", "tools.register",
     "tools.search", "validate",
 }  # fmt: skip

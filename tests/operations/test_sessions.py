@@ -69,6 +69,7 @@ async def test_a_value_that_is_nested_too_deep_is_an_error_that_says_so(agent: I
 
 FOREIGN: dict[str, dict[str, Any]] = {
     "sessions.close": {}, "sessions.reset": {}, "sessions.interrupt": {}, "sessions.variables": {},
+    "sessions.diff": {}, "sessions.apply": {}, "sessions.discard": {},
     "sessions.get": {"name": "x"}, "sessions.set": {"name": "x", "value": 1}, "files.list": {},
     "files.read": {"path": "a.txt"}, "files.write": {"path": "a.txt", "text": "b"}, "files.remove": {"path": "a.txt"},
     "runs.start": {"code": "1"}, "packages.install": {"packages": ["six"]}, "packages.list": {},

@@ -63,9 +63,11 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 
 def check_apart(mode: str, output_dir: Path | None, workspace: Path | None) -> None:
-    """A program that writes through could put a link where its artifacts are copied to. Raises ``InvalidArgument``."""
-    if mode == "direct" and output_dir and workspace and output_dir.resolve().is_relative_to(workspace.resolve()):
-        raise InvalidArgument("output_dir", "may not lie in a workspace that is written through; give another folder")
+    """A program that writes through could put a link where its artifacts are copied to, and what is kept back is not to
+    come into the folder as an artifact. Raises ``InvalidArgument``."""
+    if mode != "overlay" and output_dir and workspace and output_dir.resolve().is_relative_to(workspace.resolve()):
+        kind = "written through" if mode == "direct" else "reviewed"
+        raise InvalidArgument("output_dir", f"may not lie in a workspace that is {kind}; give another folder")
 
 
 def checked_path(name: str, path: object) -> Path:

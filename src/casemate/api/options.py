@@ -97,8 +97,10 @@ class SandboxOptions(TypedDict, total=False):
     workspace: Annotated[FilePath | None, Default(None), ConfigNote("a private one for each run or session")]
     """The folder that programs work in; None gives each run a private one. It is seen through an overlay, and what a
     run changed is written back when it ends."""
-    workspace_mode: Annotated[Literal["overlay", "direct"] | None, Default(None), ConfigNote(default="overlay")]
-    """`"overlay"` (unless given) writes changes back when a run ends; `"direct"` writes at once."""
+    workspace_mode: Annotated[
+        Literal["overlay", "direct", "review"] | None, Default(None), ConfigNote(default="overlay")
+    ]
+    """`"overlay"` (unless given) writes at the end, `"direct"` at once, `"review"` if allowed."""
     output_dir: Annotated[FilePath | None, Default(None)]
     """A folder for copies of artifacts."""
     environment: Annotated[FilePath | Sequence[str] | None, Default(None), ConfigNote("the one that casemate runs on")]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from casemate.policy.rules import Rule, Rulebook
 
 _NETWORKS = get_args(Network)  # from the narrowest
+_MODES = ("review", "overlay", "direct")  # from the narrowest
 _OF_NO_WORKSPACE = "Give the workspace that it lies in: a run without one has an empty folder of its own."
 _NOT_OF_WORKSPACE = (
     "Its path is taken from the current folder, as any other. Name a file of the workspace, or copy it there; a "
@@ -44,7 +45,7 @@ class Bounded(NamedTuple):
     network: Network
     limits: Limits
     workspace: str | os.PathLike[str] | None
-    workspace_mode: Literal["overlay", "direct"]
+    workspace_mode: Literal["overlay", "direct", "review"]
     isolation: str
     intercept: tuple[HostRule, ...] = ()
     trust: str | None = None
@@ -68,10 +69,11 @@ def bound_by_policy(options: Mapping[str, Any], *, wraps: bool = False) -> Bound
     if not wraps:
         _check_unwritable(most, folder)
     mode = values["workspace_mode"] or most.workspace_mode or ("direct" if wraps else "overlay")
-    if mode not in ("overlay", "direct"):
-        raise InvalidArgument("workspace_mode", f"{mode!r} is not known; choose one of 'overlay', 'direct'")
-    if mode == "direct" and most.workspace_mode == "overlay":
-        raise _beyond(most, "workspace_mode", "'direct'", "'overlay'")
+    if mode not in _MODES or (wraps and mode == "review"):
+        known = _MODES[1:] if wraps else _MODES
+        raise InvalidArgument("workspace_mode", f"{mode!r} is not known here; choose one of {str(known)[1:-1]}")
+    if most.workspace_mode is not None and _MODES.index(mode) > _MODES.index(most.workspace_mode):
+        raise _beyond(most, "workspace_mode", repr(mode), repr(most.workspace_mode))
     if mode == "direct" and most.unwritable and not wraps:
         raise InvalidArgument("workspace_mode", f"'direct' protects no file, and {most.unwritable[0][1]} protects some")
     if most.isolation not in (None, "auto", isolation) and isolation != "auto":

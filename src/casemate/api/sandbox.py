@@ -49,7 +49,7 @@ class Sandbox(SandboxProperties, metaclass=HintingClass):
 
         Args:
             workspace: The folder that programs work in; None gives each run a private one.
-            workspace_mode: `"overlay"` (unless given) writes changes back when a run ends; `"direct"` writes at once.
+            workspace_mode: `"overlay"` (unless given) writes at the end, `"direct"` at once, `"review"` if allowed.
             output_dir: A folder for copies of artifacts.
             environment: Interpreter and packages: None for casemate's, the path of others, or a list of requirements.
             preload: Modules that Python programs find loaded; None for the usual ones.

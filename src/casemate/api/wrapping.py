@@ -84,7 +84,7 @@ class Wrapping:
         self._policy = bound.policy
         self._longest: float | None = bound.policy.limits.get("wall")
         self.folder = _folder(bound.workspace or request.cwd)
-        self.mode = bound.workspace_mode
+        self.mode: Literal["overlay", "direct"] = "direct" if bound.workspace_mode == "direct" else "overlay"
         self.read_only = bound.policy.read_only
         self._log = AuditLog(default_path(request.environ))
         self._approvals: Approvals | None = None

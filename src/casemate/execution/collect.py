@@ -11,6 +11,7 @@ from casemate.model.plan import OUTPUT_NAME
 
 if TYPE_CHECKING:
     from casemate.execution.context import ExecutionContext
+    from casemate.execution.review import RunReview
     from casemate.execution.run import Finished
     from casemate.model.execution import Artifact, SkippedFile
 
@@ -24,8 +25,8 @@ class Collected(NamedTuple):
     complete: bool
 
 
-async def collect(finished: Finished, context: ExecutionContext) -> Collected:
-    """Take what the run left and close its tree. Nothing runs in the cell any more."""
+async def collect(finished: Finished, context: ExecutionContext, review: RunReview | None = None) -> Collected:
+    """Take what the run left and close its tree. Nothing runs in the cell any more. ``review``: of its changes."""
     tree = finished.ending.tree_fd
     try:
         if finished.plan.workspace.kind == "private" and _is_untouched(finished):
@@ -33,6 +34,8 @@ async def collect(finished: Finished, context: ExecutionContext) -> Collected:
         from casemate.execution.gather import gather
 
         files, skipped = await to_thread_to_end(gather, finished, context)
+        if review is not None:
+            skipped = (*skipped, *await review.apply(finished))
         return Collected(finished, files.files, (*files.skipped, *skipped), files.complete)
     finally:
         os.close(tree)

@@ -48,7 +48,7 @@ class ExecutionContext:
     environment: Environment
     preload: tuple[str, ...] | None
     workspace: Path | None
-    workspace_mode: Literal["overlay", "direct"]
+    workspace_mode: Literal["overlay", "direct", "review"]
     output_dir: Path | None
     sandbox_network: SandboxNetwork
     hosts: HostRules | None

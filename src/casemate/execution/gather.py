@@ -34,7 +34,7 @@ def gather(finished: Finished, context: ExecutionContext) -> tuple[Files, tuple[
     elif kind == "private":
         files = _of_private(finished)
     else:
-        files, skipped = _of_overlay(finished, keeps=context.keeps)
+        files, skipped = _of_overlay(finished, keeps=context.keeps and not finished.plan.workspace.reviewed)
     if context.output_dir and files.files:
         exported = export(files.files, context.output_dir, under=(OUTPUT_NAME,))
         skipped = (*skipped, *exported.skipped)

@@ -41,7 +41,7 @@ def look(context: ExecutionContext) -> tuple[str, ...]:
             f"{str(context.workspace)!r} is what the policy hides",
             remediation="Give another folder, or change filesystem.denyRead.",
         )
-    if context.workspace_mode == "overlay":
+    if context.workspace_mode != "direct":
         from casemate.workspace.guarding import seen_through_layers
 
         return seen_through_layers(folder, found)

@@ -18,9 +18,11 @@ from casemate.model.plan import Plan, ReadyStart
 if TYPE_CHECKING:
     from casemate.execution.capture import Emitter
     from casemate.execution.context import ExecutionContext
+    from casemate.execution.review import RunReview
     from casemate.model.execution import Execution
     from casemate.model.isolation import IsolationReport
     from casemate.model.plan import Request
+    from casemate.redaction.redaction import Redaction
     from casemate.walls.wall import CellEnding, SessionCell
 
 
@@ -37,6 +39,7 @@ async def execute(request: Request, context: ExecutionContext, emitter: Emitter 
     redaction = await prepare(redaction_of(request.secrets))
     async with record_execution(context, request, plan, redaction) as record:
         before = await _output_before(plan)
+        review = _review_of(plan, context, request, emitter, redaction)
         async with open_requester(context, request, emitter, redaction) as requester:
             note = make_recorder(context.log, request, redaction)
             network_of = partial(
@@ -48,13 +51,23 @@ async def execute(request: Request, context: ExecutionContext, emitter: Emitter 
         from casemate.execution.collect import collect
         from casemate.execution.seal import seal
 
-        collected = await collect(finished, context)
+        collected = await collect(finished, context, review)
         execution = record.note_sealed(seal(collected, request, report_for(plan, context, report, finished.ending)))
     if emitter:
         from casemate.model.events import Done
 
         emitter.emit(Done(execution), 0)
     return execution
+
+
+def _review_of(
+    plan: Plan, context: ExecutionContext, request: Request, emitter: Emitter | None, redaction: Redaction | None
+) -> RunReview | None:
+    if not plan.workspace.reviewed:
+        return None
+    from casemate.execution.review import RunReview
+
+    return RunReview(context, request, emitter, redaction)
 
 
 async def _output_before(plan: Plan) -> dict[str, str]:

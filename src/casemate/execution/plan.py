@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from casemate.languages.runtime import CELL_PATH, THREAD_COUNTS, merged_env
 from casemate.languages.waiting import RequestedProgram
@@ -147,4 +147,5 @@ def _layer(context: ExecutionContext) -> tuple[Entry, ...]:
 def _workspace(context: ExecutionContext, hidden: tuple[str, ...]) -> Workspace:
     if context.workspace is None:
         return Workspace("private")
-    return Workspace(context.workspace_mode, str(context.workspace), hidden=hidden)
+    kind: Literal["overlay", "direct"] = "direct" if context.workspace_mode == "direct" else "overlay"
+    return Workspace(kind, str(context.workspace), hidden=hidden, reviewed=context.workspace_mode == "review")

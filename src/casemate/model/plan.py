@@ -185,7 +185,8 @@ NETWORK_SOCKETS = (
 class Workspace(NamedTuple):
     """``private``: a fresh one. ``overlay``: the caller's ``folder``, and changes are applied at the end.
 
-    ``direct``: the folder is written through. ``place``: where it appears besides /workspace, empty for nowhere.
+    ``direct``: the folder is written through. ``reviewed``: of an overlay, whose changes are kept back until somebody
+    allows them. ``place``: where it appears besides /workspace, empty for nowhere.
     ``hidden``, ``kept``: paths beneath it that nobody in the cell reads, or changes.
     """
 
@@ -194,6 +195,7 @@ class Workspace(NamedTuple):
     place: str = ""
     hidden: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
+    reviewed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,15 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class CellWorkspace:
     """``folder``: the service's own, None for a private one; ``place``: where it appears besides /workspace.
-    ``hidden``, ``kept``: paths beneath it that nobody in the cell reads, or changes."""
+    ``hidden``, ``kept``: paths beneath it that nobody in the cell reads, or changes. ``reviewed``: what changes is kept
+    back until somebody allows it."""
 
     kind: Literal["private", "overlay", "direct"]
     folder: str | None
     place: str
     hidden: tuple[str, ...]
     kept: tuple[str, ...]
+    reviewed: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from casemate.api.options import Language, Name, SessionOptions
+from casemate.api.options import Language, Name, Names, SessionOptions
 from casemate.errors import InvalidArgument, NotFound, SandboxClosed, Unavailable
 from casemate.execution.request import Content
 from casemate.languages.catalogue import LANGUAGES
 from casemate.model.operation import Audience, Most, Principal, called_by, operation
 from casemate.model.options import complete, takes_options
+from casemate.model.review import Applied, Diff
 from casemate.operations.lookup import FilterKey, Filters, apply_filters, match_handle
 from casemate.sessions.protocol import Variable
 
@@ -137,6 +138,29 @@ class SessionOperations:
     async def interrupt(self, session: Name, *, principal: Principal) -> None:
         """Interrupt what runs in a session; its state is kept. ``session``: its handle or name."""
         self.find(session, principal).session.interrupt()
+
+    @operation(audience=Audience.AGENT)
+    async def diff(self, session: Name, *, principal: Principal) -> Diff:
+        """What a session has changed in the service's workspace and is kept back, where its changes are reviewed.
+        ``session``: its handle or name."""
+        return await self.find(session, principal).session.diff()
+
+    @operation(audience=Audience.AGENT)
+    async def apply(self, session: Name, *, paths: Names | None = None, principal: Principal) -> Applied:
+        """Ask for what a session has changed to be applied to the service's workspace, wait until somebody decides, and
+        apply exactly what was shown: all of it, or nothing.
+
+        ``session``: its handle or name. ``paths``: only what is changed at these, and in folders there.
+        """
+        with called_by(principal):
+            return await self.find(session, principal).session.apply(paths)
+
+    @operation(audience=Audience.AGENT)
+    async def discard(self, session: Name, *, principal: Principal) -> None:
+        """Give up what a session has changed and is kept back; its next run has a fresh interpreter. ``session``: its
+        handle or name."""
+        with called_by(principal):
+            await self.find(session, principal).session.discard()
 
     @operation(audience=Audience.AGENT)
     async def variables(self, session: Name, *, principal: Principal) -> tuple[Variable, ...]:

@@ -87,7 +87,7 @@ class PolicyKeys(_KeyModel):
     web: WebKeys | None = None
     limits: LimitKeys | None = None
     workspace: StrictStr | None = None
-    workspace_mode: Literal["overlay", "direct"] | None = None
+    workspace_mode: Literal["overlay", "direct", "review"] | None = None
     allow_read: Names | None = None
     isolation: StrictStr | None = None
     host: HostKeys | None = None

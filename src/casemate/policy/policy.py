@@ -51,7 +51,7 @@ class Policy:
     web: Mapping[str, Any] | None = None
     limits: Mapping[str, Any] = field(default_factory=dict)
     workspace: str | None = None
-    workspace_mode: Literal["overlay", "direct"] | None = None
+    workspace_mode: Literal["overlay", "direct", "review"] | None = None
     isolation: str | None = None
     hidden: tuple[tuple[str, str], ...] = ()
     unwritable: tuple[tuple[str, str], ...] = ()

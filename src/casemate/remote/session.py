@@ -7,11 +7,12 @@ import os
 from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, Unpack
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, Unpack, cast
 
 from casemate.errors import InvalidArgument, NotFound, SandboxClosed, Unavailable
 from casemate.model.call_options import StepOptions
 from casemate.model.options import complete, takes_options
+from casemate.model.review import Applied, Diff
 from casemate.operations.documents import revive, type_named
 from casemate.remote.arguments import plain
 from casemate.remote.runs import Run, run_to_end, stream_to_end
@@ -102,6 +103,19 @@ class Session:
     async def set(self, name: str, value: Any) -> None:
         """See :meth:`casemate.Session.set`."""
         await self._service.remote("sessions.set", {"session": self.id, "name": name, "value": value})
+
+    async def diff(self) -> Diff:
+        """See :meth:`casemate.Session.diff`."""
+        return cast("Diff", revive(Diff, await self._service.call("sessions.diff", session=self.id)))
+
+    async def apply(self, paths: builtins.list[str] | None = None) -> Applied:
+        """See :meth:`casemate.Session.apply`."""
+        answer = await self._service.call("sessions.apply", session=self.id, paths=paths)
+        return cast("Applied", revive(Applied, answer))
+
+    async def discard(self) -> None:
+        """See :meth:`casemate.Session.discard`."""
+        await self._service.call("sessions.discard", session=self.id)
 
     async def close(self) -> None:
         """End it. Harmless when repeated."""

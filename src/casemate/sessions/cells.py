@@ -21,9 +21,12 @@ from casemate.model.execution import SkippedFile
 from casemate.sessions.interpreter_cell import InterpreterCell
 from casemate.sessions.outcome import BoundNames, StepFiles
 from casemate.sessions.step_files import StepFileCollector
+from casemate.workspace.remove import remove
 from casemate.workspace.upper import covers, marks_here
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from casemate.execution.admit import AdmittedRequest
     from casemate.execution.context import ExecutionContext
     from casemate.execution.network import CellInterception
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from casemate.model.plan import Plan
     from casemate.redaction.redaction import Redaction
     from casemate.walls.wall import CellEnding, SessionCell
+    from casemate.workspace.review import Review
 
 _MISSED = "the cell that was ready had ended"
 _NO_DEADLINE = float("inf")  # steps have deadlines, the cell has none
@@ -42,6 +46,15 @@ _NEW = "it is new in the workspace and its name is hidden: the interpreter was e
 _REPLACED = SkippedFile(
     ".", "a file that is hidden was replaced: the interpreter was ended, and one begun that cannot read the new one"
 )
+
+
+def _set_aside(tree: int) -> None:
+    """The next cell makes these folders anew; what cannot be removed of the old ones counts for its limits."""
+    for name in (b"upper", b"work"):
+        aside = b"%b.%b" % (name, os.urandom(8).hex().encode())
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(name, aside, src_dir_fd=tree, dst_dir_fd=tree)
+            remove(tree, (aside,), lambda _path, _is_folder: None, lambda _name, _reason: None, unlock=True)
 
 
 class SessionCells:
@@ -215,6 +228,48 @@ class SessionCells:
             self._ended_cell = None
         if self._current is not None:
             self._current.abandon()
+
+    @contextlib.asynccontextmanager
+    async def paused_layer(self) -> AsyncGenerator[tuple[Review, int]]:
+        """What is written over the caller's folder, and the review of it; meanwhile the cell is paused. Only for who
+        holds the session's lock. Raises ``CasemateError``."""
+        tree, interpreter = await self._open_tree()
+        review = self._collector.review if self._collector is not None else None
+        assert review is not None
+        try:
+            upper = open_folder(tree, b"upper", unlock=False)
+            try:
+                with contextlib.suppress(Fault):  # it has ended since: nothing in it runs
+                    await interpreter.cell.pause_files()
+                yield review, upper
+            finally:
+                os.close(upper)
+                interpreter.cell.resume_files()
+        finally:
+            os.close(tree)
+
+    async def discard_layer(self) -> None:
+        """End the interpreter, and have the next one see the caller's folder as it is. An overlay that is mounted shows
+        what it has shown before (Documentation/filesystems/overlayfs.rst, changes to underlying filesystems)."""
+        tree, interpreter = await self._open_tree()
+        try:
+            async with self._starting:
+                await interpreter.end(keep_files=True)
+                self.discard(interpreter)
+                self.names.lose()
+            await to_thread_to_end(_set_aside, tree)
+        finally:
+            os.close(tree)
+        if self._upper >= 0:
+            os.close(self._upper)
+            self._upper = -1
+        if self._collector is not None and self._collector.review is not None:
+            self._collector.review.reset()
+
+    async def _open_tree(self) -> tuple[int, InterpreterCell]:
+        interpreter = await self.get_alive()
+        os.close(await interpreter.open_workspace())  # it has begun by then
+        return os.dup(interpreter.tree_fd), interpreter
 
     async def collect_files(self, interpreter: InterpreterCell, ending: CellEnding | None) -> StepFiles:
         """What a step left in the workspace; and once, that the files of the steps before are lost."""

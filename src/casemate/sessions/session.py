@@ -7,11 +7,12 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from casemate.approvals.requester import Origin
 from casemate.errors import Fault, InvalidArgument, SandboxClosed
 from casemate.execution.capture import stream_events
 from casemate.execution.context import ExecutionContext, Tally
@@ -42,7 +43,9 @@ if TYPE_CHECKING:
     from casemate.execution.slots import Slots
     from casemate.model.approval import Decision
     from casemate.model.plan import Plan
+    from casemate.model.review import Applied, Diff
     from casemate.sessions.protocol import Reply
+    from casemate.sessions.review import SessionReview
 
 
 class Session:
@@ -232,6 +235,37 @@ class Session:
             raise InvalidArgument("name", f"{name!r}: {reply.error}")
         self._cells.names.add(name)
 
+    async def diff(self) -> Diff:
+        """What it has changed in the folder and is kept back. A step that runs is waited for.
+
+        Raises:
+            InvalidArgument: The sandbox has no workspace whose changes are kept back (``workspace_mode="review"``).
+        """
+        async with self._review() as review:
+            return await review.diff()
+
+    async def apply(self, paths: Sequence[str] | None = None) -> Applied:
+        """Ask whether what is kept back may be applied to the folder, and apply it as it was shown: all, or nothing.
+
+        Args:
+            paths: Only what is changed at these, and in folders there.
+
+        Returns:
+            What was written, or why nothing was.
+
+        Raises:
+            InvalidArgument: As of :meth:`diff`, or nothing is changed at a path.
+        """
+        async with self._review() as review:
+            applied = await review.apply(paths)
+        self._note({"action": f"apply: {applied.status}", "written": applied.written[:100], "reason": applied.reason})
+        return applied
+
+    async def discard(self) -> None:
+        """Give up what is kept back: the next step has a fresh interpreter, and sees the folder as it is."""
+        async with self._review() as review:
+            await review.discard()
+
     async def show_packages(self, folder: str, place: str) -> None:
         """Have its programs see what was installed into ``folder``; see :attr:`casemate.Sandbox.packages`."""
         await self._cells.show_packages(folder, place)
@@ -396,6 +430,18 @@ class Session:
                     self._cells.ending_of(interpreter)  # raises what kept it from starting
                     raise Fault("the session's interpreter ended before it answered")
                 return reply
+
+    @contextlib.asynccontextmanager
+    async def _review(self) -> AsyncGenerator[SessionReview]:
+        from casemate.sessions.review import open_review
+
+        with self._lifetime.in_use():
+            async with self._lock:
+                self._check_open()
+                origin = Origin(self._terms.admitted.request.namespace, self.id, os.urandom(16).hex())
+                async with open_review(self._cells, self._context, origin, self._redaction) as review:
+                    self._requester = review.requester
+                    yield review
 
     @contextlib.asynccontextmanager
     async def _workspace(self) -> AsyncGenerator[int]:

@@ -18,6 +18,7 @@ from casemate.model.execution import SkippedFile
 from casemate.model.plan import OUTPUT_NAME, Plan
 from casemate.sessions.outcome import StepFiles
 from casemate.workspace.apply import WRITTEN_BACK, apply
+from casemate.workspace.review import Review
 from casemate.workspace.upper import marks_here
 
 if TYPE_CHECKING:
@@ -36,10 +37,12 @@ class StepFileCollector:
     context: ExecutionContext
     redaction: Redaction | None = None
     known_files: dict[str, str] = field(init=False)
+    review: Review | None = field(init=False)
     _collected: SeenFiles = field(default_factory=SeenFiles)
     _applied: SeenFiles = field(default_factory=SeenFiles)
 
     def __post_init__(self) -> None:
+        self.review = Review([(OUTPUT_NAME.encode(),)]) if self.plan.workspace.reviewed else None
         self.known_files = {**digests_of(self.plan), **output_before(self.plan)}
 
     def note_upload(self, name: str, sha256: str) -> None:
@@ -67,7 +70,8 @@ class StepFileCollector:
         """Whether the cell has written nothing since the last step; it may be running."""
         kind = self.plan.workspace.kind
         with _Folder(self.plan, tree, unlock=False) as folder:
-            if kind == "direct":  # all else there is the caller's
+            self._note(folder)
+            if kind == "direct" or self.review is not None:  # all else there is the caller's, or kept back
                 return self._is_output_untouched(folder)
             return (self._applied if kind == "overlay" else self._collected).is_whole(folder)
 
@@ -96,8 +100,17 @@ class StepFileCollector:
                 redaction=self.redaction,
                 hidden=hidden_from(self.plan, self.context) if kind == "direct" else lambda _: False,
             )
-            skipped = (*files.skipped, *(self._apply(folder, dead) if kind == "overlay" else ()))
+            self._note(folder)
+            is_applied = kind == "overlay" and self.review is None
+            skipped = (*files.skipped, *(self._apply(folder, dead) if is_applied else ()))
         return StepFiles(files.files, (*skipped, *self._export(files)))
+
+    def _note(self, upper: int) -> None:
+        """What a step has changed is looked at when somebody asks; what was there in its place, now."""
+        if self.review is not None:
+            assert self.plan.workspace.folder is not None
+            with opened_folder(self.plan.workspace.folder) as folder:
+                self.review.note(upper, folder)
 
     def _apply(self, upper: int, dead: bool) -> tuple[SkippedFile, ...]:
         assert self.plan.workspace.folder is not None

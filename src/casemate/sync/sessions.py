@@ -43,6 +43,9 @@ class Session(Blocking):
     variables = block_on(session.Session.variables)
     get = block_on(session.Session.get)
     set = block_on(session.Session.set)
+    diff = block_on(session.Session.diff)
+    apply = block_on(session.Session.apply)
+    discard = block_on(session.Session.discard)
     close = block_on(session.Session.close)
 
     def __enter__(self) -> Self:

@@ -27,31 +27,19 @@ from casemate.files.names import display_path, path_problem, problem, text_of
 from casemate.files.protected import PROTECTED, Protection
 from casemate.files.walk import Entry, identity, is_whiteout, kind_of, open_file, open_folder, walk
 from casemate.model.limits import format_size
+from casemate.model.review import Applied
 from casemate.workspace.git_index import MOST_BYTES, hidden_paths
 from casemate.workspace.remove import obstacle, remove
 from casemate.workspace.upper import is_marked_whiteout, is_opaque, refers_elsewhere
 
 if TYPE_CHECKING:
     from casemate.files.walk import SeenFiles
-    from casemate.model.execution import SkippedFile
 
 WRITTEN_BACK = TreeBounds(files=20_000, file_bytes=2**30, total_bytes=2**30, depth=64, entries=100_000, reports=1000)
 Owner = tuple[int, int]
 _REFERS = "its content is not here; the overlay must be mounted with redirect_dir=off,metacopy=off"
 _MOST_NAMED = 5
 _MOUNTED = "another file system is mounted there"
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """``written`` and ``removed``: relative names, a folder's with ``/`` at its end; ``skipped``: what was not applied.
-
-    Folders are listed when they are new. Removing a folder lists it alone, not what was in it.
-    """
-
-    written: tuple[str, ...]
-    removed: tuple[str, ...]
-    skipped: tuple[SkippedFile, ...]
 
 
 def apply(
@@ -242,11 +230,14 @@ class Writer:
             if level.replaced is not None:
                 self._remove_hidden(entry, level)
             if level.mode is not None:
-                os.fchmod(level.folder, level.mode)
+                self._set_mode(entry, level.folder, level.mode)
         except OSError as error:
             self._lose(entry, error)
         finally:
             os.close(level.folder)
+
+    def _set_mode(self, _entry: Entry, folder: int, mode: int) -> None:
+        os.fchmod(folder, mode)
 
     def visit(self, entry: Entry) -> None:
         """Apply anything but a folder."""
@@ -315,14 +306,12 @@ class Writer:
         above, name = self._levels[-1], os.fsdecode(entry.name)
         there = status_of(above.folder, name)
         is_new = there is None or not stat.S_ISDIR(there.st_mode)
-        if is_new:
-            self._make_folder(entry, name, replaces=there is not None)
-        replaced = above.replaced is not None or is_opaque(upper, self._marks)
-        folder = open_folder(above.folder, name)
+        folder = self._make_folder(entry, there) if is_new else open_folder(above.folder, name)
         try:
-            if mount_of(folder) != self._mount:
+            replaced = above.replaced is not None or self._is_opaque(entry, upper)
+            if not is_new and mount_of(folder) != self._mount:
                 raise OSError(errno.EXDEV, _MOUNTED)
-            mode = _mode(entry.stat.st_mode, None if is_new else there)
+            mode = mode_in(entry.stat.st_mode, None if is_new else there)
             changed = is_new or there is None or mode != stat.S_IMODE(there.st_mode)
             if is_new and self._owner is not None:
                 os.fchown(folder, *self._owner)
@@ -332,15 +321,19 @@ class Writer:
             raise
         return _Level(folder, rules, mode if changed else None, set() if replaced and not is_new else None)
 
-    def _make_folder(self, entry: Entry, name: str, *, replaces: bool) -> None:
-        above = self._levels[-1].folder
-        if replaces:  # a file or a link
+    def _is_opaque(self, _entry: Entry, upper: int) -> bool:
+        return is_opaque(upper, self._marks)
+
+    def _make_folder(self, entry: Entry, there: os.stat_result | None) -> int:
+        above, name = self._levels[-1].folder, os.fsdecode(entry.name)
+        if there is not None:  # a file or a link
             if reason := self._reason(entry, is_folder=False):
                 raise OSError(0, reason)
             os.unlink(name, dir_fd=above)
         os.mkdir(name, 0o700, dir_fd=above)
         self._note_made(entry)
         self.written.append(f"{text_of(entry.path)}/")
+        return open_folder(above, name)
 
     def _remove_hidden(self, entry: Entry, level: _Level) -> None:
         kept = level.replaced or set()
@@ -360,15 +353,15 @@ class Writer:
             if refers_elsewhere(file, self._marks):
                 raise OSError(0, _REFERS)
             self._admit(entry.stat.st_size)
-            folder, name = self._levels[-1].folder, os.fsdecode(entry.name)
-            there = status_of(folder, name)
-            attributes = Attributes(_mode(entry.stat.st_mode, there), self._owner, entry.stat.st_mtime_ns)
-            clear = lambda: self._clear(entry, there)  # noqa: E731
-            write_file(folder, name, self._chunks(file), attributes, before=clear)
-            self._note_made(entry)
+            self._put_file(entry, file, status_of(self._levels[-1].folder, entry.name))
         finally:
             os.close(file)
-        self.written.append(text_of(entry.path))
+
+    def _put_file(self, entry: Entry, file: int, there: os.stat_result | None) -> None:
+        attributes = Attributes(mode_in(entry.stat.st_mode, there), self._owner, entry.stat.st_mtime_ns)
+        clear = lambda: self._clear(entry, there)  # noqa: E731
+        write_file(self._levels[-1].folder, os.fsdecode(entry.name), self._chunks(file), attributes, before=clear)
+        self._note_written(entry)
 
     def _write_link(self, entry: Entry) -> None:
         target = os.fsencode(os.readlink(entry.name, dir_fd=entry.parent))
@@ -376,10 +369,15 @@ class Writer:
             self._refuse(entry, reason)
             return
         self._admit(0)
-        folder, name = self._levels[-1].folder, os.fsdecode(entry.name)
-        there = status_of(folder, name)
+        self._put_link(entry, target, status_of(self._levels[-1].folder, entry.name))
+
+    def _put_link(self, entry: Entry, target: bytes, there: os.stat_result | None) -> None:
         clear = lambda: self._clear(entry, there)  # noqa: E731
+        folder, name = self._levels[-1].folder, os.fsdecode(entry.name)
         write_link(folder, name, os.fsdecode(target), self._owner, before=clear)
+        self._note_written(entry)
+
+    def _note_written(self, entry: Entry) -> None:
         self._note_made(entry)
         self.written.append(text_of(entry.path))
 
@@ -453,7 +451,7 @@ def _rules(above: tuple[str, ...], name: str | None, folder: int) -> tuple[str, 
     return above if name is None else (*above, name)
 
 
-def _mode(wanted: int, there: os.stat_result | None) -> int:
+def mode_in(wanted: int, there: os.stat_result | None) -> int:
     """The permission bits of the upper thing, but nothing that the caller kept from group and others is opened."""
     if there is None or stat.S_ISLNK(there.st_mode):
         return wanted & 0o755

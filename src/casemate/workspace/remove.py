@@ -21,10 +21,11 @@ Keep = Callable[[tuple[bytes, ...], bool], str | None]
 Report = Callable[[str, str], None]
 
 
-def remove(folder: int, path: tuple[bytes, ...], keep: Keep, report: Report) -> bool:
+def remove(folder: int, path: tuple[bytes, ...], keep: Keep, report: Report, *, unlock: bool = False) -> bool:
     """Remove what lies at the last component of ``path`` in ``folder``, with all in it; True when it is gone.
 
-    ``keep`` says why a path (a folder or not) must stay; what stays is given to ``report``. Raises ``OSError``.
+    ``keep`` says why a path (a folder or not) must stay; what stays is given to ``report``. ``unlock``: as of ``walk``.
+    Raises ``OSError``.
     """
     there = status_of(folder, path[-1])
     if there is None:
@@ -35,7 +36,7 @@ def remove(folder: int, path: tuple[bytes, ...], keep: Keep, report: Report) -> 
     if not stat.S_ISDIR(there.st_mode):
         os.unlink(path[-1], dir_fd=folder)
         return True
-    _empty(folder, path, _Remover(mount_of(folder), keep, report))
+    _empty(folder, path, _Remover(mount_of(folder), keep, report), unlock=unlock)
     return _remove_empty(folder, path[-1])
 
 
@@ -46,13 +47,13 @@ def obstacle(folder: int, path: tuple[bytes, ...], keep: Keep) -> str | None:
     return looker.kept
 
 
-def _empty(folder: int, path: tuple[bytes, ...], remover: _Remover) -> None:
-    inside = open_folder(folder, path[-1])
+def _empty(folder: int, path: tuple[bytes, ...], remover: _Remover, *, unlock: bool = False) -> None:
+    inside = open_folder(folder, path[-1], unlock=unlock)
     try:
         if mount_of(inside) != remover.mount:
             remover.stay(path, "another file system is mounted there")
         else:
-            walk(inside, remover, depth=_DEPTH, entries=_ENTRIES, at=path)
+            walk(inside, remover, depth=_DEPTH, entries=_ENTRIES, at=path, unlock=unlock)
     finally:
         os.close(inside)
 

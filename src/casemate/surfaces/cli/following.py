@@ -58,7 +58,7 @@ async def _print_events(remote: RemoteOperations, run: str, *, raw: bool) -> int
                     async with screen:
                         await streams.error(error)
                 case ApprovalRequest() as request:
-                    questions.create_task(_answer_request(remote, request, screen))
+                    questions.create_task(answer_request(remote, request, screen))
                 case Done(execution):
                     await streams.end()
                     return report_outcome(execution, run)
@@ -97,7 +97,7 @@ async def _is_step(remote: RemoteOperations, run: str) -> bool:
     return (await remote("runs.get", {"run": run}))["session"] is not None
 
 
-async def _answer_request(remote: RemoteOperations, request: ApprovalRequest, screen: asyncio.Lock) -> None:
+async def answer_request(remote: RemoteOperations, request: ApprovalRequest, screen: asyncio.Lock) -> None:
     """Have a request decided here, or say where it can be."""
     from casemate.surfaces.cli.terminal import Terminal, somebody_is_there
 

@@ -54,7 +54,9 @@ _FORMS = {
     "output_dir": _Form(("--output",), "A folder for the files the program leaves and the pictures it shows."),
     "workspace": _Form((), "A folder of yours that it works in. Unless given, it has an empty one of its own."),
     "workspace_mode": _Form(
-        (), "overlay (unless given): what it changed is written back when it has ended. direct: it writes at once."
+        (),
+        "overlay (unless given): what it changed is written back when it has ended. direct: it writes at once. "
+        "review: what it changed is shown, and written once you allow it.",
     ),
     "allow_read": _Form(
         ("--read",), "A .env file in that folder that it may read and change; they are hidden unless given.", True

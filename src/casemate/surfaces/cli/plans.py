@@ -90,9 +90,10 @@ def _program(document: Document) -> list[tuple[str, str]]:
 
 def _workspace(document: Document) -> list[tuple[str, str]]:
     workspace = document["workspace"]
+    then = "kept back until it is allowed" if workspace["reviewed"] else "written back at the end"
     what = {
         "private": "empty, and gone with the cell",
-        "overlay": f"{workspace['folder']}, seen through an overlay; what changed is written back at the end",
+        "overlay": f"{workspace['folder']}, seen through an overlay; what changed is {then}",
         "direct": f"{workspace['folder']}, written through at once",
     }
     guarded = [(f"/workspace/{name}", "not readable") for name in workspace["hidden"]]

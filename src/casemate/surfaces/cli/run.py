@@ -80,7 +80,8 @@ class _Asking:
         self.screen: AbstractAsyncContextManager[object] = nullcontext()
         self.approve: Callable[[ApprovalRequest], Awaitable[bool]] | None = None
         # A program whose bytes the terminal obeys could change what is shown; and its input is no answer.
-        if not request.options.get("tools") or request.raw or "-" in (request.script, request.options.get("stdin")):
+        asks = request.options.get("tools") or request.options.get("workspace_mode") == "review"
+        if not asks or request.raw or "-" in (request.script, request.options.get("stdin")):
             return
         from casemate.surfaces.cli.terminal import Terminal, somebody_is_there
 

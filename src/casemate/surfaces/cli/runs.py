@@ -32,6 +32,7 @@ def run(
     *args: str,
     explain: bool = False,
     raw: bool = False,
+    review: bool = False,
     format: Literal["text", "json"] = "text",  # noqa: A002 - the option's name
     with_: Annotated[tuple[str, ...], Parameter(name="--with")] = (),
     **options: Any,
@@ -48,6 +49,8 @@ def run(
         args: The program's own arguments. Put -- before them when one begins with a hyphen.
         explain: Print what would be done and with which limits, and run nothing.
         raw: Send the program's bytes to the terminal as they are. They can do to it whatever it obeys.
+        review: Show what it changed in the folder when it has ended, and ask before anything is written: as
+            --workspace-mode review.
         format: text (unless given), or json: one JSON object with the whole outcome on stdout, instead of the program's
             output.
         with_: A package from the operator's index that it needs, such as pandas or pandas==2.3.0. May be repeated.
@@ -57,6 +60,10 @@ def run(
 
     if script.startswith("-") and script != "-":
         raise InvalidArgument("code", f"there is no option {script}; a file of that name is ./{script}")
+    if review:
+        if options.get("workspace_mode") not in (None, "review"):
+            raise InvalidArgument("workspace_mode", "is review with --review")
+        options["workspace_mode"] = "review"
     return run_program(RunRequest(script, args, options, packages=with_, explain=explain, raw=raw, format=format))
 
 

@@ -9,6 +9,7 @@ import select
 import sys
 import termios
 import time
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Self
 
 from casemate.model.limits import format_size
@@ -195,13 +196,34 @@ class Terminal:
 
 def request_lines(request: ApprovalRequest) -> str:
     """The lines that show a request; no text in it can begin a line or look like one of casemate's."""
-    from casemate.policy.shown import request_text
+    from casemate.policy.shown import escape_text, request_text
 
+    if request.kind == "files" and "changes" in request.arguments:
+        shown = request.arguments
+        rest = [f"{shown[name]} {what}" for name, what in _NOT_SHOWN if shown.get(name)]
+        review = review_lines([*shown["changes"], *rest], shown["diff"], has_colours=sys.stderr.isatty())
+        return "\n".join((f"casemate: files: {escape_text(request.summary)}", *review, ""))
     lines = request_text(
         "casemate: the program", kind=request.kind, server=request.server, tool=request.tool, summary=request.summary,
         arguments=request.arguments,
     )  # fmt: skip
     return f"{lines}\n"
+
+
+_NOT_SHOWN = (("changes_not_listed", "more changes"), ("diffs_not_shown", "differences are not shown"))
+_COLOURS = {"+": "\x1b[32m", "-": "\x1b[31m", "@": "\x1b[36m"}
+_PLAIN = "\x1b[0m"
+
+
+def review_lines(changes: Sequence[str], diff: str, *, has_colours: bool) -> Iterator[str]:
+    """Changes of a folder, and then the lines that differ. Nothing in them acts upon a terminal, and none begins a
+    line."""
+    from casemate.surfaces.cli.inert import inert, visible
+
+    yield from (f"    {visible(change)}" for change in changes)
+    for line in diff.removesuffix("\n").split("\n") if diff else ():
+        colour = _COLOURS.get(line[:1], "") if has_colours else ""
+        yield f"    {colour}{inert(line)}{_PLAIN if colour else ''}"
 
 
 async def _line() -> bytes:

@@ -1,0 +1,82 @@
+"""What a session has changed in a caller's folder and is kept back: shown, applied, or given up."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from casemate.errors import InvalidArgument
+from casemate.execution.gather import opened_folder
+from casemate.execution.review import apply_if_allowed
+from casemate.execution.threads import to_thread_to_end
+from casemate.model.review import Applied, Change, Diff
+from casemate.workspace.review import choose, diff_of
+
+if TYPE_CHECKING:
+    from casemate.approvals.requester import Origin, Requester
+    from casemate.execution.context import ExecutionContext
+    from casemate.redaction.redaction import Redaction
+    from casemate.sessions.cells import SessionCells
+    from casemate.workspace.looking import FoundChange, Looker
+
+
+@asynccontextmanager
+async def open_review(
+    cells: SessionCells, context: ExecutionContext, origin: Origin, redaction: Redaction | None
+) -> AsyncGenerator[SessionReview]:
+    """For who holds the session's lock. Raises ``InvalidArgument`` where nothing is kept back."""
+    if context.workspace is None or context.workspace_mode != "review":
+        raise InvalidArgument("workspace_mode", "must be 'review' for changes to be kept back")
+    requester = context.approvals().requester(origin, None, redaction, asks=context.asks)
+    try:
+        yield SessionReview(cells, str(context.workspace), requester, redaction)
+    finally:
+        await requester.end()
+
+
+class SessionReview:
+    """``folder``: the caller's."""
+
+    def __init__(self, cells: SessionCells, folder: str, requester: Requester, redaction: Redaction | None) -> None:
+        self.requester = requester
+        self._cells, self._path, self._redaction = cells, folder, redaction
+
+    async def diff(self) -> Diff:
+        """As of :meth:`casemate.Session.diff`."""
+        looker = await self._look()
+        diff = diff_of(looker.found, looker.unlisted)
+        if (redaction := self._redaction) is None:
+            return diff
+        return replace(diff, changes=tuple(_redact_change(one, redaction) for one in diff.changes))
+
+    async def apply(self, paths: Sequence[str] | None) -> Applied:
+        """As of :meth:`casemate.Session.apply`."""
+        if isinstance(paths, str | bytes) or not all(isinstance(path, str) for path in paths or ()):
+            raise InvalidArgument("paths", f"{paths!r:.200} is not a list of paths")
+        looker = await self._look()
+        chosen = choose(looker.found, paths)
+
+        async def write(found: Sequence[FoundChange]) -> Applied:
+            async with self._cells.paused_layer() as (review, upper):
+                with opened_folder(self._path) as folder:
+                    return await to_thread_to_end(partial(review.write, upper, folder, found, is_all=paths is None))
+
+        return await apply_if_allowed(chosen, self._path, self.requester, write)
+
+    async def discard(self) -> None:
+        """As of :meth:`casemate.Session.discard`."""
+        await self._cells.discard_layer()
+
+    async def _look(self) -> Looker:
+        async with self._cells.paused_layer() as (review, upper):
+            with opened_folder(self._path) as folder:
+                return await to_thread_to_end(review.look, upper, folder)
+
+
+def _redact_change(change: Change, redaction: Redaction) -> Change:
+    known = {name: getattr(change, name) for name in ("path", "source", "link_before", "link_after", "diff")}
+    texts: dict[str, Any] = {name: redaction.text(text) for name, text in known.items() if text}
+    return replace(change, **texts)

@@ -1,0 +1,162 @@
+"""Changes that are kept back in a layer over a caller's folder: which there are, and applying those that were chosen.
+
+What is applied is exactly what was shown. It is copied into a folder of its own in the caller's first, and compared
+with what was shown; then it is renamed into its place. Until the first rename nothing has changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+
+from casemate.errors import InvalidArgument
+from casemate.files.bounds import Skipped
+from casemate.files.protected import PROTECTED
+from casemate.files.walk import Entry, identity, open_folder, walk
+from casemate.model.execution import SkippedFile
+from casemate.model.review import Applied, Diff
+from casemate.workspace.apply import WRITTEN_BACK, Writer, remove_all
+from casemate.workspace.baseline import Baseline, Path, signature
+from casemate.workspace.looking import REMOVED, FoundChange, Looker, StageFailed, Token
+from casemate.workspace.upper import marks_here
+
+_CHANGED = "the changes are no longer those that were shown; nothing was written"
+_CONFLICT = "the folder was changed meanwhile; nothing was written"
+
+
+class Review(Baseline):
+    """Looks and applies, for one run or session."""
+
+    def look(self, upper: int, folder: int, *, unlock: bool = False) -> Looker:
+        """Find what the layer changes."""
+        looker = Looker(folder, self, marks_here())
+        with looker:
+            walk(upper, looker, depth=WRITTEN_BACK.depth, entries=WRITTEN_BACK.entries, unlock=unlock)
+            looker.list_removals()
+            looker.find_renamed()
+        looker.found.sort(key=lambda one: one.change.path)
+        return looker
+
+    def write(self, upper: int, folder: int, chosen: Sequence[FoundChange], *, is_all: bool = True) -> Applied:
+        """Apply exactly ``chosen``, which :meth:`look` has found, or nothing of it. Raises nothing for what either tree
+        holds, nor for a full disk."""
+        wanted = {path: token for one in chosen for path, token in one.tokens.items()}
+        name = f".casemate-{os.urandom(8).hex()}"
+        try:
+            os.mkdir(name, 0o700, dir_fd=folder)
+            try:
+                stage = open_folder(folder, name)
+                try:
+                    return self._write(upper, folder, wanted, stage, is_all)
+                finally:
+                    os.close(stage)
+            finally:
+                shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
+        except (OSError, StageFailed) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
+            return Applied(status="failed", reason=f"nothing was written: {why}")
+
+    def _write(self, upper: int, folder: int, wanted: Mapping[Path, Token], stage: int, is_all: bool) -> Applied:
+        looker = Looker(folder, self, marks_here(), wanted, stage)
+        with looker:
+            walk(upper, looker, depth=WRITTEN_BACK.depth, entries=WRITTEN_BACK.entries)
+            looker.list_removals()
+        if conflicts := conflicts_in(looker.found):
+            return Applied(conflicts=conflicts, status="conflict", reason=_CONFLICT)
+        if {path: token for one in looker.found for path, token in one.tokens.items()} != wanted:
+            return Applied(status="failed", reason=_CHANGED)
+        skipped = Skipped(WRITTEN_BACK.reports)
+        mover = _Mover(folder, wanted, skipped)
+        with mover:
+            walk(stage, mover, depth=WRITTEN_BACK.depth, entries=WRITTEN_BACK.entries, unlock=True)
+        mover.removals = _outermost(wanted)
+        removed = remove_all(folder, mover, skipped)
+        opaque = looker.opaque_folders if is_all else set()
+        self.remember({*wanted, *opaque}, looker.signatures, mover.made, folder)
+        status, reason = ("applied", "") if not skipped.as_tuple() else ("failed", "not all could be written")
+        return Applied(tuple(mover.written), tuple(removed), skipped.as_tuple(), status=status, reason=reason)  # type: ignore[arg-type]
+
+
+class _Mover(Writer):
+    """Puts what was staged into its place."""
+
+    def __init__(self, folder: int, tokens: Mapping[Path, Token], skipped: Skipped) -> None:
+        status = os.fstat(folder)
+        super().__init__(folder, WRITTEN_BACK, PROTECTED, (status.st_uid, status.st_gid), skipped, marks=None)
+        self._tokens = tokens
+        self.made: dict[Path, tuple[int, ...]] = {}
+
+    def leave(self, entry: Entry) -> None:
+        mode = self._tokens.get(entry.path, (None, None))[1]
+        self._levels[-1].mode = mode if isinstance(mode, int) else None
+        super().leave(entry)
+
+    def _put_file(self, entry: Entry, file: int, there: os.stat_result | None) -> None:
+        mode = self._tokens[entry.path][1]
+        assert isinstance(mode, int)
+        os.fchmod(file, mode)  # to be read it may have been unlocked
+        self._move(entry, there)
+
+    def _put_link(self, entry: Entry, _target: bytes, there: os.stat_result | None) -> None:
+        self._move(entry, there)
+
+    def _move(self, entry: Entry, there: os.stat_result | None) -> None:
+        self._clear(entry, there)
+        os.rename(entry.name, entry.name, src_dir_fd=entry.parent, dst_dir_fd=self._levels[-1].folder)
+        self._note_written(entry)
+
+    def _note_made(self, entry: Entry) -> None:
+        made = os.stat(entry.name, dir_fd=self._levels[-1].folder, follow_symlinks=False)
+        self.identities.add(identity(made))
+        self.made[entry.path] = signature(made)
+
+
+def diff_of(found: Iterable[FoundChange], unlisted: int = 0) -> Diff:
+    """What was found, for people and programs."""
+    changes, digest = [], sha256()
+    for one in found:
+        changes.append(one.change)
+        for path, token in sorted(one.tokens.items()):
+            digest.update(json.dumps([[name.hex() for name in path], *token]).encode() + b"\n")
+    return Diff(tuple(changes), digest.hexdigest(), unlisted)
+
+
+def conflicts_in(found: Iterable[FoundChange]) -> tuple[SkippedFile, ...]:
+    """What the folder's owner changed meanwhile."""
+    return tuple(SkippedFile(one.change.path, one.change.conflict) for one in found if one.change.conflict)
+
+
+def choose(found: Sequence[FoundChange], paths: Sequence[str] | None) -> list[FoundChange]:
+    """Those at ``paths`` or in folders there, with the folders that they need; all for None. A renamed file is one
+    change, by either name. Raises ``InvalidArgument`` where a path names nothing that was found."""
+    if paths is None:
+        return list(found)
+    named = [path.strip("/").removeprefix("./") for path in paths]
+
+    def fits(one: FoundChange, name: str) -> bool:
+        return any(f"{path}/".startswith(f"{name}/") for path in _names_of(one))
+
+    if lacking := [name for name in named if not any(fits(one, name) for one in found)]:
+        raise InvalidArgument("paths", f"nothing is changed at {lacking[0][:200]!r}")
+    chosen = [one for one in found if any(fits(one, name) for name in named)]
+    needed = {path[:depth] for one in chosen for path in one.tokens for depth in range(1, len(path))}
+    known = {id(one) for one in chosen}
+    folders = [one for one in found if id(one) not in known and one.change.kind == "added" and {*one.tokens} & needed]
+    return [*(one for one in folders if one.change.path.endswith("/")), *chosen]
+
+
+def _names_of(one: FoundChange) -> list[str]:
+    return [name.rstrip("/") for name in (one.change.path, one.change.source) if name]
+
+
+def _outermost(wanted: Mapping[Path, Token]) -> list[Path]:
+    """What is to be removed, without what goes with a folder."""
+    return [
+        path
+        for path, token in wanted.items()
+        if token == REMOVED
+        and not any(wanted.get(path[:depth], ("folder",))[0] != "folder" for depth in range(1, len(path)))
+    ]
