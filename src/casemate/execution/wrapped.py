@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from casemate.execution.admit import AdmittedRequest
 from casemate.execution.collect import Collected, collect
@@ -23,6 +23,10 @@ from casemate.execution.seal import seal
 from casemate.model.execution import Execution
 from casemate.model.plan import NETWORK_SOCKETS, WORKSPACE, Entry, Plan, Request, Shown, Workspace
 from casemate.walls.wall import Cell, Sink, Standard
+
+if TYPE_CHECKING:
+    from casemate.approvals.requester import Requester
+    from casemate.execution.network import CellNetwork
 
 LANGUAGE = "command"  # what the record has in the place of a language
 _PROGRAM = "command"  # the name of the file that a program without text leaves in /program
@@ -42,6 +46,14 @@ class Wrapped:
     cwd: str
     reserve: int
     heap: bool
+
+
+class Begun(NamedTuple):
+    """A command that runs: its cell, who asks for it, and its network."""
+
+    cell: Cell
+    requester: Requester
+    network: CellNetwork
 
 
 def plan_of(
@@ -98,11 +110,14 @@ async def execute(
     within: AdmittedRequest,
     context: ExecutionContext,
     standard: Standard,
-    started: Callable[[Cell], None],
-    find_new_names: Callable[[], list[str]],
+    begun: Callable[[Begun], None],
+    find_new_names: Callable[[], list[str]] = list,
+    *,
+    asks: bool = False,
 ) -> Execution:
-    """Run the command to its end, with ``standard`` as its streams; ``started`` is called with its cell, which has
-    copies of them. ``find_new_names``: afterwards, of what appeared in the folder and tools act on; goes on record.
+    """Run the command to its end, with ``standard`` as its streams; ``begun`` is called when its cell has copies of
+    them. ``find_new_names``: afterwards, of what appeared in the folder and tools act on; goes on record. ``asks``:
+    about hosts that no rule covers.
 
     Its failure and a limit are values; raises ``CasemateError`` for the rest. Cancelling ends the cell.
     """
@@ -113,16 +128,19 @@ async def execute(
     redaction = redaction_of(request.secrets)
 
     def start(plan: Plan, sink: Sink) -> Cell:  # noqa: ARG001 - as of `Wall.start`
-        cell = context.wall.start_piped(plan, standard)
-        started(cell)
-        return cell
+        return context.wall.start_piped(plan, standard)
 
     async with record_execution(context, request, plan, redaction) as record:
         try:
             async with open_requester(context, request, None, redaction) as requester:
                 note = make_recorder(context.log, request, redaction)
-                network_of = partial(context.sandbox_network.cell_network, within, intercepted, note=note, offers=())
-                finished = await run(plan, start, None, {}, RunNetwork(requester, network_of, asks=False), redaction)
+
+                def network_of(cell: Cell) -> CellNetwork:
+                    network = context.sandbox_network.cell_network(within, intercepted, cell, note, ())
+                    begun(Begun(cell, requester, network))
+                    return network
+
+                finished = await run(plan, start, None, {}, RunNetwork(requester, network_of, asks), redaction)
             collected = await _collect(finished, context)
             sealed = seal(collected, request, report_for(plan, context, report, finished.ending))
             return record.note_sealed(sealed)
@@ -132,9 +150,10 @@ async def execute(
 
 
 async def _collect(finished: Finished, context: ExecutionContext) -> Collected:
-    """What it changed is applied to a folder that it saw through an overlay; there are no artifacts."""
-    if finished.plan.workspace.kind == "overlay":
-        return (await collect(finished, context))._replace(artifacts=())
+    """What it changed is applied to a folder that it saw through an overlay; artifacts are in a private one alone."""
+    if (kind := finished.plan.workspace.kind) != "direct":
+        collected = await collect(finished, context)
+        return collected if kind == "private" else collected._replace(artifacts=())
     os.close(finished.ending.tree_fd)
     return Collected(finished, (), (), complete=True)
 

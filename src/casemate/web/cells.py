@@ -138,7 +138,7 @@ def _check_permitted(url: str, said: Mapping[str, Any], execution: Execution, co
     """Raises ``Denied`` where the network's rules, or whoever was asked, are why there is no page."""
     for one in execution.crossings:
         if one.decision == "denied":
-            raise Denied(f"{one.host}{f':{one.port}' if one.port else ''}: {one.reason}", remediation=_HOW)
+            raise Denied(f"{one.host}{f':{one.port}' if one.port else ''}: {one.reason}", remediation=HOW_TO_ALLOW)
     if said.get("problem") != "connect":
         return
     host, port = place_of(address_in(said.get("url")) or url)
@@ -146,10 +146,12 @@ def _check_permitted(url: str, said: Mapping[str, Any], execution: Execution, co
         context.hosts.allows(canonical(host) or host, port) or context.may_ask(stream=False)
     ):
         none = "this sandbox has network='none'" if context.hosts is None else "no rule allows it"
-        raise Denied(f"{host}:{port}: {none}", remediation=_HOW)
+        raise Denied(f"{host}:{port}: {none}", remediation=HOW_TO_ALLOW)
 
 
-_HOW = "Whoever makes the sandbox can allow hosts: allowed_domains=[...], network='public', rules, or an approver."
+HOW_TO_ALLOW = (
+    "Whoever makes the sandbox can allow hosts: allowed_domains=[...], network='public', rules, or an approver."
+)
 
 
 # -- what a stranger said, in bounds

@@ -20,6 +20,7 @@ from casemate.web.cells import (
     ProgramOrder,
     address_in,
     checked_address,
+    markdown_of,
     run_program,
     text_in,
     words_in,
@@ -28,7 +29,7 @@ from casemate.web.search import SEARXNG, Engines
 
 if TYPE_CHECKING:
     from casemate.execution.context import ExecutionContext
-    from casemate.web.browser import Browsers  # type: ignore[import-not-found]
+    from casemate.web.browser import Browsers
 
 _MOST_QUERY = 1000  # characters
 _MOST_HITS = 100
@@ -182,11 +183,16 @@ class Web:
             from casemate.web.browser import Browsers
 
             self._browsers = Browsers(self._context, self._namespace)
-        page: BrowsedPage = await self._browsers.browse(
-            url, wait_for_selector=wait_for_selector, wait_until=wait_until, timeout=check_timeout(timeout) or 30.0,
+        seconds = check_timeout(timeout) or 30.0
+        page = await self._browsers.browse(
+            url, wait_for_selector=wait_for_selector, wait_until=wait_until, timeout=seconds,
             screenshot=screenshot is True,
         )  # fmt: skip
-        return page
+        async with self._slot():
+            text = await markdown_of(page.html, page.url, self._context(), self._namespace)
+        return BrowsedPage(
+            url, page.url, page.title, text.text, text.links, page.screenshot, page.downloads, text.truncated
+        )
 
     async def close(self) -> None:
         """End the browsers, and forget what was kept."""

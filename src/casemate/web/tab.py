@@ -1,0 +1,217 @@
+"""One page of one call, in a browser context of its own: opened, waited for, taken, closed."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from casemate.errors import InvalidArgument, WebUnavailable
+from casemate.model.plan import WORKSPACE
+from casemate.web.cdp import CdpEnded, CdpPipe, CdpRefused, Nonsense, part
+from casemate.web.cells import address_in, place_of, words_in
+
+if TYPE_CHECKING:
+    from casemate.model.execution import Artifact
+    from casemate.model.web import WaitUntil
+
+WIDTH, HEIGHT = 1280, 800  # of a page, and of its picture
+EVENTS = {"load": "load", "domcontentloaded": "DOMContentLoaded", "networkidle": "networkIdle"}
+_LOOK_EVERY = 0.05  # seconds between looks for what a selector fits
+_LEAVE_WITHIN = 2.0  # seconds in which a page is closed; a browser that takes longer is ended
+_PNG = b"\x89PNG\r\n\x1a\n"
+_FACTS = "({title: document.title, status: performance.getEntriesByType('navigation')[0].responseStatus})"
+_PATIENCE = (
+    "Give a longer timeout, or wait for less: without wait_for_selector, or with wait_until='load', which does not "
+    "mind a page that goes on asking, or 'domcontentloaded'."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A page as the browser has it in the end; all of it is a stranger's.
+
+    ``status``: of HTTP, 0 where it does not say; ``html``: the document as it is now; ``screenshot``: in PNG, of what
+    is seen first, where it was asked for; ``downloads``: files that it has downloaded.
+    """
+
+    url: str
+    status: int = 0
+    title: str = ""
+    html: str = ""
+    screenshot: bytes | None = None
+    downloads: tuple[Artifact, ...] = ()
+
+
+class Visit(NamedTuple):
+    """What a call wants."""
+
+    url: str
+    selector: str | None
+    wait_until: WaitUntil
+    seconds: float
+    screenshot: bool
+
+    def problem(self, reason: str, message: str, remediation: str = "") -> WebUnavailable:
+        """Why there is no page."""
+        return WebUnavailable(self.url, f"{self.url}: {message}", reason=reason, remediation=remediation)
+
+
+class Unreached(Exception):
+    """A page did not come; in the browser's words."""
+
+
+class Tab:
+    """``files``: downloads by their ids, and whether each is over; ``hosts``: where it was, or was to go; ``awaited``:
+    what it waits for; ``is_left``: nothing of it remains in the browser. ``number`` names the folder of its files."""
+
+    def __init__(self, pipe: CdpPipe, visit: Visit, number: int) -> None:
+        self.files: dict[str, bool] = {}
+        self.hosts = {place_of(visit.url)[0]}
+        self.awaited, self.is_left = "an answer", False
+        self._pipe, self._visit, self._folder = pipe, visit, f"{WORKSPACE}/{number}"
+        self._target = self._session = self._loader = ""
+        self._loaders: set[str] = set()
+        self._reached: set[str] = set()  # by the page that is there now
+        self._problem: Exception | None = None
+        self._changed = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def open_blank(self) -> AsyncIterator[None]:
+        """A blank page. Raises ``InvalidArgument`` for a selector that is none, and what :class:`CdpPipe` raises."""
+        pipe = self._pipe
+        own = part(await pipe.call("Target.attachToBrowserTarget"), "sessionId", kind=str)
+        pipe.handlers[own] = self._hear
+        try:
+            made = await pipe.call("Target.createBrowserContext", own, disposeOnDetach=True)
+            context = {"browserContextId": part(made, "browserContextId", kind=str)}
+            where = {"behavior": "allow", "downloadPath": self._folder, "eventsEnabled": True}
+            await pipe.call("Browser.setDownloadBehavior", own, **context, **where)
+            size = {"width": WIDTH, "height": HEIGHT}
+            made = await pipe.call("Target.createTarget", own, url="about:blank", **context, **size)
+            self._target = part(made, "targetId", kind=str)
+            made = await pipe.call("Target.attachToTarget", own, targetId=self._target, flatten=True)
+            self._session = part(made, "sessionId", kind=str)
+            pipe.handlers[self._session] = self._hear
+            for method in ("Page.enable", "Inspector.enable"):
+                await self._call(method)
+            await self._call("Page.setLifecycleEventsEnabled", enabled=True)  # before it goes anywhere
+            try:
+                await self._fits()
+            except CdpRefused:
+                told = f"{self._visit.selector:.100} is no CSS selector, such as '#results li'"
+                raise InvalidArgument("wait_for_selector", told) from None
+            yield
+        finally:
+            for session in (own, self._session):
+                pipe.handlers.pop(session, None)
+            with contextlib.suppress(TimeoutError, CdpRefused, CdpEnded):
+                async with asyncio.timeout(_LEAVE_WITHIN):
+                    await pipe.call("Target.detachFromTarget", sessionId=own)
+                    self.is_left = True
+
+    async def take(self) -> Rendered:
+        """Go there, wait until it is ready and its downloads are over, and take it. Raises ``Unreached``,
+        ``WebUnavailable``, and what :class:`CdpPipe` raises."""
+        said = await self._call("Page.navigate", url=self._visit.url)
+        words = words_in(said.get("errorText"), 100)
+        if said.get("isDownload") is True:
+            await self._until(lambda: bool(self.files), "a download")
+            rendered = Rendered(self._visit.url)
+        elif words == "net::ERR_ABORTED":  # and nothing comes after that
+            raise Unreached(words)
+        else:
+            rendered = await self._take_when_ready(part(said, "loaderId", kind=str), words)
+        await self._until(lambda: all(self.files.values()), "the end of a download")
+        return rendered
+
+    def timeout(self) -> WebUnavailable:
+        """What had not come when its time was up."""
+        return self._visit.problem("timeout", f"{self.awaited} had not come in {self._visit.seconds:g} s", _PATIENCE)
+
+    async def _call(self, method: str, **params: object) -> dict[str, Any]:
+        return await self._pipe.call(method, self._session, **params)
+
+    async def _until(self, holds: Callable[[], bool], awaited: str) -> None:
+        self.awaited = awaited
+        while self._problem is not None or not holds():
+            if self._problem is not None:
+                raise self._problem
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _take_when_ready(self, loader: str, words: str) -> Rendered:
+        """The page of ``loader``, or where it goes from there by itself; ``words``: why there is an error's page."""
+        event = EVENTS[self._visit.wait_until]
+        while True:
+            await self._until(lambda: loader in self._loaders and event in self._reached, f"the event {event!r}")
+            try:
+                await self._place(words)
+                if await self._fits():
+                    return await self._take_now(words)
+                self.awaited = f"something that fits {self._visit.selector!r:.100}"
+            except CdpRefused as error:  # what was asked about was there a moment ago
+                self.awaited = f"its content ({error})"
+            await asyncio.sleep(_LOOK_EVERY)
+
+    async def _place(self, words: str) -> str:
+        """Where it is. Raises ``Unreached`` at an error's page, ``WebUnavailable`` where that is none of http(s)."""
+        frame = part(await self._call("Page.getFrameTree"), "frameTree", "frame", kind=dict)
+        url = frame.get("unreachableUrl") or frame.get("url")
+        try:
+            self.hosts.add(place_of(place := address_in(url))[0])
+        except ValueError:
+            place = ""
+        if not place:
+            told = f"it went on to {words_in(url, 100)!r}, which is no address of http or https"
+            raise self._visit.problem("url", told)
+        if frame.get("unreachableUrl"):
+            raise Unreached(f"{words or 'it went on to'} {place:.200}")
+        return place
+
+    async def _root(self) -> int:
+        return part(await self._call("DOM.getDocument", depth=0), "root", "nodeId", kind=int)
+
+    async def _fits(self) -> bool:
+        if self._visit.selector is None:
+            return True
+        found = await self._call("DOM.querySelector", nodeId=await self._root(), selector=self._visit.selector)
+        return part(found, "nodeId", kind=int) != 0
+
+    async def _take_now(self, words: str) -> Rendered:
+        self.awaited, picture = "its content", None
+        html = part(await self._call("DOM.getOuterHTML", nodeId=await self._root()), "outerHTML", kind=str)
+        said = await self._call("Runtime.evaluate", expression=_FACTS, returnByValue=True)
+        facts = value if isinstance(value := part(said, "result", kind=dict).get("value"), dict) else {}
+        if self._visit.screenshot:
+            said = await self._call("Page.captureScreenshot", format="png", optimizeForSpeed=True)
+            picture = base64.b64decode(part(said, "data", kind=str))
+            if not picture.startswith(_PNG):
+                raise Nonsense("its picture is no PNG")
+        status = facts["status"] if type(facts.get("status")) is int and 100 <= facts["status"] <= 999 else 0
+        return Rendered(await self._place(words), status, words_in(facts.get("title")), html, picture)
+
+    def _hear(self, method: str, params: Mapping[str, Any]) -> None:
+        """An event of its sessions. Raises ``Nonsense``."""
+        match method:
+            case "":
+                self._problem = CdpEnded(self._pipe.why_ended)
+            case "Inspector.targetCrashed":
+                self._problem = self._visit.problem("crash", "its process in the browser has crashed")
+            case "Page.lifecycleEvent" if params.get("frameId") == self._target:
+                loader, name = part(params, "loaderId", kind=str), part(params, "name", kind=str)
+                if name == "init":
+                    self._loader, self._reached = loader, set()
+                    self._loaders.add(loader)
+                elif loader == self._loader:
+                    self._reached.add(name)
+            case "Page.javascriptDialogOpening":
+                self._pipe.tell("Page.handleJavaScriptDialog", self._session, accept=False)
+            case "Browser.downloadWillBegin":
+                self.files[part(params, "guid", kind=str)] = False
+            case "Browser.downloadProgress" if params.get("state") != "inProgress":
+                self.files[part(params, "guid", kind=str)] = True
+        self._changed.set()
