@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     import asyncio
 
     from casemate.approvals.approvals import Approvals
-    from casemate.approvals.requester import Requester
     from casemate.artifacts.kept import Artifacts
     from casemate.audit.reading import Audit
     from casemate.execution.capture import Emitter
@@ -301,28 +300,13 @@ class SandboxParts:
         """What of the host is open."""
         import asyncio
 
-        from casemate.approvals.requester import Origin
         from casemate.host.host import Host, HostSurroundings
-        from casemate.tools.connections.own import calling_requester
 
         async def resolve(names: object) -> Secrets:
             return await asyncio.to_thread(self.resolve_secrets, names)
 
-        @contextlib.asynccontextmanager
-        async def open_requester(*, for_later: bool = False) -> AsyncGenerator[Requester]:
-            calling = calling_requester()
-            if calling is not None and not for_later:
-                yield calling
-                return
-            origin = Origin(self.namespace, None, os.urandom(16).hex())
-            requester = self.approvals.requester(origin, None, for_later=for_later)
-            try:
-                yield requester
-            finally:
-                await requester.end()
-
         surroundings = HostSurroundings(
-            self.namespace, lambda: self.approvals, open_requester,
+            self.namespace, lambda: self.approvals,
             lambda run, detail: self.log.append("crossing", run, self.namespace, detail),
             resolve, self.sessions.get, None if self.context.workspace is None else str(self.context.workspace),
             self._written_through is not None,

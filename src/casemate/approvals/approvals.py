@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Unpack
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, Unpack
+from weakref import WeakValueDictionary
 
 from casemate.approvals.channels import QueueChannel
 from casemate.approvals.requester import Origin, Requester
+from casemate.errors import InvalidArgument
 from casemate.model.call_options import DecisionOptions
-from casemate.model.operation import caller
+from casemate.model.operation import account, agent, caller
 from casemate.model.options import complete, takes_options
 
 if TYPE_CHECKING:
@@ -26,6 +31,19 @@ _ALLOWED_ALL = (
     "Approvals are switched off (approve=casemate.allow_all): whatever asked to cross the wall and no rule denied was "
     "allowed, and nobody has seen it before."
 )
+_MOST_AT_ONCE = 16  # questions of one account that wait; its others are asked when these are answered
+_MOST_REASON = 500  # characters of the requester's own words
+
+
+class AheadAnswer(NamedTuple):
+    """What was decided about something ahead. ``scope``: "rule", "once", "session", "agent" or "namespace", how far it
+    is allowed; empty where it is not. ``expires``: in seconds since 1970, None for the whole scope."""
+
+    allowed: bool
+    scope: str
+    expires: float | None
+    by: str
+    reason: str
 
 
 class Approvals:
@@ -61,6 +79,7 @@ class Approvals:
         self._lock = threading.Lock()  # of the broker
         self._broker: ApprovalBroker | None = None
         self._is_closed = False
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by account, or caller
 
     @property
     def rules(self) -> Rulebook:
@@ -175,6 +194,40 @@ class Approvals:
         ``for_later``: what is allowed is for later runs or steps, and remembered for them."""
         loop = asyncio.get_running_loop()
         return Requester(self._get_broker, origin, stream, loop, redaction, asks=asks, for_later=for_later)
+
+    @contextlib.asynccontextmanager
+    async def open_requester(
+        self, namespace: str, session: str | None = None, *, for_later: bool = False
+    ) -> AsyncGenerator[Requester]:
+        """Asks, as a run of its own, for what is no run or step. When this is left, nothing of it crosses any more."""
+        requester = self.requester(Origin(namespace, session, os.urandom(16).hex()), None, for_later=for_later)
+        try:
+            yield requester
+        finally:
+            await requester.end()
+
+    def turn(self) -> asyncio.Semaphore:
+        """To be entered for a question of one's own, of which so many wait at once for one account."""
+        return self._turns.setdefault(account() or caller(), asyncio.Semaphore(_MOST_AT_ONCE))
+
+    async def ask_ahead(
+        self, question: Question, reason: str, namespace: str, session: str | None = None
+    ) -> AheadAnswer:
+        """Ask for what later runs or steps may do, of one session or of all, and wait for the answer. ``reason``: the
+        requester's own words, which are shown."""
+        if not isinstance(reason, str):
+            raise InvalidArgument("reason", f"{reason!r} is not a str")
+        plain = "".join(one if one.isprintable() else " " for one in reason[:_MOST_REASON]).strip()
+        words = f", they say: {plain}" if plain else ""
+        asked = replace(question, summary=f"{question.summary}, asked for ahead{words}")
+        async with self.turn(), self.open_requester(namespace, session, for_later=True) as requester:
+            verdict = await asyncio.wrap_future(requester.decide(asked))
+        if not verdict.allow:
+            return AheadAnswer(False, "", None, verdict.by, verdict.reason)
+        wide = "session" if session is not None else "agent" if agent() else "namespace"
+        scope = {"": "rule", "session": wide}.get(verdict.scope, "once")
+        expires = None if verdict.expires is None else time.time() + verdict.expires
+        return AheadAnswer(True, scope, expires, verdict.by, verdict.reason)
 
     def grant(self, questions: Sequence[Question], by: str) -> None:
         """Somebody has allowed exactly these, of a run that has not begun: each as often as it is there, without being

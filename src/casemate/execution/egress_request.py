@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
-from casemate.approvals.requester import Origin
 from casemate.errors import InvalidArgument
 from casemate.model.approval import Question
-from casemate.model.operation import agent, caller
+from casemate.model.operation import agent
 from casemate.policy.hosts import LOCAL_NAME, MOST_PORT, canonical
 
 if TYPE_CHECKING:
@@ -21,9 +16,6 @@ if TYPE_CHECKING:
     from casemate.execution.context import ExecutionContext
     from casemate.policy.hosts import HostRules
     from casemate.sessions.session import Session
-
-_MOST_AT_ONCE = 16  # questions of one caller that wait; its others are asked when these are answered
-_MOST_REASON = 500  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +53,6 @@ class Egress:
         self._context = context
         self._namespace = namespace
         self._session = session
-        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by caller
 
     async def request(
         self, domain: str, *, port: int = 443, reason: str = "", session: Session | str | None = None
@@ -85,8 +76,6 @@ class Egress:
         name = _name(domain)
         if type(port) is not int or not 1 <= port <= MOST_PORT:
             raise InvalidArgument("port", f"{port!r} is not a port from 1 to {MOST_PORT}")
-        if not isinstance(reason, str):
-            raise InvalidArgument("reason", f"{reason!r} is not a str")
         context = self._context()
         whose, hosts = None, context.hosts
         if session is not None:
@@ -94,21 +83,8 @@ class Egress:
         if (answer := _answer_by_rule(hosts, name, port)) is not None:
             return answer
         assert hosts is not None
-        turn = self._turns.setdefault(caller(), asyncio.Semaphore(_MOST_AT_ONCE))
-        async with turn:
-            requester = context.approvals().requester(
-                Origin(self._namespace, whose, os.urandom(16).hex()), None, for_later=True
-            )
-            try:
-                verdict = await asyncio.wrap_future(requester.decide(_question(hosts, name, port, reason, whose)))
-            finally:
-                await requester.end()
-        if not verdict.allow:
-            return EgressAnswer(name, port, False, "", None, verdict.by, verdict.reason)
-        wide = "session" if whose is not None else "agent" if agent() else "namespace"
-        scope = {"": "rule", "session": wide}.get(verdict.scope, "once")
-        expires = None if verdict.expires is None else time.time() + verdict.expires
-        return EgressAnswer(name, port, True, scope, expires, verdict.by, verdict.reason)
+        question = _question(hosts, name, port, whose)
+        return EgressAnswer(name, port, *await context.approvals().ask_ahead(question, reason, self._namespace, whose))
 
 
 def _answer_by_rule(hosts: HostRules | None, name: str, port: int) -> EgressAnswer | None:
@@ -122,12 +98,10 @@ def _answer_by_rule(hosts: HostRules | None, name: str, port: int) -> EgressAnsw
     return None
 
 
-def _question(hosts: HostRules, name: str, port: int, reason: str, session: str | None) -> Question:
+def _question(hosts: HostRules, name: str, port: int, session: str | None) -> Question:
     """As the egress proxy asks it, so that the answer is found again; in the summary what is different."""
     whom = "this session" if session is not None else f"all runs and sessions{f' of {agent()}' if agent() else ''}"
-    plain = "".join(character if character.isprintable() else " " for character in reason[:_MOST_REASON]).strip()
-    words = f", they say: {plain}" if plain else ""
-    summary = f"let programs of {whom} connect to {name}, port {port}, asked for ahead{words}"
+    summary = f"let programs of {whom} connect to {name}, port {port}"
     return Question("egress", summary, {"host": name, "port": port}, beyond=hosts.beyond(name, port))
 
 

@@ -10,10 +10,9 @@ import stat
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
 
 from casemate.errors import Denied, InvalidArgument
 from casemate.files.beneath import pieces_of
@@ -21,20 +20,18 @@ from casemate.files.temporary import TemporaryFolder
 from casemate.host import files
 from casemate.host.files import HostFile, HostPlace, find_place
 from casemate.host.runner import CommandRunner, HostCommand
-from casemate.model.approval import ApprovalVerdict, Question
-from casemate.model.operation import agent, caller
+from casemate.model.approval import Question
+from casemate.model.operation import agent
 from casemate.policy.host import ENVIRONMENT, HostTerms, risky_git_keys, words_of
+from casemate.tools.connections.own import calling_requester
 
 if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
-    from casemate.approvals.requester import Requester
     from casemate.model.plan import Secrets
     from casemate.sessions.session import Session
 
 _MOST_KNOWN = 1000  # commands that were asked about, which `access` tells of
-_MOST_AT_ONCE = 16  # questions of one caller that wait; its others are asked when these are answered
 _MOST_SUMMARY = 300  # characters of a command
-_MOST_REASON = 300  # characters of the requester's own words
 Record = Callable[[str, Mapping[str, object]], object]  # a run, and what crossed
 
 
@@ -109,13 +106,11 @@ class HostAccess:
 
 @dataclass(frozen=True, slots=True)
 class HostSurroundings:
-    """What :class:`Host` has of its sandbox. ``open_requester``: one who asks, for later or for now; ``resolve``:
-    secrets by their names; ``session``: an open one by its id or name; ``workspace``: the folder that programs write
-    in, if any; ``is_direct``: at once."""
+    """What :class:`Host` has of its sandbox. ``resolve``: secrets by their names; ``session``: an open one by its id or
+    name; ``workspace``: the folder that programs write in, if any; ``is_direct``: at once."""
 
     namespace: str
     approvals: Callable[[], Approvals]
-    open_requester: Callable[..., AbstractAsyncContextManager[Requester]]
     record: Record
     resolve: Callable[[object], Awaitable[Secrets]]
     session: Callable[[str], Awaitable[Session]]
@@ -130,7 +125,6 @@ class Host:
         self._terms = terms
         self._of = surroundings
         self._runner = CommandRunner()
-        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by caller
         self._known: OrderedDict[str, Question] = OrderedDict()  # commands that were asked about, by what is shown
 
     async def exec(
@@ -169,8 +163,7 @@ class Host:
             )
         question = _about(words, program, terms, given.names if given else ())
         self._remember(question)
-        verdict, run = await self._ask(question)
-        _check(verdict)
+        run = await self._ask(question)
         await self._check_repository(words[0], terms)
         env = {"PATH": ":".join(terms.path), **ENVIRONMENT, **terms.env, **(given.reveal() if given else {})}
         order = HostCommand(program, words, env, terms.folder or "/", timeout or terms.timeout, terms.output)
@@ -204,15 +197,7 @@ class Host:
         words = words_of(command)
         question = _about(words, await asyncio.to_thread(self._find, words[0]), terms, ())
         self._remember(question)
-        plain = "".join(letter if letter.isprintable() else " " for letter in reason[:_MOST_REASON]).strip()
-        asked = replace(
-            question, summary=f"{question.summary}, asked for ahead{f', they say: {plain}' if plain else ''}"
-        )
-        verdict, _ = await self._ask(asked, for_later=True)
-        wide = "agent" if agent() else "namespace"
-        scope = {"": "rule", "session": wide}.get(verdict.scope, "once") if verdict.allow else ""
-        expires = None if verdict.expires is None else time.time() + verdict.expires
-        return HostAnswer(words, verdict.allow, scope, expires, verdict.by, verdict.reason)
+        return HostAnswer(words, *await self._of.approvals().ask_ahead(question, reason, self._of.namespace))
 
     async def access(self) -> HostAccess:
         """Tell what of the host is open, was allowed or denied, and what waits for an answer."""
@@ -331,16 +316,20 @@ class Host:
         change, before = await asyncio.to_thread(files.describe_change, place, new)
         summary = f"write {place.path}, {change['size']:,} bytes" + ("" if before else ", a new file")
         question = Question("files", summary, {"action": "write", "path": place.path, "change": change})
-        _check((await self._ask(question))[0])
+        await self._ask(question)
         written = await asyncio.to_thread(files.write, place, new, before)
         self._note("write", place, sha256=change["sha256"])
         return written
 
-    async def _ask(self, question: Question, *, for_later: bool = False) -> tuple[ApprovalVerdict, str]:
-        """What is decided, and the id under which it is on record."""
-        turn = self._turns.setdefault(caller(), asyncio.Semaphore(_MOST_AT_ONCE))
-        async with turn, self._of.open_requester(for_later=for_later) as requester:
-            return await asyncio.wrap_future(requester.decide(question)), requester.run
+    async def _ask(self, question: Question) -> str:
+        """The id under which it is on record that ``question`` was allowed. Raises ``Denied``."""
+        approvals, calling = self._of.approvals(), calling_requester()
+        opened = nullcontext(calling) if calling else approvals.open_requester(self._of.namespace)
+        async with approvals.turn(), opened as requester:
+            verdict = await asyncio.wrap_future(requester.decide(question))
+            if not verdict.allow:
+                raise Denied(verdict.reason or "it was asked for and not approved")
+            return str(requester.run)
 
     def _note(self, action: str, place: HostPlace, **more: object) -> None:
         self._of.record("", {"kind": "files", "action": action, "path": place.path, **more})
@@ -401,11 +390,6 @@ def _about(words: tuple[str, ...], program: str, terms: HostTerms, secrets: Sequ
     arguments: dict[str, Any] = {"argv": [*words], "program": program, "folder": terms.folder}
     arguments |= {"secrets": sorted(secrets)} if secrets else {}
     return Question("host", f"run {shown} on the host, in {terms.folder}", arguments)
-
-
-def _check(verdict: ApprovalVerdict) -> None:
-    if not verdict.allow:
-        raise Denied(verdict.reason or "it was asked for and not approved")
 
 
 def _is_within(path: str, folder: str) -> bool:

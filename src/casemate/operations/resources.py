@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-from weakref import WeakValueDictionary
+from typing import Annotated, Any, Literal
 
 from casemate.api.options import Cursor, Name, Names
-from casemate.approvals.requester import Origin
 from casemate.audit.chain import Verdict
 from casemate.audit.reading import MOST_ROWS, AuditEvent, AuditRow
 from casemate.errors import Denied
@@ -24,11 +20,6 @@ from casemate.operations.sessions import Group
 from casemate.policy.inject import Inject
 from casemate.policy.rules import PACKAGE_LANGUAGES
 from casemate.tools.tools import ToolSummary
-
-if TYPE_CHECKING:
-    from casemate.operations.sessions import SessionOperations
-    from casemate.operations.shared import Shared
-
 
 Rows = Annotated[int, Between(1, MOST_ROWS)]
 Time = Annotated[float, Between(0, 2**40)]
@@ -168,15 +159,10 @@ class PackageOperations(Group):
 
 Definition = Annotated[Mapping[str, Any], Most(100)]
 Words = Annotated[str, Most(2000)]
-_MOST_ASKED_AT_ONCE = 16  # servers that one account waits for; its others are asked for when these are answered
 
 
 class ToolOperations(Group):
     """The servers of the sandbox."""
-
-    def __init__(self, shared: Shared, sessions: SessionOperations) -> None:
-        super().__init__(shared, sessions)
-        self._slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by account
 
     @operation()
     async def add(self, name: Name, definition: Definition) -> None:
@@ -195,18 +181,13 @@ class ToolOperations(Group):
         from casemate.tools.requests import Register
 
         sandbox = self._shared.sandbox
-        slot = self._slots.setdefault(principal.payer, asyncio.Semaphore(_MOST_ASKED_AT_ONCE))
-        async with slot:
-            with called_by(principal):
-                of = Origin(sandbox.namespace, None, os.urandom(16).hex())
-                requester = sandbox.approvals.requester(of, None)
+        with called_by(principal):
+            async with sandbox.approvals.turn(), sandbox.approvals.open_requester(sandbox.namespace) as requester:
+                calls = Calls(sandbox.tools, requester, lambda *_row: None, CallTurns())  # nothing is called
                 try:
-                    calls = Calls(sandbox.tools, requester, lambda *_row: None, CallTurns())  # nothing is called
                     await calls.register(Register(name, dict(definition)))
                 except CallRefused as refused:
                     raise Denied(f"the server {name!r} was not added: {refused}") from None
-                finally:
-                    await requester.end()
         return [one for one in await sandbox.tools.list() if one.server == name]
 
     @operation()

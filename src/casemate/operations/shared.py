@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
@@ -42,19 +41,12 @@ class Shared:
         vault, given = self.sandbox.vault, frozenset(principal.secrets)
         secrets = await vault.resolve_async(names)
         if principal.audience is Audience.AGENT and (asked := sorted(set(secrets.names) - given)):
-            from casemate.approvals.requester import Origin
-
             with called_by(principal):
-                requester = self.sandbox.approvals.requester(
-                    Origin(self.sandbox.namespace, None, os.urandom(16).hex()), None
-                )
-                try:
+                async with self.sandbox.approvals.open_requester(self.sandbox.namespace) as requester:
                     verdicts = [requester.decide(_about_secret(name, principal)) for name in asked]
                     for name, verdict in zip(asked, verdicts, strict=True):
                         if not (await asyncio.wrap_future(verdict)).allow:
                             raise Denied(f"{principal.name!r} does not get the secret {name}: nobody has allowed it")
-                finally:
-                    await requester.end()
         return secrets
 
     def limits_for(self, principal: Principal, limits: Limits | None) -> Limits | None:

@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from casemate.approvals.requester import Origin
 from casemate.errors import CasemateError, InvalidArgument, Unavailable
 from casemate.execution.request import check_timeout
 from casemate.execution.threads import to_thread_to_end
@@ -223,15 +222,10 @@ class Packages:
     ) -> Installed:
         """What the application asks for."""
         approvals = self._context.approvals()
-        requester = approvals.requester(
-            Origin(self._namespace, session.id if session else None, os.urandom(16).hex()), None
-        )
-        try:
+        async with approvals.open_requester(self._namespace, session.id if session else None) as requester:
             if not approvals.may_ask("package", stream=False):
                 return await _refuse_install(requester, wanted, language)
             return await self._install(wanted, session, requester, terms, language)
-        finally:
-            await requester.end()
 
     async def install_for(
         self, requester: Requester, packages: Sequence[str], *, upgrade: bool = False, language: str = "python"
@@ -320,11 +314,8 @@ class Packages:
             await asyncio.to_thread(kept.keep, key, made_set, texts, made.packages)
             return made.packages
         cached, packages = found
-        requester = self._context.approvals().requester(Origin(self._namespace, None, os.urandom(16).hex()), None)
-        try:
+        async with self._context.approvals().open_requester(self._namespace) as requester:
             verdict = await permission(requester, texts, packages)
-        finally:
-            await requester.end()
         if not verdict.allow:
             raise Unavailable(f"environment: denied: {verdict.reason or 'it was asked for and not approved'}")
         await asyncio.to_thread(_begin_with, await self._package_set("python", ""), cached)
