@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextvars import copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -103,6 +104,7 @@ class Requester:
         self.namespace, self.session, self.run = origin
         self.queue = origin.session or origin.run
         self.caller, self._agent = caller(), agent()
+        self.context = copy_context()
         self.stream = stream
         self.loop = loop
         self.is_over = False

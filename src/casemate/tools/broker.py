@@ -11,7 +11,6 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +20,7 @@ from casemate.files.lines import Crowded, LineBudget, LineClient, LineShare, lin
 from casemate.tools import shell
 from casemate.tools.calls import SMALL, CallRefused, CallRequester, Calls, CallTurns, Foreseen, Note, is_large, kind_of
 from casemate.tools.connections.answers import CallProgress
-from casemate.tools.connections.own import Asking, called_from_cell
+from casemate.tools.connections.own import called_from_cell
 from casemate.tools.requests import (
     Describe,
     Detail,
@@ -125,7 +124,7 @@ class Broker:
 
     def begin(self, whose: Callable[[], CallRequester | None]) -> ToolService:
         """The service of one cell. ``whose``: what runs there now."""
-        return ToolService(self, whose, copy_context())
+        return ToolService(self, whose)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +145,6 @@ class ToolService:
 
     broker: Broker
     whose: Callable[[], CallRequester | None]
-    context: Context  # that its run or session began in: in whose name casemate's own functions do something
     name: str = NAME
     port: int = PORT
     turns: CallTurns = field(default_factory=CallTurns)
@@ -204,7 +202,7 @@ class ToolService:
         try:
             if requester is None:
                 raise CallRefused("denied", "nothing runs in this cell now, so nothing is done for it")
-            with called_from_cell(Asking(self.context, requester)):
+            with called_from_cell(requester):
                 made = await self._dispatch(request, requester, client)
         except CallRefused as refused:
             made = refused.answer

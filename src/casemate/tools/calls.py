@@ -24,6 +24,8 @@ from casemate.tools.connections.reports import shorten
 from casemate.tools.requests import Read, Register, ToolCall
 
 if TYPE_CHECKING:
+    from contextvars import Context
+
     from casemate.files.beneath import HeldFolder
     from casemate.tools.connections.answers import CallProgress, Elicitation, Elicited
     from casemate.tools.tool import Tool
@@ -58,6 +60,10 @@ class CallRequester(Protocol):
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
         """Where it was begun."""
+
+    @property
+    def context(self) -> Context:
+        """The same: in whose name casemate's own functions do something."""
 
     def decide(self, question: Question, *, inline: bool = False) -> Future[ApprovalVerdict]:
         """Whether it may cross. From any thread; ``inline``: which has time for what rules allow."""

@@ -10,53 +10,38 @@ import contextlib
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextvars import Context, ContextVar
+from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from casemate.errors import CasemateError, InvalidArgument, ToolUnavailable
 from casemate.tools.connections.answers import Answer, ServerTools, ToolListing
 from casemate.tools.connections.definition import OwnFunctions, ServerDefinition
 
 if TYPE_CHECKING:
+    from casemate.tools.calls import CallRequester
     from casemate.tools.connections.calling import Calling
     from casemate.tools.connections.context import Surroundings
 
 Function = Callable[..., Awaitable[Any]]
 
 
-class AskingRequester(Protocol):
-    """What is needed of the run or step that calls."""
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop | None:
-        """Where it was begun."""
-
-
-class Asking(NamedTuple):
-    """Who calls from a cell: the ``context`` that its run began in, and the run's own way to ask."""
-
-    context: Context
-    requester: AskingRequester
-
-
-_ASKING: ContextVar[Asking | None] = ContextVar("asking", default=None)
+_CALLING: ContextVar[CallRequester | None] = ContextVar("calling", default=None)
 
 
 @contextlib.contextmanager
-def called_from_cell(asking: Asking) -> Iterator[None]:
-    """Functions that are called meanwhile are called by that one."""
-    token = _ASKING.set(asking)
+def called_from_cell(requester: CallRequester) -> Iterator[None]:
+    """Functions that are called meanwhile are called by the cell of that run or step."""
+    token = _CALLING.set(requester)
     try:
         yield
     finally:
-        _ASKING.reset(token)
+        _CALLING.reset(token)
 
 
-def calling_requester() -> Any:
+def calling_requester() -> CallRequester | None:
     """The requester of the run whose cell has called; None where the application, or a caller of its own, does."""
-    asking = _ASKING.get()
-    return None if asking is None else asking.requester
+    return _CALLING.get()
 
 
 def own_server(name: str, functions: Mapping[str, Function]) -> ServerDefinition:
@@ -91,12 +76,12 @@ class OwnConnection:
 
     async def call(self, calling: Calling, expected: str = "") -> Answer:  # noqa: ARG002 - it never changes
         """What a function gives, as JSON; an error that it raises is one of the tool."""
-        asking = _ASKING.get()
-        loop = asking.requester.loop if asking is not None else None
-        if asking is None or loop is None:
+        requester = calling_requester()
+        loop = requester.loop if requester is not None else None
+        if requester is None or loop is None:
             raise ToolUnavailable(self.definition.name, "only code in a cell calls it so", reason="call")
-        context = asking.context.copy()
-        context.run(_ASKING.set, asking)
+        context = requester.context.copy()
+        context.run(_CALLING.set, requester)
         work = self._functions[calling.tool](**calling.arguments)
         assert inspect.iscoroutine(work)
         try:
