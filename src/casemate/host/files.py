@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import errno
-import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -13,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from casemate.errors import Denied, InvalidArgument, Unavailable
-from casemate.files.beneath import Attributes, open_beneath, pieces_of, status_of, write_file
+from casemate.files.beneath import Attributes, Hashed, open_beneath, pieces_of, status_of, write_file
 from casemate.files.names import LONGEST_PATH, problem
 from casemate.files.protected import PROTECTED
 from casemate.policy.host import HostRoot, HostTerms
 
 MOST_READ = 16 << 20  # bytes that one answer has
 MOST_COPY = 1 << 30  # bytes of one file that is copied
-MOST_ENTRIES = 1000  # of one folder that are listed
+_MOST_ENTRIES = 1000  # of a folder that is listed
 _MOST_DIFF = 256 << 10  # bytes of each side that are compared line by line
 _OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 _MOST_SHOWN = 100_000  # characters of a difference that somebody is shown
@@ -73,39 +72,38 @@ def find_place(terms: HostTerms | None, path: str, *, write: bool = False, argum
     for root in sorted(roots, key=lambda one: len(one.path), reverse=True):
         above = tuple(root.path.split("/")[1:])
         if names[: len(above)] == above:
-            return _check_write(HostPlace(root, names[len(above) :]), write=write)
+            place = HostPlace(root, names[len(above) :])
+            if write:
+                _check_write(place)
+            return place
     raise Denied(f"{path} is in no folder that is open: these are {', '.join(one.path for one in roots)}")
 
 
-def _check_write(place: HostPlace, *, write: bool) -> HostPlace:
-    if not write:
-        return place
+def _check_write(place: HostPlace) -> None:
     if not place.root.write:
         raise Denied(f"{place.root.path} is open for reading alone")
     if not place.names:
         raise InvalidArgument("path", f"{place.path} is the folder itself; name a file in it")
     if why := PROTECTED.reason(place.names):
         raise Denied(f"{place.path} is not written: {why}")
-    return place
 
 
 @contextlib.contextmanager
 def _folder_of(place: HostPlace, names: tuple[str, ...]) -> Iterator[int]:
-    """A descriptor of a folder beneath the root. Raises ``InvalidArgument``."""
-    root = folder = -1
+    """A descriptor of a folder beneath the root. Raises ``InvalidArgument``, and ``Unavailable`` where there is no
+    room."""
     try:
-        root = os.open(place.root.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        folder = open_beneath(root, names)
-        yield folder
+        with contextlib.ExitStack() as closing:
+            root = os.open(place.root.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            closing.callback(os.close, root)
+            folder = open_beneath(root, names)
+            closing.callback(os.close, folder)
+            yield folder
     except OSError as error:
         if error.errno in _OF_DISK:
             raise Unavailable(f"{place.path} cannot be written: {error.strerror}; nothing has changed there") from None
         links = "; links are not followed" if error.errno in (errno.ELOOP, errno.ENOTDIR) else ""
         raise InvalidArgument("path", f"{place.path}: {error.strerror}{links}") from None
-    finally:
-        for fd in (folder, root):
-            if fd >= 0:
-                os.close(fd)
 
 
 @contextlib.contextmanager
@@ -130,12 +128,13 @@ def read(place: HostPlace, offset: int, most: int) -> bytes:
         return b"".join(pieces_of(fd, most))
 
 
-def list_folder(place: HostPlace) -> tuple[list[HostFile], bool]:
-    """What is in a folder, by name, and whether that is all. Raises ``InvalidArgument``."""
+def list_folder(place: HostPlace) -> list[HostFile]:
+    """What is in a folder, by name. Raises ``InvalidArgument``."""
     with _folder_of(place, place.names) as folder:
         names = sorted(os.listdir(folder))
-        found = [_about(place, name, status) for name in names[:MOST_ENTRIES] if (status := status_of(folder, name))]
-        return found, len(names) <= MOST_ENTRIES
+        if len(names) > _MOST_ENTRIES:
+            raise InvalidArgument("path", f"{place.path} has more than {_MOST_ENTRIES} entries; list a folder in it")
+        return [_about(place, name, status) for name in names if (status := status_of(folder, name))]
 
 
 def _about(place: HostPlace, name: str, status: os.stat_result) -> HostFile:
@@ -145,57 +144,41 @@ def _about(place: HostPlace, name: str, status: os.stat_result) -> HostFile:
     return HostFile(f"{place.path}/{shown}", kind, status.st_size if kind == "file" else 0, status.st_mtime)
 
 
-def file_with(data: bytes) -> int:
-    """A descriptor of a file in memory that has ``data``."""
-    new = os.memfd_create("casemate-host-file", os.MFD_CLOEXEC)
-    with open(new, "wb", closefd=False) as file:
-        file.write(data)
-    os.lseek(new, 0, os.SEEK_SET)
-    return new
+def _look(fd: int) -> tuple[str, int, bytes]:
+    """SHA-256, size and beginning of what a descriptor has, which is at its beginning again then."""
+    os.lseek(fd, 0, os.SEEK_SET)
+    hashed = Hashed(pieces_of(fd, MOST_COPY + 1))
+    size = sum(map(len, hashed))
+    os.lseek(fd, 0, os.SEEK_SET)
+    beginning = b"".join(pieces_of(fd, _MOST_DIFF + 1))
+    os.lseek(fd, 0, os.SEEK_SET)
+    return hashed.sha256, size, beginning
 
 
-def digest_of(fd: int) -> tuple[str, int]:
-    """SHA-256 and size of what a descriptor has from where it is."""
-    digest, size = hashlib.sha256(), 0
-    for piece in pieces_of(fd, MOST_COPY + 1):
-        digest.update(piece)
-        size += len(piece)
-    return digest.hexdigest(), size
+def _look_there(place: HostPlace) -> tuple[str, int, bytes]:
+    """The same of the file at ``place``; an empty digest where none is. Raises ``InvalidArgument``."""
+    with _folder_of(place, place.names[:-1]) as folder:
+        if status_of(folder, place.names[-1]) is None:
+            return "", 0, b""
+    with open_file(place) as fd:
+        return _look(fd)
 
 
 def describe_change(place: HostPlace, new: int) -> tuple[dict[str, Any], str]:
     """What whoever is asked is shown of a file that is to be written (``new``: its content's descriptor), and the
     digest of what is there now, empty where nothing is. Raises ``InvalidArgument``."""
-    digest, size = digest_of(new)
+    digest, size, after = _look(new)
     if size > MOST_COPY:
         raise InvalidArgument("path", f"has more than {MOST_COPY >> 20} MiB, which are the most")
-    os.lseek(new, 0, os.SEEK_SET)
+    old_digest, old_size, before = _look_there(place)
     change: dict[str, Any] = {"size": size, "sha256": digest}
-    before = b""
-    old_digest = ""
-    with contextlib.suppress(FileNotFoundError), _folder_of_existing(place) as old:
-        old_digest, old_size = digest_of(old)
+    if old_digest:
         change |= {"before_size": old_size, "before_sha256": old_digest}
-        os.lseek(old, 0, os.SEEK_SET)
-        before = b"".join(pieces_of(old, _MOST_DIFF + 1))
-    after = b"".join(pieces_of(new, _MOST_DIFF + 1))
-    os.lseek(new, 0, os.SEEK_SET)
     if old_digest == digest:
         change["diff"] = "nothing changes"
     elif (diff := _diff(before, after)) is not None:
         change["diff"] = diff
     return change, old_digest
-
-
-@contextlib.contextmanager
-def _folder_of_existing(place: HostPlace) -> Iterator[int]:
-    """As :func:`open_file`; raises ``FileNotFoundError`` where nothing is there yet."""
-    with _folder_of(place, place.names[:-1]) as folder:
-        is_there = status_of(folder, place.names[-1]) is not None
-    if not is_there:
-        raise FileNotFoundError
-    with open_file(place) as fd:
-        yield fd
 
 
 def _diff(before: bytes, after: bytes) -> str | None:
@@ -222,10 +205,7 @@ def write(place: HostPlace, new: int, expected: str) -> HostFile:
         mode = stat.S_IMODE(status.st_mode) if status is not None and stat.S_ISREG(status.st_mode) else None
 
         def check() -> None:
-            found = ""
-            with contextlib.suppress(FileNotFoundError), _folder_of_existing(place) as old:
-                found, _ = digest_of(old)
-            if found != expected:
+            if _look_there(place)[0] != expected:
                 raise InvalidArgument("path", f"{place.path} was changed since it was asked about; nothing is written")
 
         write_file(folder, name, pieces_of(new, MOST_COPY), Attributes(mode=mode), before=check)

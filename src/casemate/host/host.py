@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import Denied, InvalidArgument
-from casemate.files.beneath import pieces_of
+from casemate.files.beneath import pieces_of, write_all
 from casemate.files.temporary import TemporaryFolder
 from casemate.host import files
 from casemate.host.files import HostFile, HostPlace, find_place
@@ -243,17 +243,13 @@ class Host:
         return data
 
     async def list(self, path: str) -> builtins.list[HostFile]:
-        """List a folder that the policy names, or one in it: its first thousand entries, by name.
+        """List a folder that the policy names, or one in it, by name.
 
         Raises:
-            InvalidArgument: It is no such folder, or has more entries.
+            InvalidArgument: It is no such folder, or has more than a thousand entries.
             Denied: It is in no folder that is open.
         """
-        place = find_place(self._terms, path)
-        found, is_all = await asyncio.to_thread(files.list_folder, place)
-        if not is_all:
-            raise InvalidArgument("path", f"{path} has more than {files.MOST_ENTRIES} entries; list a folder in it")
-        return found
+        return await asyncio.to_thread(files.list_folder, find_place(self._terms, path))
 
     async def write(self, path: str, content: bytes | str) -> HostFile:
         """Write a file beneath a folder that the policy opens for writing, once a rule allows it, or somebody who has
@@ -265,8 +261,9 @@ class Host:
             Unavailable: There is no room.
         """
         place = find_place(self._terms, path, write=True)
-        new = files.file_with(content.encode() if isinstance(content, str) else bytes(content))
+        new = os.memfd_create("casemate-host-file", os.MFD_CLOEXEC)
         try:
+            write_all(new, content.encode() if isinstance(content, str) else bytes(content))
             return await self._write(place, new)
         finally:
             os.close(new)
@@ -300,11 +297,8 @@ class Host:
                 await (await self._of.session(into)).files.upload(held, target)
                 return None
             assert place is not None
-            new = os.open(held, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                return await self._write(place, new)
-            finally:
-                os.close(new)
+            with held.open("rb", buffering=0) as new:
+                return await self._write(place, new.fileno())
         finally:
             await asyncio.to_thread(folder.remove)
 
