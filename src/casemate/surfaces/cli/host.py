@@ -10,15 +10,19 @@ from typing import Annotated, Any, TextIO
 from cyclopts import App, Parameter
 
 from casemate.errors import InvalidArgument
-from casemate.surfaces.cli.answers import print_answer, print_document, print_rows
+from casemate.surfaces.cli.answers import print_answer, print_document
 from casemate.surfaces.cli.connection import PLAIN, ServiceOptions, ask, ask_patiently
 from casemate.surfaces.cli.failures import DENIED, TIMED_OUT, say
 from casemate.surfaces.cli.inert import Inert, inert
+from casemate.surfaces.cli.operations import COMMANDS
 from casemate.surfaces.cli.parameters import Name
 
 app = App(name="host", help="Use commands and files of the host that the policy opens; most are asked about.")
 access = App(name="access", help="Say what of the host is open, and ask for more.")
 app.command(access)
+app.command(COMMANDS["host.list"], name="list")
+access.default(COMMANDS["host.access"])
+access.command(COMMANDS["host.access"], name="list")
 Word = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
 
@@ -49,13 +53,6 @@ def execute(
         if found["status"] == "timeout":
             say(f"it was ended after {found['duration']:.1f} s")
     return TIMED_OUT if found["exit_code"] is None else int(found["exit_code"])
-
-
-@access.default
-@access.command(name="list")
-def list_access(*, service: ServiceOptions = PLAIN) -> int:
-    """Show the folders that are open, the commands that are allowed, approved or blocked, and what waits."""
-    return print_document(ask(service, "host.access"), is_json=service.is_json)
 
 
 @access.command(name="request")
@@ -104,17 +101,6 @@ def write(path: Name, source: Name, /, *, service: ServiceOptions = PLAIN) -> in
     except OSError as error:
         raise InvalidArgument("source", f"cannot read {source!r}: {error.strerror}") from None
     return _tell_file(ask_patiently(service, "host.write", path=path, content=base64.b64encode(data).decode()), service)
-
-
-@app.command(name="list")
-def list_folder(path: Name, /, *, service: ServiceOptions = PLAIN) -> int:
-    """List a folder that the policy names, or one in it.
-
-    Args:
-        path: Its absolute path.
-    """
-    rows = ask(service, "host.list", path=path)
-    return print_rows(rows, ("path", "kind", "size"), "Nothing is in it.", is_json=service.is_json)
 
 
 @app.command(name="copy")

@@ -57,6 +57,7 @@ _ARGUMENTS = {
     "value": "Its value; what is no JSON is taken for a text.",
     "source": "Handle or name of the session that has it.",
     "target": "Handle or name of the session that is to have it.",
+    "path": "Its absolute path.",
 }
 
 
@@ -97,7 +98,7 @@ def _show_rows(columns: tuple[str, ...] = (), row: Callable[[dict[str, Any]], di
 
     def show(answer: list[dict[str, Any]], *, is_json: bool) -> int:
         named = columns or tuple(answer[0] if answer else ())
-        return print_rows(answer, named, "Nothing is bound.", is_json=is_json, row=row)
+        return print_rows(answer, named, "Nothing is there.", is_json=is_json, row=row)
 
     return show
 
@@ -126,9 +127,11 @@ SINGLE_OPERATIONS: dict[str, tuple[str, Callable[..., int], str]] = {
     "sessions.get": ("session name", _show_value, "Print the value of a session's variable, as JSON."),
     "sessions.set": ("session name value", _show_done, "Bind a name in a session to a JSON value."),
     "sessions.bridge": ("name source target", _show_value, "Copy a variable to another session, and print it."),
+    "host.access": ("", print_document, "Show the folders that are open, which commands are allowed, and what waits."),
+    "host.list": ("path", _show_rows(("path", "kind", "size")), "List a folder that the policy names, or one in it."),
 }
-_COMMANDS = {operation: _asks(operation, *described) for operation, described in SINGLE_OPERATIONS.items()}
-inspect_session, stats, runtimes = _COMMANDS["inspect"], _COMMANDS["stats"], _COMMANDS["runtimes"]
+COMMANDS = {operation: _asks(operation, *described) for operation, described in SINGLE_OPERATIONS.items()}
+inspect_session, stats, runtimes = COMMANDS["inspect"], COMMANDS["stats"], COMMANDS["runtimes"]
 bridge = _asks("sessions.set", "session name value", _show_done, """\
 Bind a name in a session to a JSON value: casemate bridge SESSION NAME VALUE
 
@@ -284,9 +287,9 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "when": when, "detail": detail[:_MOST_DETAIL] + more}
 
 
-for _operation, _command in _COMMANDS.items():
-    if _name := _operation.partition(".")[2]:
-        sessions.command(_command, name=_name)
+for _operation, _command in COMMANDS.items():
+    if _operation.startswith("sessions."):
+        sessions.command(_command, name=_operation.partition(".")[2])
 sessions.command(inspect_session, name="inspect")
 
 

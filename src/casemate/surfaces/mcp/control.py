@@ -32,14 +32,14 @@ async def search_tools(call: Call) -> CallToolResult:
 async def validate_code(call: Call) -> CallToolResult:
     """Whether code is a program; it is never run."""
     order = {"code": str(call.arguments["code"]), "language": call.arguments.get("language", "python"), "fix": True}
-    return _whole(await call.caller.invoke("validate", order))
+    return document_answer(await call.caller.invoke("validate", order))
 
 
-def _report(operation: str) -> Handler:
+def report_of(operation: str) -> Handler:
     """Gives what an operation without arguments reports."""
 
     async def report(call: Call) -> CallToolResult:
-        return _whole(await call.caller.invoke(operation, {}))
+        return document_answer(await call.caller.invoke(operation, {}))
 
     return report
 
@@ -48,7 +48,7 @@ async def inspect_state(call: Call) -> CallToolResult:
     """The caller's own sessions, and what each holds."""
     sessions = await call.caller.invoke("sessions.list", {})
     held = [await call.caller.invoke("inspect", {"session": one["session"]}) for one in sessions]
-    return _whole({"sessions": held})
+    return document_answer({"sessions": held})
 
 
 async def set_resource_limits(call: Call) -> CallToolResult:
@@ -61,7 +61,7 @@ async def set_resource_limits(call: Call) -> CallToolResult:
         limits["cpus"] = given["max_cpu_cores"]
     if "timeout_seconds" in given:
         limits["wall"] = given["timeout_seconds"]
-    return _whole(await call.caller.invoke("set_limits", {"limits": limits}))
+    return document_answer(await call.caller.invoke("set_limits", {"limits": limits}))
 
 
 async def audit_execution(call: Call) -> CallToolResult:
@@ -74,7 +74,7 @@ async def audit_execution(call: Call) -> CallToolResult:
         if left < 0 and shown:
             break
         shown.append(row)
-    return _whole(shown)
+    return document_answer(shown)
 
 
 async def bridge_data(call: Call) -> CallToolResult:
@@ -99,7 +99,7 @@ async def bridge_data(call: Call) -> CallToolResult:
     return answers.text_answer(f"{', '.join(names)}: now in session {target}.", {"names": names, "to_session": target})
 
 
-def _whole(document: Any) -> CallToolResult:
+def document_answer(document: Any) -> CallToolResult:
     """A report as JSON for a reader, with the same as structure where it is an object."""
     structured = document if isinstance(document, Mapping) else {"items": document}
     return answers.text_answer(json.dumps(document, ensure_ascii=False, indent=1), structured)
@@ -134,12 +134,12 @@ LIST_RUNTIMES = Definition(
     "List languages",
     "The languages whose interpreters are there, with versions, and the isolation in force.",
     {},
-    _report("runtimes"),
+    report_of("runtimes"),
     kind=LOOKS,
 )
 
 SANDBOX_STATS = Definition(
-    "sandbox_stats", "Show what goes on", "Runs, sessions, and what they use.", {}, _report("stats"), kind=LOOKS
+    "sandbox_stats", "Show what goes on", "Runs, sessions, and what they use.", {}, report_of("stats"), kind=LOOKS
 )
 
 INSPECT_STATE = Definition(
@@ -222,7 +222,7 @@ async def request_egress(call: Call) -> Answered:
     given = call.arguments
     order = {"domain": str(given["domain"]), "port": given.get("port", 443)}
     order |= {name: given[name] for name in ("reason", "session") if given.get(name)}
-    return await follow_job(call, "egress.request", order, partial(is_about, "egress"), _tell_decision)
+    return await follow_job(call, "egress.request", order, partial(is_about, "egress"), tell_decision)
 
 
 async def _tell_installation(_call: Call, result: Mapping[str, Any]) -> CallToolResult:
@@ -234,8 +234,9 @@ async def _tell_installation(_call: Call, result: Mapping[str, Any]) -> CallTool
     return answers.text_answer(f"{result.get('status', 'failed')}: {reason}", is_error=True)
 
 
-async def _tell_decision(_call: Call, result: Mapping[str, Any]) -> CallToolResult:
-    return answers.text_answer(json.dumps(result, ensure_ascii=False), is_error=not result["allowed"])
+async def tell_decision(_call: Call, result: Mapping[str, Any]) -> CallToolResult:
+    """What was decided about something that was asked for ahead."""
+    return answers.text_answer(json.dumps(result, ensure_ascii=False), result, is_error=not result["allowed"])
 
 
 _SERVER = {

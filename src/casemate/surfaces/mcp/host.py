@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from mcp_types import CallToolResult, InputRequiredResult
+from mcp_types import CallToolResult
 
 from casemate.host.files import MOST_READ
 from casemate.surfaces.mcp import answers
 from casemate.surfaces.mcp.callers import Call
+from casemate.surfaces.mcp.control import document_answer, report_of, tell_decision
 from casemate.surfaces.mcp.programs import follow_job, is_about
-from casemate.surfaces.mcp.tool import CHANGES, LOOKS, Definition, number, text, texts, whole
+from casemate.surfaces.mcp.tool import CHANGES, LOOKS, Definition, Handler, number, text, texts, whole
+from casemate.surfaces.mcp.work import Answered, JobAnswer
 
 _COMMAND = {
     "type": ["array", "string"],
@@ -24,66 +25,37 @@ _COMMAND = {
 _PATH = text("An absolute path in a folder that is open; list_host_access names these.")
 
 
-async def host_exec(call: Call) -> CallToolResult | InputRequiredResult:
-    """Run a command of the host."""
-    order = {name: call.arguments[name] for name in ("command", "timeout", "secrets") if name in call.arguments}
-    return await follow_job(call, "host.exec", order, partial(is_about, "host"), _tell_result)
+def _asks(operation: str, kind: str, answer: JobAnswer, **names: str) -> Handler:
+    """Does what somebody may be asked about, with the tool's own arguments. ``kind``: of the question; ``names``: what
+    the operation calls an argument that has another name there."""
+
+    async def ask(call: Call) -> Answered:
+        order = {names.get(name, name): value for name, value in call.arguments.items()}
+        return await follow_job(call, operation, order, partial(is_about, kind), answer)
+
+    return ask
 
 
 async def _tell_result(_call: Call, result: Mapping[str, Any]) -> CallToolResult:
     head = f"exit code: {result['exit_code']}" if result["exit_code"] is not None else "it took too long and was ended"
     parts = [f"[{head}]", *(result[stream] for stream in ("stdout", "stderr") if result[stream])]
-    return answers.text_answer("\n".join(parts)[: answers.MOST_TEXT], dict(result), is_error=result["status"] != "ok")
+    return answers.text_answer("\n".join(parts), result, is_error=result["status"] != "ok")
 
 
-async def request_host_access(call: Call) -> CallToolResult | InputRequiredResult:
-    """Ask for a command ahead."""
-    order = {"command": call.arguments["pattern"], "reason": call.arguments.get("reason", "")}
-    return await follow_job(call, "host.request_access", order, partial(is_about, "host"), _tell_decision)
-
-
-async def _tell_decision(_call: Call, result: Mapping[str, Any]) -> CallToolResult:
-    return answers.text_answer(json.dumps(result, ensure_ascii=False), dict(result), is_error=not result["allowed"])
-
-
-async def list_host_access(call: Call) -> CallToolResult:
-    """What of the host is open."""
-    return _document(await call.caller.invoke("host.access", {}))
+async def _tell_file(_call: Call, file: Mapping[str, Any] | None) -> CallToolResult:
+    told = f"{file['path']}: written, {file['size']:,} bytes" if file else "copied into the session"
+    return answers.text_answer(told)
 
 
 async def host_file_read(call: Call) -> CallToolResult:
     """Read a file of the host."""
-    given = call.arguments
-    order = {"path": given["path"], "offset": given.get("offset", 0), "limit": given.get("limit", answers.MOST_TEXT)}
-    found = await call.caller.invoke("host.read", order)
-    return answers.text_answer(found["text"] if found["text"] is not None else found["base64"], dict(found))
+    found = await call.caller.invoke("host.read", {"limit": answers.MOST_TEXT, **call.arguments})
+    return answers.text_answer(found["text"] if found["text"] is not None else found["base64"], found)
 
 
 async def host_file_list(call: Call) -> CallToolResult:
     """List a folder of the host."""
-    return _document({"entries": await call.caller.invoke("host.list", {"path": call.arguments["path"]})})
-
-
-async def host_file_write(call: Call) -> CallToolResult | InputRequiredResult:
-    """Write a file of the host."""
-    order = {"path": call.arguments["path"], "text": call.arguments["content"]}
-    return await follow_job(call, "host.write", order, partial(is_about, "files"), _tell_file)
-
-
-async def host_file_copy(call: Call) -> CallToolResult | InputRequiredResult:
-    """Copy a file of the host."""
-    order = {"source": call.arguments["source"], "destination": call.arguments["destination"]}
-    return await follow_job(call, "host.copy", order, partial(is_about, "files"), _tell_file)
-
-
-async def _tell_file(_call: Call, file: Mapping[str, Any] | None) -> CallToolResult:
-    return answers.text_answer(
-        f"{file['path']}: written, {file['size']:,} bytes" if file else "copied into the session"
-    )
-
-
-def _document(document: Mapping[str, Any]) -> CallToolResult:
-    return answers.text_answer(json.dumps(document, ensure_ascii=False, indent=1), document)
+    return document_answer({"entries": await call.caller.invoke("host.list", call.arguments)})
 
 
 HOST_TOOLS = (
@@ -93,19 +65,19 @@ HOST_TOOLS = (
         "these words. Prefer execute_code: it needs no permission.",
         {"command": _COMMAND, "timeout": number("Seconds that it may take.", exclusiveMinimum=0),
          "secrets": texts("Names of the operator's secrets that it gets as variables.")},
-        host_exec, required=("command",),
+        _asks("host.exec", "host", _tell_result), required=("command",),
     ),
     Definition(
         "request_host_access", "Ask for a command of the host",
         "Ask whether a command may be run with host_exec later: a person decides, and for how long.",
         {"pattern": {**_COMMAND, "description": f"{_COMMAND['description']} Exactly as it will be run."},
          "reason": text("Shown to whoever decides.")},
-        request_host_access, required=("pattern",),
+        _asks("host.request_access", "host", tell_decision, pattern="command"), required=("pattern",),
     ),
     Definition(
         "list_host_access", "Show what of the host is open",
         "The folders that are open, and which commands are allowed, approved, blocked, or wait for an answer.",
-        {}, list_host_access, kind=LOOKS,
+        {}, report_of("host.access"), kind=LOOKS,
     ),
     Definition(
         "host_file_read", "Read a file of the host", "Read a file in a folder of the host that the operator opened.",
@@ -122,13 +94,13 @@ HOST_TOOLS = (
         "Write a text file in a folder of the host that the operator has opened for writing. A person is shown the "
         "difference and decides.",
         {"path": _PATH, "content": text("All that it is to hold.")},
-        host_file_write, required=("path", "content"), kind=CHANGES,
+        _asks("host.write", "files", _tell_file, content="text"), required=("path", "content"), kind=CHANGES,
     ),
     Definition(
         "host_file_copy", "Copy a file of the host",
         "Copy a file between folders of the host that are open, or into or out of a session of yours.",
         {"source": text("An absolute path, or SESSION:path with the handle of a session."),
          "destination": text("The same.")},
-        host_file_copy, required=("source", "destination"), kind=CHANGES,
+        _asks("host.copy", "files", _tell_file), required=("source", "destination"), kind=CHANGES,
     ),
 )  # fmt: skip
