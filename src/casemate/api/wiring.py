@@ -302,13 +302,11 @@ class SandboxParts:
 
         from casemate.host.host import Host, HostSurroundings
 
-        async def resolve(names: object) -> Secrets:
-            return await asyncio.to_thread(self.resolve_secrets, names)
-
         surroundings = HostSurroundings(
             self.namespace, lambda: self.approvals,
             lambda run, detail: self.log.append("crossing", run, self.namespace, detail),
-            resolve, self.sessions.get, None if self.context.workspace is None else str(self.context.workspace),
+            lambda names: asyncio.to_thread(self.resolve_secrets, names), self.sessions.get,
+            None if self.context.workspace is None else str(self.context.workspace),
             self._written_through is not None,
         )  # fmt: skip
         return Host(self._policy.host, surroundings)

@@ -6,7 +6,7 @@ import asyncio
 import builtins
 import os
 import shlex
-import stat
+import shutil
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _MOST_KNOWN = 1000  # commands that were asked about, which `access` tells of
 _MOST_SUMMARY = 300  # characters of a command
-Record = Callable[[str, Mapping[str, object]], object]  # a run, and what crossed
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +105,13 @@ class HostAccess:
 
 @dataclass(frozen=True, slots=True)
 class HostSurroundings:
-    """What :class:`Host` has of its sandbox. ``resolve``: secrets by their names; ``session``: an open one by its id or
-    name; ``workspace``: the folder that programs write in, if any; ``is_direct``: at once."""
+    """What :class:`Host` has of its sandbox. ``record``: what crossed, in a run; ``resolve``: secrets by their names;
+    ``session``: an open one by its id or name; ``workspace``: the folder that programs write in, if any;
+    ``is_direct``: at once."""
 
     namespace: str
     approvals: Callable[[], Approvals]
-    record: Record
+    record: Callable[[str, Mapping[str, object]], object]
     resolve: Callable[[object], Awaitable[Secrets]]
     session: Callable[[str], Awaitable[Session]]
     workspace: str | None = None
@@ -345,18 +345,12 @@ class Host:
         """The path of a program: in the first of the fixed folders that has it. Raises ``InvalidArgument``."""
         terms = self._open_terms()
         places = (*filter(None, [self._of.workspace]), *(root.path for root in terms.roots if root.write))
-        for folder in terms.path:
-            path = os.path.join(folder, name)
-            try:
-                status = os.stat(path)
-            except OSError:
-                continue
-            if stat.S_ISREG(status.st_mode) and os.access(path, os.X_OK):
-                real = os.path.realpath(path)
-                if status.st_mode & 0o022 or any(_is_within(real, place) for place in places):
-                    raise InvalidArgument("command", f"{path} could be changed by others, so it is not run")
-                return path
-        raise InvalidArgument("command", f"there is no program {name!r} in {', '.join(terms.path)}")
+        path = shutil.which(name, path=os.pathsep.join(terms.path))
+        if path is None:
+            raise InvalidArgument("command", f"there is no program {name!r} in {', '.join(terms.path)}")
+        if os.stat(path).st_mode & 0o022 or any(_is_within(path, place) for place in places):
+            raise InvalidArgument("command", f"{path} could be changed by others, so it is not run")
+        return path
 
     def _remember(self, question: Question) -> None:
         self._known[shlex.join(question.arguments["argv"])] = question

@@ -52,21 +52,6 @@ class CommandEnd:
     seconds: float
 
 
-class _Leash:
-    """A pipe whose one end a command's init has: everything is ended when the other is let go of."""
-
-    def __init__(self) -> None:
-        self.init_end, self._ours = os.pipe2(os.O_CLOEXEC)
-        self._lock = threading.Lock()
-
-    def let_go(self) -> None:
-        """From any thread; harmless when repeated."""
-        with self._lock:
-            if self._ours >= 0:
-                os.close(self._ours)
-                self._ours = -1
-
-
 class CommandRunner:
     """Starts commands. Usable from any thread."""
 
@@ -81,28 +66,29 @@ class CommandRunner:
 
         Raises ``InvalidArgument``, and ``Unavailable`` where this machine has no process namespaces for us.
         """
-        leash = _Leash()
-        reading = asyncio.get_running_loop().run_in_executor(self._readers, self._run, command, leash)
+        leash, of_init = socket.socketpair()  # everything is ended when ours is closed
+        reading = asyncio.get_running_loop().run_in_executor(self._readers, self._run, command, leash, of_init)
         try:
             return await asyncio.shield(reading)
         except asyncio.CancelledError:
-            leash.let_go()
+            leash.close()
             await asyncio.wait([reading], timeout=_END_WITHIN)
             raise
 
-    def _run(self, command: HostCommand, leash: _Leash) -> CommandEnd:
+    def _run(self, command: HostCommand, leash: socket.socket, of_init: socket.socket) -> CommandEnd:
         began = time.monotonic()
         pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]  # output, errors, and how it ended
-        theirs = [write for _, write in pipes] + [leash.init_end]
+        theirs = [write for _, write in pipes]
         try:
             try:
-                self._send(command, theirs)
+                self._send(command, [*theirs, of_init.fileno()])
             finally:
+                of_init.close()
                 for fd in theirs:
                     os.close(fd)
             return _read_to_end(command, [read for read, _ in pipes], leash, began)
         finally:
-            leash.let_go()
+            leash.close()
             for read, _ in pipes:
                 os.close(read)
 
@@ -117,27 +103,25 @@ class CommandRunner:
             folder = os.open(command.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise Unavailable(f"commands run in {command.folder}, which cannot be entered: {error.strerror}") from None
-        with self._lock:
-            try:
-                for is_last in (False, True):
-                    if self._socket is None:
-                        self._start()
-                    assert self._socket is not None
-                    try:
-                        socket.send_fds(self._socket, [message], [folder, *fds])
-                        return
-                    except (BrokenPipeError, ConnectionError):  # it was killed: another takes its place
-                        self._end()
-                        if is_last:
-                            raise Fault("the process that runs commands of the host does not stay alive") from None
-            finally:
-                os.close(folder)
+        try:
+            with self._lock:
+                try:
+                    socket.send_fds(self._connect(), [message], [folder, *fds])
+                except ConnectionError:  # it was killed: another takes its place
+                    self._end()
+                    socket.send_fds(self._connect(), [message], [folder, *fds])
+        except ConnectionError:
+            raise Fault("the process that runs commands of the host does not stay alive") from None
+        finally:
+            os.close(folder)
 
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, open(os.devnull, "w") as null:
-            self._pid = spawn("commands", "casemate-commands", theirs.fileno(), null.fileno())
-        self._socket = ours
+    def _connect(self) -> socket.socket:
+        """To the process, which is started where there is none."""
+        if self._socket is None:
+            self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs, open(os.devnull, "w") as null:
+                self._pid = spawn("commands", "casemate-commands", theirs.fileno(), null.fileno())
+        return self._socket
 
     def _end(self) -> None:
         if self._socket is not None:
@@ -153,7 +137,7 @@ class CommandRunner:
             self._end()
 
 
-def _read_to_end(command: HostCommand, fds: list[int], leash: _Leash, began: float) -> CommandEnd:
+def _read_to_end(command: HostCommand, fds: list[int], leash: socket.socket, began: float) -> CommandEnd:
     """Read all streams until every process is gone; the leash is let go of at the deadline."""
     stdout, stderr, status = fds
     kept: dict[int, bytearray] = {fd: bytearray() for fd in fds}
@@ -167,7 +151,7 @@ def _read_to_end(command: HostCommand, fds: list[int], leash: _Leash, began: flo
             if is_over:
                 raise Fault("a command of the host did not end when it was killed")
             is_over, deadline = True, time.monotonic() + _END_WITHIN
-            leash.let_go()
+            leash.close()
         for fd, _ in ready:
             piece = os.read(fd, _CHUNK)
             if not piece:

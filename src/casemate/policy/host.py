@@ -12,7 +12,7 @@ from casemate.policy.patterns import is_plain_text
 USUAL_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin")
 MOST_WORDS, MOST_WORD_BYTES = 1000, 64 << 10  # of one command, in all
 _PROGRAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}\Z")
-_SHELL = re.compile(r"[;&|<>`$\n\r]|[{}]")  # what a command line would say to a shell, which there is none of
+_SHELL = re.compile(r"[;&|<>`$\n\r{}*?'\"\\~\[\]]")  # what a command line would say to a shell, which there is none of
 # What a command gets besides the policy's own: nothing of the user's settings makes it start something else.
 ENVIRONMENT: Mapping[str, str] = {
     "LANG": "C.UTF-8",
@@ -61,7 +61,7 @@ def words_of(command: object) -> tuple[str, ...]:
     """The words of a command: a list of them, or a line that no shell would read otherwise. Raises
     ``InvalidArgument``."""
     if isinstance(command, str):
-        if found := _SHELL.search(command) or re.search(r"[*?'\"\\~\[\]]", command):
+        if found := _SHELL.search(command):
             raise InvalidArgument(
                 "command",
                 f"{found[0]!r} is for a shell, and none reads this",

@@ -22,6 +22,7 @@ from casemate.model.foreign import key_hint
 from casemate.model.limits import LIMIT_BOUNDS
 from casemate.model.plan import Network
 from casemate.policy.document import PolicyDocument
+from casemate.policy.host import USUAL_PATH
 from casemate.policy.hosts import MOST_PORT
 
 Size = StrictStr | StrictInt
@@ -60,11 +61,11 @@ class HostKeys(_KeyModel):
     """What of the host is open to agents; without this section nothing is."""
 
     folder: StrictStr | None = None
-    path: Annotated[list[StrictStr], Field(min_length=1, max_length=20)] | None = None
-    env: Annotated[dict[StrictStr, StrictStr], Field(max_length=100)] | None = None
+    path: Annotated[list[StrictStr], Field(min_length=1, max_length=20)] = [*USUAL_PATH]
+    env: Annotated[dict[StrictStr, StrictStr], Field(max_length=100)] = {}
     timeout: Annotated[Number, Field(gt=0, le=3600)] = 60.0
     output: Annotated[StrictInt, Field(ge=1, le=16 << 20)] = 1 << 20
-    roots: Annotated[list[RootKeys], Field(max_length=100)] | None = None
+    roots: Annotated[list[RootKeys], Field(max_length=100)] = []
 
 
 class WebKeys(_KeyModel):

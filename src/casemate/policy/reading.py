@@ -16,7 +16,7 @@ from casemate.errors import InvalidArgument
 from casemate.model.approval import Effect, Kind
 from casemate.model.limits import Limits
 from casemate.policy.document import Path, PolicyDocument
-from casemate.policy.host import USUAL_PATH, HostRoot, HostTerms
+from casemate.policy.host import HostRoot, HostTerms
 from casemate.policy.hosts import (
     LOCAL_NAME,
     HostRule,
@@ -349,23 +349,19 @@ def _host_terms(document: PolicyDocument, keys: SandboxKeys, folder: str, home: 
     if (given := keys.host) is None:
         return None
     roots = []
-    for place, root in enumerate(given.roots or ()):
+    for place, root in enumerate(given.roots):
         at: Path = ("host", "roots", place, "path")
         path = _absolute(document, at, root.path, folder, home)
         if path == "/" or posixpath.join(home, "").startswith(posixpath.join(path, "")):
             _refuse(document, at, f"{path} holds the home folder, keys and settings in it; name a folder of its own")
         roots.append(HostRoot(path, root.write))
-    programs: tuple[str, ...] = USUAL_PATH
-    if given.path is not None:
-        programs = tuple(
-            _absolute(document, ("host", "path", n), text, folder, home) for n, text in enumerate(given.path)
-        )
-    for name in given.env or {}:
+    programs = tuple(_absolute(document, ("host", "path", n), text, folder, home) for n, text in enumerate(given.path))
+    for name in given.env:
         if not _VARIABLE.match(name):
             _refuse(document, ("host", "env", name), "is no variable for a command: it says which code is loaded")
     where = None if given.folder is None else _absolute(document, ("host", "folder"), given.folder, folder, home)
     return HostTerms(
-        where, programs, given.env or {}, float(given.timeout), given.output, tuple(roots), document.where(("host",))
+        where, programs, given.env, float(given.timeout), given.output, tuple(roots), document.where(("host",))
     )
 
 
