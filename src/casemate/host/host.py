@@ -282,7 +282,7 @@ class Host:
             InvalidArgument: One of them is no file, or both are sessions'.
             Denied: It was not allowed, or is not open.
         """
-        (of, inner), (into, target) = _side(source), _side(destination)
+        (of, inner), (into, target) = session_in(source), session_in(destination)
         if of is not None and into is not None:
             raise InvalidArgument("destination", "one of the two is a path of the host's, such as /data/table.csv")
         place = find_place(self._terms, target, write=True, argument="destination") if into is None else None
@@ -385,8 +385,8 @@ def _is_within(path: str, folder: str) -> bool:
     return os.path.commonpath((real, above)) == above
 
 
-def _side(text: str) -> tuple[str | None, str]:
-    """A session and a path in it, or None and a path of the host's. Raises ``InvalidArgument``."""
+def session_in(text: str) -> tuple[str | None, str]:
+    """A session and a path in it, or None and a path of the host's."""
     if not isinstance(text, str) or text.startswith("/") or ":" not in text:
         return None, text
     session, _, path = text.partition(":")

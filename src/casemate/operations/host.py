@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import builtins
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from casemate.api.options import Name, Names
+from casemate.api.options import Names
 from casemate.errors import InvalidArgument
 from casemate.host.files import MOST_READ, HostFile
-from casemate.host.host import HostAccess, HostAnswer, HostResult
+from casemate.host.host import HostAccess, HostAnswer, HostResult, session_in
 from casemate.model.call_options import Seconds
 from casemate.model.operation import Audience, Between, Most, Principal, operation
+from casemate.operations.files import decode_base64
+from casemate.operations.resources import Reason
 from casemate.operations.sessions import Group
 from casemate.policy.host import MOST_WORD_BYTES, MOST_WORDS
 
 Words = Annotated[Sequence[Annotated[str, Most(MOST_WORD_BYTES)]], Most(MOST_WORDS)]
 Command = Annotated[str, Most(MOST_WORD_BYTES)] | Words
 Path = Annotated[str, Most(4096)]
-Reason = Annotated[str, Most(500)]
 Offset = Annotated[int, Between(0, 2**62)]
 Length = Annotated[int, Between(1, MOST_READ)]
 Text = Annotated[str, Most(16 << 20)]
-_OWN = ":"  # between a session's handle and a path in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +90,7 @@ class HostOperations(Group):
         """
         if (text is None) == (content is None):
             raise InvalidArgument("text", "give text, or content in base64")
-        try:
-            data = text.encode() if text is not None else base64.b64decode(content or "", validate=True)
-        except (binascii.Error, ValueError):
-            raise InvalidArgument("content", "is no base64") from None
+        data = text if text is not None else decode_base64("content", content or "")
         return await self._shared.sandbox.host.write(path, data)
 
     @operation(audience=Audience.AGENT)
@@ -107,9 +103,7 @@ class HostOperations(Group):
             self._resolve(source, principal), self._resolve(destination, principal)
         )
 
-    def _resolve(self, text: Name, principal: Principal) -> str:
+    def _resolve(self, text: str, principal: Principal) -> str:
         """The same with the session's own id: only the caller's own sessions are found."""
-        if text.startswith("/") or _OWN not in text:
-            return text
-        handle, _, path = text.partition(_OWN)
-        return f"{self._id_of(handle, principal)}{_OWN}{path}"
+        handle, path = session_in(text)
+        return text if handle is None else f"{self._id_of(handle, principal)}:{path}"
