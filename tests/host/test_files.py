@@ -19,7 +19,7 @@ async def test_a_file_and_a_folder_of_an_open_root_can_be_read_without_asking(op
         assert await sandbox.host.read(f"{opened.place}/data/table.csv") == b"a,b\n1,2\n"
         assert await sandbox.host.read(f"{opened.place}/data/table.csv", offset=4, limit=2) == b"1,"
         (entry,) = await sandbox.host.list(f"{opened.place}/data")
-    assert (entry.path, entry.kind, entry.size) == (f"{opened.place}/data/table.csv", "file", 8)
+    assert (entry.name, entry.kind, entry.size) == (f"{opened.place}/data/table.csv", "file", 8)
     assert opened.asked == []
 
 

@@ -75,7 +75,7 @@ async def test_files_of_the_host_are_read_listed_written_and_copied(connect: Con
         read = await agent.call("host_file_read", path=f"{opened.place}/data/in.txt")
         assert text_of(read) == "from the host"
         listed = structure_of(await agent.call("host_file_list", path=f"{opened.place}/data"))
-        assert [one["path"] for one in listed["entries"]] == [f"{opened.place}/data/in.txt"]
+        assert [one["name"] for one in listed["entries"]] == [f"{opened.place}/data/in.txt"]
         assert not (
             await agent.call("host_file_write", path=f"{opened.place}/out/a.txt", content="by an agent")
         ).is_error
@@ -124,7 +124,7 @@ def check_commands(cli: Cli, opened: Opened) -> None:
     assert cli("host", "read", f"{opened.place}/out/a.txt").stdout == b"\x1b[2J\n"
     assert cli("host", "copy", f"{opened.place}/out/a.txt", f"{opened.place}/out/b.txt").code == 0
     listed = json.loads(cli("host", "list", f"{opened.place}/out", "--format", "json").stdout)
-    assert [one["path"] for one in listed] == [f"{opened.place}/out/a.txt", f"{opened.place}/out/b.txt"]
+    assert [one["name"] for one in listed] == [f"{opened.place}/out/a.txt", f"{opened.place}/out/b.txt"]
     access = json.loads(cli("host", "access", "list", "--format", "json").stdout)
     assert access["allowed"] == ["echo *"]
     assert json.loads(cli("host", "access", "request", "--format", "json", "--", "echo", "x").stdout)["scope"] == "rule"

@@ -164,14 +164,14 @@ class SandboxParts:
         return Broker(self.tools, self._note_call)
 
     def _servers(self, on_tools: Callable[[ServerTools], None]) -> Servers:
-        from casemate.tools.connections.own import own_server
+        from casemate.tools.connections.definition import OwnFunctions, ServerDefinition
         from casemate.tools.connections.servers import Servers
 
         servers = Servers(os.environ, self.vault.host_secrets, on_tools=on_tools)
         for name, definition in self._definitions.items():
             servers.add(name, definition)
         for name, functions in self._own_functions().items():
-            servers.add(name, own_server(name, functions))
+            servers.add(name, ServerDefinition(name, OwnFunctions(functions)))
         return servers
 
     def _own_functions(self) -> dict[str, dict[str, Any]]:

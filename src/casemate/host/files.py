@@ -16,6 +16,7 @@ from casemate.files.beneath import Attributes, Hashed, open_beneath, pieces_of, 
 from casemate.files.names import LONGEST_PATH, problem
 from casemate.files.protected import PROTECTED
 from casemate.policy.host import HostRoot, HostTerms
+from casemate.sessions.files import FileInfo, info_of
 
 MOST_READ = 16 << 20  # bytes that one answer has
 MOST_COPY = 1 << 30  # bytes of one file that is copied
@@ -23,23 +24,6 @@ _MOST_ENTRIES = 1000  # of a folder that is listed
 _MOST_DIFF = 256 << 10  # bytes of each side that are compared line by line
 _OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 _MOST_SHOWN = 100_000  # characters of a difference that somebody is shown
-
-
-@dataclass(frozen=True, slots=True)
-class HostFile:
-    """A file or folder of the host's.
-
-    Attributes:
-        path: Absolute.
-        kind: ``"file"``, ``"folder"``, ``"link"`` or ``"other"``.
-        size: In bytes, of a file.
-        modified: In seconds since 1970.
-    """
-
-    path: str
-    kind: str
-    size: int
-    modified: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,20 +112,18 @@ def read(place: HostPlace, offset: int, most: int) -> bytes:
         return b"".join(pieces_of(fd, most))
 
 
-def list_folder(place: HostPlace) -> list[HostFile]:
+def list_folder(place: HostPlace) -> list[FileInfo]:
     """What is in a folder, by name. Raises ``InvalidArgument``."""
     with _folder_of(place, place.names) as folder:
         names = sorted(os.listdir(folder))
         if len(names) > _MOST_ENTRIES:
             raise InvalidArgument("path", f"{place.path} has more than {_MOST_ENTRIES} entries; list a folder in it")
-        return [_about(place, name, status) for name in names if (status := status_of(folder, name))]
-
-
-def _about(place: HostPlace, name: str, status: os.stat_result) -> HostFile:
-    kinds = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "folder"), (stat.S_ISLNK, "link"))
-    kind = next((kind for is_kind, kind in kinds if is_kind(status.st_mode)), "other")
-    shown = os.fsencode(name).decode("utf-8", "backslashreplace")
-    return HostFile(f"{place.path}/{shown}", kind, status.st_size if kind == "file" else 0, status.st_mtime)
+        found = []
+        for name in names:
+            shown = os.fsencode(name).decode("utf-8", "backslashreplace")
+            with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
+                found.append(info_of(folder, f"{place.path}/{shown}", name))
+        return found
 
 
 def _look(fd: int) -> tuple[str, int, bytes]:
@@ -196,7 +178,7 @@ def _diff(before: bytes, after: bytes) -> str | None:
     return told if left <= 0 else f"{told[:_MOST_SHOWN]}\n[{left} characters more are not shown]"
 
 
-def write(place: HostPlace, new: int, expected: str) -> HostFile:
+def write(place: HostPlace, new: int, expected: str) -> FileInfo:
     """Put what ``new`` has at ``place``, whole or not at all. ``expected``: the digest of what is there, as of
     :func:`describe_change`. Raises ``InvalidArgument`` where that is something else now, or it cannot be written."""
     name = place.names[-1]
@@ -209,6 +191,4 @@ def write(place: HostPlace, new: int, expected: str) -> HostFile:
                 raise InvalidArgument("path", f"{place.path} was changed since it was asked about; nothing is written")
 
         write_file(folder, name, pieces_of(new, MOST_COPY), Attributes(mode=mode), before=check)
-        written = status_of(folder, name)
-        assert written is not None
-        return HostFile(place.path, "file", written.st_size, written.st_mtime)
+        return info_of(folder, place.path, name)

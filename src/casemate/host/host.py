@@ -18,16 +18,17 @@ from casemate.errors import Denied, InvalidArgument
 from casemate.files.beneath import pieces_of, write_all
 from casemate.files.temporary import TemporaryFolder
 from casemate.host import files
-from casemate.host.files import HostFile, HostPlace, find_place
+from casemate.host.files import HostPlace, find_place
 from casemate.host.runner import CommandRunner, HostCommand
 from casemate.model.approval import Question
 from casemate.model.operation import agent
+from casemate.model.plan import NO_SECRETS, Secrets
 from casemate.policy.host import ENVIRONMENT, HostTerms, risky_git_keys, words_of
+from casemate.sessions.files import FileInfo
 from casemate.tools.connections.own import calling_requester
 
 if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
-    from casemate.model.plan import Secrets
     from casemate.sessions.session import Session
 
 _MOST_KNOWN = 1000  # commands that were asked about, which `access` tells of
@@ -156,16 +157,16 @@ class Host:
                 "timeout", f"{timeout!r} is not within the {terms.timeout:g} s that the policy gives ({terms.where})"
             )
         program = await asyncio.to_thread(self._find, words[0])
-        given = await self._of.resolve(secrets) if secrets else None
-        if given is not None and given.placeholders:
+        given = await self._of.resolve(secrets) if secrets else NO_SECRETS
+        if given.placeholders:
             raise InvalidArgument(
                 "secrets", f"{given.placeholders[0].name} is put into requests alone; a command gets none of it"
             )
-        question = _about(words, program, terms, given.names if given else ())
+        question = _about(words, program, terms, given.names)
         self._remember(question)
         run = await self._ask(question)
         await self._check_repository(words[0], terms)
-        env = {"PATH": ":".join(terms.path), **ENVIRONMENT, **terms.env, **(given.reveal() if given else {})}
+        env = {"PATH": ":".join(terms.path), **ENVIRONMENT, **terms.env, **given.reveal()}
         order = HostCommand(program, words, env, terms.folder or "/", timeout or terms.timeout, terms.output)
         self._of.record(run, {"kind": "host", "argv": words, "program": program, "outcome": "begun"})
         end = await self._runner.run(order)
@@ -242,7 +243,7 @@ class Host:
         self._note("read", place)
         return data
 
-    async def list(self, path: str) -> builtins.list[HostFile]:
+    async def list(self, path: str) -> builtins.list[FileInfo]:
         """List a folder that the policy names, or one in it, by name.
 
         Raises:
@@ -251,7 +252,7 @@ class Host:
         """
         return await asyncio.to_thread(files.list_folder, find_place(self._terms, path))
 
-    async def write(self, path: str, content: bytes | str) -> HostFile:
+    async def write(self, path: str, content: bytes | str) -> FileInfo:
         """Write a file beneath a folder that the policy opens for writing, once a rule allows it, or somebody who has
         seen the difference. It is replaced whole, or not at all.
 
@@ -268,7 +269,7 @@ class Host:
         finally:
             os.close(new)
 
-    async def copy(self, source: str, destination: str) -> HostFile | None:
+    async def copy(self, source: str, destination: str) -> FileInfo | None:
         """Copy a file between folders of the host that are open, or into or out of a session's workspace.
 
         Args:
@@ -306,7 +307,7 @@ class Host:
         """End the process that runs commands."""
         self._runner.close()
 
-    async def _write(self, place: HostPlace, new: int) -> HostFile:
+    async def _write(self, place: HostPlace, new: int) -> FileInfo:
         change, before = await asyncio.to_thread(files.describe_change, place, new)
         summary = f"write {place.path}, {change['size']:,} bytes" + ("" if before else ", a new file")
         question = Question("files", summary, {"action": "write", "path": place.path, "change": change})
@@ -403,8 +404,8 @@ def _take(place: HostPlace, target: str) -> None:
             )
 
 
-def _text(data: bytes, secrets: Secrets | None) -> str:
-    if secrets is not None:
+def _text(data: bytes, secrets: Secrets) -> str:
+    if secrets:
         from casemate.redaction.redaction import Redaction
 
         data = Redaction(secrets.reveal()).data(data, cut=True)

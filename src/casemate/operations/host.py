@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from casemate.api.options import Names
 from casemate.errors import InvalidArgument
-from casemate.host.files import MOST_READ, HostFile
+from casemate.host.files import MOST_READ
 from casemate.host.host import HostAccess, HostAnswer, HostResult, session_in
 from casemate.model.call_options import Seconds
 from casemate.model.operation import Audience, Between, Most, Principal, operation
@@ -18,6 +18,7 @@ from casemate.operations.files import decode_base64
 from casemate.operations.resources import Reason
 from casemate.operations.sessions import Group
 from casemate.policy.host import MOST_WORD_BYTES, MOST_WORDS
+from casemate.sessions.files import FileInfo
 
 Words = Annotated[Sequence[Annotated[str, Most(MOST_WORD_BYTES)]], Most(MOST_WORDS)]
 Command = Annotated[str, Most(MOST_WORD_BYTES)] | Words
@@ -79,12 +80,12 @@ class HostOperations(Group):
             return HostContent(None, base64.b64encode(data).decode())
 
     @operation(audience=Audience.AGENT)
-    async def list(self, path: Path) -> builtins.list[HostFile]:
+    async def list(self, path: Path) -> builtins.list[FileInfo]:
         """What is in a folder that the policy names, or in one beneath it. ``path``: absolute."""
         return await self._shared.sandbox.host.list(path)
 
     @operation(audience=Audience.AGENT)
-    async def write(self, path: Path, *, text: Text | None = None, content: Text | None = None) -> HostFile:
+    async def write(self, path: Path, *, text: Text | None = None, content: Text | None = None) -> FileInfo:
         """Write a file in a folder that the policy opens for writing, once a rule has allowed it, or somebody who has
         seen the difference. ``path``: absolute. ``text``: what it is to hold. ``content``: the same, in base64.
         """
@@ -94,7 +95,7 @@ class HostOperations(Group):
         return await self._shared.sandbox.host.write(path, data)
 
     @operation(audience=Audience.AGENT)
-    async def copy(self, source: Path, destination: Path, *, principal: Principal) -> HostFile | None:
+    async def copy(self, source: Path, destination: Path, *, principal: Principal) -> FileInfo | None:
         """Copy a file between open folders of the host, or into or out of a session's workspace.
 
         ``source``: an absolute path, or HANDLE:path of a session. ``destination``: the same.

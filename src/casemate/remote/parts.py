@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from casemate.artifacts.content import Spool
 from casemate.errors import InvalidArgument
-from casemate.host.files import HostFile
 from casemate.model.approval import Decision
 from casemate.model.call_options import DecisionOptions
 from casemate.model.execution import Artifact
@@ -24,6 +23,7 @@ from casemate.policy.inject import Inject
 from casemate.remote.runs import decide, request_from
 from casemate.remote.service import ServiceConnection, result_type
 from casemate.remote.session import Session
+from casemate.sessions.files import FileInfo
 from casemate.tools.connections.answers import ABSENT, Answer
 
 if TYPE_CHECKING:
@@ -182,11 +182,11 @@ class Host(RemotePart):
         found = await self._service.call("host.read", path=path, **options)
         return base64.b64decode(found["base64"]) if found["text"] is None else found["text"].encode()
 
-    async def write(self, path: str, content: bytes | str) -> HostFile:
+    async def write(self, path: str, content: bytes | str) -> FileInfo:
         """See :meth:`casemate.host.host.Host.write`."""
         data = content.encode() if isinstance(content, str) else bytes(content)
         sent = base64.b64encode(data).decode()
-        written: HostFile = revive(HostFile, await self._service.call("host.write", path=path, content=sent))
+        written: FileInfo = revive(FileInfo, await self._service.call("host.write", path=path, content=sent))
         return written
 
 

@@ -39,10 +39,10 @@ _BLOCK = 512  # bytes that st_blocks counts in (stat(2))
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """What is known of an entry of a workspace.
+    """What is known of an entry of a workspace, or of the host.
 
     Attributes:
-        name: Its path, relative to the workspace.
+        name: Its path, relative to the workspace; absolute on the host.
         kind: "file", "folder", "link" or "other".
         size: In bytes.
         modified: Seconds since 1970.
@@ -258,7 +258,7 @@ def _about(root: int, name: str) -> FileInfo:
     if not name:
         return FileInfo("", "folder", 0, os.fstat(root).st_mtime)
     with _parent(root, name) as (folder, last):
-        return _info(folder, name, last)
+        return info_of(folder, name, last)
 
 
 def _content(root: int, name: str) -> bytes:
@@ -281,7 +281,7 @@ def _write(root: int, name: str, chunks: Callable[[], Iterator[bytes]], note_upl
 def _list(root: int, name: str) -> list[FileInfo]:
     with _folder(root, name) as folder:
         names = sorted(os.listdir(folder))[:_MOST_LISTED]
-        return [_info(folder, f"{name}/{entry}" if name else entry, entry) for entry in names]
+        return [info_of(folder, f"{name}/{entry}" if name else entry, entry) for entry in names]
 
 
 @contextmanager
@@ -293,7 +293,8 @@ def _folder(root: int, name: str) -> Iterator[int]:
         os.close(folder)
 
 
-def _info(folder: int, name: str, entry: str) -> FileInfo:
+def info_of(folder: int, name: str, entry: str) -> FileInfo:
+    """What is known of ``entry`` in a folder, under ``name``. Raises ``OSError``."""
     status = os.stat(entry, dir_fd=folder, follow_symlinks=False)
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
     return FileInfo(name, kinds.get(stat.S_IFMT(status.st_mode), "other"), status.st_size, status.st_mtime)

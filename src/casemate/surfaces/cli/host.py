@@ -114,11 +114,11 @@ def copy(source: Name, destination: Name, /, *, service: ServiceOptions = PLAIN)
         destination: The same.
     """
     found = ask_patiently(service, "host.copy", source=source, destination=destination)
-    return _tell_file(found or {"path": destination, "kind": "file", "size": 0, "modified": 0.0}, service)
+    return _tell_file(found or {"name": destination, "kind": "file", "size": 0, "modified": 0.0}, service)
 
 
 def _tell_file(file: dict[str, Any], service: ServiceOptions) -> int:
-    return print_answer(file, [inert(f"{file['path']}: written")], is_json=service.is_json)
+    return print_answer(file, [inert(f"{file['name']}: written")], is_json=service.is_json)
 
 
 def _write(data: bytes, stream: TextIO) -> None:

@@ -128,7 +128,7 @@ SINGLE_OPERATIONS: dict[str, tuple[str, Callable[..., int], str]] = {
     "sessions.set": ("session name value", _show_done, "Bind a name in a session to a JSON value."),
     "sessions.bridge": ("name source target", _show_value, "Copy a variable to another session, and print it."),
     "host.access": ("", print_document, "Show the folders that are open, which commands are allowed, and what waits."),
-    "host.list": ("path", _show_rows(("path", "kind", "size")), "List a folder that the policy names, or one in it."),
+    "host.list": ("path", _show_rows(("name", "kind", "size")), "List a folder that the policy names, or one in it."),
 }
 COMMANDS = {operation: _asks(operation, *described) for operation, described in SINGLE_OPERATIONS.items()}
 inspect_session, stats, runtimes = COMMANDS["inspect"], COMMANDS["stats"], COMMANDS["runtimes"]

@@ -43,7 +43,7 @@ async def _tell_result(_call: Call, result: Mapping[str, Any]) -> CallToolResult
 
 
 async def _tell_file(_call: Call, file: Mapping[str, Any] | None) -> CallToolResult:
-    told = f"{file['path']}: written, {file['size']:,} bytes" if file else "copied into the session"
+    told = f"{file['name']}: written, {file['size']:,} bytes" if file else "copied into the session"
     return answers.text_answer(told)
 
 

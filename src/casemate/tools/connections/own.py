@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -42,11 +42,6 @@ def called_from_cell(requester: CallRequester) -> Iterator[None]:
 def calling_requester() -> CallRequester | None:
     """The requester of the run whose cell has called; None where the application, or a caller of its own, does."""
     return _CALLING.get()
-
-
-def own_server(name: str, functions: Mapping[str, Function]) -> ServerDefinition:
-    """What is known of such functions, by their names as tools. Each has a limit of its own."""
-    return ServerDefinition(name, OwnFunctions(functions))
 
 
 class OwnConnection:
