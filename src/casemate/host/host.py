@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import Denied, InvalidArgument
@@ -382,8 +383,7 @@ def _about(words: tuple[str, ...], program: str, terms: HostTerms, secrets: Sequ
 
 
 def _is_within(path: str, folder: str) -> bool:
-    real, above = os.path.realpath(path), os.path.realpath(folder)
-    return os.path.commonpath((real, above)) == above
+    return Path(path).resolve().is_relative_to(Path(folder).resolve())
 
 
 def session_in(text: str) -> tuple[str | None, str]:

@@ -16,12 +16,11 @@ from casemate.surfaces.mcp.programs import follow_job, is_about
 from casemate.surfaces.mcp.tool import CHANGES, LOOKS, Definition, Handler, number, text, texts, whole
 from casemate.surfaces.mcp.work import Answered, JobAnswer
 
-_COMMAND = {
-    "type": ["array", "string"],
-    "items": {"type": "string"},
-    "description": 'The program\'s bare name and its words, such as ["git", "log", "-n", "3"]. No shell reads it: no '
-    "pipes, no variables, no wildcards, one command at a time.",
-}
+_WORDS = (
+    'The program\'s bare name and its words, such as ["git", "log", "-n", "3"]. No shell reads it: no pipes, no '
+    "variables, no wildcards, one command at a time."
+)
+_EITHER = {"type": ["array", "string"]}
 _PATH = text("An absolute path in a folder that is open; list_host_access names these.")
 
 
@@ -63,14 +62,14 @@ HOST_TOOLS = (
         "host_exec", "Run a command of the host",
         "Run a command outside the sandbox, where the operator permits that. A rule or a person decides about exactly "
         "these words. Prefer execute_code: it needs no permission.",
-        {"command": _COMMAND, "timeout": number("Seconds that it may take.", exclusiveMinimum=0),
+        {"command": texts(_WORDS) | _EITHER, "timeout": number("Seconds that it may take.", exclusiveMinimum=0),
          "secrets": texts("Names of the operator's secrets that it gets as variables.")},
         _asks("host.exec", "host", _tell_result), required=("command",),
     ),
     Definition(
         "request_host_access", "Ask for a command of the host",
         "Ask whether a command may be run with host_exec later: a person decides, and for how long.",
-        {"pattern": {**_COMMAND, "description": f"{_COMMAND['description']} Exactly as it will be run."},
+        {"pattern": texts(f"{_WORDS} Exactly as it will be run.") | _EITHER,
          "reason": text("Shown to whoever decides.")},
         _asks("host.request_access", "host", tell_decision, pattern="command"), required=("pattern",),
     ),
@@ -82,7 +81,7 @@ HOST_TOOLS = (
     Definition(
         "host_file_read", "Read a file of the host", "Read a file in a folder of the host that the operator opened.",
         {"path": _PATH, "offset": whole("Byte to begin at.", default=0),
-         "limit": {"type": "integer", "minimum": 1, "maximum": MOST_READ, "description": "Bytes at the most."}},
+         "limit": whole("Bytes at the most.", minimum=1, maximum=MOST_READ)},
         host_file_read, required=("path",), kind=LOOKS,
     ),
     Definition(
