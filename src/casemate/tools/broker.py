@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from casemate.errors import CasemateError, InvalidArgument
 from casemate.files.lines import Crowded, LineBudget, LineClient, LineShare, line_of, read_line, while_there
 from casemate.tools import shell
-from casemate.tools.calls import SMALL, CallRefused, CallRequester, Calls, CallTurns, Foreseen, Note, is_large, kind_of
+from casemate.tools.calls import SMALL, CallRefused, Calls, CallTurns, Foreseen, Note, is_large, kind_of
 from casemate.tools.connections.answers import CallProgress
 from casemate.tools.connections.own import called_from_cell
 from casemate.tools.requests import (
+    CallRequester,
     Describe,
     Detail,
     ListTools,

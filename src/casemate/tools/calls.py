@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from casemate.errors import CasemateError, InvalidArgument, ToolUnavailable
@@ -21,11 +21,9 @@ from casemate.policy.canonical import MOST_BYTES, canonical, parse
 from casemate.tools.connections.connection import CHANGED
 from casemate.tools.connections.loop_work import result_of
 from casemate.tools.connections.reports import shorten
-from casemate.tools.requests import Read, Register, ToolCall
+from casemate.tools.requests import CallRequester, Read, Register, ToolCall
 
 if TYPE_CHECKING:
-    from contextvars import Context
-
     from casemate.files.beneath import HeldFolder
     from casemate.tools.connections.answers import CallProgress, Elicitation, Elicited
     from casemate.tools.tool import Tool
@@ -40,39 +38,6 @@ _MOST_FORESEEN = 1000  # calls that one decision is about
 _SUMMARY = 300  # characters of arguments
 Made = TypeVar("Made")
 Refusal = Literal["denied", "tool", "invalid", "unknown", "unavailable", "timeout", "limit"]
-
-
-class CallRequester(Protocol):
-    """The run or step that a request comes from."""
-
-    @property
-    def namespace(self) -> str:
-        """Of its sandbox."""
-
-    @property
-    def session(self) -> str | None:
-        """None for a run of its own."""
-
-    @property
-    def run(self) -> str:
-        """Its id."""
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop | None:
-        """Where it was begun."""
-
-    @property
-    def context(self) -> Context:
-        """The same: in whose name casemate's own functions do something."""
-
-    def decide(self, question: Question, *, inline: bool = False) -> Future[ApprovalVerdict]:
-        """Whether it may cross. From any thread; ``inline``: which has time for what rules allow."""
-
-    def redact(self, value: Any) -> Any:
-        """``value`` without the secrets of that run."""
-
-    def defer(self, job: Callable[[], object]) -> None:
-        """Have ``job``, which raises nothing, done in another thread: a little later, and before that run is over."""
 
 
 class CallRefused(Exception):

@@ -6,17 +6,57 @@ to know. A key that no request has is an error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from casemate.errors import InvalidArgument
 from casemate.files.lines import read_object
+
+if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import Future
+    from contextvars import Context
+
+    from casemate.model.approval import ApprovalVerdict, Question
 
 Detail = Literal["names", "brief", "full"]
 _MOST_NAME = 256  # characters of a server's, tool's or module's name
 _MOST_QUERY = 1000
 _MOST_WORDS = 1000
+
+
+class CallRequester(Protocol):
+    """The run or step that a request comes from."""
+
+    @property
+    def namespace(self) -> str:
+        """Of its sandbox."""
+
+    @property
+    def session(self) -> str | None:
+        """None for a run of its own."""
+
+    @property
+    def run(self) -> str:
+        """Its id."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """Where it was begun."""
+
+    @property
+    def context(self) -> Context:
+        """The same: in whose name casemate's own functions do something."""
+
+    def decide(self, question: Question, *, inline: bool = False) -> Future[ApprovalVerdict]:
+        """Whether it may cross. From any thread; ``inline``: which has time for what rules allow."""
+
+    def redact(self, value: Any) -> Any:
+        """``value`` without the secrets of that run."""
+
+    def defer(self, job: Callable[[], object]) -> None:
+        """Have ``job``, which raises nothing, done in another thread: a little later, and before that run is over."""
 
 
 @dataclass(frozen=True, slots=True)

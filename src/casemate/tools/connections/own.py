@@ -19,9 +19,9 @@ from casemate.tools.connections.answers import Answer, ServerTools, ToolListing
 from casemate.tools.connections.definition import OwnFunctions, ServerDefinition
 
 if TYPE_CHECKING:
-    from casemate.tools.calls import CallRequester
     from casemate.tools.connections.calling import Calling
     from casemate.tools.connections.context import Surroundings
+    from casemate.tools.requests import CallRequester
 
 Function = Callable[..., Awaitable[Any]]
 
