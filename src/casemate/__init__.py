@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         WebUnavailable,
     )
     from casemate.execution.egress_request import EgressAnswer
-    from casemate.host.files import HostFile
     from casemate.host.host import HostAccess, HostAnswer, HostResult
     from casemate.model.approval import ApprovalRequest, Decision, allow_all
     from casemate.model.events import Display, Done, ErrorEvent, Event, Output, ResultEvent
@@ -87,7 +86,6 @@ _HOME = {
     "casemate.model.overview": (
         "Fix InUse Inspection Installed InstalledPackage Issue RuntimeInfo Stats Totals Validation VariableInfo"
     ),
-    "casemate.host.files": "HostFile",
     "casemate.host.host": "HostAccess HostAnswer HostResult",
     "casemate.model.web": "BrowsedPage SearchHit WebLink WebPage",
     "casemate.model.review": "Applied Change Diff",
@@ -133,7 +131,6 @@ __all__ = [
     "Fix",
     "HostAccess",
     "HostAnswer",
-    "HostFile",
     "HostResult",
     "Image",
     "InUse",
