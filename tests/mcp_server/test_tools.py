@@ -383,8 +383,10 @@ DEFAULT = ["execute_code", "read_output", "cancel_run", "read_file", "write_file
            "search_tools"]  # fmt: skip
 CELLS = ["execute_ipython_cell", "register_mcp_server", "reset"]
 FURTHER = ["validate_code", "create_session", "terminate_session", "bridge_data", "list_runtimes",
-           "set_resource_limits", "sandbox_stats", "inspect_state", "get_artifacts", "request_egress",
-           "audit_execution", "web_search", "fetch_webpage", "browser_fetch"]  # fmt: skip
+           "set_resource_limits", "sandbox_stats", "inspect_state", "get_artifacts",
+           "request_egress", "audit_execution", "host_exec", "request_host_access",
+           "list_host_access", "host_file_read", "host_file_list", "host_file_write",
+           "host_file_copy", "web_search", "fetch_webpage", "browser_fetch"]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -296,7 +296,7 @@ async def test_what_a_browser_was_is_on_record(browse: Browsing, audit: Path) ->
 async def test_without_a_network_there_is_no_page(audit: Path) -> None:
     async with Sandbox(network="none", audit=audit) as sandbox:
         browsers = Browsers(lambda: sandbox._parts.context, "default")
-        with pytest.raises(Denied, match=r"network='none'.*\n.*allowed_domains"):
+        with pytest.raises(Denied, match=r"has no network.*\n.*allowed_domains"):
             await browsers.browse(
                 "http://good.test/", wait_for_selector=None, wait_until="load", timeout=9.0, screenshot=False
             )
