@@ -16,7 +16,7 @@ from tests.support.waiting import until_async as until
 
 from casemate import CasemateError, Decision, InvalidArgument, Sandbox
 from casemate.errors import Denied
-from casemate.policy.host import risky_git_keys
+from casemate.policy.host import risk_of_keys
 
 COUNT = {"allow": "host", "command": ["wc", "**"], "options": ["-l", "--total="]}
 
@@ -166,11 +166,9 @@ async def test_ht_05_git_starts_nothing_that_a_repository_names(opened: Opened, 
 
 
 def test_ht_05_keys_are_compared_whole() -> None:
-    harmless = "core.bare\0remote.origin.url\0branch.main.merge\0user.email\0"
-    assert risky_git_keys(harmless) == ()
-    assert risky_git_keys("core.bareX\0remote.origin.uploadpack\0xcore.bare\0") == (
-        "core.bareX", "remote.origin.uploadpack", "xcore.bare",
-    )  # fmt: skip
+    assert risk_of_keys(b"core.bare\0remote.origin.url\0branch.main.merge\0user.email\0") == ""
+    said = risk_of_keys(b"core.bareX\0remote.origin.uploadpack\0xcore.bare\0")
+    assert said.startswith("core.bareX, remote.origin.uploadpack, xcore.bare in its configuration")
 
 
 async def test_ht_14_what_a_command_prints_is_bounded_and_what_it_leaves_is_ended(opened: Opened) -> None:
@@ -255,8 +253,10 @@ async def test_an_answer_ahead_is_for_exactly_that_command_and_is_listed(opened:
     assert access.blocked == ("reboot",)
 
 
-async def test_commands_do_not_run_where_programs_write_directly(opened: Opened) -> None:
-    options = {"workspace": opened.place / "project", "workspace_mode": "direct"}
+@pytest.mark.parametrize("written", ["project", "project/below", ""])
+async def test_commands_do_not_run_where_programs_write_directly(opened: Opened, written: str) -> None:
+    (opened.place / written).mkdir(exist_ok=True)
+    options = {"workspace": opened.place / written, "workspace_mode": "direct"}
     async with opened.sandbox(options=options) as sandbox:
         with pytest.raises(Denied, match="programs of this sandbox write there directly"):
             await sandbox.host.exec("true")

@@ -24,11 +24,12 @@ from casemate.api.arguments import (
 )
 from casemate.api.policy_options import Bounded, bound_by_policy, rulebook
 from casemate.audit.log import AuditLog, default_path
-from casemate.errors import QueueFull, SandboxClosed
+from casemate.errors import InvalidArgument, QueueFull, SandboxClosed
 from casemate.execution.context import ExecutionContext, Tally
 from casemate.execution.network import Interceptions, Offer, SandboxNetwork
 from casemate.execution.request import check_timeout
 from casemate.languages.catalogue import launch_probe, runtime_for
+from casemate.model.operation import caller
 from casemate.model.plan import NO_SECRETS, Secrets
 from casemate.walls.registry import open_wall
 
@@ -301,11 +302,24 @@ class SandboxParts:
         import asyncio
 
         from casemate.host.host import Host, HostSurroundings
+        from casemate.tools.connections.own import calling_requester
+
+        def record(run: str, detail: Mapping[str, object]) -> None:
+            calling = calling_requester()
+            whose = {"caller": caller()} if caller() else {}
+            told = detail if calling is None else calling.redact(dict(detail))
+            self.log.append("crossing", run or (calling.run if calling else ""), self.namespace, {**told, **whose})
+
+        async def find_session(id_or_name: str) -> Session:
+            calling = calling_requester()
+            own = await self.sessions.get(calling.session) if calling is not None and calling.session else None
+            if calling is not None and (own is None or id_or_name not in (own.id, own.name)):
+                raise InvalidArgument("session", "code in a cell copies to and from its own session alone")
+            return own or await self.sessions.get(id_or_name)
 
         surroundings = HostSurroundings(
-            self.namespace, lambda: self.approvals,
-            lambda run, detail: self.log.append("crossing", run, self.namespace, detail),
-            lambda names: asyncio.to_thread(self.resolve_secrets, names), self.sessions.get,
+            self.namespace, lambda: self.approvals, record,
+            lambda names: asyncio.to_thread(self.resolve_secrets, names), find_session,
             None if self.context.workspace is None else str(self.context.workspace),
             self._written_through is not None,
         )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import errno
+import io
 import os
 import stat
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ MOST_READ = 16 << 20  # bytes that one answer has
 MOST_COPY = 1 << 30  # bytes of one file that is copied
 _MOST_ENTRIES = 1000  # of a folder that is listed
 _MOST_DIFF = 256 << 10  # bytes of each side that are compared line by line
+_MOST_LINES = 2000  # of each side, without those alike at both ends: the time is quadratic
+_CONTEXT = 3  # lines that are shown around a change
 _OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 _MOST_SHOWN = 100_000  # characters of a difference that somebody is shown
 
@@ -47,7 +50,8 @@ def find_place(terms: HostTerms | None, path: str, *, write: bool = False, argum
             "no files of the host are open to anybody",
             remediation="The operator's policy names folders: host: {roots: [{path: /data, write: false}]}.",
         )
-    if not isinstance(path, str) or not path.startswith("/") or len(os.fsencode(path)) > LONGEST_PATH:
+    size = len(path.encode("utf-8", "surrogatepass")) if isinstance(path, str) and path.startswith("/") else 0
+    if not 0 < size <= LONGEST_PATH:
         raise InvalidArgument(argument, f"{str(path)[:200]!r} is no absolute path, such as {roots[0].path}/notes.txt")
     names = tuple(path.rstrip("/").split("/")[1:])
     for name in names:
@@ -156,26 +160,36 @@ def describe_change(place: HostPlace, new: int) -> tuple[dict[str, Any], str]:
     change: dict[str, Any] = {"size": size, "sha256": digest}
     if old_digest:
         change |= {"before_size": old_size, "before_sha256": old_digest}
-    if old_digest == digest:
-        change["diff"] = "nothing changes"
-    elif (diff := _diff(before, after)) is not None:
-        change["diff"] = diff
+    change["diff"] = "nothing changes" if old_digest == digest else _diff(before, after)
     return change, old_digest
 
 
-def _diff(before: bytes, after: bytes) -> str | None:
-    """The difference of two texts; None where one is no text, or too long to be compared."""
-    if max(len(before), len(after)) > _MOST_DIFF or b"\0" in before + after:
-        return None
-    try:
-        now, then = (side.decode("utf-8").splitlines(keepends=True) for side in (before, after))
+def _diff(before: bytes, after: bytes) -> str:
+    """The difference of two texts, or why it is not shown."""
+    if max(len(before), len(after)) > _MOST_DIFF:
+        return f"[not shown: more than {_MOST_DIFF >> 10} KiB]"
+    try:  # lines end with "\n" alone: any other separator is shown as what it is
+        now, then = ([*io.StringIO(side.decode("utf-8"), newline="\n")] for side in (before, after))
     except UnicodeDecodeError:
-        return None
+        return "[not shown: it is no text]"
+    above = max(0, _alike(now, then) - _CONTEXT)
+    now, then = now[above:], then[above:]
+    below = max(0, _alike(now[::-1], then[::-1]) - _CONTEXT)
+    now, then = now[: len(now) - below], then[: len(then) - below]
+    if max(len(now), len(then)) > _MOST_LINES:
+        return f"[not shown: more than {_MOST_LINES} lines change]"
+    names = (f"now, after line {above}", f"then, after line {above}")
     told = "".join(
-        line if line.endswith("\n") else f"{line}\n" for line in difflib.unified_diff(now, then, "now", "then")
+        line if line.endswith("\n") else f"{line}\n" for line in difflib.unified_diff(now, then, *names, n=_CONTEXT)
     )
     left = len(told) - _MOST_SHOWN
     return told if left <= 0 else f"{told[:_MOST_SHOWN]}\n[{left} characters more are not shown]"
+
+
+def _alike(first: list[str], second: list[str]) -> int:
+    """How many lines at the beginning are the same."""
+    pairs = zip(first, second, strict=False)
+    return next((n for n, (one, other) in enumerate(pairs) if one != other), min(len(first), len(second)))
 
 
 def write(place: HostPlace, new: int, expected: str) -> FileInfo:

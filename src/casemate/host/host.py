@@ -14,17 +14,18 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
-from casemate.errors import Denied, InvalidArgument
+from casemate.errors import CasemateError, Denied, InvalidArgument
 from casemate.files.beneath import pieces_of, write_all
 from casemate.files.temporary import TemporaryFolder
 from casemate.host import files
 from casemate.host.files import HostPlace, find_place
 from casemate.host.runner import CommandRunner, HostCommand
-from casemate.model.approval import Question
-from casemate.model.operation import agent
+from casemate.model.approval import ApprovalRequest, Question
+from casemate.model.operation import account, agent, caller
 from casemate.model.plan import NO_SECRETS, Secrets
-from casemate.policy.host import ENVIRONMENT, HostTerms, risky_git_keys, words_of
+from casemate.policy.host import ENVIRONMENT, NO_REPOSITORY, HostTerms, risk_of_index, risk_of_keys, words_of
 from casemate.sessions.files import FileInfo
 from casemate.tools.connections.own import calling_requester
 
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
     from casemate.sessions.session import Session
 
 _MOST_KNOWN = 1000  # commands that were asked about, which `access` tells of
+_MOST_AT_ONCE = 16  # commands and writes of one caller that wait or run; its others begin when these are over
 _MOST_SUMMARY = 300  # characters of a command
+_MOST_OF_GIT = 16 << 20  # bytes of a list that git gives of a repository
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,7 @@ class Host:
         self._terms = terms
         self._of = surroundings
         self._runner = CommandRunner()
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by account
         self._known: OrderedDict[str, Question] = OrderedDict()  # commands that were asked about, by what is shown
 
     async def exec(
@@ -157,26 +161,37 @@ class Host:
             raise InvalidArgument(
                 "timeout", f"{timeout!r} is not within the {terms.timeout:g} s that the policy gives ({terms.where})"
             )
-        program = await asyncio.to_thread(self._find, words[0])
-        given = await self._of.resolve(secrets) if secrets else NO_SECRETS
-        if given.placeholders:
-            raise InvalidArgument(
-                "secrets", f"{given.placeholders[0].name} is put into requests alone; a command gets none of it"
-            )
-        question = _about(words, program, terms, given.names)
-        self._remember(question)
-        run = await self._ask(question)
-        await self._check_repository(words[0], terms)
-        env = {"PATH": ":".join(terms.path), **ENVIRONMENT, **terms.env, **given.reveal()}
-        order = HostCommand(program, words, env, terms.folder or "/", timeout or terms.timeout, terms.output)
-        self._of.record(run, {"kind": "host", "argv": words, "program": program, "outcome": "begun"})
-        end = await self._runner.run(order)
-        code = None if end.wait_status is None else os.waitstatus_to_exitcode(end.wait_status)
-        code = 128 - code if code is not None and code < 0 else code
-        status = "timeout" if code is None else "ok" if code == 0 else "failed"
-        self._of.record(run, {"kind": "host", "argv": words, "outcome": status, "exit_code": code})
-        stdout, stderr = (_text(data, given) for data in (end.stdout, end.stderr))
-        return HostResult(words, program, status, code, stdout, stderr, end.is_truncated, end.seconds)
+        async with self._turn():
+            program = await asyncio.to_thread(self._find, words[0])
+            given = await self._of.resolve(secrets) if secrets else NO_SECRETS
+            if given.placeholders:
+                raise InvalidArgument(
+                    "secrets", f"{given.placeholders[0].name} is put into requests alone; a command gets none of it"
+                )
+            question = _about(words, program, terms, given.names)
+            self._remember(question)
+            run = await self._ask(question)
+            await self._check_repository(words[0], terms)
+            env = {"PATH": ":".join(terms.path), **ENVIRONMENT, **terms.env, **given.reveal()}
+            order = HostCommand(program, words, env, terms.folder or "/", timeout or terms.timeout, terms.output)
+            return await self._run(order, run, given)
+
+    async def _run(self, order: HostCommand, run: str, secrets: Secrets) -> HostResult:
+        crossing = {"kind": "host", "argv": [*order.argv], "program": order.program}
+        self._of.record(run, {**crossing, "outcome": "begun"})
+        status, code = "cancelled", None
+        try:
+            end = await self._runner.run(order)
+            code = None if end.wait_status is None else os.waitstatus_to_exitcode(end.wait_status)
+            code = 128 - code if code is not None and code < 0 else code
+            status = "timeout" if code is None else "ok" if code == 0 else "failed"
+        except CasemateError as error:
+            status = error.kind
+            raise
+        finally:
+            self._of.record(run, {**crossing, "outcome": status, "exit_code": code})
+        stdout, stderr = (_text(data, secrets) for data in (end.stdout, end.stderr))
+        return HostResult(order.argv, order.program, status, code, stdout, stderr, end.is_truncated, end.seconds)
 
     async def request_access(self, command: str | Sequence[str], *, reason: str = "") -> HostAnswer:
         """Ask for a command ahead, wait for the answer, and give it. An answer is about exactly these words.
@@ -190,7 +205,7 @@ class Host:
             Denied: Commands are not open.
         """
         terms = self._open_terms()
-        if any(word in ("*", "**") for word in (command.split() if isinstance(command, str) else command)):
+        if any(word in ("*", "**") for word in (command.split() if isinstance(command, str) else command or ())):
             raise InvalidArgument(
                 "command",
                 "somebody's answer is about one command, word for word, and this has a wildcard",
@@ -199,7 +214,8 @@ class Host:
         words = words_of(command)
         question = _about(words, await asyncio.to_thread(self._find, words[0]), terms, ())
         self._remember(question)
-        return HostAnswer(words, *await self._of.approvals().ask_ahead(question, reason, self._of.namespace))
+        async with self._turn():
+            return HostAnswer(words, *await self._of.approvals().ask_ahead(question, reason, self._of.namespace))
 
     async def access(self) -> HostAccess:
         """Tell what of the host is open, was allowed or denied, and what waits for an answer."""
@@ -218,7 +234,7 @@ class Host:
             patterns["allow"],
             tuple(text for effect, text in effects if effect == "allow"),
             (*patterns["deny"], *(text for effect, text in effects if effect == "deny")),
-            tuple(one.summary for one in approvals.pending() if one.kind in ("host", "files")),
+            tuple(one.summary for one in approvals.pending() if one.kind in ("host", "files") and _is_own(one)),
             tuple(root.path for root in terms.roots),
             tuple(root.path for root in terms.roots if root.write),
         )
@@ -251,7 +267,10 @@ class Host:
             InvalidArgument: It is no such folder, or has more than a thousand entries.
             Denied: It is in no folder that is open.
         """
-        return await asyncio.to_thread(files.list_folder, find_place(self._terms, path))
+        place = find_place(self._terms, path)
+        found = await asyncio.to_thread(files.list_folder, place)
+        self._note("list", place)
+        return found
 
     async def write(self, path: str, content: bytes | str) -> FileInfo:
         """Write a file beneath a folder that the policy opens for writing, once a rule allows it, or somebody who has
@@ -263,12 +282,17 @@ class Host:
             Unavailable: There is no room.
         """
         place = find_place(self._terms, path, write=True)
-        new = os.memfd_create("casemate-host-file", os.MFD_CLOEXEC)
         try:
-            write_all(new, content.encode() if isinstance(content, str) else bytes(content))
-            return await self._write(place, new)
-        finally:
-            os.close(new)
+            data = content.encode() if isinstance(content, str) else bytes(content)
+        except UnicodeEncodeError:
+            raise InvalidArgument("content", "has characters that UTF-8 has not; give bytes") from None
+        async with self._turn():
+            new = os.memfd_create("casemate-host-file", os.MFD_CLOEXEC)
+            try:
+                write_all(new, data)
+                return await self._write(place, new)
+            finally:
+                os.close(new)
 
     async def copy(self, source: str, destination: str) -> FileInfo | None:
         """Copy a file between folders of the host that are open, or into or out of a session's workspace.
@@ -288,13 +312,21 @@ class Host:
         if of is not None and into is not None:
             raise InvalidArgument("destination", "one of the two is a path of the host's, such as /data/table.csv")
         place = find_place(self._terms, target, write=True, argument="destination") if into is None else None
+        async with self._turn():
+            return await self._copy(of, inner, into, target, place)
+
+    async def _copy(
+        self, of: str | None, inner: str, into: str | None, target: str, place: HostPlace | None
+    ) -> FileInfo | None:
         folder = await asyncio.to_thread(TemporaryFolder, "host-copy")
         held = folder.path / "file"
         try:
             if of is not None:
                 await (await self._of.session(of)).files.download(inner, held)
             else:
-                await asyncio.to_thread(_take, find_place(self._terms, inner, argument="source"), str(held))
+                taken = find_place(self._terms, inner, argument="source")
+                await asyncio.to_thread(_take, taken, str(held))
+                self._note("read", taken)
             if into is not None:
                 await (await self._of.session(into)).files.upload(held, target)
                 return None
@@ -327,6 +359,9 @@ class Host:
                 raise Denied(verdict.reason or "it was asked for and not approved")
             return str(requester.run)
 
+    def _turn(self) -> asyncio.Semaphore:
+        return self._turns.setdefault(account() or caller(), asyncio.Semaphore(_MOST_AT_ONCE))
+
     def _note(self, action: str, place: HostPlace, **more: object) -> None:
         self._of.record("", {"kind": "files", "action": action, "path": place.path, **more})
 
@@ -336,9 +371,10 @@ class Host:
                 "commands of the host are not open to anybody",
                 remediation="The operator's policy names the folder that they run in: host: {folder: /srv/project}.",
             )
-        if self._of.is_direct and self._of.workspace and _is_within(self._terms.folder, self._of.workspace):
+        folder, written = self._terms.folder, self._of.workspace if self._of.is_direct else None
+        if written and (_is_within(folder, written) or _is_within(written, folder)):
             raise Denied(
-                f"commands are not run in {self._terms.folder}: programs of this sandbox write there directly, and "
+                f"commands are not run in {folder}: programs of this sandbox write there directly, and "
                 "what they leave could steer a command (workspace_mode)"
             )
         return self._terms
@@ -350,7 +386,8 @@ class Host:
         path = shutil.which(name, path=os.pathsep.join(terms.path))
         if path is None:
             raise InvalidArgument("command", f"there is no program {name!r} in {', '.join(terms.path)}")
-        if os.stat(path).st_mode & 0o022 or any(_is_within(path, place) for place in places):
+        is_open = os.stat(os.path.dirname(os.path.realpath(path))).st_mode & 0o002  # a file in it can be replaced
+        if os.stat(path).st_mode & 0o022 or is_open or any(_is_within(path, place) for place in places):
             raise InvalidArgument("command", f"{path} could be changed by others, so it is not run")
         return path
 
@@ -360,17 +397,28 @@ class Host:
             self._known.popitem(last=False)
 
     async def _check_repository(self, name: str, terms: HostTerms) -> None:
-        """Git starts what a repository's configuration names, so with such a key it is not run there (git-config(1)).
-        Raises ``Denied``."""
-        if name != "git":
+        """Git starts what a repository's configuration names, so with such a key it is not run there (git-config(1)),
+        nor where a repository within has a configuration of its own. Raises ``Denied``."""
+        if name.partition("-")[0] != "git":
             return
-        words = ("git", "config", "--null", "--name-only", "--list", "--local", "--includes")
+        keys = await self._ask_git(terms, "config", "--null", "--name-only", "--list", "--local", "--includes")
+        why = risk_of_keys(keys) if keys is not None else ""
+        if keys is not None and not why:  # with a harmless configuration alone: this, too, may start what it names
+            why = risk_of_index(await self._ask_git(terms, "ls-files", "--stage") or b"")
+        if why:
+            raise Denied(f"git is not run in {terms.folder}: {why}")
+
+    async def _ask_git(self, terms: HostTerms, *words: str) -> bytes | None:
+        """All that git says; None where there is no repository. Raises ``Denied``."""
         env = {"PATH": ":".join(terms.path), **ENVIRONMENT}
-        end = await self._runner.run(HostCommand(self._find(name), words, env, terms.folder or "/", 10.0, 1 << 20))
-        if keys := risky_git_keys(end.stdout.decode("utf-8", "replace")):
-            raise Denied(
-                f"git is not run in {terms.folder}: {', '.join(keys[:10])} in its configuration may start programs"
-            )
+        order = HostCommand(self._find("git"), ("git", *words), env, terms.folder or "/", 10.0, _MOST_OF_GIT)
+        end = await self._runner.run(order)
+        if end.stderr == NO_REPOSITORY:
+            return None
+        if end.wait_status != 0 or end.is_truncated:
+            said = end.stderr[:200].decode("utf-8", "replace").strip()
+            raise Denied(f"git is not run in {terms.folder}: the repository cannot be looked through: {said}")
+        return end.stdout
 
 
 def _about(words: tuple[str, ...], program: str, terms: HostTerms, secrets: Sequence[str]) -> Question:
@@ -380,6 +428,11 @@ def _about(words: tuple[str, ...], program: str, terms: HostTerms, secrets: Sequ
     arguments: dict[str, Any] = {"argv": [*words], "program": program, "folder": terms.folder}
     arguments |= {"secrets": sorted(secrets)} if secrets else {}
     return Question("host", f"run {shown} on the host, in {terms.folder}", arguments)
+
+
+def _is_own(request: ApprovalRequest) -> bool:
+    """Whether whoever looks may know of it: the application of all, an agent of its own."""
+    return not agent() or request.caller == agent()
 
 
 def _is_within(path: str, folder: str) -> bool:

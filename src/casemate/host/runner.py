@@ -17,12 +17,15 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakSet
 
 from casemate.errors import Fault, InvalidArgument, Unavailable
 from casemate.walls.isolated_python import spawn
 
 _CHUNK = 1 << 16
-_MOST_AT_ONCE = 16  # commands; further ones wait for their turn
+_MOST_STATUS = 1000  # bytes that an init has to say
+_MOST_AT_ONCE = 64  # commands, four times what one caller may have; further ones wait for their turn
 _END_WITHIN = 5.0  # seconds in which everything is dead once the leash is let go
 _MOST_ORDER = 100 << 10  # bytes of a command with its variables; the kernel takes a message twice as long
 
@@ -59,6 +62,7 @@ class CommandRunner:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._pid = 0
+        self._leashes: WeakSet[socket.socket] = WeakSet()
         self._readers = ThreadPoolExecutor(_MOST_AT_ONCE, "casemate-host")  # threads start when they are used
 
     async def run(self, command: HostCommand) -> CommandEnd:
@@ -66,31 +70,37 @@ class CommandRunner:
 
         Raises ``InvalidArgument``, and ``Unavailable`` where this machine has no process namespaces for us.
         """
-        leash, of_init = socket.socketpair()  # everything is ended when ours is closed
+        leash, of_init = socket.socketpair()  # everything is ended when ours is let go of
+        self._leashes.add(leash)
         reading = asyncio.get_running_loop().run_in_executor(self._readers, self._run, command, leash, of_init)
         try:
             return await asyncio.shield(reading)
         except asyncio.CancelledError:
-            leash.close()
+            _let_go(leash)
             await asyncio.wait([reading], timeout=_END_WITHIN)
             raise
 
     def _run(self, command: HostCommand, leash: socket.socket, of_init: socket.socket) -> CommandEnd:
         began = time.monotonic()
-        pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]  # output, errors, and how it ended
-        theirs = [write for _, write in pipes]
+        ours, theirs = list[int](), list[int]()
         try:
             try:
+                for _ in range(3):  # output, errors, and how it ended
+                    read, write = os.pipe2(os.O_CLOEXEC)
+                    ours.append(read)
+                    theirs.append(write)
                 self._send(command, [*theirs, of_init.fileno()])
+            except OSError as error:
+                raise Unavailable(f"no command of the host can be begun now: {error.strerror}") from None
             finally:
                 of_init.close()
                 for fd in theirs:
                     os.close(fd)
-            return _read_to_end(command, [read for read, _ in pipes], leash, began)
+            return _read_to_end(command, ours, leash, began)
         finally:
-            leash.close()
-            for read, _ in pipes:
-                os.close(read)
+            _let_go(leash)
+            for fd in ours:
+                os.close(fd)
 
     def _send(self, command: HostCommand, fds: list[int]) -> None:
         order = {"program": command.program, "argv": command.argv, "env": dict(command.env)}
@@ -131,10 +141,19 @@ class CommandRunner:
                 os.waitpid(self._pid, 0)
 
     def close(self) -> None:
-        """End it. Commands that still run end with their own callers. Harmless when repeated."""
+        """End it, and the commands that run. Harmless when repeated."""
+        for leash in list(self._leashes):
+            _let_go(leash)
         self._readers.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             self._end()
+
+
+def _let_go(leash: socket.socket) -> None:
+    """End what runs. From any thread; harmless when repeated."""
+    with contextlib.suppress(OSError):  # its init is gone, or it was let go of before
+        leash.send(b"\0")  # a fork of the application may have our end, too
+    leash.close()
 
 
 def _read_to_end(command: HostCommand, fds: list[int], leash: socket.socket, began: float) -> CommandEnd:
@@ -146,25 +165,34 @@ def _read_to_end(command: HostCommand, fds: list[int], leash: socket.socket, beg
         poll.register(fd, select.POLLIN)
     left, deadline, is_over, is_truncated = set(fds), began + command.timeout, False, False
     while left:
-        ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
-        if not ready:
+        if time.monotonic() >= deadline:  # also where there is always more to read
             if is_over:
                 raise Fault("a command of the host did not end when it was killed")
             is_over, deadline = True, time.monotonic() + _END_WITHIN
-            leash.close()
-        for fd, _ in ready:
+            _let_go(leash)
+        for fd, _ in poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
             piece = os.read(fd, _CHUNK)
             if not piece:
                 poll.unregister(fd)
                 left.discard(fd)
-            room = command.output - len(kept[fd])
+            room = (_MOST_STATUS if fd == status else command.output) - len(kept[fd])
             kept[fd] += piece[:room]
             is_truncated |= len(piece) > room
-    said = json.loads(kept[status]) if kept[status] else {}
+    said = _said(bytes(kept[status]))
     if "errno" in said:
         _raise_for(command, said["at"], said["errno"])
+    if "status" not in said and leash.fileno() >= 0:
+        raise Fault("a command of the host ended, and nothing says how")
     wait_status = None if is_over else said.get("status")
     return CommandEnd(wait_status, bytes(kept[stdout]), bytes(kept[stderr]), is_truncated, time.monotonic() - began)
+
+
+def _said(status: bytes) -> dict[str, Any]:
+    """What an init said, nothing where its end is the only word."""
+    try:
+        return dict(json.loads(status or b"{}"))
+    except ValueError:
+        return {}
 
 
 def _raise_for(command: HostCommand, at: str, number: int) -> None:

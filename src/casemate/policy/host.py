@@ -23,7 +23,13 @@ ENVIRONMENT: Mapping[str, str] = {
     "GIT_CONFIG_GLOBAL": "/dev/null",
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_CONFIG_COUNT": "1",  # no hook is run
+    "GIT_CONFIG_KEY_0": "core.hooksPath",
+    "GIT_CONFIG_VALUE_0": "/dev/null",
+    "GIT_ALLOW_PROTOCOL": "https:http:ssh:git",  # a repository on this machine runs hooks and filters of its own
 }
+NO_REPOSITORY = b"fatal: --local can only be used inside a git repository\n"  # what git says then
+_SUBMODULE = b"160000 "  # the mode of a commit of another repository (gitformat-index(5))
 # Keys of a repository's own configuration (git-config(1)) by which nothing is started: any other refuses the command.
 HARMLESS_GIT_KEY = re.compile(
     r"core\.(repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|symlinks|autocrlf|eol|"
@@ -77,6 +83,12 @@ def words_of(command: object) -> tuple[str, ...]:
             "command",
             f"{shown} is no program's name: it is looked for in fixed folders, so give its bare name, such as 'git'",
         )
+    if words[0] == "git" and words[1:] and words[1].startswith("-"):
+        raise InvalidArgument(
+            "command",
+            f"{words[1][:100]!r}: options before git's command lead it to other folders and settings",
+            remediation='Begin with the command: ["git", "status"].',
+        )
     if any("\0" in word for word in words):
         raise InvalidArgument("command", "has a NUL character, which no command can")
     size = sum(len(word.encode("utf-8", "surrogatepass")) for word in words)
@@ -87,7 +99,15 @@ def words_of(command: object) -> tuple[str, ...]:
     return words
 
 
-def risky_git_keys(listing: str) -> tuple[str, ...]:
-    """Keys in a repository's configuration (``git config --null --name-only --list``) by which git may start
-    something."""
-    return tuple(dict.fromkeys(key for key in listing.split("\0") if key and not HARMLESS_GIT_KEY.fullmatch(key)))
+def risk_of_keys(listing: bytes) -> str:
+    """Why git may start something for the keys in a repository's configuration (``git config --null --name-only
+    --list``), empty where it does not."""
+    keys = listing.decode("utf-8", "replace").split("\0")
+    risky = dict.fromkeys(key for key in keys if key and not HARMLESS_GIT_KEY.fullmatch(key))
+    return f"{', '.join([*risky][:10])} in its configuration may start programs" if risky else ""
+
+
+def risk_of_index(listing: bytes) -> str:
+    """The same for what is in its index (``git ls-files --stage``)."""
+    is_there = b"\n" + _SUBMODULE in b"\n" + listing
+    return "it has submodules, whose own configuration may start programs" if is_there else ""

@@ -71,6 +71,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _SCHEMA = re.compile(r"[0-9a-f]{64}\Z")
 _MOST_USES = 10**9
 _MOST_NAME = 200
+_OF_KERNEL = ("proc", "sys", "dev")
 _VARIABLE = re.compile(r"(?!LD_|GIT_|PYTHON|NODE_|BASH_|PERL)[A-Z][A-Z0-9_]{0,99}\Z")  # not what loads or starts code
 
 
@@ -354,6 +355,8 @@ def _host_terms(document: PolicyDocument, keys: SandboxKeys, folder: str, home: 
         path = _absolute(document, at, root.path, folder, home)
         if path == "/" or posixpath.join(home, "").startswith(posixpath.join(path, "")):
             _refuse(document, at, f"{path} holds the home folder, keys and settings in it; name a folder of its own")
+        if path.split("/")[1] in _OF_KERNEL:
+            _refuse(document, at, f"{path} shows memory and settings of all programs of this machine, not files")
         roots.append(HostRoot(path, root.write))
     programs = tuple(_absolute(document, ("host", "path", n), text, folder, home) for n, text in enumerate(given.path))
     for name in given.env:

@@ -31,6 +31,8 @@ def main() -> None:
     gc.disable()  # a collection in a forked init would copy the whole heap's pages
     socket = _socket.socket(fileno=_SOCKET)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for an init: the host has a pipe for its end
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # which the kernel keeps from an init, unlike one with a handler
+    runner = os.getpid()
     while True:
         message, fds = kernel.receive_fds(socket, MOST_MESSAGE, len(FDS))
         if not message:
@@ -40,6 +42,8 @@ def main() -> None:
                 _run(json.loads(message), *fds)
         except OSError as error:
             _report(fds[FDS.index("status")], "namespace", error)
+            if os.getpid() != runner:
+                os._exit(0)  # an init without its user
         kernel.close_all(fds)
 
 
@@ -58,8 +62,14 @@ def _clone() -> int:
 def _run(order: dict[str, Any], folder: int, stdout: int, stderr: int, status: int, leash: int) -> None:
     """The life of an init. Never returns."""
     try:
+        os.close(_SOCKET)  # else nobody would see that the runner is gone
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # a command that stops us by ptrace(2) would never end
+        poll = select.poll()
+        poll.register(leash, select.POLLIN)  # or its other end is closed
+        if poll.poll(0):
+            return  # nobody wants it any more
         os.fchdir(folder)
         for fd in (folder, stdout, stderr, status, leash):
             os.set_inheritable(fd, False)
@@ -73,9 +83,7 @@ def _run(order: dict[str, Any], folder: int, stdout: int, stderr: int, status: i
         )  # fmt: skip
         kernel.close_all((folder, stdout, stderr))
         program = os.pidfd_open(pid)
-        poll = select.poll()
         poll.register(program, select.POLLIN)
-        poll.register(leash, 0)  # its other end is closed
         if any(fd == program for fd, _ in poll.poll()):
             os.write(status, json.dumps({"status": os.waitpid(pid, 0)[1]}).encode())
     except OSError as error:

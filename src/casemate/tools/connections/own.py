@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from casemate.errors import CasemateError, InvalidArgument, ToolUnavailable
+from casemate.errors import CasemateError, Fault, InvalidArgument, ToolUnavailable
 from casemate.tools.connections.answers import Answer, ServerTools, ToolListing
 from casemate.tools.connections.definition import OwnFunctions, ServerDefinition
 
@@ -88,6 +88,8 @@ class OwnConnection:
             value = _as_json(await asyncio.wrap_future(answering))
         except CasemateError as error:
             return Answer([{"type": "text", "text": str(error)}], is_error=True)
+        except Exception as error:  # else it would end the connections to all servers
+            raise Fault(f"{self.definition.name}.{calling.tool} failed: {type(error).__name__}") from error
         return Answer([{"type": "text", "text": json.dumps(value, ensure_ascii=False)}], {"result": value})
 
     async def read(self, uri: str, timeout: float) -> list[dict[str, Any]]:  # noqa: ARG002, ASYNC109 - as a connection
@@ -106,13 +108,13 @@ class OwnConnection:
 
 def _describe(name: str, function: Function) -> dict[str, Any]:
     """A function as a server would describe it."""
-    from pydantic import create_model
+    from pydantic import ConfigDict, create_model
 
     hints, parameters = get_type_hints(function), inspect.signature(function).parameters
     fields: dict[str, Any] = {
         key: (hints[key], ... if one.default is one.empty else one.default) for key, one in parameters.items()
     }
-    schema = create_model(name, **fields).model_json_schema()
+    schema = create_model(name, __config__=ConfigDict(extra="forbid"), **fields).model_json_schema()
     text = inspect.getdoc(function) or ""
     return {"name": name, "description": text.partition("\nRaises:")[0].strip(), "inputSchema": schema}
 
