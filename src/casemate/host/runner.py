@@ -178,7 +178,7 @@ def _read_to_end(command: HostCommand, fds: list[int], leash: socket.socket, beg
             room = (_MOST_STATUS if fd == status else command.output) - len(kept[fd])
             kept[fd] += piece[:room]
             is_truncated |= len(piece) > room
-    said = _said(bytes(kept[status]))
+    said = _read_status(bytes(kept[status]))
     if "errno" in said:
         _raise_for(command, said["at"], said["errno"])
     if "status" not in said and leash.fileno() >= 0:
@@ -187,7 +187,7 @@ def _read_to_end(command: HostCommand, fds: list[int], leash: socket.socket, beg
     return CommandEnd(wait_status, bytes(kept[stdout]), bytes(kept[stderr]), is_truncated, time.monotonic() - began)
 
 
-def _said(status: bytes) -> dict[str, Any]:
+def _read_status(status: bytes) -> dict[str, Any]:
     """What an init said, nothing where its end is the only word."""
     try:
         return dict(json.loads(status or b"{}"))
