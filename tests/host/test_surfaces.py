@@ -123,6 +123,7 @@ def check_commands(cli: Cli, opened: Opened) -> None:
     assert cli("host", "write", f"{opened.place}/out/a.txt", "-", stdin=b"\x1b[2J\n").code == 0
     assert cli("host", "read", f"{opened.place}/out/a.txt").stdout == b"\x1b[2J\n"
     assert cli("host", "copy", f"{opened.place}/out/a.txt", f"{opened.place}/out/b.txt").code == 0
+    assert b"casemate: PATH: " in cli("host", "read", "out/a.txt").stderr
     listed = json.loads(cli("host", "list", f"{opened.place}/out", "--format", "json").stdout)
     assert [one["name"] for one in listed] == [f"{opened.place}/out/a.txt", f"{opened.place}/out/b.txt"]
     access = json.loads(cli("host", "access", "list", "--format", "json").stdout)

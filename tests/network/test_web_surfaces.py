@@ -72,6 +72,7 @@ def test_a_page_is_printed_as_markdown_or_as_json(service: dict[str, str]) -> No
 def test_a_page_that_is_missing_or_kept_from_programs_is_told(service: dict[str, str]) -> None:
     done = casemate(service, "web", "fetch", f"{SITE}/missing")
     assert (done.returncode, "no such page" in done.stdout) == (1, True)
+    assert "status 404" in done.stderr
     assert "robots.txt" in casemate(service, "web", "fetch", f"{SITE}/private/page").stderr
 
 
@@ -89,16 +90,17 @@ def test_hits_are_printed_in_rows_or_as_json(service: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code"),
-    [(("fetch", "ftp://good.test/"), 2), (("fetch", "http://u:p@good.test/"), 2), (("browser", "file:///etc"), 2),
-     (("fetch", f"{SITE}/type?image/png"), 69), (("search", "broken"), 69), (("search", " "), 2)],
+    ("words", "code", "why"),
+    [(("fetch", "ftp://good.test/"), 2, ""), (("fetch", "http://u:p@good.test/"), 2, ""),
+     (("browser", "file:///etc"), 2, ""), (("browser", SITE, "--wait-for", " "), 2, "--wait-for: "),
+     (("fetch", f"{SITE}/type?image/png"), 69, ""), (("search", "broken"), 69, ""), (("search", " "), 2, "WORDS: ")],
 )  # fmt: skip
 def test_what_cannot_be_had_has_an_exit_code_of_its_kind(
-    service: dict[str, str], words: tuple[str, ...], code: int
+    service: dict[str, str], words: tuple[str, ...], code: int, why: str
 ) -> None:
     done = casemate(service, "web", *words)
     assert (done.returncode, done.stdout) == (code, "")
-    assert done.stderr.startswith("casemate: ")
+    assert done.stderr.startswith(f"casemate: {why}")
 
 
 def test_a_host_is_asked_about_in_another_terminal(service: dict[str, str]) -> None:

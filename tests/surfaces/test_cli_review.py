@@ -83,6 +83,7 @@ def test_a_session_of_a_service_is_shown_applied_and_given_up_by_commands(
     assert [one["path"] for one in json.loads(output_of(served("diff", "work", "--format", "json")))["changes"]] == [
         "changed.txt", "new.txt",
     ]  # fmt: skip
+    assert b"casemate: PATHS: " in served("apply", "work", "nowhere").stderr
     at = at_terminal("apply", "work", "new.txt")
     at.until(b"[y/N] ")
     assert b"added new.txt" in at.shown

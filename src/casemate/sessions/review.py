@@ -29,7 +29,10 @@ async def open_review(
 ) -> AsyncGenerator[SessionReview]:
     """For who holds the session's lock. Raises ``InvalidArgument`` where nothing is kept back."""
     if context.workspace is None or context.workspace_mode != "review":
-        raise InvalidArgument("workspace_mode", "must be 'review' for changes to be kept back")
+        raise InvalidArgument(
+            "workspace_mode", "must be 'review' for changes to be kept back",
+            remediation="Whoever makes the sandbox or configures the service gives it a workspace and this mode.",
+        )  # fmt: skip
     requester = context.approvals().requester(origin, None, redaction, asks=context.asks)
     try:
         yield SessionReview(cells, str(context.workspace), requester, redaction)

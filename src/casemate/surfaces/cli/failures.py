@@ -90,6 +90,10 @@ _OPTION_OF_ARGUMENT = {
     "target": "TARGET",
     "sha256": "SHA256",
     "domain": "DOMAIN",
+    "path": "PATH",
+    "paths": "PATHS",
+    "query": "WORDS",
+    "wait_for_selector": "--wait-for",
     "token": "CASEMATE_TOKEN",
 }
 

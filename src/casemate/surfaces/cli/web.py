@@ -44,7 +44,10 @@ def fetch(url: Name, /, *, whole: bool = False, timeout: float = 30.0, service: 
     if page["robots"] == "disallowed":
         say("the site's robots.txt asks programs not to read this page")
     code = _print_page(page, service)
-    return code if page["status"] < 400 else _NO_SUCH_PAGE
+    if page["status"] < 400:
+        return code
+    say(f"the server has no such page: status {page['status']}")
+    return _NO_SUCH_PAGE
 
 
 @app.command
