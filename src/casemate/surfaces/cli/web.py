@@ -46,7 +46,7 @@ def fetch(url: Name, /, *, whole: bool = False, timeout: float = 30.0, service: 
     code = _print_page(page, service)
     if page["status"] < 400:
         return code
-    say(f"the server has no such page: status {page['status']}")
+    say(f"the server answered with status {page['status']}")
     return _NO_SUCH_PAGE
 
 
