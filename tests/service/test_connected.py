@@ -339,5 +339,6 @@ async def until_over(events: Any, run: str) -> AsyncIterator[Any]:
 def test_every_public_method_of_a_sandbox_is_there_on_a_connected_one() -> None:
     local = {name for name in dir(casemate.Sandbox) if not name.startswith("_")}
     assert local - set(dir(ConnectedSandbox)) - {"from_env", "from_file", "connect", "language_of", "warm_up"} <= {
-        "sessions", "approvals", "tools", "vault", "packages", "artifacts", "audit", "egress", "limits", "namespace",
+        "sessions", "approvals", "tools", "vault", "packages", "artifacts", "audit", "egress", "host", "web",
+        "limits", "namespace",
     }  # fmt: skip
