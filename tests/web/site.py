@@ -25,8 +25,8 @@ PAGES = {
     "document.title = 'over'</script>",
     "/spins": "<script>for (;;);</script>",
     "/eats": "<script>const kept = []; for (;;) kept.push(new Uint8Array(1 << 22).fill(7))</script>",
-    "/downloads": "<p>words</p><a id=a href=/report download></a><script>a.click()</script>",
-    "/held-download": "<a id=a href=/half download></a><script>a.click()</script>",
+    "/downloads": "<p>words</p><a id=a href=/report download></a><script>a.click();"
+    "setTimeout(() => document.body.append(document.createElement('b')), 2000)</script>",
     "/keeps": "<p id=a></p><script>a.textContent = `cookie ${document.cookie} kept ${localStorage.x}`;"
     "document.cookie = 'c=1; max-age=1000'; localStorage.x = 1</script>",
     "/says-much": "<p id=a></p><script>a.textContent = 'x'.repeat(70 << 20)</script>",
@@ -69,7 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/report":
             self._answer(200, "text/csv", "a,b\n1,2\n", **{"Content-Disposition": "attachment; filename=../report.csv"})
         elif path == "/half":
-            self._answer(200, "text/csv", "a,b\n", **{"Content-Length": "1000"})
+            self._answer(200, "text/csv", "a,b\n", **{"Content-Length": "1000", "Content-Disposition": "attachment"})
             self._site.release.wait(60)
         elif path == "/sets":
             self._answer(200, HTML, "<p>set</p>", **{"Set-Cookie": "s=1; Max-Age=1000"})

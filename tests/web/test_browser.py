@@ -110,7 +110,7 @@ async def test_a_picture_is_a_png_of_what_is_seen_first(browse: Browsing) -> Non
 
 
 async def test_what_a_page_downloads_is_handed_out(browse: Browsing) -> None:
-    page = await browse("/downloads", timeout=60.0)
+    page = await browse("/downloads", timeout=60.0, wait_for_selector="b")  # which comes when the download has begun
     (file,) = page.downloads
     assert (file.name.split("/")[-1], file.read_bytes(), file.media_type) == ("_report.csv", b"a,b\n1,2\n", "text/csv")
     assert "words" in page.html
@@ -121,7 +121,7 @@ async def test_what_a_page_downloads_is_handed_out(browse: Browsing) -> None:
 
 async def test_a_download_that_never_ends_is_told(browse: Browsing) -> None:
     with pytest.raises(WebUnavailable, match=r"the end of a download had not come in 8 s"):
-        await browse("/held-download", timeout=8.0)
+        await browse("/half", timeout=8.0)
 
 
 async def test_nothing_that_a_page_keeps_is_there_for_the_next_call(browse: Browsing) -> None:
