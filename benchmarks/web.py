@@ -17,6 +17,8 @@ import threading
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when this file is run by its path
+
 from tests.network.web_site import WORDS
 
 from casemate import Sandbox

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -295,7 +296,7 @@ async def test_characters_that_utf_8_has_not_are_typed_errors(opened: Opened) ->
     assert opened.asked == []
 
 
-async def test_a_change_in_a_long_text_is_shown_and_one_too_long_to_compare_is_not(opened: Opened) -> None:
+async def test_a_change_in_a_long_text_is_shown_and_one_too_long_to_show_is_cut_and_says_so(opened: Opened) -> None:
     lines = [f"{number}\n" for number in range(30_000)]
     target = opened.place / "out" / "long.txt"
     target.write_text("".join(lines))
@@ -303,11 +304,11 @@ async def test_a_change_in_a_long_text_is_shown_and_one_too_long_to_compare_is_n
         await sandbox.host.write(str(target), "".join([*lines[:20_000], "new\n", *lines[20_000:]]))
         await sandbox.host.write(str(target), "".join(reversed(lines)))
     shown, hidden = (request.arguments["change"] for request in opened.asked)
-    assert shown["diff"].splitlines()[3:] == [
-        " 19997", " 19998", " 19999", "+new", " 20000", " 20001", " 20002",
+    assert shown["diff"].splitlines() == [
+        "@@ -19998,6 +19998,7 @@", " 19997", " 19998", " 19999", "+new", " 20000", " 20001", " 20002",
     ]  # fmt: skip
-    assert "after line 19997" in shown["diff"]
-    assert hidden["diff"] == "[not shown: more than 2000 lines change]"
+    assert re.search(r"\n\[[0-9]{4,} more lines are not shown\]\Z", hidden["diff"])
+    assert len(hidden["diff"]) < 1 << 17
     assert len(hidden["sha256"]) == 64
 
 
@@ -410,7 +411,7 @@ print(exec.run(command=["echo", "on"]).result["stdout"])
     assert execution.stdout.split() == ["invalid"] * 4 + ["on"], execution
 
 
-@pytest.mark.parametrize("content", [b"rm -rf /\n\xff", b"x" * (257 << 10)])
+@pytest.mark.parametrize("content", [b"rm -rf /\n\xff", b"rm -rf /\0\n", b"x" * (257 << 10)])
 async def test_that_a_difference_is_not_shown_is_said(opened: Opened, content: bytes) -> None:
     async with opened.sandbox() as sandbox:
         await sandbox.host.write(f"{opened.place}/out/file", content)
@@ -419,5 +420,5 @@ async def test_that_a_difference_is_not_shown_is_said(opened: Opened, content: b
 
 async def test_a_line_in_a_difference_ends_where_its_file_ends_it(opened: Opened) -> None:
     async with opened.sandbox() as sandbox:
-        await sandbox.host.write(f"{opened.place}/out/file", "safe\rhidden\u2028\0more\n")
-    assert opened.asked[0].arguments["change"]["diff"].split("\n")[3:] == ["+safe\rhidden\u2028\0more", ""]
+        await sandbox.host.write(f"{opened.place}/out/file", "safe\rhidden\u2028more\n")
+    assert opened.asked[0].arguments["change"]["diff"].split("\n")[1:] == ["+safe\rhidden\u2028more", ""]

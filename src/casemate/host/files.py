@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import errno
-import io
 import os
 import stat
 from collections.abc import Iterator
@@ -18,15 +16,12 @@ from casemate.files.names import LONGEST_PATH, problem
 from casemate.files.protected import PROTECTED
 from casemate.policy.host import HostRoot, HostTerms
 from casemate.sessions.files import FileInfo, info_of
+from casemate.workspace.text import MOST_BYTES, TextDiffs
 
 MOST_READ = 16 << 20  # bytes that one answer has
 MOST_COPY = 1 << 30  # bytes of one file that is copied
 _MOST_ENTRIES = 1000  # of a folder that is listed
-_MOST_DIFF = 256 << 10  # bytes of each side that are compared line by line
-_MOST_LINES = 2000  # of each side, without those alike at both ends: the time is quadratic
-_CONTEXT = 3  # lines that are shown around a change
 _OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-_MOST_SHOWN = 100_000  # characters of a difference that somebody is shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +131,7 @@ def _look(fd: int) -> tuple[str, int, bytes]:
     hashed = Hashed(pieces_of(fd, MOST_COPY + 1))
     size = sum(map(len, hashed))
     os.lseek(fd, 0, os.SEEK_SET)
-    beginning = b"".join(pieces_of(fd, _MOST_DIFF + 1))
+    beginning = b"".join(pieces_of(fd, MOST_BYTES + 1))
     os.lseek(fd, 0, os.SEEK_SET)
     return hashed.sha256, size, beginning
 
@@ -166,30 +161,12 @@ def describe_change(place: HostPlace, new: int) -> tuple[dict[str, Any], str]:
 
 def _diff(before: bytes, after: bytes) -> str:
     """The difference of two texts, or why it is not shown."""
-    if max(len(before), len(after)) > _MOST_DIFF:
-        return f"[not shown: more than {_MOST_DIFF >> 10} KiB]"
-    try:  # lines end with "\n" alone: any other separator is shown as what it is
-        now, then = ([*io.StringIO(side.decode("utf-8"), newline="\n")] for side in (before, after))
-    except UnicodeDecodeError:
+    if max(len(before), len(after)) > MOST_BYTES:
+        return f"[not shown: more than {MOST_BYTES >> 10} KiB]"
+    found = TextDiffs().compare(before, after)
+    if found.is_binary:
         return "[not shown: it is no text]"
-    above = max(0, _alike(now, then) - _CONTEXT)
-    now, then = now[above:], then[above:]
-    below = max(0, _alike(now[::-1], then[::-1]) - _CONTEXT)
-    now, then = now[: len(now) - below], then[: len(then) - below]
-    if max(len(now), len(then)) > _MOST_LINES:
-        return f"[not shown: more than {_MOST_LINES} lines change]"
-    names = (f"now, after line {above}", f"then, after line {above}")
-    told = "".join(
-        line if line.endswith("\n") else f"{line}\n" for line in difflib.unified_diff(now, then, *names, n=_CONTEXT)
-    )
-    left = len(told) - _MOST_SHOWN
-    return told if left <= 0 else f"{told[:_MOST_SHOWN]}\n[{left} characters more are not shown]"
-
-
-def _alike(first: list[str], second: list[str]) -> int:
-    """How many lines at the beginning are the same."""
-    pairs = zip(first, second, strict=False)
-    return next((n for n, (one, other) in enumerate(pairs) if one != other), min(len(first), len(second)))
+    return f"{found.text}[{found.left_out}]" if found.left_out else found.text
 
 
 def write(place: HostPlace, new: int, expected: str) -> FileInfo:
