@@ -203,6 +203,19 @@ async def test_a_deletion_is_applied_once(inside: Inside, folder: Path) -> None:
     assert (folder / "remove.txt").read_text() == "made anew by the caller"
 
 
+async def test_what_the_owner_puts_into_a_folder_that_a_step_made_anew_stays(inside: Inside, folder: Path) -> None:
+    (folder / "old").mkdir()
+    (folder / "old" / "before").write_text("1")
+    async with inside() as session:
+        await session.run(
+            "import os, shutil; shutil.rmtree('old'); os.mkdir('old'); _ = open('old/made', 'w').write('2')"
+        )
+        assert os.listdir(folder / "old") == ["made"]
+        (folder / "old" / "mine").write_text("3")
+        await session.run("_ = open('old/later', 'w').write('4')")
+        assert sorted(os.listdir(folder / "old")) == ["later", "made", "mine"]
+
+
 async def test_a_change_is_applied_once(inside: Inside, folder: Path) -> None:
     async with inside() as session:
         await said(session, "_ = open('change.txt', 'w').write('by the code')")

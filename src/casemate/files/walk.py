@@ -212,7 +212,8 @@ _DEPTH, _ENTRIES = 64, 100_000
 
 
 class SeenFiles:
-    """Remembers each file by its inode, its size and the time of its last change, which no program sets (inode(7))."""
+    """Remembers each file by its inode, its size and the time of its last change, which no program sets (inode(7)), and
+    folders by their paths."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[bytes, ...], tuple[int, ...]] = {}
@@ -300,4 +301,6 @@ def _made_signature(status: os.stat_result) -> tuple[int, ...]:
 
 
 def _signature(status: os.stat_result) -> tuple[int, ...]:
+    if stat.S_ISDIR(status.st_mode):
+        return ()  # what is in it is looked at anyway
     return status.st_ino, status.st_size, status.st_ctime_ns

@@ -5,10 +5,10 @@ changes. It must have been mounted with ``redirect_dir=off,metacopy=off`` (``use
 what refers to the lower tree is refused. First everything is written, then names are removed, and
 removed only if nothing was lost on the way: a rename must not cost the file on a full disk.
 
-Regular files, folders and inner links are applied, each by a temporary name and a rename, so that a file is
-whole or not there. Setuid, setgid and sticky bits, xattrs, ACLs and capabilities are dropped. An existing file or
-folder is not opened further to group and others, and new ones are never writable for them. Names that are
-protected, or not safe, are neither written nor removed.
+Regular files, folders and inner links are applied, each by a temporary name and a rename, so that a file is whole
+or not there. Setuid, setgid and sticky bits, xattrs, ACLs and capabilities are dropped, but an existing folder
+keeps its setgid and sticky bits. An existing file or folder is not opened further to group and others, and new ones
+are never writable for them. Names that are protected, or not safe, are neither written nor removed.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ WRITTEN_BACK = TreeBounds(files=20_000, file_bytes=2**30, total_bytes=2**30, dep
 Owner = tuple[int, int]
 _REFERS = "its content is not here; the overlay must be mounted with redirect_dir=off,metacopy=off"
 _MOST_NAMED = 5
+_FOLDER_BITS = stat.S_ISGID | stat.S_ISVTX  # of a folder that people share; they stay as its owner set them
 _MOUNTED = "another file system is mounted there"
 
 
@@ -321,8 +322,9 @@ class Writer:
             raise
         return _Level(folder, rules, mode if changed else None, set() if replaced and not is_new else None)
 
-    def _is_opaque(self, _entry: Entry, upper: int) -> bool:
-        return is_opaque(upper, self._marks)
+    def _is_opaque(self, entry: Entry, upper: int) -> bool:
+        """Whether it hides what lies here; only once, since what its owner adds later was never in it."""
+        return is_opaque(upper, self._marks) and not (self._seen is not None and self._seen.is_old(entry))
 
     def _make_folder(self, entry: Entry, there: os.stat_result | None) -> int:
         above, name = self._levels[-1].folder, os.fsdecode(entry.name)
@@ -456,7 +458,8 @@ def mode_in(wanted: int, there: os.stat_result | None) -> int:
     if there is None or stat.S_ISLNK(there.st_mode):
         return wanted & 0o755
     executable = (there.st_mode & 0o044) >> 2
-    return wanted & (0o700 | there.st_mode & 0o077 | executable)
+    kept = there.st_mode & _FOLDER_BITS if stat.S_ISDIR(wanted) and stat.S_ISDIR(there.st_mode) else 0
+    return kept | wanted & (0o700 | there.st_mode & 0o077 | executable)
 
 
 def _lossy_text(name: bytes) -> str:

@@ -89,6 +89,12 @@ def test_permission_bits_arrive_without_the_dangerous_ones(folder: Path) -> None
     assert modes["README"] == "0o640"
 
 
+def test_a_folder_that_people_share_stays_as_its_owner_set_it(folder: Path) -> None:
+    (folder / "src").chmod(0o3770)
+    changed(folder, "echo more >>src/main.py; chmod 0777 src")
+    assert (folder / "src").stat().st_mode & 0o7777 == 0o3770
+
+
 @pytest.mark.root_only
 def test_a_setuid_program_of_the_callers_loses_its_bit_when_changed(folder: Path) -> None:
     """AR-13."""
