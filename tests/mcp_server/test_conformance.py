@@ -68,7 +68,6 @@ def signing_in(port: int) -> Iterator[int]:
             while data := await reader.read(1 << 16):
                 writer.write(data)
                 await writer.drain()
-            writer.write_eof()
 
     async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError), contextlib.closing(writer):
@@ -78,9 +77,11 @@ def signing_in(port: int) -> Iterator[int]:
                 head = re.sub(rb"(?im)^connection:.*\r\n", b"", head).replace(b":%d\r" % own, b":%d\r" % port)
                 first, _, rest = head.partition(b"\r\n")
                 onward.write(first + f"\r\nConnection: close\r\nAuthorization: Bearer {TOKEN}\r\n".encode() + rest)
-                await asyncio.wait(
-                    [asyncio.ensure_future(pass_on(reader, onward)), asyncio.ensure_future(pass_on(there, writer))]
-                )
+                ways = [asyncio.ensure_future(pass_on(*way)) for way in ((reader, onward), (there, writer))]
+                _, others = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                for other in others:
+                    other.cancel()
+                await asyncio.wait(ways)
 
     async def serve() -> None:
         server = await asyncio.start_server(serve_one, "127.0.0.1", 0)
