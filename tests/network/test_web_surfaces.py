@@ -40,7 +40,7 @@ async def browse(_web: Web, url: str, **options: Any) -> BrowsedPage:
     picture = PNG if options["screenshot"] else None
     words = f"# Rendered\n\n{json.dumps(options, sort_keys=True)}"
     files = (spool.artifact("a file.txt", "text/plain"),)
-    return BrowsedPage(url, f"{url}#end", "Rendered", words, (WebLink("x", "https://x.test/"),), picture, files)
+    return BrowsedPage(url, f"{url}#end", 200, "Rendered", words, (WebLink("x", "https://x.test/"),), picture, files)
 
 
 @pytest.fixture(scope="module")

@@ -55,6 +55,12 @@ def test_doctor_tells_the_command_that_helps_when_a_language_is_missing(make_cli
     assert languages["node"]["remedy"].encode() in done.stdout.partition(b"what would help")[2]
 
 
+def test_doctor_says_whether_there_is_a_browser_and_how_to_get_one(make_cli: Callable[..., Cli]) -> None:
+    found = make_cli(CASEMATE_BROWSER="/nowhere/chromium")("doctor").stdout.decode().partition("for the web")[2]
+    assert re.search(r"pages +(\d|missing)", found)
+    assert re.search(r"browser +missing +CASEMATE_BROWSER=/nowhere/chromium is no program: apt-get install", found)
+
+
 def test_doctor_fails_with_the_reason_where_no_wall_can_be_had(cli: Cli) -> None:
     # A cell is such a machine: it may make no user namespace. The source is given, as it may not be installed there.
     source = Path(casemate.__file__).parent

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from typing import TYPE_CHECKING
 
-from casemate.errors import CasemateError, WallUnavailable
+from casemate.errors import CasemateError, Unavailable, WallUnavailable
 from casemate.languages import catalogue
+from casemate.languages.browser import find_browser
 from casemate.model.diagnosis import Diagnosis, LanguageState, WallState, Warmth
 from casemate.model.overview import RuntimeInfo, Stats, Totals
 from casemate.version import __version__
@@ -68,6 +70,7 @@ async def stats(wall: Wall, load: Load) -> Stats:
     return Stats(*queue, in_use, zygotes, load.sessions, load.approvals, totals)
 
 
+_WEB_EXTRA = "casemate[web]"
 _LOOK_AGAIN = 0.01
 _SETTLED_WITHIN = 15.0  # seconds a zygote may take to load everything
 
@@ -87,7 +90,20 @@ async def examine(wall: Wall, warm_up: Callable[[str], None]) -> Diagnosis:
     advice = [one.remedy for one in languages if one.missing]
     for state in walls:
         advice += state.report.missing if state.report else [state.remedy]
-    return Diagnosis(__version__, system, tuple(walls), languages, tuple(line for line in advice if line), warmth)
+    told = tuple(line for line in advice if line)
+    return Diagnosis(__version__, system, tuple(walls), languages, told, warmth, tuple(_web_states()))
+
+
+def _web_states() -> Iterator[LanguageState]:
+    try:
+        version = metadata.version("trafilatura")
+        yield LanguageState("pages", version, f"trafilatura, of {_WEB_EXTRA}")
+    except metadata.PackageNotFoundError:
+        yield LanguageState("pages", "", "", "trafilatura is not installed", f"pip install '{_WEB_EXTRA}'")
+    try:
+        yield LanguageState("browser", "", str(find_browser()[0]))
+    except Unavailable as error:
+        yield LanguageState("browser", "", "", error.message, error.remediation)
 
 
 async def examine_alone() -> Diagnosis:

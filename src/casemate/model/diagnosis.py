@@ -77,7 +77,8 @@ class WallState:
 
 @dataclass(frozen=True, slots=True)
 class LanguageState:
-    """One language: ``version`` and ``path`` of its interpreter, or what is ``missing`` and the ``remedy``."""
+    """One language, or what pages of the web need: its ``version`` and ``path``, or what is ``missing`` and the
+    ``remedy``."""
 
     language: str
     version: str
@@ -89,7 +90,7 @@ class LanguageState:
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """Everything ``casemate doctor`` shows. ``advice``: what would make it better, with the command, in plain words.
-    ``warmth``: what could be kept ready.
+    ``warmth``: what could be kept ready. ``web``: what searches, pages and the browser need.
     """
 
     version: str
@@ -98,6 +99,7 @@ class Diagnosis:
     languages: tuple[LanguageState, ...]
     advice: tuple[str, ...]
     warmth: Warmth = field(default_factory=Warmth)
+    web: tuple[LanguageState, ...] = ()
 
     @property
     def ok(self) -> bool:

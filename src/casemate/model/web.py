@@ -64,6 +64,7 @@ class BrowsedPage:
     Attributes:
         url: What was asked for.
         final_url: Where the browser was in the end.
+        status: Of HTTP; 0 where the browser does not say.
         text: Markdown of the main content.
         links: The first of those in ``text``.
         screenshot: A picture in PNG, where it was asked for.
@@ -73,6 +74,7 @@ class BrowsedPage:
 
     url: str
     final_url: str
+    status: int
     title: str
     text: str
     links: tuple[WebLink, ...] = ()

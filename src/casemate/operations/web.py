@@ -34,6 +34,7 @@ class RenderedPage:
 
     url: str
     final_url: str
+    status: int
     title: str
     text: str
     links: tuple[WebLink, ...]
@@ -97,7 +98,9 @@ class WebOperations(Group):
             for one in page.downloads
         )
         picture = None if page.screenshot is None else _base64(page.screenshot)
-        return RenderedPage(page.url, page.final_url, page.title, page.text, page.links, picture, files, page.truncated)
+        return RenderedPage(
+            page.url, page.final_url, page.status, page.title, page.text, page.links, picture, files, page.truncated
+        )
 
 
 def _base64(data: bytes) -> str:

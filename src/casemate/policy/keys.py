@@ -71,7 +71,7 @@ class HostKeys(_KeyModel):
 class WebKeys(_KeyModel):
     """``web:``: who is asked in searches of the web."""
 
-    searxng: Annotated[StrictStr, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$", max_length=1000)] | None = None
+    searxng: Annotated[StrictStr, Field(max_length=1000)] | None = None
     engines: list[Literal["brave", "duckduckgo", "grokipedia", "mojeek", "startpage", "wikipedia", "yahoo"]] = []
 
 

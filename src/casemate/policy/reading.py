@@ -368,6 +368,9 @@ def _host_terms(document: PolicyDocument, keys: SandboxKeys, folder: str, home: 
     )
 
 
+_SEARXNG = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
+
+
 def _web(document: PolicyDocument, keys: SandboxKeys) -> dict[str, Any] | None:
     """Who is asked in searches; only these reach their hosts."""
     if keys.web is None:
@@ -376,6 +379,8 @@ def _web(document: PolicyDocument, keys: SandboxKeys) -> dict[str, Any] | None:
         _refuse(document, ("network",), "none allows no hosts, and web names some; leave one of them out")
     if not (keys.web.searxng or keys.web.engines):
         _refuse(document, ("web",), "names neither a searxng nor engines")
+    if keys.web.searxng and not _SEARXNG.fullmatch(keys.web.searxng):
+        _refuse(document, ("web", "searxng"), f"{keys.web.searxng!r} is no address such as 'https://searx.example.org'")
     return keys.web.model_dump()
 
 

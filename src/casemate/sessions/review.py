@@ -30,8 +30,8 @@ async def open_review(
     """For who holds the session's lock. Raises ``InvalidArgument`` where nothing is kept back."""
     if context.workspace is None or context.workspace_mode != "review":
         raise InvalidArgument(
-            "workspace_mode", "must be 'review' for changes to be kept back",
-            remediation="Whoever makes the sandbox or configures the service gives it a workspace and this mode.",
+            "session", "keeps no changes back", remediation="The sandbox, or the service's configuration, gives its "
+            "sessions a folder as workspace, and workspace_mode review.",
         )  # fmt: skip
     requester = context.approvals().requester(origin, None, redaction, asks=context.asks)
     try:

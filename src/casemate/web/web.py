@@ -191,8 +191,9 @@ class Web:
         async with self._slot():
             text = await markdown_of(page.html, page.url, self._context(), self._namespace)
         return BrowsedPage(
-            url, page.url, page.title, text.text, text.links, page.screenshot, page.downloads, text.truncated
-        )
+            url, page.url, page.status, page.title, text.text, text.links, page.screenshot, page.downloads,
+            text.truncated,
+        )  # fmt: skip
 
     async def close(self) -> None:
         """End the browsers, and forget what was kept."""

@@ -77,6 +77,7 @@ def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
         if wall.report is not None:
             yield from _report_sections(wall.report)
     yield Section("languages", tuple(_language(one) for one in diagnosis.languages), ("language", "version", "where"))
+    yield Section("for the web", tuple(_language(one) for one in diagnosis.web), ("", "version", "where"))
     if diagnosis.warmth.pools:
         title = "cells that a Sandbox which lives on keeps ready (casemate run does not)"
         yield Section(title, tuple(_kept_ready(diagnosis)), ("language", "", "how"))

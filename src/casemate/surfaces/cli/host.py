@@ -74,6 +74,8 @@ def request_access(*command: Word, reason: str = "", service: ServiceOptions = P
 def read(path: Name, /, *, offset: int = 0, limit: int | None = None, service: ServiceOptions = PLAIN) -> int:
     """Print a file in a folder that the policy names.
 
+    casemate host read /srv/data/report.csv
+
     Args:
         path: Its absolute path.
         offset: Byte to begin at.

@@ -27,6 +27,8 @@ _EXIT_CODES = {"applied": 0, "nothing": 0, "denied": 77}  # others are 1
 def diff(session: Name, /, *, service: ServiceOptions = PLAIN) -> int:
     """Show what a session has changed in the service's folder and is kept back.
 
+    casemate diff analysis
+
     Args:
         session: Its handle or name.
     """
@@ -46,6 +48,8 @@ def diff(session: Name, /, *, service: ServiceOptions = PLAIN) -> int:
 def apply(session: Name, /, *paths: Name, service: ServiceOptions = PLAIN) -> int:
     """Apply what a session has changed to the service's folder: all of it, or nothing. You are asked here first.
 
+    casemate apply analysis src/report.py
+
     The exit code is 77 where it was not allowed, and 1 where the folder was changed meanwhile or cannot be written.
 
     Args:
@@ -63,6 +67,8 @@ def apply(session: Name, /, *paths: Name, service: ServiceOptions = PLAIN) -> in
 
 def discard(session: Name, /, *, service: ServiceOptions = PLAIN) -> int:
     """Give up what a session has changed: its next run has a fresh interpreter, and sees the folder as it is.
+
+    casemate discard analysis
 
     Args:
         session: Its handle or name.

@@ -23,6 +23,8 @@ _NO_SUCH_PAGE = 1  # the exit code where the server says that the page is not th
 def search(*words: Name, limit: int = 10, service: ServiceOptions = PLAIN) -> int:
     """Search the web, with the engines that the service's policy names.
 
+    casemate web search landlock system calls
+
     Args:
         words: What to search for.
         limit: How many hits at most; 10 unless given.
@@ -35,6 +37,8 @@ def search(*words: Name, limit: int = 10, service: ServiceOptions = PLAIN) -> in
 def fetch(url: Name, /, *, whole: bool = False, timeout: float = 30.0, service: ServiceOptions = PLAIN) -> int:
     """Print a page's main content as Markdown, or the text of a PDF; the exit code is 1 where the server has no page.
 
+    casemate web fetch https://docs.python.org/3/library/asyncio.html
+
     Args:
         url: Its address, of http or https.
         whole: All of it, menus and comments included.
@@ -43,11 +47,7 @@ def fetch(url: Name, /, *, whole: bool = False, timeout: float = 30.0, service: 
     page = ask_patiently(service, "web.fetch", url=url, whole=whole, timeout=timeout)
     if page["robots"] == "disallowed":
         say("the site's robots.txt asks programs not to read this page")
-    code = _print_page(page, service)
-    if page["status"] < 400:
-        return code
-    say(f"the server answered with status {page['status']}")
-    return _NO_SUCH_PAGE
+    return _print_page(page, service)
 
 
 @app.command
@@ -61,7 +61,9 @@ def browser(
     screenshot: Path | None = None,
     service: ServiceOptions = PLAIN,
 ) -> int:
-    """Print what a headless browser has rendered of a page, as Markdown.
+    """Print what a headless browser has rendered of a page, as Markdown; the exit code is as of fetch.
+
+    casemate web browser https://example.org --wait-for '#results li' --screenshot page.png
 
     Args:
         url: Its address, of http or https.
@@ -84,4 +86,8 @@ def browser(
 def _print_page(page: dict[str, Any], service: ServiceOptions) -> int:
     if page["truncated"]:
         say("this is not all of it")
-    return print_answer(page, inert(page["text"]).split("\n"), is_json=service.is_json)
+    code = print_answer(page, inert(page["text"]).split("\n"), is_json=service.is_json)
+    if page["status"] < 400:
+        return code
+    say(f"the server answered with status {page['status']}")
+    return _NO_SUCH_PAGE
