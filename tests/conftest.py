@@ -31,7 +31,8 @@ from casemate.walls.native.pool import Pools
 __all__ = ["pytest_pyfunc_call"]
 
 SECONDS_PER_TEST = 120
-ONE_WORLD = ("tests/network/",)  # folders whose tests run in one world of namespaces
+# Tests that run in one world of namespaces, by how their names begin; they take longest, and so they come first.
+WORLDS = ("tests/network/test_web", "tests/network/test_browser", "tests/network/")
 # Where preloaded libraries are part of what is tested; with --all also where they may help an attacker. Elsewhere they
 # only cost time.
 PRELOADING = ("contract/test_display.py", "docs/", "unit/languages/", "warm/")
@@ -173,7 +174,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=[item for item in items if item not in keep])
         items[:] = [item for item in items if item in keep]
     # Many short files at the end let all processes end together.
-    items.sort(key=lambda item: "tests/unit/" in item.nodeid)
+    items.sort(key=lambda item: (not world_of(item.nodeid), "tests/unit/" in item.nodeid))
+
+
+def world_of(nodeid: str) -> str | None:
+    """Which world a test runs in; None where it runs in ours."""
+    return next((begins for begins in WORLDS if nodeid.startswith(begins)), None)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -183,8 +189,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ByFile(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return next((folder for folder in ONE_WORLD if file.startswith(folder)), file)
+            return world_of(nodeid) or nodeid.partition("::")[0]
 
     config.option.loadscopereorder = False  # by the number of tests, long files would come last
     return ByFile(config, log)

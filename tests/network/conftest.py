@@ -1,4 +1,4 @@
-"""The tests of this folder run in a world of their own: all that were chosen once more, as one program in there.
+"""The tests of this folder run in worlds of their own: all of one that were chosen once more, as one program in there.
 
 What that says is reported here as if they had run here. Inside, fixtures give the world and a sandbox.
 """
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.conftest import world_of
 from tests.network.visits import World
 
 from casemate import sync
@@ -23,7 +24,7 @@ _WORLD = "CASEMATE_TESTS_WORLD"
 _TOLD = "CASEMATE_TESTS_TOLD"
 _SECONDS = 1800  # that all may take, on a busy machine
 _reports: dict[str, list[pytest.TestReport]] = {}
-_said: list[str] = []
+_said: dict[str | None, str] = {}  # by world
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -31,21 +32,22 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
     """Outside: report what happened inside."""
     if _WORLD in os.environ or item.path.parent != Path(__file__).parent:
         return None
-    if not _said:
-        _said.append(_run_inside(item))
+    world = world_of(item.nodeid)
+    if world not in _said:
+        _said[world] = _run_inside(item, world)
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for report in _reports.get(item.nodeid) or [_not_run(item, _said[0])]:
+    for report in _reports.get(item.nodeid) or [_not_run(item, _said[world])]:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
 
 
-def _run_inside(item: pytest.Item) -> str:
-    """Run the tests of this folder that were chosen; what was printed."""
-    chosen = [one.nodeid for one in item.session.items if one.path.parent == item.path.parent]
-    folder = Path(item.config.rootpath, ".world")
+def _run_inside(item: pytest.Item, world: str | None) -> str:
+    """Run the tests of this world that were chosen; what was printed."""
+    chosen = [one.nodeid for one in item.session.items if world_of(one.nodeid) == world]
+    folder = Path(item.config.rootpath, ".world", Path(str(world)).name)
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+    folder.mkdir(parents=True)
     told = folder / "told"
     command = [
         sys.executable,
