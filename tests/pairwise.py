@@ -14,11 +14,15 @@ MEANS = ("start", "node", "era")
 LANGUAGE = "language"
 INSTALLER = "installer"  # pip takes three times as long as uv: each has some tests of a file, not each test
 ATTACKS = frozenset({"escapes", "supervisor"})  # folders in which each value is another attack
+CHEAP = frozenset({"unit", "operations", "egress", "schemas"})  # folders whose tests start few processes, but for
+GUEST = "guest"  # whose start one each
+MOST_VALUES = 3  # of a test's where each takes long
 Pair = tuple[str, ...]
 
 
 def chosen(items: Iterable[pytest.Item], *, is_second: bool = False) -> set[pytest.Item]:
-    """So many of ``items`` that every two values of a test's parameters have met.
+    """So many of ``items`` that every two values of a test's parameters have met, but no more than some of a test that
+    takes long.
 
     ``MEANS`` are an exception: each test has each of their values once, and each language has in each file, but not
     each of a test's other values; each installer has some tests of a file. A second user's run (``is_second``) has
@@ -34,8 +38,21 @@ def chosen(items: Iterable[pytest.Item], *, is_second: bool = False) -> set[pyte
         else:
             keep.add(item)
     for pairs in files.values():
-        keep.update(_covering(pairs))
+        tests: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+        for item in _covering(pairs):
+            tests[item.originalname].append(item)  # type: ignore[attr-defined]
+        for items_of_test in tests.values():
+            keep.update(_spread(items_of_test))
     return keep
+
+
+def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
+    """``MOST_VALUES`` of what is tried of a test, the first and the last among them, where all of it takes long."""
+    parts = set(items[0].path.parts)
+    takes_long = GUEST in parts or (ATTACKS | CHEAP).isdisjoint(parts)
+    if len(items) <= MOST_VALUES or not takes_long:
+        return items
+    return [items[number * (len(items) - 1) // (MOST_VALUES - 1)] for number in range(MOST_VALUES)]
 
 
 def _covering(pairs: dict[pytest.Item, frozenset[Pair]]) -> Iterator[pytest.Item]:

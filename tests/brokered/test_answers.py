@@ -24,6 +24,7 @@ print(json.dumps([said, call("big", number=30e6)["ok"]]))
 """
 
 
+@pytest.mark.full
 async def test_answers_that_are_not_read_make_room_for_no_more(opened: Opened) -> None:
     async with opened(policy=RULES) as sandbox:
         said, afterwards = told(await sandbox.run(RAW + CODE))
@@ -76,6 +77,7 @@ print(json.dumps([said.count("waits"), said.count("limit"), call("big", number=3
 """
 
 
+@pytest.mark.full
 async def test_lines_that_are_begun_on_many_connections_take_a_bounded_part_of_the_host(opened: Opened) -> None:
     async with opened(policy=RULES) as sandbox:
         waiting, refused, afterwards = told(await sandbox.run(RAW + FLOOD))

@@ -146,6 +146,7 @@ runpy.run_module("casemate", run_name="__main__")
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("command", [["run", "-"], ["wrap", "--", "cat"]], ids=["run", "wrap"])
 def test_commands_need_none_of_these_watches_either(command: list[str]) -> None:
     program = "print(40 + 2)" if command[0] == "run" else "42"

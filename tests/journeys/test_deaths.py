@@ -124,6 +124,7 @@ def test_a_forked_child_that_lives_on_does_not_keep_cells_alive(audit: Path) -> 
                 os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.full
 def test_a_stopped_host_does_not_stop_the_deadline(audit: Path) -> None:
     code = HOST.replace("timeout=60", "timeout=10")
     process = subprocess.Popen([sys.executable, "-c", code, str(audit), "plain"], stdout=subprocess.PIPE,

@@ -149,6 +149,7 @@ def test_sixty_runs_that_end_in_every_way_leave_nothing_behind(audit: Path) -> N
     assert {"ok", "failed", "timeout", "killed", "cancelled"} <= set(statuses)
 
 
+@pytest.mark.full
 def test_a_closed_sandbox_leaves_nothing_behind(audit: Path) -> None:
     supervisors: list[int] = []
 

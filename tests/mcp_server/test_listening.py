@@ -127,6 +127,7 @@ def test_a_page_of_this_server_or_one_that_was_named_may_ask(listening: Listenin
         assert http(one, head, called("execute_code", {"code": "1"}))[0] == 200
 
 
+@pytest.mark.full
 def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
     with serving(tmp_path, body=0.5) as listening:
         assert status_of_head(listening, listening.head("Content-Length: 1000\n"), b"{") == 408
@@ -160,6 +161,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
             assert one.recv(1) == b""
 
 
+@pytest.mark.full
 def test_a_signal_ends_it_and_what_runs_in_it(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         listening = stack.enter_context(serving(tmp_path))

@@ -51,6 +51,7 @@ def casemate(environ: dict[str, str], *arguments: str) -> subprocess.CompletedPr
     )  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("era", ERAS)
 async def test_what_a_program_asks_for_can_be_answered_from_any_terminal(home: dict[str, str], era: str) -> None:
     command = StdioServerParameters(command=sys.executable, args=["-m", "casemate", "serve"], env=home)

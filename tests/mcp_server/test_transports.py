@@ -201,6 +201,7 @@ async def test_a_client_that_starts_the_command_runs_programs_with_it(home: dict
         assert structure_of(kept)["session"]
 
 
+@pytest.mark.full
 def test_a_signal_ends_the_server_and_what_runs_in_it(home: dict[str, str]) -> None:
     serving = subprocess.Popen(
         [sys.executable, "-m", "casemate", "serve", "--embedded"],
@@ -413,6 +414,7 @@ def test_a_line_without_end_is_not_kept_and_the_next_one_is_read(monkeypatch: py
     assert early.line_of(file) == b'{"next": 1}\n' * bool(end)
 
 
+@pytest.mark.full
 def test_a_client_that_leaves_in_the_middle_of_an_answer_causes_no_traceback(tmp_path: Path) -> None:
     client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     program = {"name": "execute_code", "arguments": {"code": "print('x' * 100)"}}

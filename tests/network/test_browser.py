@@ -60,6 +60,7 @@ async def test_no_redirect_leads_to_an_address_that_is_not_public(
     assert {visit.split()[0] for visit in new_visits(world, before)} == {"93.184.216.34"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("address", ["10.77.0.1", "169.254.169.254", "127.0.0.1", "[::1]", "2130706433", "198.18.0.1"])
 async def test_no_redirect_leads_to_an_address_by_number(world: World, audit: Path, address: str) -> None:
     before = world.visits()

@@ -60,6 +60,7 @@ def casemate(env: dict[str, str], *words: str) -> subprocess.CompletedProcess[st
     return subprocess.run(casemate_command(*words), env=env, capture_output=True, text=True, timeout=100, check=False)
 
 
+@pytest.mark.full
 def test_a_page_is_printed_as_markdown_or_as_json(service: dict[str, str]) -> None:
     done = casemate(service, "web", "fetch", f"{SITE}/page")
     assert (done.returncode, done.stderr) == (0, "")
@@ -69,6 +70,7 @@ def test_a_page_is_printed_as_markdown_or_as_json(service: dict[str, str]) -> No
     assert "Menu entry" in page["text"]
 
 
+@pytest.mark.full
 def test_a_page_that_is_missing_or_kept_from_programs_is_told(service: dict[str, str]) -> None:
     done = casemate(service, "web", "fetch", f"{SITE}/missing")
     assert (done.returncode, "no such page" in done.stdout) == (1, True)
@@ -103,6 +105,7 @@ def test_what_cannot_be_had_has_an_exit_code_of_its_kind(
     assert done.stderr.startswith(f"casemate: {why}")
 
 
+@pytest.mark.full
 def test_a_host_is_asked_about_in_another_terminal(service: dict[str, str]) -> None:
     fetching = subprocess.Popen(
         casemate_command("web", "fetch", f"http://other.test:{PORT}/page"), env=service,
@@ -127,6 +130,7 @@ def test_a_host_is_asked_about_in_another_terminal(service: dict[str, str]) -> N
     assert (denied.returncode, "evil.test" in why) == (77, True)
 
 
+@pytest.mark.full
 def test_a_connected_sandbox_has_the_same_pages_hits_and_errors(
     service: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

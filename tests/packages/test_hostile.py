@@ -174,6 +174,7 @@ async def test_pk_08_a_wheel_that_unpacks_to_more_than_the_cell_may_hold_ends_wi
     assert installed.status == "failed"
 
 
+@pytest.mark.full
 async def test_pk_08_a_build_that_does_not_end_is_ended(opened: Opened, index: Index) -> None:
     index.add(sdist("alpha", "1.0", "while True: pass"))
     async with opened() as sandbox:

@@ -154,6 +154,7 @@ async def test_other_options_are_refused_by_their_names(opened: Opened, index: I
     assert index.asked == []
 
 
+@pytest.mark.full
 async def test_what_was_installed_is_listed_by_the_real_pip_and_taken_away_again(opened: Opened, index: Index) -> None:
     index.add(wheel("alpha"))
     async with opened() as sandbox, sandbox.session() as session:

@@ -45,6 +45,7 @@ def test_a_runtime_folder_that_others_may_write_to_is_not_used(env: dict[str, st
     assert places.sockets == places.state
 
 
+@pytest.mark.full
 def test_a_client_with_other_variables_finds_the_service_that_runs(env: dict[str, str]) -> None:
     with serving(env) as daemon:
         other = Daemon({**env, "XDG_RUNTIME_DIR": ""})
@@ -148,6 +149,7 @@ def test_a_socket_that_a_dead_service_left_is_replaced(env: dict[str, str]) -> N
         assert not daemon.socket.exists()
 
 
+@pytest.mark.full
 def test_a_path_that_is_longer_than_a_socket_address_can_be_used(env: dict[str, str]) -> None:
     state = Path(env["XDG_STATE_HOME"]) / ("deep" * 30)
     state.mkdir(mode=0o700)

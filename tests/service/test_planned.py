@@ -212,6 +212,7 @@ async def test_a_plan_of_an_agent_is_nobody_elses(shared: Daemon) -> None:
                         await other.invoke(operation, {"plan": whose})
 
 
+@pytest.mark.full
 async def test_a_plan_that_the_service_has_forgotten_says_so(env: dict[str, str]) -> None:
     with serving(env) as daemon:
         sandbox = ConnectedSandbox(await daemon.connect())

@@ -151,6 +151,7 @@ async def test_programs_find_the_packages_of_who_runs_them_unless_another_instal
         await remote.close()
 
 
+@pytest.mark.full
 async def test_a_service_that_was_set_otherwise_is_not_used_as_if_it_were_not(env: dict[str, str]) -> None:
     with serving(env) as daemon:
         remote = await daemon.connect()
@@ -182,6 +183,7 @@ async def test_without_being_asked_to_nothing_is_started(env: dict[str, str]) ->
     assert Daemon(env).command("service", "status", check=False).returncode == 69
 
 
+@pytest.mark.full
 async def test_a_connection_goes_on_with_the_next_service_when_one_has_ended(env: dict[str, str]) -> None:
     with on_demand(env):
         remote = await connect(environ=env)
@@ -194,6 +196,7 @@ async def test_a_connection_goes_on_with_the_next_service_when_one_has_ended(env
         await remote.close()
 
 
+@pytest.mark.full
 def test_an_idle_service_ends_by_itself_and_one_with_a_session_does_not(env: dict[str, str]) -> None:
     idle = 4.0  # seconds: also on a busy machine a client has connected by then
     with serving(env, "--idle-stop", str(idle)) as daemon:
@@ -212,6 +215,7 @@ def test_an_idle_service_ends_by_itself_and_one_with_a_session_does_not(env: dic
         assert not daemon.socket.exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["variable", "file"])
 def test_a_service_that_a_command_starts_stops_being_idle_as_it_is_configured(env: dict[str, str], how: str) -> None:
     if how == "variable":
@@ -299,6 +303,7 @@ def test_a_log_that_cannot_be_opened_ends_nobody_and_goes_on_when_it_can(
     assert "after" in (folder / "service.log").read_text()
 
 
+@pytest.mark.full
 def test_the_command_says_what_it_is_told_wrongly(env: dict[str, str]) -> None:
     daemon = Daemon(env)
     for words, said in (

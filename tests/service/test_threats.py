@@ -101,6 +101,7 @@ async def test_ap_04_what_an_earlier_run_left_takes_no_approvers_chair(asked: tu
     await remote.close()
 
 
+@pytest.mark.full
 async def test_the_same_program_on_the_host_would_have_allowed_it(tmp_path: Path) -> None:
     with asking(tmp_path, MAX_WAIT) as (daemon, port):
         await allowed_from_the_host(daemon, port)

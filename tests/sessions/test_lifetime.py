@@ -213,6 +213,7 @@ async def test_leaving_the_block_closes_the_session_and_nothing_of_it_is_left(sa
     assert session.is_closed
 
 
+@pytest.mark.full
 @every_language
 async def test_many_sessions_that_come_and_go_leave_no_process_descriptor_mount_or_group(
     opened: Open, sandbox: Sandbox, language: str

@@ -153,6 +153,7 @@ async def test_a_session_sees_only_its_own_processes(opened: Open) -> None:
     assert "98765" in await said(first, look)
 
 
+@pytest.mark.full
 async def test_eight_sessions_that_start_at_once_all_start(opened: Open) -> None:
     sessions = [opened() for _ in range(8)]
     async with asyncio.TaskGroup() as tasks:

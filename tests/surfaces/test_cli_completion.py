@@ -72,6 +72,7 @@ def said_until(terminal: int, what: bytes) -> re.Match[bytes]:
     return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("line", "completed"), [
     ("doct", "doctor "), ("run progr", "run program.py "), ("serve --toolset sandb", "serve --toolset sandboxmcp "),
 ])  # fmt: skip

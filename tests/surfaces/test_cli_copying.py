@@ -67,6 +67,7 @@ INTO = (
 )
 
 
+@pytest.mark.full
 def test_where_it_goes_into_a_session_is_as_docker_has_it(served: Cli) -> None:
     for (source, target), files in INTO:
         empty = "import os, shutil\nfor n in os.listdir('.'): shutil.rmtree(n)\nos.mkdir('there')"

@@ -38,6 +38,7 @@ def test_doctor_as_json_has_everything(cli: Cli, option: str) -> None:
     assert {language["language"] for language in found["languages"]} >= {"python", "node", "shell"}
 
 
+@pytest.mark.full
 def test_doctor_on_a_terminal_is_a_table_of_the_same(cli: Cli) -> None:
     done = cli.on_terminal("doctor")
     assert done.code == 0
@@ -72,6 +73,7 @@ def test_doctor_fails_with_the_reason_where_no_wall_can_be_had(cli: Cli) -> None
     assert b"what would help" in done.stdout
 
 
+@pytest.mark.full
 def test_doctor_proves_the_wall_where_nothing_can_be_recorded_and_says_so(
     make_cli: Callable[..., Cli], tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ def read(path: Path, client: Client) -> Any:
     return (tomllib.loads(text) if client.is_toml else json.loads(text))[client.key]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", sorted(CLIENTS))
 def test_each_client_gets_a_command_that_works(cli: Cli, name: str) -> None:
     client, path = CLIENTS[name], place(cli, name)
@@ -69,6 +70,7 @@ def test_each_client_gets_a_command_that_works(cli: Cli, name: str) -> None:
     assert "casemate" not in path.read_text()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", FILES)
 def test_what_else_is_in_a_file_stays_as_it_was(cli: Cli, name: str) -> None:
     client = CLIENTS[name]

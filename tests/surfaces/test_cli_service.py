@@ -421,6 +421,7 @@ def test_a_program_is_validated_without_running_it(in_process: Cli, name: str, t
     assert json.loads(in_process("validate", name, "--format", "json").stdout)["valid"] is not bool(code)
 
 
+@pytest.mark.full
 def test_servers_of_tools_are_there_in_a_service_that_runs_and_in_one_that_is_started(served: Cli) -> None:
     server = (sys.executable, "-S", str(Path(__file__).with_name("time_server.py")))
     program = "from mcptools import time, search\nprint(search('convert time', detail='names'))"
@@ -473,6 +474,7 @@ def test_a_token_that_is_missing_is_asked_for_by_its_variable(cli: Cli) -> None:
     assert done.stderr.startswith(b"casemate: CASEMATE_TOKEN: ")
 
 
+@pytest.mark.full
 def test_commands_of_another_user_find_a_service_of_their_own(served: Cli) -> None:
     served("sessions", "open", "mine")
     other = Cli(served.folder, {**served.env, "XDG_STATE_HOME": served.env["XDG_STATE_HOME"] + "-other"})

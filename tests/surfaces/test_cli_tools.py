@@ -160,6 +160,7 @@ def test_a_server_that_cannot_be_started_is_said_and_the_others_are_found(kept: 
     assert b"source_timezone (str)" in kept("tools", "describe", "time.convert_time").stdout
 
 
+@pytest.mark.full
 def test_what_programs_import_is_written_as_files_that_a_type_checker_reads(kept: Cli) -> None:
     for _ in range(2):
         done = kept("tools", "generate", "typings", "--server", "time")

@@ -75,6 +75,7 @@ def test_va_13_a_secret_that_is_typed_is_not_shown(environ: dict[str, str], case
     assert casemate("vault", "list").stdout == "TOKEN\n"
 
 
+@pytest.mark.full
 def test_where_a_secret_may_be_put_in_is_set_and_listed(casemate: Casemate, tmp_path: Path) -> None:
     casemate("vault", "set", "PLAIN", given=S)
     hosts = ("--inject-host", "api.example.org", "--inject-host", "x.example.org:8443")
@@ -123,6 +124,7 @@ def test_namespaces_are_apart(casemate: Casemate) -> None:
     assert casemate("vault", "list", "--namespace", "team").stdout == ""
 
 
+@pytest.mark.full
 def test_what_cannot_be_a_secret_is_refused(casemate: Casemate) -> None:
     for name, value in (("LD_PRELOAD", S), ("lower", S), ("TOKEN", "short"), ("TOKEN", "")):
         casemate("vault", "set", name, given=value, code=2)

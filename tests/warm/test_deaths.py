@@ -141,6 +141,7 @@ def test_a_program_whose_ready_cell_is_ended_as_it_is_chosen_runs_once_in_anothe
     assert "had ended" in start_of(execution)[1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("times", range(5))
 def test_a_session_whose_ready_cell_is_ended_as_it_is_chosen_begins_in_another(
     sandbox: sync.Sandbox, times: int

@@ -100,6 +100,7 @@ DATA = {
 }  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.needs("data")
 @pytest.mark.parametrize("name", DATA)
 def test_a_program_with_data_works_alike(shared: sync.Sandbox, name: str) -> None:

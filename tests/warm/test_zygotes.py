@@ -170,6 +170,7 @@ def living(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sync.Sandbox]:
         del os.environ["CASEMATE_TEST_SECRET"]
 
 
+@pytest.mark.full
 def test_there_is_a_zygote_for_each_list_of_modules(living: sync.Sandbox) -> None:
     assert len(zygotes()) == len(warmth(living).zygotes) == 2
 

@@ -76,6 +76,7 @@ async def test_domcontentloaded_waits_for_no_picture_and_load_does(browse: Brows
     assert (raised.value.reason, raised.value.url) == ("timeout", f"{browse.site.address}/endless")
 
 
+@pytest.mark.full
 async def test_a_selector_that_never_comes_is_named_and_the_browser_goes_on(browse: Browsing) -> None:
     await browse("/plain")
     before = browsers_here()

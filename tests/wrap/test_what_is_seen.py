@@ -84,6 +84,7 @@ def test_nothing_is_written_elsewhere_or_where_tools_act_on_it(wrap: Wrap, path:
     assert not (wrap.folder / "git").exists()
 
 
+@pytest.mark.full
 def test_what_tools_act_on_and_was_not_there_before_is_told(wrap: Wrap) -> None:
     done = wrap.shell("mkdir .vscode; echo {} > .vscode/tasks.json; echo x > plain")
     assert b"of a name that tools act on by themselves: .vscode;" in done.stderr
@@ -91,6 +92,7 @@ def test_what_tools_act_on_and_was_not_there_before_is_told(wrap: Wrap) -> None:
     assert _new_names(wrap) == [".vscode"]
 
 
+@pytest.mark.full
 def test_what_appeared_is_on_record_also_of_a_command_that_had_to_be_ended_by_force(
     wrap: Wrap, started: Starting
 ) -> None:
@@ -167,6 +169,7 @@ def test_settings_of_srt_hold_path_by_path(wrap: Wrap) -> None:
     assert (wrap.folder / "new").read_text() == "x\n"
 
 
+@pytest.mark.full
 def test_what_an_interpreter_needs_cannot_be_hidden_from_its_program(wrap: Wrap) -> None:
     environment = wrap.folder.parent / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)

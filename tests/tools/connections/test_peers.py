@@ -45,6 +45,7 @@ def test_the_server_with_everything_is_used_by_its_standard_streams(connections:
     used(connections, {"command": "node", "args": [script(peers, "server-everything")]})
 
 
+@pytest.mark.full
 @pytest.mark.needs("npm")
 @pytest.mark.parametrize(("transport", "path", "kind"), [("streamableHttp", "/mcp", "http"), ("sse", "/sse", "sse")])
 def test_the_server_with_everything_is_used_by_http(

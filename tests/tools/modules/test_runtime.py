@@ -408,6 +408,7 @@ WRONG = {
 }
 
 
+@pytest.mark.full
 def test_a_type_checker_understands_the_package(generated: Path) -> None:
     (generated / "right.py").write_text(RIGHT)
     names = []

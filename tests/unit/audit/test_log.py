@@ -315,7 +315,7 @@ def test_a_database_at_its_size_limit_says_so(log: AuditLog) -> None:
 def test_a_folder_that_may_not_be_written_stops_the_run(tmp_path: Path) -> None:
     """AU-06."""
     tmp_path.chmod(0o500)
-    with pytest.raises(RecordUnavailable, match=r"Permission denied(.|\n)*Sandbox\(audit="):
+    with pytest.raises(RecordUnavailable, match=r"Permission denied(.|\n)*CASEMATE_AUDIT"):
         AuditLog(tmp_path / "audit.db")
     with pytest.raises(RecordUnavailable, match="Permission denied"):
         AuditLog(tmp_path / "below" / "audit.db")

@@ -251,6 +251,7 @@ def test_what_is_left_is_swept_without_following_links(tmp_path: Path) -> None:
     assert (outside / "kept").exists()
 
 
+@pytest.mark.full
 def test_one_that_is_too_deep_to_be_removed_keeps_no_other_from_being_swept(tmp_path: Path) -> None:
     left = [_left(tmp_path) for _ in range(2)]
     for one in left:

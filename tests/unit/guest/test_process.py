@@ -102,6 +102,7 @@ def test_what_the_warm_interpreter_loaded_ahead_sends_to_the_pipe_of_the_program
     assert [frame["type"] for frame in outcome.frames] == ["display", "error"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("python", MODERN[1:])
 def test_other_versions_do_the_same(tmp_path: Path, python: str) -> None:
     differences = {}
