@@ -44,7 +44,7 @@ SLOWEST = 10
 SPREAD, USERS_SPREAD = ["-n", "6"], ["-n", "2"]
 EQUAL_SPREAD = ["-n", "3"], ["-n", "2"]  # where both users run the same
 # What may differ for an ordinary user; everything else is the same code whoever runs it.
-USERS_FOLDERS = ("escapes", "contract", "wrap", "unit/supervisor")
+USERS_FOLDERS = ("escapes", "contract", "wrap", "unit/supervisor", "unit/audit", "unit/workspace")
 # Unit tests that start interpreters or wait for processes: not within --quick.
 SLOW_UNITS = ("guest", "supervisor", "walls", "sessions", "tools", "benchmarks")
 # Programs that tests are about: a Debian package for each.
