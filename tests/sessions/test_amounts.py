@@ -13,7 +13,7 @@ from casemate import Limits, Output
 from casemate.sessions.session import Session
 
 MIB = 2**20
-CHARTS = 200
+CHARTS = 100
 # Deterministic, and run both here and in the cell: what was said is then known.
 SAYINGS = """
 import random

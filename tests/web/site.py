@@ -24,7 +24,7 @@ PAGES = {
     "/pops-up": "<a id=a href=/popped target=_blank></a><script>a.click(); window.open('/popped');"
     "document.title = 'over'</script>",
     "/spins": "<script>for (;;);</script>",
-    "/eats": "<script>const kept = []; for (;;) kept.push(new Uint8Array(1 << 22).fill(7))</script>",
+    "/eats": "<script>const kept = []; for (;;) try { kept.push(new Uint8Array(1 << 22).fill(7)) } catch {}</script>",
     "/downloads": "<p>words</p><a id=a href=/report download></a><script>a.click();"
     "setTimeout(() => document.body.append(document.createElement('b')), 2000)</script>",
     "/keeps": "<p id=a></p><script>a.textContent = `cookie ${document.cookie} kept ${localStorage.x}`;"
