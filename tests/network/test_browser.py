@@ -143,3 +143,32 @@ async def test_where_tls_is_intercepted_the_browser_trusts_it_and_rules_for_requ
     with pytest.raises(Denied, match=r"good\.test:443"):
         await browse(audit, "https://good.test/other", **options)
     assert [visit for visit in new_visits(world, before) if "/other" in visit] == []
+
+
+IN_A_CELL = """
+import base64
+
+from mcptools import ToolError
+from mcptools.web import browse
+
+page = browse.run(url="http://good.test{path}", wait_for_selector="b", screenshot=True).result
+print(page["status"], page["title"], page["text"].strip(), page["screenshot"][:8])
+(file,) = browse.run(url="http://good.test{path}.saved").result["downloads"]
+print(file["name"], base64.b64decode(file["content"]))
+try:
+    browse.run(url="http://evil.test/")
+except ToolError as error:
+    print(error.kind, "evil.test" in str(error))
+"""
+
+
+async def test_code_in_a_cell_opens_pages_in_a_browser_of_another_cell(world: World, audit: Path) -> None:
+    words = "<title>Later</title><p id=a></p><script>setTimeout(() => a.innerHTML = '<b>come</b>', 100)</script>"
+    path = publish(world, "later", words)
+    publish(world, "later.saved", "words")
+    policy = {"web": {"engines": ["duckduckgo"]}, "allowed_domains": ["good.test"]}
+    async with Sandbox(audit=audit, policy=policy) as sandbox:
+        execution = await sandbox.run(IN_A_CELL.format(path=path), timeout=60)
+    assert execution.stdout.splitlines() == [
+        "200 Later **come** iVBORw0K", "later.saved b'words'", "tool True"
+    ], execution  # fmt: skip

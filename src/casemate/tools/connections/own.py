@@ -6,15 +6,17 @@ A function runs in the sandbox's event loop, in the name of the run or step whos
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from casemate.errors import CasemateError, Fault, InvalidArgument, ToolUnavailable
+from casemate.model.execution import Artifact
 from casemate.tools.connections.answers import Answer, ServerTools, ToolListing
 from casemate.tools.connections.definition import OwnFunctions, ServerDefinition
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from casemate.tools.requests import CallRequester
 
 Function = Callable[..., Awaitable[Any]]
+_OF_A_FILE = ("name", "size", "sha256", "media_type")
 
 
 _CALLING: ContextVar[CallRequester | None] = ContextVar("calling", default=None)
@@ -121,11 +124,23 @@ def _describe(name: str, function: Function) -> dict[str, Any]:
 
 def _as_json(value: Any) -> Any:
     """A result as JSON: bytes as text, or in base64 where they are none."""
-    from pydantic_core import to_jsonable_python
+    try:
+        return value.decode() if isinstance(value, bytes) else _json_of(value)
+    except UnicodeDecodeError:
+        return {"base64": _json_of(value)}
 
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return to_jsonable_python({"base64": value}, bytes_mode="base64")
-    return to_jsonable_python(value, bytes_mode="base64")
+
+def _json_of(value: Any) -> Any:
+    """Bytes in base64, those of a file as its ``content``."""
+    if isinstance(value, Artifact):
+        value = {name: getattr(value, name) for name in _OF_A_FILE} | {"content": value.read_bytes()}
+    elif is_dataclass(value):
+        value = {one.name: getattr(value, one.name) for one in fields(value)}
+    match value:
+        case bytes():
+            return base64.b64encode(value).decode()
+        case Mapping():
+            return {name: _json_of(one) for name, one in value.items()}
+        case list() | tuple():
+            return [_json_of(one) for one in value]
+    return value
