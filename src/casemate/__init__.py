@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Fault,
         InvalidArgument,
         NotFound,
+        NotProved,
         PlanDenied,
         QueueFull,
         RecordUnavailable,
@@ -74,9 +75,9 @@ if TYPE_CHECKING:
 
 _HOME = {
     "casemate.errors": (
-        "CasemateError Denied ExecutionFailed Fault InvalidArgument NotFound PlanDenied QueueFull "
-        "RecordUnavailable RuntimeMissing SandboxClosed ToolUnavailable Unavailable VaultUnavailable WallUnavailable "
-        "WebUnavailable"
+        "CasemateError Denied ExecutionFailed Fault InvalidArgument NotFound NotProved PlanDenied "
+        "QueueFull RecordUnavailable RuntimeMissing SandboxClosed ToolUnavailable Unavailable VaultUnavailable "
+        "WallUnavailable WebUnavailable"
     ),
     "casemate.model.execution": "Artifact Cause Crossing Execution Image ProgramError Result SkippedFile Usage",
     "casemate.model.approval": "ApprovalRequest Decision allow_all",
@@ -144,6 +145,7 @@ __all__ = [
     "Limits",
     "Mechanism",
     "NotFound",
+    "NotProved",
     "Output",
     "PlanDenied",
     "PlannedCall",

@@ -18,6 +18,7 @@ this machine lacks, or casemate's own fault:
     ├── ExecutionFailed        raised only by Execution.raise_for_status()
     ├── Denied                 whoever asks may not have this done
     ├── PlanDenied             a plan of calls was to be run that nobody has allowed
+    ├── NotProved              a file, statement or pack was changed, or nobody who is trusted has signed it
     ├── RecordUnavailable      the audit record cannot be written, so nothing is run
     ├── SandboxClosed          the sandbox was closed before or while this ran
     └── Fault                  casemate's own failure; please report it
@@ -154,6 +155,12 @@ class PlanDenied(CasemateError):
             remediation="A rule of the policy can allow its calls, or an approver (in Python: approve).",
         )
         self.reason = reason
+
+
+class NotProved(CasemateError):
+    """A file, statement or pack is not what was signed, or nobody who is trusted has signed it."""
+
+    kind = "not_proved"
 
 
 class RecordUnavailable(CasemateError):

@@ -26,6 +26,7 @@ OPERATIONS = sorted(catalogue())
 AGENTS = {
     "web.browse", "web.fetch", "web.search",
     "archives.drop", "archives.pack", "archives.unpack", "artifacts.list", "artifacts.read", "audit.tail",
+    "evidence.pack", "evidence.statement",
     "egress.request", "files.info", "files.list", "files.read", "files.remove", "files.write", "host.access",
     "host.copy", "host.exec", "host.list", "host.read", "host.request_access", "host.write", "inspect",
     "packages.install", "packages.list", "plans.get", "plans.run", "plans.start", "run", "runs.cancel", "runs.get",

@@ -204,6 +204,18 @@ async def test_what_is_no_cursor_is_a_bad_argument(sandbox: Sandbox, after: Any)
         await anext(sandbox.audit.events(after=after))
 
 
+async def test_files_that_are_signed_are_told_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(path.parent))
+    async with Sandbox(audit=path) as sandbox:
+        nothing = await sandbox.run(PROGRAM)
+        execution = await sandbox.run("open('a', 'w').write('1')")
+        for one in (nothing, execution, execution):
+            one.statement()
+    (event,) = [event for event in await told(sandbox) if event.name == "artifact.signed"]
+    assert event.run == execution.id
+    assert event.detail["artifacts"] == {"artifacts/a": execution.artifacts[0].sha256}
+
+
 async def test_operators_have_them_as_an_operation_that_streams(path: Path) -> None:
     async with Sandbox(audit=path) as sandbox, Operations(sandbox) as operations:
         assert (await sandbox.run(PROGRAM)).ok

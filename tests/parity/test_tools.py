@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from typing import Any
@@ -109,6 +110,9 @@ async def test_get_artifacts_tells_files_with_their_hashes_and_how_to_read_them(
             text = "first" if name.endswith("a.txt") else "second"
             assert (one["sha256"], one["size"]) == (hashlib.sha256(text.encode()).hexdigest(), len(text))
             assert output_of(await agent.call("read_file", run=run, path=name)) == text
+        signed = json.loads(base64.b64decode(structure_of(answer)["statement"]["payload"]))
+        named = {one["name"]: one["digest"]["sha256"] for one in signed["subject"]}
+        assert {f"artifacts/{name}": one["sha256"] for name, one in files.items()}.items() <= named.items()
         assert (await stranger.call("get_artifacts", request_id=run)).is_error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zipfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import fields, is_dataclass
@@ -13,7 +14,7 @@ import pytest
 from tests.service.daemon import Daemon
 from tests.service.test_connected import KINDS, opened, until_over
 
-from casemate import Artifact, EgressAnswer, InvalidArgument, Limits
+from casemate import Artifact, Done, EgressAnswer, InvalidArgument, Limits
 from casemate.audit.chain import Head, Verdict
 from casemate.audit.reading import AuditEvent, AuditRow
 from casemate.errors import NotFound
@@ -167,6 +168,25 @@ async def test_files_of_a_run_are_listed_and_read_by_its_id(kind: str, shared: D
                 await sandbox.artifacts.read(run, "c.txt")
         with pytest.raises(NotFound):
             await sandbox.artifacts.list("0" * 32)
+
+
+@BOTH
+async def test_what_ran_is_stated_and_packed(
+    kind: str, shared: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    async with opened(kind, shared, tmp_path) as sandbox:
+        execution = await sandbox.run("open('a.txt', 'w').write('first')")
+        (done,) = [one async for one in sandbox.stream("print(1)") if isinstance(one, Done)]
+        for one in (execution, done.execution):
+            envelope = await asyncio.to_thread(one.statement)
+            assert envelope == await sandbox.evidence.statement(one.id)
+            assert envelope["payloadType"] == "application/vnd.in-toto+json"
+        assert await sandbox.evidence.save(execution.id, tmp_path / "run.zip") == []
+        with zipfile.ZipFile(tmp_path / "run.zip") as pack:
+            assert f"statements/{execution.id}.dsse.json" in pack.namelist()
+        with pytest.raises(NotFound):
+            await sandbox.evidence.statement("0" * 32)
 
 
 async def test_every_value_is_made_of_the_same_classes_on_both_sides(shared: Daemon, tmp_path: Path) -> None:

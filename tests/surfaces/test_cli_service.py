@@ -174,6 +174,47 @@ def test_files_are_copied_in_and_out_and_are_what_their_hashes_say(served: Cli) 
     assert b"DIFFERS" in done.stdout
 
 
+def test_evidence_is_written_and_verified_by_the_public_key_alone(served: Cli) -> None:
+    run = handle(served("exec", "-", "--detach", "open('left.txt', 'w').write('what is left')"))
+    served("wait", run)
+    served("artifacts", run, "--save", "out")
+    for name in ("run.zip", "run.json"):
+        assert served("evidence", run, "-o", name).code == 0
+    (served.folder / "key.pem").write_bytes(served("keys", "export").stdout)
+    assert b"BEGIN PUBLIC KEY" in (served.folder / "key.pem").read_bytes()
+    served("service", "stop")
+    old, new = served("keys").stdout.split()[0], handle(served("keys", "rotate"))
+    assert [line.split()[0].decode() for line in served("keys", "list").stdout.splitlines()] == [new, old.decode()]
+
+    def verify(*words: str) -> tuple[int, bytes]:
+        done = served("verify", *words)
+        return done.code, done.stdout + done.stderr
+
+    left = served.folder / "out" / "left.txt"
+    for bundle in ("run.zip", "run.json"):
+        assert verify("--bundle", bundle, "--key", "key.pem")[0] == 0
+        code, said = verify("out/left.txt", "--bundle", bundle)
+        assert (code, old in said, b"retired" in said) == (0, True, True)
+        left.write_bytes(b"what is lefd")
+        assert verify("out/left.txt", "--bundle", bundle)[0] == 1
+        left.write_bytes(b"what is left")
+        left.rename(served.folder / "out" / "other.txt")
+        assert verify("out/other.txt", "--bundle", bundle)[0] == 1
+        (served.folder / "out" / "other.txt").rename(left)
+        assert verify("key.pem", "--bundle", bundle)[0] == 1
+        data = (served.folder / bundle).read_bytes()
+        (served.folder / "changed").write_bytes(data[:-200] + data[-100:])
+        assert verify("--bundle", "changed")[0] == 1
+    other = subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519"], capture_output=True, check=True).stdout
+    public = subprocess.run(["openssl", "pkey", "-pubout"], input=other, capture_output=True, check=True).stdout
+    (served.folder / "other.pem").write_bytes(public)
+    code, said = verify("--bundle", "run.json", "--key", "other.pem")
+    assert (code, b"no key that is trusted" in said) == (1, True)
+    assert verify("--bundle", "out/left.txt")[0] == 1
+    assert verify("--bundle", "run.json", "--key", "run.json")[0] == 2
+    assert verify("out/left.txt")[0] == 2
+
+
 def test_values_are_set_got_and_copied_between_sessions_of_any_language(served: Cli) -> None:
     served("sessions", "open", "one")
     served("sessions", "open", "two", "--language", "node")

@@ -26,6 +26,7 @@ PROGRAMS = (
     "idle_memory.py",
     "ending.py",
     "record.py",
+    "evidence.py",
     "review.py",
     "approvals.py",
     "egress.py",

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from casemate.artifacts.kept import Artifacts
     from casemate.audit.reading import Audit
     from casemate.execution.egress_request import Egress
+    from casemate.execution.evidence import Evidence
     from casemate.host.host import Host
     from casemate.model.limits import Limits
     from casemate.sessions.packages import Packages
@@ -34,6 +35,11 @@ class SandboxProperties:
     def audit(self) -> Audit:
         """The record of its namespace: ``await`` ``tail(limit)`` and ``verify()``."""
         return self._parts.audit
+
+    @property
+    def evidence(self) -> Evidence:
+        """What proves what ran: ``await`` ``statement(run)`` and ``save(run_or_session, path)``."""
+        return self._parts.evidence
 
     @property
     def egress(self) -> Egress:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from casemate.audit.reading import Audit
     from casemate.execution.capture import Emitter
     from casemate.execution.egress_request import Egress
+    from casemate.execution.evidence import Evidence
     from casemate.execution.overview import Load
     from casemate.execution.slots import Slots
     from casemate.host.host import Host
@@ -121,6 +122,7 @@ class SandboxParts:
             hosts=bound.hosts, guard=None if folder is None else _guard_of(bound),
             offers=self._offers, step_offers=self._step_offers, ready=self._ready, finished=self._note_finished,
             layer=lambda: self.packages.shared_folders() if "packages" in vars(self) else (),
+            policy_sha256=lambda: self.policy_sha256, sign=self._sign,
         )  # fmt: skip
         self._most, self._tally, self._without_files = bound.limits, Tally(), deque[str](maxlen=_MOST_KNOWN)
         self.making = threading.RLock()  # other threads may ask for parts
@@ -282,6 +284,24 @@ class SandboxParts:
         from casemate.audit.reading import Audit
 
         return Audit(self.log, self.namespace)
+
+    @_Part
+    def evidence(self) -> Evidence:
+        """What proves what ran."""
+        from casemate.evidence.keys import Signer, default_folder
+        from casemate.execution.evidence import Evidence
+
+        return Evidence(self.log, self.audit, self.namespace, Signer(default_folder(os.environ)))
+
+    @_Part
+    def policy_sha256(self) -> str:
+        """Of all that the policy says."""
+        from casemate.execution.digests import of_policy
+
+        return of_policy(self._policy)
+
+    def _sign(self, execution: Execution) -> dict[str, Any]:
+        return self.evidence.sign(execution.id, execution)
 
     @_Part
     def egress(self) -> Egress:

@@ -16,7 +16,7 @@ import math
 import re
 import sqlite3
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +25,7 @@ from urllib.parse import quote
 from casemate.audit.chain import EMPTY, GENESIS, Head, Row, Verdict, verify_after
 from casemate.audit.log import has_row, text_of, transaction, unavailable
 from casemate.audit.noted import read_noted
-from casemate.errors import InvalidArgument, RecordUnavailable
+from casemate.errors import InvalidArgument, NotFound, RecordUnavailable
 
 if TYPE_CHECKING:
     from casemate.audit.log import AuditLog
@@ -38,6 +38,7 @@ NAMES: Final = (
     "vault.accessed",
     "resource.exceeded",
     "queue.backpressure",
+    "artifact.signed",
 )  # fmt: skip
 _MOST_OF_A_ROW = 16  # events: cursors are numbers of rows, times this
 _RESOURCES = {
@@ -97,6 +98,8 @@ def _names(kind: str, detail: Mapping[str, Any]) -> Iterator[str]:
             yield _egress_event_name(detail)
         case "queue":
             yield "queue.backpressure"
+        case "signature" if detail.get("artifacts"):
+            yield "artifact.signed"
 
 
 def _of_outcome(detail: Mapping[str, Any]) -> Iterator[str]:
@@ -114,6 +117,7 @@ def _egress_event_name(detail: Mapping[str, Any]) -> str:
 MOST_ROWS = 1000  # of one answer
 _MOST_BYTES = 4 << 20  # of their details
 _EVENTS_AT_ONCE = 500  # rows
+_MOST_ABOUT, _MOST_BYTES_ABOUT = 20_000, 32 << 20  # rows about one run or session, and of their details
 _LOOK_AGAIN = 1.0  # seconds; other processes write into the same record and tell nobody here
 _BATCH = 2000  # rows that are verified before others may do something
 _SECONDS = 10.0  # of one look at the file
@@ -191,6 +195,33 @@ class Audit:
                 if found and size > _MOST_BYTES:
                     break
                 found.append(_read_row(row))
+        return found
+
+    def rows_about(self, of: str) -> list[Row]:
+        """All rows about a run, or about a session and its steps, oldest first, as they are kept. Blocks.
+
+        Raises ``NotFound``, ``InvalidArgument`` for more than can be shown, and ``RecordUnavailable``.
+        """
+        query = f"SELECT {_COLUMNS} FROM record WHERE execution_id"  # noqa: S608 - constants
+        steps = "kind = 'intent' AND json_valid(detail) AND json_extract(detail, '$.session') = ?"
+        of_steps = f"{query} IN (SELECT execution_id FROM record WHERE namespace = ? AND {steps})"  # noqa: S608
+        with self._open_database() as database:
+            found = self._rows_within_bounds(database.execute(f"{query} = ?", (of,)), 0)
+            if any(row.kind == "session" for row in found):
+                found += self._rows_within_bounds(database.execute(of_steps, (self._namespace, of)), len(found))
+        if not of or not found:
+            raise NotFound("run", f"the record has no run or session {of[:100]!r}")
+        return sorted(found)
+
+    def _rows_within_bounds(self, rows: Iterable[Any], count: int) -> list[Row]:
+        """Those of the namespace. Raises ``InvalidArgument`` for more than can be shown after ``count`` others."""
+        found, size = [], 0
+        for row in (Row(*one) for one in rows):
+            if row.namespace == self._namespace:
+                found.append(row)
+                size += len(row.detail)
+            if count + len(found) > _MOST_ABOUT or size > _MOST_BYTES_ABOUT:
+                raise InvalidArgument("of", "has too many rows on record; ask for single runs")
         return found
 
     async def events(self, *, after: int | None = None) -> AsyncGenerator[AuditEvent]:

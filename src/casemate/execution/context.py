@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from casemate.execution.admit import AdmittedRequest, SandboxBounds, admit
 
@@ -38,7 +38,8 @@ class ExecutionContext:
     the folders of packages that all cells see, each with its place there; ``ready``: waits for those that the
     sandbox was asked for; ``asks``: somebody may be asked, else only rules decide; ``keeps``: what a run changes in the
     caller's folder is applied to it; ``finished``: is told of each execution that came to its end; ``guard``: what of
-    a caller's folder is hidden from cells, None where there is no folder."""
+    a caller's folder is hidden from cells, None where there is no folder; ``sign``: signs what came of an
+    execution."""
 
     wall: Wall
     log: AuditLog
@@ -60,6 +61,8 @@ class ExecutionContext:
     keeps: bool = True
     finished: Callable[[Execution], None] = lambda _: None
     guard: Guard | None = None
+    policy_sha256: Callable[[], str] = str
+    sign: Callable[[Execution], dict[str, Any]] | None = None
 
     def admit(self, request: Request, *, stream: bool) -> AdmittedRequest:
         """Whether ``request`` may run, and within which bounds. ``stream``: its events are followed, so that whoever

@@ -128,10 +128,11 @@ def _digests_of_files(finished: Finished) -> dict[str, str]:
 
 def digests_of(plan: Plan) -> dict[str, str]:
     """SHA-256 of the given files by name."""
-    return {name: _digest(content) for name, content in plan.files.items()}
+    return {name: digest_of(content) for name, content in plan.files.items()}
 
 
-def _digest(content: bytes | Path) -> str:
+def digest_of(content: bytes | Path) -> str:
+    """SHA-256 of a given file; empty where it cannot be read."""
     if isinstance(content, bytes):
         return hashlib.sha256(content).hexdigest()
     try:

@@ -8,11 +8,13 @@ import hashlib
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from casemate.errors import CasemateError
+from casemate.execution import digests
 from casemate.execution.threads import to_thread_to_end
+from casemate.model.execution import Prover
 from casemate.model.operation import caller
 
 if TYPE_CHECKING:
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 class Record:
     """The record of one execution while it goes on. ``more``: goes into its outcome, however it ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: ExecutionContext) -> None:
+        self._context = context
         self.outcome: dict[str, Any] | None = None
         self.more: dict[str, Any] = {}
         self.execution: Execution | None = None
@@ -38,8 +41,10 @@ class Record:
 
     def note_execution(self, execution: Execution) -> Execution:
         """The same for an execution that is one step of a session."""
-        self.outcome, self.execution = _outcome(execution), execution
-        return execution
+        self.outcome = _outcome(execution)
+        sign = self._context.sign
+        self.execution = execution if sign is None else replace(execution, prover=Prover(sign))
+        return self.execution
 
 
 @asynccontextmanager
@@ -48,8 +53,8 @@ async def record_execution(
 ) -> AsyncIterator[Record]:
     """Write the intent, then exactly one outcome, and tell ``context`` of it. Raises ``RecordUnavailable``
     before anything has run."""
-    log, record = context.log, Record()
-    intent = _intent(request, plan)
+    log, record = context.log, Record(context)
+    intent = _intent(request, plan) | {"dependencies": await _dependencies(request, plan, context)}
     try:
         await _write(
             log, "intent", request.id, request.namespace, _redact_intent(intent, redaction) if redaction else intent
@@ -71,6 +76,12 @@ async def record_execution(
         await _write(log, "outcome", request.id, request.namespace, {**outcome, **record.more})
     if record.execution is not None:
         context.finished(record.execution)
+
+
+async def _dependencies(request: Request, plan: Plan, context: ExecutionContext) -> dict[str, str]:
+    if not request.files:
+        return digests.dependencies(request, plan, context.policy_sha256())
+    return await asyncio.to_thread(digests.dependencies, request, plan, context.policy_sha256())
 
 
 async def _write(
@@ -130,8 +141,7 @@ def _outcome(execution: Execution) -> dict[str, Any]:
         "duration": execution.duration,
         "cpu_seconds": execution.usage.cpu_seconds,
         "peak_memory": execution.usage.peak_memory,
-        "stdout_sha256": hashlib.sha256(execution.stdout.encode()).hexdigest(),
-        "stderr_sha256": hashlib.sha256(execution.stderr.encode()).hexdigest(),
+        **{f"{name}_sha256": digest for name, digest in digests.outputs(execution).items()},
         "artifacts": {artifact.name: artifact.sha256 for artifact in execution.artifacts},
         "skipped": len(execution.skipped),
         **({"crossings": [asdict(crossing) for crossing in execution.crossings]} if execution.crossings else {}),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
-from casemate.errors import ExecutionFailed
+from casemate.errors import ExecutionFailed, Unavailable
 from casemate.model.isolation import IsolationReport
 
 if TYPE_CHECKING:
@@ -108,6 +108,19 @@ class Artifact:
             OSError: The file cannot be written.
         """
         self.content.save(path)
+
+
+class Prover:
+    """Has an outcome signed, which may block. A copy of the outcome in another process is without it."""
+
+    def __init__(self, sign: Callable[[Execution], dict[str, Any]]) -> None:
+        self.sign = sign
+
+    def __deepcopy__(self, memo: object) -> Prover:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
 
 
 class Result(Mapping[str, Any]):
@@ -291,6 +304,7 @@ class Execution:
     lost_names: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
     crossings: tuple[Crossing, ...] = ()
+    prover: Prover | None = field(default=None, repr=False, compare=False)
 
     @property
     def ok(self) -> bool:
@@ -311,3 +325,14 @@ class Execution:
         if not self.ok:
             raise ExecutionFailed(self)
         return self
+
+    def statement(self) -> dict[str, Any]:
+        """What ran and what came out, signed: a DSSE envelope with an in-toto statement, as JSON values. Blocks.
+
+        Raises:
+            Unavailable: There is no key, or not all of it is on record.
+            RecordUnavailable: The record cannot be read.
+        """
+        if self.prover is None:
+            raise Unavailable("this outcome is of no sandbox that could sign it")
+        return self.prover.sign(self)

@@ -203,6 +203,7 @@ _OF_KIND: Final[Mapping[str, type[CasemateError]]] = {
     "invalid": errors.InvalidArgument,
     "not_found": errors.NotFound,
     "denied": errors.Denied,
+    "not_proved": errors.NotProved,
     "unavailable": errors.Unavailable,
     "busy": errors.QueueFull,
     "record": errors.RecordUnavailable,

@@ -16,6 +16,7 @@ from casemate.model.options import takes_options
 from casemate.model.overview import Inspection
 from casemate.operations.approvals import ApprovalOperations
 from casemate.operations.cell_plan import CellPlan, explain_plan
+from casemate.operations.evidence import EvidenceOperations
 from casemate.operations.files import ArchiveOperations, ArtifactOperations, FileOperations
 from casemate.operations.host import HostOperations
 from casemate.operations.plans import PlanOperations
@@ -52,6 +53,7 @@ class Operations:
     artifacts: ArtifactOperations
     audit: AuditOperations
     egress: EgressOperations
+    evidence: EvidenceOperations
     files: FileOperations
     host: HostOperations
     packages: PackageOperations
@@ -78,6 +80,7 @@ class Operations:
         self.artifacts = ArtifactOperations(self._shared, self.sessions)
         self.audit = AuditOperations(self._shared, self.sessions)
         self.egress = EgressOperations(self._shared, self.sessions)
+        self.evidence = EvidenceOperations(self._shared, self.sessions)
         self.files = FileOperations(self._shared, self.sessions)
         self.host = HostOperations(self._shared, self.sessions)
         self.packages = PackageOperations(self._shared, self.sessions)

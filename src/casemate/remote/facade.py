@@ -14,7 +14,19 @@ from casemate.model.options import complete, takes_options
 from casemate.operations.documents import revive, type_named
 from casemate.remote.arguments import limits_of, plain, upload_files
 from casemate.remote.client import RemoteOperations, connect
-from casemate.remote.parts import Approvals, Artifacts, Audit, Egress, Host, Packages, Sessions, Tools, Vault, Web
+from casemate.remote.parts import (
+    Approvals,
+    Artifacts,
+    Audit,
+    Egress,
+    Evidence,
+    Host,
+    Packages,
+    Sessions,
+    Tools,
+    Vault,
+    Web,
+)
 from casemate.remote.runs import Run, plan_program, run_to_end, stream_to_end
 from casemate.remote.service import ServiceConnection
 from casemate.remote.session import Session
@@ -54,6 +66,7 @@ class ConnectedSandbox:
         self.artifacts = Artifacts(service)
         self.audit = cast("local_audit.Audit", Audit(service))
         self.egress = cast("egress_request.Egress", Egress(service))
+        self.evidence = Evidence(service)
         self.host = cast("local_host.Host", Host(service))
         self.web = cast("local_web.Web", Web(service))
 

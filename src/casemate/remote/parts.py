@@ -8,6 +8,8 @@ import contextlib
 import inspect
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from casemate.artifacts.content import Spool
@@ -171,6 +173,17 @@ class Audit(RemotePart):
 class Egress(RemotePart):
     local_class = "casemate.execution.egress_request:Egress"
     operations = frozenset({"request"})
+
+
+class Evidence(RemotePart):
+    local_class = "casemate.execution.evidence:Evidence"
+    operations = frozenset({"statement"})
+
+    async def save(self, of: str, path: str | PathLike[str]) -> builtins.list[str]:
+        """As of a local sandbox, with the outcomes that the service keeps."""
+        packed = await self._service.call("evidence.pack", of=of)
+        await self._service.remote.save(("archives", packed["handle"]), Path(path))
+        return list(packed["left_out"])
 
 
 class Host(RemotePart):

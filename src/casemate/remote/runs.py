@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -14,6 +15,7 @@ from casemate.model.approval import ApprovalRequest as LocalRequest
 from casemate.model.approval import Decision
 from casemate.model.call_options import DecisionOptions
 from casemate.model.events import Done, Event, request_of
+from casemate.model.execution import Prover
 from casemate.model.options import complete, takes_options
 from casemate.operations.documents import error_from, event_of, execution_of
 from casemate.remote.service import ServiceConnection
@@ -79,7 +81,11 @@ class Run:
                 if event["event"] == "approval":
                     yield request_from(self._service, event["request"])
                 else:
-                    yield event_of(event, self._service.content)
+                    one = event_of(event, self._service.content)
+                    yield Done(self._signable(one.execution)) if isinstance(one, Done) else one
+
+    def _signable(self, execution: Execution) -> Execution:
+        return replace(execution, prover=Prover(self._service.sign))
 
     async def wait(self) -> Execution:
         """The outcome, once it is over. Raises what became of it, where it has none."""
@@ -97,7 +103,7 @@ class Run:
     def _outcome(self, state: Mapping[str, Any]) -> Execution:
         if state["execution"] is None:
             raise error_from(state["error"] or {})
-        return execution_of(state["execution"], self._service.content)
+        return self._signable(execution_of(state["execution"], self._service.content))
 
 
 async def run_to_end(start: Callable[[], Awaitable[Run]]) -> Execution:

@@ -7,11 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from casemate.event_loop import run_in_loop
 from casemate.operations.documents import revive, type_named
 from casemate.remote.client import RemoteOperations
+
+if TYPE_CHECKING:
+    from casemate.model.execution import Execution
 
 R = TypeVar("R")
 
@@ -47,6 +50,10 @@ class ServiceConnection:
     def call_blocking(self, operation: str, arguments: Mapping[str, Any]) -> Any:
         """The result of an operation. Raises what the service says, and ``Unavailable``."""
         return self.block(lambda remote: remote(operation, arguments))
+
+    def sign(self, execution: Execution) -> Any:
+        """What came of a run, signed by the service."""
+        return self.call_blocking("evidence.statement", {"run": execution.id})
 
     def content(self, run: str, name: str) -> RemoteContent:
         """The content of a file that a run has left."""

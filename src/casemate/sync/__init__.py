@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ApprovalRequest", "Approvals", "Blocking", "ProgramPlan", "Run", "Sandbox", "Session", "Sessions"]
 
-_PARTS = ("vault", "packages", "tools", "artifacts", "audit", "egress", "host", "web")
+_PARTS = ("vault", "packages", "tools", "artifacts", "audit", "egress", "evidence", "host", "web")
 _JOIN_TIMEOUT = 10.0  # seconds the loop's thread has to end
 
 
@@ -77,6 +77,7 @@ class Sandbox(Blocking, metaclass=HintingClass):
     artifacts: Blocking
     audit: Blocking
     egress: Blocking
+    evidence: Blocking
     host: Blocking
     web: Blocking
 

@@ -35,9 +35,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from casemate.errors import InvalidArgument, Unavailable, VaultUnavailable
+from casemate.files.private_files import open_lock, read_private, replace_private
 from casemate.files.user_folders import user_folder
 from casemate.policy.inject import Inject, Injected
-from casemate.vault.private_files import open_lock, read_private, replace_private
 from casemate.vault.store import Kept
 
 if TYPE_CHECKING:

@@ -57,7 +57,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "host": (f"{_HERE}.host:app", "Use commands and files of the host that the policy opens."),
         "web": (f"{_HERE}.web:app", "Search the web, and read pages."),
         "audit": (f"{_HERE}.operations:audit", "Read the record of what happened."),
-        "verify": (f"{_HERE}.operations:verify", "Say whether a file is what its hash was made of."),
+        "evidence": (f"{_HERE}.evidence:evidence", "Write what proves what ran, signed, to a file."),
+        "keys": (f"{_HERE}.evidence:keys", "Show, hand out and change the key that signs."),
+        "verify": (f"{_HERE}.evidence:verify", "Say whether a file or evidence is what was signed."),
     },
     "Agents, and what keeps their sessions": {
         "serve": (f"{_HERE}.service:serve_mcp", "Serve agents over MCP: tools that run code in cells."),

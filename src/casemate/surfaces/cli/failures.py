@@ -22,7 +22,7 @@ TIMED_OUT = 124
 
 _OF_KIND = {
     "invalid": USAGE, "not_found": USAGE, "unavailable": 69, "busy": 69, "fault": 70, "record": 74,
-    "closed": 75, "denied": DENIED,
+    "closed": 75, "denied": DENIED, "not_proved": 1,
 }  # fmt: skip
 _OF_STATUS = {
     "timeout": TIMED_OUT, "out_of_memory": 137, "killed": 137, "cancelled": INTERRUPTED, "denied": DENIED,

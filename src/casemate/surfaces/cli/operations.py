@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import inspect
 import json
 import time
@@ -295,8 +293,6 @@ sessions.command(inspect_session, name="inspect")
 
 # -- files of runs
 
-_DIFFERS = 1  # the exit code where a file is not what it should be
-
 
 def artifacts(run: RunHandle, /, *, save: str | None = None, service: ServiceOptions = PLAIN) -> int:
     """List the files that a run has left, with their hashes.
@@ -309,29 +305,6 @@ def artifacts(run: RunHandle, /, *, save: str | None = None, service: ServiceOpt
         with_service(lambda remote: _save_artifacts(remote, run, found, Path(save)), service)
     columns = ("name", "size", "media_type", "sha256")
     return print_rows(found, columns, "The run has left no file.", is_json=service.is_json)
-
-
-def verify(file: Name, sha256: Name, /, *, service: ServiceOptions = PLAIN) -> int:
-    """Say whether a file is exactly what a hash was made of: casemate verify FILE SHA256
-
-    The exit code is 0 when it is, and 1 when a byte of it differs.
-
-    Args:
-        file: The file.
-        sha256: As casemate artifacts shows it.
-    """
-    wanted = sha256.lower().removeprefix("sha256:")
-    if len(wanted) != 64 or not set(wanted) <= set("0123456789abcdef"):
-        raise InvalidArgument("sha256", f"{sha256[:80]!r} is no SHA-256, which is 64 hexadecimal digits")
-    try:
-        with open(file, "rb") as stream:
-            found = hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise InvalidArgument("file", f"cannot read {file!r}: {error.strerror}") from None
-    matches = hmac.compare_digest(found, wanted)
-    line = f"{file}: {'matches' if matches else 'DIFFERS: it is ' + found}"
-    print_answer({"file": file, "sha256": found, "matches": matches}, [line], is_json=service.is_json)
-    return 0 if matches else _DIFFERS
 
 
 async def _save_artifacts(remote: RemoteOperations, run: str, found: list[dict[str, Any]], folder: Path) -> None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _OF_KIND = {
     "invalid": 400, "denied": 403, "not_found": 404, "failed": 409, "unavailable": 501, "record": 507, "closed": 503,
-    "fault": 500, "busy": 429, "refused": 400,
+    "fault": 500, "busy": 429, "refused": 400, "not_proved": 409,
 }  # fmt: skip
 _RETRY_AFTER = {"closed": "2"}  # seconds; a service that ends is started anew by whoever needs it
 

@@ -32,7 +32,7 @@ _WHILE_DRAINING = frozenset({
     "sessions.interrupt", "sessions.get", "sessions.variables", "approvals.pending", "approvals.get",
     "approvals.events", "approvals.decide", "approvals.deny_all", "files.read", "files.list", "files.info",
     "archives.pack", "archives.drop", "artifacts.list", "artifacts.read", "audit.tail", "audit.verify", "stats",
-    "inspect", "runtimes", "plans.get",
+    "evidence.pack", "evidence.statement", "inspect", "runtimes", "plans.get",
 })  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from casemate.errors import InvalidArgument
+from casemate.errors import InvalidArgument, Unavailable
 from casemate.surfaces.mcp import answers
 from casemate.surfaces.mcp.answers import file_uri, picture_of, place_of, session_uri
 from casemate.surfaces.mcp.callers import Call, Refused
@@ -87,7 +87,7 @@ async def list_files(call: Call) -> CallToolResult:
 
 
 async def get_artifacts(call: Call) -> CallToolResult:
-    """What a run has left, with hashes."""
+    """What a run has left, with hashes, and the statement that is signed of them."""
     run = str(call.arguments["request_id"])
     state = await call.caller.invoke("runs.wait", {"run": run, "seconds": 0.0})
     if state["status"] != "done" or state.get("execution") is None:
@@ -101,7 +101,14 @@ async def get_artifacts(call: Call) -> CallToolResult:
         f'read_file(run="{run}", path={json.dumps(one["name"])})'
         for one in files
     ]
-    return answers.text_answer("\n".join(lines) or "The run has left no files.", {"files": files[:_MOST_LISTED]})
+    statement = None
+    try:
+        statement = await call.caller.invoke("evidence.statement", {"run": run})
+        lines.append(f"[signed by the key {statement['signatures'][0]['keyid']}]")
+    except Unavailable as error:
+        lines.append(f"[not signed: {error.message}]")
+    told = {"files": files[:_MOST_LISTED], "statement": statement}
+    return answers.text_answer("\n".join(lines if files else ["The run has left no files.", *lines]), told)
 
 
 async def read_resource(caller: Caller, uri: str) -> ReadResourceResult | None:
@@ -268,11 +275,11 @@ LIST_FILES = Definition(
 GET_ARTIFACTS = Definition(
     "get_artifacts",
     "Files of a run",
-    "The files that a run has left, with size and SHA-256, and how to read each.",
+    "The files that a run has left, with size and SHA-256, how to read each, and a signed statement of all.",
     {"request_id": text("Handle of a run of yours.")},
     get_artifacts,
     required=("request_id",),
-    gives={"files": {"type": "array", "items": _FILE}},
-    given_always=("files",),
+    gives={"files": {"type": "array", "items": _FILE}, "statement": {"type": ["object", "null"]}},
+    given_always=("files", "statement"),
     kind=LOOKS,
 )

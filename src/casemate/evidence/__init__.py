@@ -1,0 +1,1 @@
+"""What proves afterwards what ran and what came out: keys, signed statements, packs."""

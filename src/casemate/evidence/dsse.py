@@ -1,0 +1,109 @@
+"""DSSE envelopes: bytes, their type, and who signed both. Pure.
+
+https://github.com/secure-systems-lab/dsse/blob/v1.0.0/protocol.md
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from casemate.errors import InvalidArgument, NotProved
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+Sign = Callable[[bytes], tuple[str, bytes]]  # what is signed -> the key's id, the signature
+Envelope = dict[str, Any]  # JSON
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKey:
+    """An Ed25519 key that verifies.
+
+    Attributes:
+        pem: As text, as ``openssl pkey -pubin`` reads it.
+        id: The SHA-256 of its DER form (``openssl pkey -pubin -outform DER | sha256sum``).
+        retired: When another took its place (RFC 3339), or None.
+    """
+
+    pem: str
+    id: str
+    retired: str | None = None
+
+    @classmethod
+    def from_pem(cls, pem: str) -> PublicKey:
+        """The key in a PEM text. Raises ``InvalidArgument``."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        try:
+            key = _load(str(pem))
+        except ValueError:
+            key = None
+        if not isinstance(key, Ed25519PublicKey):
+            raise InvalidArgument("key", "is no public Ed25519 key in PEM, as casemate keys export prints one")
+        return cls.of(key)
+
+    @classmethod
+    def of(cls, key: Ed25519PublicKey) -> PublicKey:
+        """The same of a key of the library's."""
+        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+        der = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        pem = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        return cls(pem.decode(), hashlib.sha256(der).hexdigest())
+
+
+def verify(data: bytes, signature: bytes, key: PublicKey) -> bool:
+    """Whether ``key`` signed ``data``."""
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        _load(key.pem).verify(signature, data)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def wrap(payload_type: str, payload: bytes, *signers: Sign) -> Envelope:
+    """``payload`` in an envelope, signed by each."""
+    data = _encode(payload_type, payload)
+    signatures = [{"keyid": key_id, "sig": text_of(signature)} for key_id, signature in (one(data) for one in signers)]
+    return {"payload": text_of(payload), "payloadType": payload_type, "signatures": signatures}
+
+
+def read(envelope: object, payload_type: str, keys: Iterable[PublicKey]) -> tuple[Any, list[PublicKey]]:
+    """The JSON in an envelope, and which of ``keys`` have signed it. Raises ``NotProved`` where it is none."""
+    try:
+        assert isinstance(envelope, dict)
+        payload = base64.b64decode(envelope["payload"], validate=True)
+        found_type = envelope["payloadType"]
+        signatures = {one["keyid"]: base64.b64decode(one["sig"], validate=True) for one in envelope["signatures"]}
+        parsed = json.loads(payload)
+    except (AssertionError, KeyError, TypeError, ValueError, RecursionError):
+        raise NotProved("it is no signed envelope") from None
+    if found_type != payload_type:
+        raise NotProved(f"it is signed as {str(found_type)[:200]!r}, not as {payload_type!r}")
+    data = _encode(payload_type, payload)
+    return parsed, [key for key in keys if key.id in signatures and verify(data, signatures[key.id], key)]
+
+
+def text_of(data: bytes) -> str:
+    """``data`` in base64."""
+    return base64.b64encode(data).decode()
+
+
+def _load(pem: str) -> Any:
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    return load_pem_public_key(pem.encode())
+
+
+def _encode(payload_type: str, payload: bytes) -> bytes:
+    """Pre-authentication encoding: what is signed."""
+    kind = payload_type.encode()
+    return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)

@@ -1,0 +1,179 @@
+"""The installation's signing keys: Ed25519, one of them current, in one file (0600) of the user's state folder.
+
+The first signature makes the key. How it is used::
+
+    signer = Signer(default_folder(environ))
+    key_id, signature = signer.sign(data)
+    ...
+    keys = {key.id: key for key in signer.public_keys()}  # current first, then retired ones
+    verify(data, signature, keys[key_id])  # False where either was changed
+
+A rotation is a statement "after this key comes that one" that both keys have signed. Whoever holds one public key finds
+the others by it (:func:`unseal`), so what a retired key has signed stays provable.
+
+Whoever reads the file can sign as the installation: the user, and root.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from casemate.errors import NotProved, Unavailable
+from casemate.evidence.dsse import Envelope, PublicKey, read, verify, wrap
+from casemate.files.private_files import open_lock, read_private, replace_private
+from casemate.files.user_folders import user_folder
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+__all__ = ["PublicKey", "Signer", "default_folder", "unseal", "verify"]
+
+ROTATION = "application/vnd.casemate.rotation+json"
+ROTATIONS = "casemate_rotations"  # of an envelope: rotations, oldest first. Other readers pass such a field over.
+_MOST = 1 << 20  # bytes of the file: a rotation takes about one KiB
+
+
+def default_folder(environ: Mapping[str, str]) -> Path:
+    """Where the keys lie. Raises :class:`casemate.Unavailable` where the environment names no home."""
+    return user_folder(environ, "state", "the signing key has no place") / "signing"
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyPair:
+    private: Ed25519PrivateKey
+    public: PublicKey
+    rotations: tuple[Envelope, ...]  # oldest first
+
+    def sign(self, data: bytes) -> tuple[str, bytes]:
+        return self.public.id, self.private.sign(data)
+
+
+class Signer:
+    """Signs with the current key in ``folder``. From any thread and process; nothing is read or made before it is used.
+
+    Each method raises :class:`casemate.Unavailable` where the keys cannot be read or written, or are open to others.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "keys.json"
+        self._read: tuple[tuple[int, int] | None, _KeyPair] | None = None  # which file it was, and what was in it
+
+    def sign(self, data: bytes) -> tuple[str, bytes]:
+        """The id of the current key, and its signature."""
+        return self._keys().sign(data)
+
+    def public_keys(self) -> list[PublicKey]:
+        """The current key, then the retired ones, the latest first."""
+        kept = self._keys()
+        retired = [read(one, ROTATION, ())[0] for one in reversed(kept.rotations)]
+        return [kept.public, *(replace(PublicKey.from_pem(one["previous"]), retired=one["at"]) for one in retired)]
+
+    def seal(self, payload_type: str, payload: bytes) -> Envelope:
+        """``payload`` in a signed envelope. After a rotation it carries what leads from each key to the next one."""
+        kept = self._keys()
+        rotations = {ROTATIONS: list(kept.rotations)} if kept.rotations else {}
+        return wrap(payload_type, payload, kept.sign) | rotations
+
+    def rotate(self) -> PublicKey:
+        """Make another key the current one; the old private key is gone then."""
+        with self._turn():
+            old, new = self._load() or _make(), _make()
+            at = datetime.now(UTC).isoformat(timespec="seconds")
+            said = json.dumps({"at": at, "next": new.public.pem, "previous": old.public.pem}).encode()
+            self._store(replace(new, rotations=(*old.rotations, wrap(ROTATION, said, old.sign, new.sign))))
+        return new.public
+
+    def _keys(self) -> _KeyPair:
+        if self._read is None or self._read[0] != self._version():  # another process may have rotated meanwhile
+            with self._turn():
+                kept = self._load() or self._store(_make())
+                self._read = self._version(), kept
+        return self._read[1]
+
+    def _version(self) -> tuple[int, int] | None:
+        try:
+            there = os.stat(self._path)
+        except OSError:
+            return None
+        return there.st_ino, there.st_mtime_ns
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One thread of one process at a time."""
+        lock = open_lock(self._path.with_name("lock"))
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def _load(self) -> _KeyPair | None:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        text = read_private(self._path, _MOST)
+        if text is None:
+            return None
+        try:
+            fields = json.loads(text)
+            private = Ed25519PrivateKey.from_private_bytes(base64.b64decode(fields["private"], validate=True))
+            return _KeyPair(private, PublicKey.of(private.public_key()), tuple(fields["rotations"]))
+        except (ValueError, KeyError, TypeError):
+            raise Unavailable(
+                f"{str(self._path)!r} does not hold signing keys of casemate's",
+                remediation="Bring the file back; without it a new key is made, which proves nothing older.",
+            ) from None
+
+    def _store(self, kept: _KeyPair) -> _KeyPair:
+        fields = {"private": base64.b64encode(kept.private.private_bytes_raw()).decode(), "rotations": kept.rotations}
+        replace_private(self._path, json.dumps(fields).encode())
+        return kept
+
+
+def unseal(envelope: object, payload_type: str, trusted: Iterable[PublicKey]) -> tuple[Any, PublicKey]:
+    """The JSON in an envelope, and the key that has signed it: one of ``trusted``, or one that those lead to.
+
+    Raises :class:`casemate.NotProved`.
+    """
+    rotations = envelope.get(ROTATIONS) if isinstance(envelope, dict) else None
+    keys = follow(trusted, rotations if isinstance(rotations, list) else ())
+    payload, signers = read(envelope, payload_type, keys.values())
+    if not signers:
+        raise NotProved(
+            "no key that is trusted has signed it, or it was changed since",
+            remediation="casemate keys export prints the key of who signed; casemate verify takes it as --key.",
+        )
+    return payload, signers[0]
+
+
+def follow(trusted: Iterable[PublicKey], rotations: Iterable[object]) -> dict[str, PublicKey]:
+    """All keys that ``trusted`` ones lead to, by their ids. A rotation that does not hold leads nowhere."""
+    known, links = {key.id: key for key in trusted}, []
+    for rotation in rotations:
+        try:
+            said = read(rotation, ROTATION, ())[0]
+            pair = replace(PublicKey.from_pem(said["previous"]), retired=said["at"]), PublicKey.from_pem(said["next"])
+            if len(read(rotation, ROTATION, pair)[1]) == len(pair):
+                links.append(pair)
+        except (NotProved, ValueError, KeyError, TypeError):
+            continue
+    for previous, following in (*links, *reversed(links)):  # to newer ones, then to older ones
+        if previous.id in known or following.id in known:
+            known[previous.id] = previous
+            known.setdefault(following.id, following)
+    return known
+
+
+def _make() -> _KeyPair:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    private = Ed25519PrivateKey.generate()
+    return _KeyPair(private, PublicKey.of(private.public_key()), ())

@@ -1,0 +1,131 @@
+"""An evidence pack: a zip of what ran, what was decided and what came out, with a signed list of all that is in it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import IO, TYPE_CHECKING, Any
+from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo
+
+from casemate.errors import CasemateError, NotProved
+from casemate.evidence.keys import PublicKey, Signer, unseal
+from casemate.evidence.page import page_of
+from casemate.evidence.statement import FILES, STATEMENT, make_statement, sha256, subjects_of, to_json
+
+if TYPE_CHECKING:
+    from casemate.audit.chain import Row
+    from casemate.evidence.dsse import Envelope
+    from casemate.model.execution import Artifact, Execution
+
+MANIFEST = "manifest.dsse.json"
+_KIND = "urn:casemate:evidence:1"
+_EARLIEST = (1980, 1, 1, 0, 0, 0)  # of a zip; the same for all, so that the same evidence is the same bytes
+MOST_BYTES = 200 << 20  # of all files that runs left: what is beyond is named with its hash
+_MOST_READ = 512 << 20  # bytes of all that is in a pack
+
+
+def write_pack(
+    target: IO[bytes],
+    of: str,
+    rows: Sequence[tuple[Row, bytes]],
+    statements: Mapping[str, Envelope],
+    executions: Mapping[str, Execution],
+    signer: Signer,
+) -> list[str]:
+    """Write the pack on a run or session; which files have no room, or are no longer kept. ``rows``: each with the
+    bytes that its hash is of; the others by run. Raises ``NotProved`` and ``OSError``."""
+    about: dict[str, dict[str, list[Any]]] = {}
+    files: dict[str, bytes | Artifact] = {"record.jsonl": b"".join(line + b"\n" for _, line in rows)}
+    for row, _ in rows:
+        detail = json.loads(row.detail)
+        about.setdefault(row.execution_id, {}).setdefault(row.kind, []).append({"row": row.sequence, **detail})
+        if row.kind == "intent":
+            code = detail.get("code", detail)
+            files[f"runs/{row.execution_id}/code"] = code.encode() if isinstance(code, str) else to_json(code)
+    files |= {f"statements/{run}.dsse.json": to_json(envelope) for run, envelope in statements.items()}
+    files |= {f"runs/{run}/{name}": one for run in executions for name, one in _outputs(executions[run])}
+    digests: dict[str, str] = {}
+    with ZipFile(target, "w") as pack:
+        left_out, room = [], MOST_BYTES
+        for name, content in files.items():
+            size = 0 if isinstance(content, bytes) else content.size
+            if size <= room and _add_file(pack, name, content, digests):
+                room -= size
+            else:
+                left_out.append(name)
+        known = {"of": of, "left_out": left_out, "runs": about}
+        _add_file(pack, "evidence.json", to_json(known), digests)
+        _add_file(pack, "evidence.html", page_of(known).encode(), digests)
+        manifest = make_statement(_KIND, digests, {"of": of, "statements": list(statements)})
+        _add_file(pack, MANIFEST, to_json(signer.seal(STATEMENT, manifest)), digests)
+    return left_out
+
+
+def _outputs(execution: Execution) -> Iterator[tuple[str, bytes | Artifact]]:
+    yield "stdout", execution.stdout.encode()
+    yield "stderr", execution.stderr.encode()
+    yield "wall", to_json(asdict(execution.isolation))
+    yield from ((f"{FILES}{one.name}", one) for one in execution.artifacts)
+    if execution.full_output is not None:
+        yield "full_output", execution.full_output
+
+
+def _add_file(pack: ZipFile, name: str, content: bytes | Artifact, digests: dict[str, str]) -> bool:
+    """Whether it is still kept."""
+    try:
+        data = content if isinstance(content, bytes) else content.read_bytes()
+    except (OSError, CasemateError):
+        return False
+    if not isinstance(content, bytes) and sha256(data) != content.sha256:
+        raise NotProved(f"the file {name!r} that is kept is not what the run left")
+    info = ZipInfo(name, _EARLIEST)
+    info.compress_type, info.external_attr = ZIP_DEFLATED, 0o644 << 16
+    pack.writestr(info, data)
+    digests[name] = sha256(data)
+    return True
+
+
+def check_statement(text: bytes, trusted: Sequence[PublicKey]) -> tuple[dict[str, Any], PublicKey]:
+    """The statement in an envelope, and who signed it. Raises ``NotProved``."""
+    try:
+        statement, key = unseal(json.loads(text), STATEMENT, trusted)
+        subjects_of(statement)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise NotProved("it is no signed statement") from None
+    return statement, key
+
+
+def check_pack(file: IO[bytes], trusted: Sequence[PublicKey]) -> tuple[dict[str, Any], PublicKey]:
+    """The manifest of a pack in which everything is as it was signed, and who signed it. Raises ``NotProved``."""
+    try:
+        with ZipFile(file) as pack:
+            return _check(pack, trusted)
+    except (BadZipFile, zlib.error, EOFError, OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
+        raise NotProved(f"it is no whole evidence pack: {type(error).__name__}") from None
+
+
+def _check(pack: ZipFile, trusted: Sequence[PublicKey]) -> tuple[dict[str, Any], PublicKey]:
+    names = [info.filename for info in pack.infolist()]
+    if len(set(names)) < len(names) or sum(info.file_size for info in pack.infolist()) > _MOST_READ:
+        raise NotProved("a name is in it twice, or it is too large to be one of casemate's")
+    manifest, key = check_statement(pack.read(MANIFEST), trusted)
+    if manifest["predicateType"] != _KIND:
+        raise NotProved(f"{MANIFEST} is a statement about something else")
+    promised = subjects_of(manifest)
+    for name in sorted({*names, *promised} - {MANIFEST}):
+        if name not in promised or name not in names:
+            raise NotProved(f"{name!r} {'was added' if name in names else 'is missing'}")
+        with pack.open(name) as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != promised[name]:  # type: ignore[arg-type]
+                raise NotProved(f"{name!r} was changed")
+    hashes = {sha256(line) for line in pack.read("record.jsonl").splitlines()}
+    for run in manifest["predicate"]["statements"]:
+        said, _ = check_statement(pack.read(f"statements/{run}.dsse.json"), trusted)
+        rows = {one["digest"]["sha256"] for one in said["predicate"]["runDetails"]["byproducts"]}
+        outputs = {f"runs/{run}/{name}": digest for name, digest in subjects_of(said).items()}
+        if not rows <= hashes or any(promised.get(name, digest) != digest for name, digest in outputs.items()):
+            raise NotProved(f"the statement on run {run} says otherwise than the pack")
+    return manifest, key

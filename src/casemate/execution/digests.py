@@ -1,0 +1,91 @@
+"""SHA-256 of what an execution depends on and of what it gave, for the record and what is signed of it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from casemate.evidence.statement import sha256, to_json
+from casemate.model.plan import Bind
+
+if TYPE_CHECKING:
+    from casemate.model.execution import Execution
+    from casemate.model.isolation import IsolationReport
+    from casemate.model.plan import Plan, Request
+    from casemate.policy.policy import Policy
+
+_NONE = ("/etc/", "/dev/")  # where no packages are
+
+
+def dependencies(request: Request, plan: Plan, policy: str) -> dict[str, str]:
+    """Of what a program is given and runs on, but for its wall; blocks where there are files. A file that is named by a
+    path is read for this."""
+    found = {"code": sha256(request.code), "environment": _environment(plan), "policy": policy}
+    if request.stdin:
+        found["stdin"] = sha256(request.stdin)
+    if request.files:
+        from casemate.execution.gather import digest_of
+
+        found |= {f"inputs/{name}": digest_of(content) for name, content in request.files.items()}
+    return found
+
+
+def outputs(execution: Execution) -> dict[str, str]:
+    """Of what came out, and of the report on the wall that held."""
+    found = {"stdout": sha256(execution.stdout.encode()), "stderr": sha256(execution.stderr.encode())}
+    if execution.full_output is not None:
+        found["full_output"] = execution.full_output.sha256
+    found["artifacts"] = sha256(to_json({one.name: one.sha256 for one in execution.artifacts}))
+    return {**found, "wall": _of_report(execution.isolation)}
+
+
+def of_policy(policy: Policy) -> str:
+    """Of every value in a policy, by name."""
+    return sha256(json.dumps([(one.name, one.value) for one in policy.settings], default=str).encode())
+
+
+@functools.lru_cache(maxsize=16)
+def _of_report(report: IsolationReport) -> str:
+    return sha256(to_json(asdict(report)))
+
+
+def _environment(plan: Plan) -> str:
+    """Of lines: the path of the interpreter, and the names and versions of the packages that it finds, sorted."""
+    folders = _folders(tuple(entry.source for entry in plan.entries if isinstance(entry, Bind)))
+    return _of_packages(plan.argv[0], tuple((folder, _time_of_change(folder)) for folder in folders))
+
+
+@functools.lru_cache(maxsize=64)
+def _of_packages(interpreter: str, folders: tuple[tuple[str, int], ...]) -> str:
+    found = {name for folder, _ in folders for name in _packages_in(folder)}
+    return sha256("\n".join([interpreter, *sorted(found)]).encode("utf-8", "surrogateescape"))
+
+
+@functools.lru_cache(maxsize=64)
+def _folders(sources: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of ``sources``, or in them, that hold Python packages."""
+    libraries = [f"{source}{lib}" for source in sources if not source.startswith(_NONE) for lib in ("", "/lib")]
+    found = [f"{lib}/{name}/{kind}" for lib in libraries for name in _list(lib) if name.startswith("python3")
+             for kind in ("site-packages", "dist-packages")]  # fmt: skip
+    return tuple(folder for folder in dict.fromkeys((*sources, *found)) if _packages_in(folder))
+
+
+def _packages_in(folder: str) -> list[str]:
+    return [name for name in _list(folder) if name.endswith(".dist-info")]
+
+
+def _time_of_change(folder: str) -> int:
+    try:
+        return os.stat(folder).st_mtime_ns
+    except OSError:  # it is gone
+        return 0
+
+
+def _list(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
