@@ -12,8 +12,8 @@ TYPE_CHECKING = False  # typing itself is not imported: it would take half of th
 if TYPE_CHECKING:
     from casemate.api.call_plan import PlannedCall, ProgramPlan
     from casemate.api.sandbox import Sandbox
-    from casemate.audit.chain import Verdict
-    from casemate.audit.reading import AuditEvent, AuditRow
+    from casemate.audit.chain import AuditRow, Verdict
+    from casemate.audit.reading import AuditEvent
     from casemate.errors import (
         CasemateError,
         Denied,
@@ -90,8 +90,8 @@ _HOME = {
     "casemate.host.host": "HostAccess HostAnswer HostResult",
     "casemate.model.web": "BrowsedPage SearchHit WebLink WebPage",
     "casemate.model.review": "Applied Change Diff",
-    "casemate.audit.chain": "Verdict",
-    "casemate.audit.reading": "AuditEvent AuditRow",
+    "casemate.audit.chain": "AuditRow Verdict",
+    "casemate.audit.reading": "AuditEvent",
     "casemate.execution.egress_request": "EgressAnswer",
     "casemate.policy.inject": "Inject",
     "casemate.api.call_plan": "PlannedCall ProgramPlan",

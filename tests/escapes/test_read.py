@@ -74,7 +74,7 @@ def test_the_record_and_the_state_of_casemate_stay_unread(sandbox: sync.Sandbox,
     """An earlier program, its path known, is in the audit database; a cell has neither that file nor the cache."""
     secret = host.secret()
     assert sandbox.run(f"'{secret}'").ok
-    records = [path for path in scratch.glob("audit.db*") if secret.encode() in path.read_bytes()]
+    records = [path for path in scratch.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
     assert records, "the control: the record holds the program"
     cache = Path.home() / ".cache/casemate"
     env = {"PATHS": ":".join(map(str, [*records, cache / f"selftest-{os.geteuid()}.json"])), "DIGESTS": ""}

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from tests.contract import witness
@@ -108,37 +108,6 @@ def test_cancelling_at_any_moment_of_a_run_leaves_nothing(audit: Path, moment: i
 
     asyncio.run(journey())
     assert set(ended(audit)) <= {"ok", "cancelled"}
-
-
-def test_cancelling_while_the_intent_is_written_leaves_an_outcome_too(
-    audit: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import sqlite3
-
-    tried = threading.Event()
-    append = AuditLog.append
-
-    def trying(log: AuditLog, *given: Any, **more: Any) -> bool:
-        tried.set()
-        return append(log, *given, **more)
-
-    async def journey() -> None:
-        async with Sandbox(audit=audit) as sandbox:
-            await sandbox.run("print(1)")
-            other = sqlite3.connect(audit, isolation_level=None)
-            other.execute("BEGIN IMMEDIATE")  # somebody else writes: the intent has to wait
-            monkeypatch.setattr(AuditLog, "append", trying)
-            task = asyncio.ensure_future(sandbox.run("print(2)"))
-            await until_async(tried.is_set)
-            task.cancel()
-            await asyncio.sleep(0)
-            other.execute("ROLLBACK")
-            other.close()
-            await asyncio.wait([task])
-            await until_async(lambda: len(rows(audit)) >= 3)
-
-    asyncio.run(journey())
-    assert ended(audit) == ["ok", "cancelled"]
 
 
 async def test_closing_a_stream_ends_the_cell_before_it_returns(audit: Path) -> None:

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from casemate import InvalidArgument, RecordUnavailable, Sandbox
-from casemate.audit import log as audit_log
-from casemate.audit import reading
+from casemate.audit import database, verifying
 from casemate.audit.chain import verify_after
 from casemate.audit.log import AuditLog
 from casemate.audit.reading import Audit
@@ -29,6 +28,7 @@ def filled(path: Path, rows: int) -> AuditLog:
     log = AuditLog(path)
     for number in range(rows):
         log.note("noted", "mine" if number % 2 else "other", {"number": number})
+    log.fold()
     return log
 
 
@@ -108,10 +108,10 @@ async def test_a_record_that_was_changed_says_where(path: Path, long_record: byt
     path.write_bytes(long_record)
     log = AuditLog(path)
     assert (await Audit(log, "mine").verify()).rows == 5000
-    with sqlite3.connect(path, isolation_level=None) as database:
-        for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
-            database.execute(f"DROP TRIGGER {name}")
-        database.execute(change)
+    with sqlite3.connect(path, isolation_level=None) as file:
+        for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            file.execute(f"DROP TRIGGER {name}")
+        file.execute(change)
     verdict = await Audit(log, "mine").verify()
     assert (verdict.ok, verdict.first_bad) == (False, row)
     assert verdict.reason
@@ -120,9 +120,9 @@ async def test_a_record_that_was_changed_says_where(path: Path, long_record: byt
 
 async def test_details_that_are_no_json_are_told_as_that(path: Path) -> None:
     log = filled(path, 2)
-    with sqlite3.connect(path, isolation_level=None) as database:
-        database.execute("DROP TRIGGER no_update")
-        database.execute("UPDATE record SET detail = '[' || hex(zeroblob(5000))")
+    with sqlite3.connect(path, isolation_level=None) as file:
+        file.execute("DROP TRIGGER no_update")
+        file.execute("UPDATE record SET detail = '[' || hex(zeroblob(5000))")
     (row,) = await Audit(log, "mine").tail()
     assert list(row.detail) == ["unreadable"]
     assert len(row.detail["unreadable"]) == 1000
@@ -143,19 +143,18 @@ async def test_writers_go_on_while_the_record_is_read(path: Path, monkeypatch: p
     reading_now, go_on = threading.Event(), threading.Event()
 
     def slowly(rows: Any, good: Any, head: Any = None) -> Any:
-        for row in rows:
-            reading_now.set()
-            assert go_on.wait(60)
-            return verify_after([row, *rows], good, head)
-        return verify_after((), good, head)
+        reading_now.set()
+        assert go_on.wait(60)
+        return verify_after(rows, good, head)
 
-    monkeypatch.setattr(reading, "verify_after", slowly)
-    verifying = asyncio.ensure_future(Audit(log, "mine").verify())
+    monkeypatch.setattr(verifying, "verify_after", slowly)
+    judging = asyncio.ensure_future(Audit(log, "mine").verify())
     assert await asyncio.to_thread(reading_now.wait, 30)
-    assert log.append("intent", "run", "mine", {}, wait=False)
-    assert log.append("outcome", "run", "mine", {}, wait=False)
+    log.append("intent", "run", "mine", {})
+    log.append("outcome", "run", "mine", {})
+    assert log.head().count == 4002
     go_on.set()
-    verdict = await verifying
+    verdict = await judging
     assert (verdict.ok, verdict.rows) == (True, 4000)
     assert log.verify().head.count == 4002
     log.close()
@@ -163,8 +162,8 @@ async def test_writers_go_on_while_the_record_is_read(path: Path, monkeypatch: p
 
 async def test_a_reading_that_takes_too_long_is_ended(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = filled(path, 4000)
-    monkeypatch.setattr(reading, "_SECONDS", 0.0)
-    monkeypatch.setattr(reading, "_STEPS", 100)
+    monkeypatch.setattr(database, "_SECONDS", 0.0)
+    monkeypatch.setattr(database, "_STEPS", 100)
     with pytest.raises(RecordUnavailable, match="longer"):
         await Audit(log, "mine").tail(kind="nothing of the kind")
     log.close()
@@ -183,11 +182,11 @@ async def test_a_record_that_is_gone_is_unavailable(path: Path) -> None:
 
 def without_indexes(path: Path) -> None:
     """A record as casemate left it before there were any."""
-    database = sqlite3.connect(path)
-    with database:
-        for (name,) in database.execute("SELECT name FROM sqlite_master WHERE name LIKE 'of_%'").fetchall():
-            database.execute(f"DROP INDEX {name}")
-    database.close()
+    file = sqlite3.connect(path)
+    with file:
+        for (name,) in file.execute("SELECT name FROM sqlite_master WHERE name LIKE 'of_%'").fetchall():
+            file.execute(f"DROP INDEX {name}")
+    file.close()
 
 
 @pytest.mark.parametrize("is_old", [False, True])
@@ -201,8 +200,8 @@ async def test_rows_of_others_cost_a_reader_nothing(path: Path, monkeypatch: pyt
     if is_old:
         without_indexes(path)
     log = AuditLog(path)
-    monkeypatch.setattr(reading, "_STEPS", 3000)  # of SQLite's machine, after which it looks whether time is over
-    monkeypatch.setattr(reading, "_SECONDS", -1.0)  # as it is from the beginning
+    monkeypatch.setattr(database, "_STEPS", 3000)  # of SQLite's machine, after which it looks whether time is over
+    monkeypatch.setattr(database, "_SECONDS", -1.0)  # as it is from the beginning
     assert len(await Audit(log, "mine").tail()) == 1
     assert [row.kind for row in await Audit(log, "alone").tail(run="one")] == ["outcome", "intent"]
     assert await Audit(log, "nobody").tail(kind="intent") == []
@@ -218,12 +217,12 @@ async def test_a_record_too_large_to_be_indexed_while_others_wait_is_read_as_it_
 ) -> None:
     filled(path, 10).close()
     without_indexes(path)
-    monkeypatch.setattr(audit_log, "_MOST_INDEXED", 9)
+    monkeypatch.setattr(database, "_MOST_INDEXED", 9)
     log = AuditLog(path)
     log.note("noted", "mine", {"number": 11})
     assert [row.detail["number"] for row in await Audit(log, "mine").tail(2)] == [11, 9]
     assert (await Audit(log, "mine").verify()).ok
     log.close()
-    database = sqlite3.connect(path)
-    assert database.execute("SELECT count(*) FROM sqlite_master WHERE name LIKE 'of_%'").fetchone() == (0,)
-    database.close()
+    file = sqlite3.connect(path)
+    assert file.execute("SELECT count(*) FROM sqlite_master WHERE name LIKE 'of_%'").fetchone() == (0,)
+    file.close()

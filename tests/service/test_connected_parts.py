@@ -15,8 +15,8 @@ from tests.service.daemon import Daemon
 from tests.service.test_connected import KINDS, opened, until_over
 
 from casemate import Artifact, Done, EgressAnswer, InvalidArgument, Limits
-from casemate.audit.chain import Head, Verdict
-from casemate.audit.reading import AuditEvent, AuditRow
+from casemate.audit.chain import AuditRow, Head, Verdict
+from casemate.audit.reading import AuditEvent
 from casemate.errors import NotFound
 from casemate.model.execution import Usage
 from casemate.model.isolation import Proof

@@ -94,7 +94,7 @@ async def test_no_step_runs_without_a_record(audit: Path) -> None:
 async def test_secrets_given_as_variables_and_input_are_not_in_the_record(audit: Path) -> None:
     async with Sandbox(audit=audit) as sandbox, sandbox.session(env={"TOKEN": "hunter2hunter2"}) as session:
         await said(session, "input()", stdin="hunter2hunter2")
-    assert [path for path in audit.parent.iterdir() if b"hunter2" in path.read_bytes()] == []
+    assert [path for path in audit.parent.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()] == []
     assert rows(audit)[0][1]["env_names"] == ["TOKEN"]
 
 

@@ -27,9 +27,9 @@ VAGUE_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers", "com
 # What may be used in some folders only: dotted name -> (folders, reason).
 PLACES = {
     "subprocess": (
-        {"walls", "languages", "tools/connections", "packages", "surfaces/clients"},
+        {"walls", "languages", "tools/connections", "packages", "surfaces/clients", "audit/outside"},
         "code runs behind a wall; only walls, searches for interpreters, MCP servers and a question to pip start any, "
-        "and `casemate install` tries casemate itself",
+        "`casemate install` tries casemate itself, and the operator's command takes signed heads of the record",
     ),
     "os.environ": (
         {"surfaces", "api", "walls", "languages", "tools/connections", "remote"},

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests import structure
 
 BOUNDS = {
-    "lines of Python in src": 76_900,
-    "without docstrings, imports, comments and blanks": 48_800,
-    "files": 414,
+    "lines of Python in src": 78_000,
+    "without docstrings, imports, comments and blanks": 49_500,
+    "files": 422,
     "files of 40 lines or fewer": 50,
     "functions whose name is a participle or an adverb": 0,
     "class names in more than one file": 24,

@@ -184,7 +184,17 @@ SANDBOX = (
     Key("timeout", "seconds", USUAL_SECONDS, low=0.01, high=WEEK, text=_TIMEOUT),
     *_options("output_dir", "environment", "preload", "approval_timeout"),
     Key("vault", "path", unset="user on the command line, memory in a program of yours", text=_VAULT),
-    *_options("audit", "namespace", "concurrency", "package_indexes", "tools"),
+    *_options(
+        "audit",
+        "audit_sync",
+        "audit_anchors",
+        "audit_max_age",
+        "audit_max_size",
+        "namespace",
+        "concurrency",
+        "package_indexes",
+        "tools",
+    ),
 )
 SERVICE = tuple(key_of(ServiceSettings, name, "service.") for name in ServiceSettings.__annotations__)
 SERVE = tuple(key_of(ServeSettings, name, "serve.") for name in ServeSettings.__annotations__)

@@ -132,6 +132,14 @@ class SandboxOptions(TypedDict, total=False):
     """Where secrets are kept: None for memory, the path of an encrypted file, or a store."""
     audit: Annotated[FilePath | None, Default(None), ConfigNote("casemate/audit.db in the user's state folder")]
     """Path of the record; by default in the user's state folder."""
+    audit_sync: Annotated[Literal["grouped", "row"], Default("grouped")]
+    """When a row is on the disk: `"grouped"`, a moment later with others, or `"row"`, at once."""
+    audit_anchors: Annotated[Sequence[str], Default(())]
+    """Where signed heads go besides: an absolute path, `|command`, a time stamp server's address."""
+    audit_max_age: Annotated[Seconds | None, Default(None), ConfigNote("without end")]
+    """Seconds after which rows of the record are dropped."""
+    audit_max_size: Annotated[int | str | None, Default(None), ConfigNote("without end", form="size")]
+    """Bytes, or `"1GiB"`, beyond which the oldest rows of the record are dropped."""
     namespace: Annotated[str, Default("default")]
     """Whose secrets there are, and what each row of the record carries."""
     concurrency: Annotated[int | None, Between(1, 10_000), Default(None), ConfigNote("16")]

@@ -65,6 +65,10 @@ class Sandbox(SandboxProperties, metaclass=HintingClass):
             approval_timeout: Seconds that somebody has to answer; None for no bound.
             vault: Where secrets are kept: None for memory, the path of an encrypted file, or a store.
             audit: Path of the record; by default in the user's state folder.
+            audit_sync: When a row is on the disk: `"grouped"`, a moment later with others, or `"row"`, at once.
+            audit_anchors: Where signed heads go besides: an absolute path, `|command`, a time stamp server's address.
+            audit_max_age: Seconds after which rows of the record are dropped.
+            audit_max_size: Bytes, or `"1GiB"`, beyond which the oldest rows of the record are dropped.
             namespace: Whose secrets there are, and what each row of the record carries.
             concurrency: Runs and steps of sessions at once, from 1 to 10000; None for 16.
             package_indexes: Where packages come from; those of the operator's pip unless given.

@@ -19,11 +19,10 @@ from casemate.api.arguments import (
     checked_concurrency,
     checked_folder,
     checked_output_dir,
-    checked_path,
     opened_store,
 )
 from casemate.api.policy_options import Bounded, bound_by_policy, rulebook
-from casemate.audit.log import AuditLog, default_path
+from casemate.api.record import open_log
 from casemate.errors import InvalidArgument, QueueFull, SandboxClosed
 from casemate.execution.context import ExecutionContext, Tally
 from casemate.execution.network import Interceptions, Offer, SandboxNetwork
@@ -110,8 +109,7 @@ class SandboxParts:
         self._policy, self._approve = bound.policy, approve
         self._approval_timeout = check_timeout(options["approval_timeout"], "approval_timeout")
         self._store = None if vault is None else opened_store(vault, os.environ)
-        audit = options["audit"]
-        self.log = AuditLog(default_path(os.environ) if audit is None else checked_path("audit", audit))
+        self.log = open_log(options)
         self.context = ExecutionContext(
             wall=self.wall, log=self.log, approvals=lambda: self.approvals,
             limits=bound.limits, runtime_for=runtime_for,
@@ -136,7 +134,6 @@ class SandboxParts:
             self._approve, self._approval_timeout, partial(self.log.append, "decision"),
             partial(rulebook, self._policy, self.log, self.namespace), has_rules=self._policy.written is not None,
             record_request=partial(self.log.append, "request"),
-            record_now=partial(self.log.append, "decision", wait=False),
         )  # fmt: skip
 
     @_Part

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from casemate.api.arguments import check_namespace, checked_folder, opened_store
 from casemate.api.policy_options import bound_by_policy
+from casemate.api.record import signer_in
 from casemate.audit.log import AuditLog, default_path
 from casemate.errors import InvalidArgument
 from casemate.execution import wrapped
@@ -86,7 +88,7 @@ class Wrapping:
         self.folder = _folder(bound.workspace or request.cwd)
         self.mode: Literal["overlay", "direct"] = "direct" if bound.workspace_mode == "direct" else "overlay"
         self.read_only = bound.policy.read_only
-        self._log = AuditLog(default_path(request.environ))
+        self._log = AuditLog(default_path(request.environ), signer=partial(signer_in, request.environ))
         self._approvals: Approvals | None = None
         self._context = ExecutionContext(
             wall=self._wall, log=self._log, approvals=self._no_approvals, limits=bound.limits, runtime_for=runtime_for,

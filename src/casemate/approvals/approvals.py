@@ -20,7 +20,7 @@ from casemate.model.operation import account, agent, caller
 from casemate.model.options import complete, takes_options
 
 if TYPE_CHECKING:
-    from casemate.approvals.broker import ApprovalBroker, Record, RecordNow
+    from casemate.approvals.broker import ApprovalBroker, Record
     from casemate.approvals.callbacks import Approve
     from casemate.approvals.channels import Channel, RequestStore
     from casemate.model.approval import ApprovalRequest, Decision, Kind, Question
@@ -58,19 +58,16 @@ class Approvals:
         *,
         has_rules: bool,
         record_request: Record | None = None,
-        record_now: RecordNow | None = None,
     ) -> None:
         """``approve``, ``timeout``: as of :class:`casemate.Sandbox`; ``record``: writes a row of the record; ``rules``
         makes those that decide without asking, and remember answers; ``has_rules``: some are written;
-        ``record_request``: writes a row when somebody is asked; ``record_now``: ``record`` where that takes no
-        time."""
+        ``record_request``: writes a row when somebody is asked."""
         self._asks = not _allows_all(approve)
         self.notes = () if self._asks else (_ALLOWED_ALL,)
         self._approve = approve
         self._timeout = timeout
         self._record = record
         self._record_request = record_request
-        self._record_now = record_now
         self._make_rules = rules
         self._has_rules = has_rules
         self._rules: Rulebook | None = None
@@ -97,9 +94,8 @@ class Approvals:
         with self._lock:
             if self._broker is None:
                 self._broker = ApprovalBroker(
-                    rules, self._record, self._timeout, asks=self._asks,
-                    record_request=self._record_request, record_now=self._record_now,
-                )  # fmt: skip
+                    rules, self._record, self._timeout, asks=self._asks, record_request=self._record_request
+                )
                 self._broker.channels.append(self._queue)
                 if self._store is not None:
                     self._store.connect(self._broker)

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from casemate.policy.rules import Rulebook
 
 Record = Callable[[str, str, dict[str, Any]], object]  # run, namespace, detail; raises CasemateError
-RecordNow = Callable[[str, str, dict[str, Any]], bool]  # the same, or False at once where that would take time
 _QUICK = 50_000  # steps of looking through rules: some milliseconds at the very most
 
 NOBODY = "nobody is there to ask; a rule of the policy can allow it, or an approver (in Python: approve)"
@@ -60,8 +59,8 @@ class PendingRequest:
 class ApprovalBroker:
     """``rules`` decide without asking; ``channels``: who may be asked besides the stream of a run; ``timeout``: seconds
     that somebody has to answer, None for as long as it takes. ``asks``: False where asking is switched off. ``record``
-    writes a row, and may raise ``CasemateError``; so does ``record_request``, when somebody is asked. ``record_now``:
-    as ``record``, without waiting for anybody; without it everything is decided in the broker's thread."""
+    writes a row, without waiting for anybody, and may raise ``CasemateError``; so does ``record_request``, when
+    somebody is asked."""
 
     def __init__(
         self,
@@ -71,14 +70,12 @@ class ApprovalBroker:
         *,
         asks: bool,
         record_request: Record | None = None,
-        record_now: RecordNow | None = None,
     ) -> None:
         self.rules = rules
         self.channels: list[Channel] = []
         self.worker = Worker(lambda _error: self._deny_all(FAULT))
         self._record = record
         self._record_request = record_request
-        self._record_now = record_now
         self._timeout = timeout
         self._asks = asks
         self._states = RequestStates()
@@ -171,7 +168,7 @@ class ApprovalBroker:
             return self._states.settle(request, end)
 
     def _is_quick(self, shown: ShownArguments) -> bool:
-        return self._record_now is not None and self.rules.effort(len(shown.text)) <= _QUICK
+        return self.rules.effort(len(shown.text)) <= _QUICK
 
     # -- inline, in the thread that asks
 
@@ -188,12 +185,12 @@ class ApprovalBroker:
         self._current = None
 
     def _write_now(self, pending: PendingRequest, verdict: ApprovalVerdict) -> bool:
-        assert self._record_now is not None
         requester = pending.requester
         try:
-            return self._record_now(requester.run, requester.namespace, _decision_row(pending, verdict, "allowed"))
+            self._record(requester.run, requester.namespace, _decision_row(pending, verdict, "allowed"))
         except CasemateError:
             return False
+        return True
 
     # -- in the broker's thread
 

@@ -1,8 +1,8 @@
 """The rows of the record as a hash chain, and what a row says as bounded JSON. Pure: no clock, file or database.
 
 Each row carries the hash of the row before it. The head (how many rows, and the last one's hash) is kept beside them,
-so that a cut at the end is noticed too. Whoever can rewrite the whole file can rewrite the chain as well: note a head
-elsewhere and verify against it to notice that.
+so that a cut at the end is noticed too. Whoever can rewrite the whole file can rewrite the chain as well: heads are
+signed for that (:mod:`casemate.audit.anchors`).
 
 What a row says is data: JSON escapes control characters, quotes and line separators, and is plain ASCII here. A string
 that is too long becomes its beginning, its full length in bytes and its SHA-256, and so does the whole when it is too
@@ -15,12 +15,13 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 GENESIS = "0" * 64
 _FORMAT = "casemate-record-1"
+_quoted = json.encoder.encode_basestring_ascii
 
 
 class Row(NamedTuple):
@@ -36,6 +37,28 @@ class Row(NamedTuple):
     detail: str
     previous: str
     hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """One row of the record.
+
+    Attributes:
+        time: Unix time.
+        kind: ``"intent"``, ``"outcome"``, ``"decision"``, ``"crossing"`` or what else was noted.
+        run: The execution that it is about, or empty.
+        detail: JSON values.
+        hash: Of everything else in the row, and of the row before it, whose hash is ``previous``.
+    """
+
+    sequence: int
+    time: float
+    kind: str
+    run: str
+    namespace: str
+    hash: str
+    previous: str
+    detail: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +80,15 @@ class Verdict:
         head: The hash of the last good row.
         first_bad: The sequence number of the first row that is not good.
         reason: Why it is not.
+        signed: Up to which row a signature vouches; ``reason`` says why not for all of a record that is whole.
+        dropped: How many rows, the oldest, were dropped when they had been kept long enough.
     """
 
     head: Head
     first_bad: int | None = None
     reason: str = ""
+    signed: int = 0
+    dropped: int = 0
 
     @property
     def rows(self) -> int:
@@ -74,42 +101,35 @@ class Verdict:
         return self.first_bad is None
 
 
-def canonical(row: Row) -> bytes:
+def canonical(row: Row | tuple[Any, ...]) -> bytes:
     """The bytes of a row that are hashed: everything but its own hash, unambiguous, ASCII."""
-    fields = [
-        _FORMAT,
-        row.sequence,
-        row.wall,
-        row.monotonic,
-        row.kind,
-        row.execution_id,
-        row.namespace,
-        row.detail,
-        row.previous,
-    ]
-    return json.dumps(fields, ensure_ascii=True, separators=(",", ":"), default=repr).encode("ascii")
+    sequence, wall, monotonic, kind, execution_id, namespace, detail, previous, _ = row
+    try:
+        if type(sequence) is type(wall) is type(monotonic) is int:
+            return (
+                f'["{_FORMAT}",{sequence},{wall},{monotonic},{_quoted(kind)},{_quoted(execution_id)},'
+                f"{_quoted(namespace)},{_quoted(detail)},{_quoted(previous)}]"
+            ).encode("ascii")
+    except TypeError:  # somebody wrote what is no text
+        pass
+    return json.dumps([_FORMAT, *row[:-1]], ensure_ascii=True, separators=(",", ":"), default=repr).encode("ascii")
 
 
-def hash_of(row: Row) -> str:
+def hash_of(row: Row | tuple[Any, ...]) -> str:
     """The SHA-256 that a row must carry, in hex."""
     return hashlib.sha256(canonical(row)).hexdigest()
 
 
-def verify(rows: Iterable[Row], head: Head | None = None) -> Verdict:
-    """Whether ``rows``, in the order they are kept, form an unbroken chain from the first row on, up to ``head``."""
-    return verify_after(rows, EMPTY, head)
-
-
-def verify_after(rows: Iterable[Row], good: Head, head: Head | None = None) -> Verdict:
-    """The same for rows that follow ``good``, which was verified before."""
+def verify_after(rows: Iterable[Row | tuple[Any, ...]], good: Head, head: Head | None = None) -> Verdict:
+    """Whether ``rows``, in the order they are kept, go on unbroken from ``good``, which was verified before, up to
+    ``head``."""
+    count, last = good.count, good.last
     for row in rows:
-        reason = _problem(row, good)
-        if reason:
-            return Verdict(good, good.count + 1, reason)
-        good = Head(row.sequence, row.hash)
-    if head is None or head == good:
-        return Verdict(good)
-    return _ends_wrong(good, head)
+        if row[0] != count + 1 or row[7] != last or row[8] != hash_of(row):
+            return Verdict(Head(count, last), count + 1, _problem(Row(*row), Head(count, last)))
+        count, last = row[0], row[8]
+    good = Head(count, last)
+    return Verdict(good) if head is None or head == good else _ends_wrong(good, head)
 
 
 def _problem(row: Row, before: Head) -> str:
@@ -117,9 +137,7 @@ def _problem(row: Row, before: Head) -> str:
         return f"row {before.count + 1} is missing; {row.sequence!r} follows {before.count}"
     if row.previous != before.last:
         return "it does not carry the hash of the row before it"
-    if row.hash != hash_of(row):
-        return "it was changed: its hash does not match"
-    return ""
+    return "it was changed: its hash does not match"
 
 
 def _ends_wrong(good: Head, head: Head) -> Verdict:
@@ -134,20 +152,37 @@ LARGEST = 64 * 1024
 _STRING_BOUNDS = (8192, 1024, 128)
 _ITEM_BOUNDS = (1000, 100, 20)
 _DEEPEST = 8
+_SHORT = 2000  # characters: they hold no long string and no thousand items
+_DEEP = "[" * (_DEEPEST + 1)
 
 
 def bound_detail(detail: Mapping[str, object], largest: int = LARGEST) -> str:
     """``detail`` as canonical JSON of at most ``largest`` characters, cut step by step until it fits."""
+    try:
+        text = _encode(detail)
+        if len(text) <= _SHORT and _DEEP not in text:
+            return text
+    except (TypeError, ValueError, RecursionError):  # what JSON does not know is put into words below
+        pass
     text = ""
     for longest, most in zip(_STRING_BOUNDS, _ITEM_BOUNDS, strict=True):
-        text = _json(_cut(detail, longest, most, _DEEPEST))
+        text = _encode(_cut(detail, longest, most, _DEEPEST))
         if len(text) <= largest:
             return text
-    return _json({"cut": _short(text, min(_STRING_BOUNDS))})
+    return _encode({"cut": _short(text, min(_STRING_BOUNDS))})
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=True, sort_keys=True, separators=(",", ":"), allow_nan=False)
+def _encode(value: object) -> str:
+    return "".join(_chunks(value, 0))
+
+
+def _unknown(value: object) -> object:
+    raise TypeError(value)
+
+
+# What JSONEncoder.encode makes for each call, made once: its arguments are markers, default, encoder, indent, key and
+# item separator, sort_keys, skipkeys, allow_nan.
+_chunks = getattr(json.encoder, "c_make_encoder")(None, _unknown, _quoted, None, ":", ",", True, False, False)  # noqa: B009
 
 
 def _cut(value: object, longest: int, most: int, deeper: int) -> object:
@@ -172,7 +207,7 @@ def _cut_mapping(value: Mapping[object, object], longest: int, most: int, deeper
     cut: dict[str, object] = {}
     for key, item in islice(value.items(), most):
         short = _short(str(key), longest)
-        cut[short if isinstance(short, str) else _json(short)] = _cut(item, longest, most, deeper)
+        cut[short if isinstance(short, str) else _encode(short)] = _cut(item, longest, most, deeper)
     if len(value) > most:
         cut["…"] = f"{len(value) - most} more"
     return cut

@@ -15,17 +15,15 @@ import json
 import math
 import re
 import sqlite3
-import time
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
-from casemate.audit.chain import EMPTY, GENESIS, Head, Row, Verdict, verify_after
-from casemate.audit.log import has_row, text_of, transaction, unavailable
-from casemate.audit.noted import read_noted
-from casemate.errors import InvalidArgument, NotFound, RecordUnavailable
+from casemate.audit.chain import AuditRow, Row, Verdict
+from casemate.audit.database import COLUMNS, head_in, open_for_reading, transaction
+from casemate.audit.retention import RowRetention
+from casemate.errors import InvalidArgument, NotFound
 
 if TYPE_CHECKING:
     from casemate.audit.log import AuditLog
@@ -115,36 +113,11 @@ def _egress_event_name(detail: Mapping[str, Any]) -> str:
 
 
 MOST_ROWS = 1000  # of one answer
+FORMATS = ("jsonl", "ocsf")
 _MOST_BYTES = 4 << 20  # of their details
 _EVENTS_AT_ONCE = 500  # rows
 _MOST_ABOUT, _MOST_BYTES_ABOUT = 20_000, 32 << 20  # rows about one run or session, and of their details
 _LOOK_AGAIN = 1.0  # seconds; other processes write into the same record and tell nobody here
-_BATCH = 2000  # rows that are verified before others may do something
-_SECONDS = 10.0  # of one look at the file
-_STEPS = 20_000  # of SQLite's machine between two looks at the clock
-_COLUMNS = "sequence, wall, monotonic, kind, execution_id, namespace, detail, previous, hash"
-
-
-@dataclass(frozen=True, slots=True)
-class AuditRow:
-    """One row of the record.
-
-    Attributes:
-        time: Unix time.
-        kind: ``"intent"``, ``"outcome"``, ``"decision"``, ``"crossing"`` or what else was noted.
-        run: The execution that it is about, or empty.
-        detail: JSON values.
-        hash: Of everything else in the row, and of the row before it, whose hash is ``previous``.
-    """
-
-    sequence: int
-    time: float
-    kind: str
-    run: str
-    namespace: str
-    hash: str
-    previous: str
-    detail: dict[str, Any] = field(default_factory=dict)
 
 
 class Audit:
@@ -183,7 +156,7 @@ class Audit:
 
     def _tail(self, limit: int, asked: list[tuple[str, str | float]]) -> list[AuditRow]:
         where = " AND ".join(condition for condition, _ in asked)
-        query = f"SELECT {_COLUMNS} FROM record WHERE {where} ORDER BY sequence DESC LIMIT ?"  # noqa: S608 - constants
+        query = f"SELECT {COLUMNS} FROM record WHERE {where} ORDER BY sequence DESC LIMIT ?"  # noqa: S608 - constants
         found: list[AuditRow] = []
         size = 0
         with (
@@ -202,7 +175,7 @@ class Audit:
 
         Raises ``NotFound``, ``InvalidArgument`` for more than can be shown, and ``RecordUnavailable``.
         """
-        query = f"SELECT {_COLUMNS} FROM record WHERE execution_id"  # noqa: S608 - constants
+        query = f"SELECT {COLUMNS} FROM record WHERE execution_id"  # noqa: S608 - constants
         steps = "kind = 'intent' AND json_valid(detail) AND json_extract(detail, '$.session') = ?"
         of_steps = f"{query} IN (SELECT execution_id FROM record WHERE namespace = ? AND {steps})"  # noqa: S608
         with self._open_database() as database:
@@ -247,7 +220,7 @@ class Audit:
                 loop.call_soon_threadsafe(news.set)
 
         with self._log.notify_on_write(notify):
-            row = (await asyncio.to_thread(self._ends))[0].count if after is None else row_before(after)
+            row = await asyncio.to_thread(self._end) if after is None else row_before(after)
             while True:
                 news.clear()
                 is_over = self._log.is_closed
@@ -262,31 +235,32 @@ class Audit:
                         async with asyncio.timeout(_LOOK_AGAIN):
                             await news.wait()
 
-    def _after(self, row: int) -> tuple[list[AuditRow], int, bool]:
+    def _after(self, row: int, most: int = _EVENTS_AT_ONCE) -> tuple[list[AuditRow], int, bool]:
         """The namespace's rows after ``row``, the number of the last one looked at, and whether these are all."""
         query = (
-            f"SELECT {_COLUMNS} FROM record WHERE namespace = ? AND sequence > ?"  # noqa: S608 - constants
-            f" ORDER BY sequence LIMIT {_EVENTS_AT_ONCE}"
+            f"SELECT {COLUMNS} FROM record WHERE namespace = ? AND sequence > ?"  # noqa: S608 - constants
+            " ORDER BY sequence LIMIT ?"
         )
         found: list[AuditRow] = []
         size = 0
         with self._open_database() as database, transaction(database, "BEGIN"):
             (last,) = database.execute("SELECT count FROM head").fetchone() or (row,)
-            with closing(database.execute(query, (self._namespace, row))) as rows:
+            with closing(database.execute(query, (self._namespace, row, most))) as rows:
                 for one in (Row(*one) for one in rows):
                     size += len(one.detail)
                     found.append(_read_row(one))
                     if size > _MOST_BYTES:
                         break
-        is_all = size <= _MOST_BYTES and len(found) < _EVENTS_AT_ONCE
+        is_all = size <= _MOST_BYTES and len(found) < most
         return found, last if is_all else found[-1].sequence, is_all
 
-    async def verify(self, head: str | None = None) -> Verdict:
+    async def verify(self, head: str | None = None, anchor: str | None = None) -> Verdict:
         """Whether every row of the whole record, of all namespaces, is as it was written, and none is missing: by their
-        hashes, and by the head that is noted beside the record.
+        hashes, and by the heads that were signed beside the record.
 
         Args:
             head: The hash of a last row (``verify().head.last``) that was noted elsewhere, and must be there still.
+            anchor: The text of a file of anchors that was kept elsewhere, which the record must agree with.
 
         Raises:
             InvalidArgument: The head is no hash.
@@ -294,68 +268,52 @@ class Audit:
         """
         if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
             raise InvalidArgument("head", "is no hash of a row: 64 hexadecimal digits")
-        ends, there = await asyncio.to_thread(self._ends)
-        good = EMPTY
-        while good.count < there.count:
-            verdict = await asyncio.to_thread(self._verify_rows, good, there.count)
-            if not verdict.ok:
-                return verdict
-            good = verdict.head
-        verdict = verify_after((), good, ends)
-        return verdict if not verdict.ok else await asyncio.to_thread(self._check_noted, verdict, head)
+        return await asyncio.to_thread(self._log.verify, head, anchor)
 
-    def _check_noted(self, verdict: Verdict, head: str | None) -> Verdict:
-        """The same where what was noted is there, too."""
-        noted = read_noted(self._log.path)
+    async def export(self, *, after: int = 0, limit: int = MOST_ROWS, format: str = "jsonl") -> list[dict[str, Any]]:  # noqa: A002 - as the command calls it
+        """Rows of the sandbox's namespace, the oldest first, as JSON; call again after the last one for the rest.
+
+        Args:
+            after: The number of the last row that was had.
+            limit: How many, at most 1000.
+            format: ``"jsonl"`` for the rows themselves, ``"ocsf"`` for events of that schema.
+
+        Raises:
+            InvalidArgument: An argument cannot be used.
+            RecordUnavailable: The record cannot be read.
+        """
+        if format not in FORMATS:
+            raise InvalidArgument("format", f"{format!r} is none of {', '.join(FORMATS)}")
+        rows, _, _ = await asyncio.to_thread(self._after, after, limit)
+        if format == "ocsf":
+            from casemate.audit.ocsf import event_of
+
+            return [event_of(row) for row in rows]
+        return [asdict(row) for row in rows]
+
+    async def prune(self, *, max_age: float | None = None, max_size: int | None = None) -> int:
+        """Drop the oldest rows of the whole record, and say how many; what is left stays provable.
+
+        Args:
+            max_age: Seconds after which rows are dropped.
+            max_size: Bytes that the rest may take.
+
+        Raises:
+            RecordUnavailable: The record is not whole, or cannot be signed.
+        """
+        return await asyncio.to_thread(self._log.prune, RowRetention(max_age, max_size))
+
+    def _end(self) -> int:
+        """The number of the last row."""
         with self._open_database() as database:
-            if not has_row(database, noted):
-                why = (
-                    f"the {noted.count} rows are not there that {self._log.path}.head has noted: the record was cut or "
-                    "made anew, or the machine lost power"
-                )
-                return replace(verdict, first_bad=min(noted.count, verdict.rows + 1), reason=why)
-            if (
-                head not in (None, GENESIS)
-                and not database.execute("SELECT 1 FROM record WHERE hash = ?", (head,)).fetchone()
-            ):
-                return replace(verdict, first_bad=verdict.rows + 1, reason=f"no row has the hash {head}")
-        return verdict
-
-    def _ends(self) -> tuple[Head, Head]:
-        """What the head says, and the last row that there is, at one moment."""
-        with self._open_database() as database, transaction(database, "BEGIN"):
-            head = database.execute("SELECT count, last FROM head").fetchone()
-            last = database.execute("SELECT sequence, hash FROM record ORDER BY sequence DESC LIMIT 1").fetchone()
-        if head is None:
-            raise unavailable(self._log.path, sqlite3.DatabaseError("its head is missing"))
-        return Head(*head), EMPTY if last is None else Head(*last)
-
-    def _verify_rows(self, good: Head, last: int) -> Verdict:
-        """The rows after ``good``, so many of them."""
-        query = f"SELECT {_COLUMNS} FROM record WHERE sequence > ? AND sequence <= ? ORDER BY sequence LIMIT {_BATCH}"  # noqa: S608 - constants
-        with self._open_database() as database, closing(database.execute(query, (good.count, last))) as rows:
-            verdict = verify_after((Row(*row) for row in rows), good)
-        if verdict.ok and verdict.head == good:
-            return Verdict(good, good.count + 1, f"row {good.count + 1} is missing")
-        return verdict
+            return head_in(database).count
 
     @contextmanager
     def _open_database(self) -> Iterator[sqlite3.Connection]:
-        path, ends = self._log.path, time.monotonic() + _SECONDS
-        try:
-            with closing(
-                sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=_SECONDS, isolation_level=None)
-            ) as database:
-                database.text_factory = text_of
-                database.set_progress_handler(lambda: time.monotonic() > ends, _STEPS)
-                yield database
-        except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorname", "") == "SQLITE_INTERRUPT":
-                raise RecordUnavailable(
-                    f"reading the audit record {path} took longer than {_SECONDS:g} s",
-                    remediation="Ask for fewer rows, or only since some time.",
-                ) from None
-            raise unavailable(path, error) from error
+        """With all rows in it that were written until now."""
+        self._log.fold()
+        with open_for_reading(self._log.path) as database:
+            yield database
 
 
 def _seconds(since: object) -> float:

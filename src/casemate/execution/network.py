@@ -37,14 +37,14 @@ Note = Callable[["Crossing"], None]
 
 
 def make_recorder(log: AuditLog, request: Request, redaction: Redaction | None) -> Note:
-    """Puts crossings of ``request``'s run on record, where that takes no time: its outcome has them in any case."""
+    """Puts crossings of ``request``'s run on record; its outcome has them in any case."""
 
     def note(crossing: Crossing) -> None:
         from casemate.execution.request import redacted_crossings
 
         (redacted,) = redacted_crossings([crossing], redaction)
         with contextlib.suppress(CasemateError):
-            log.append("crossing", request.id, request.namespace, asdict(redacted), wait=False)
+            log.append("crossing", request.id, request.namespace, asdict(redacted))
 
     return note
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError
 from casemate.execution import digests
-from casemate.execution.threads import to_thread_to_end
 from casemate.model.execution import Prover
 from casemate.model.operation import caller
 
 if TYPE_CHECKING:
-    from casemate.audit.log import AuditLog
     from casemate.execution.context import ExecutionContext
     from casemate.execution.seal import Sealed
     from casemate.model.execution import Execution
@@ -55,14 +52,7 @@ async def record_execution(
     before anything has run."""
     log, record = context.log, Record(context)
     intent = _intent(request, plan) | {"dependencies": await _dependencies(request, plan, context)}
-    try:
-        await _write(
-            log, "intent", request.id, request.namespace, _redact_intent(intent, redaction) if redaction else intent
-        )
-    except asyncio.CancelledError:
-        with contextlib.suppress(CasemateError):  # there may be no intent, because it could not be written
-            await _write(log, "outcome", request.id, request.namespace, {"status": "cancelled"})
-        raise
+    log.append("intent", request.id, request.namespace, _redact_intent(intent, redaction) if redaction else intent)
     try:
         yield record
     except asyncio.CancelledError:
@@ -73,7 +63,7 @@ async def record_execution(
         raise
     finally:
         outcome = record.outcome or {"status": "error", "kind": "fault"}
-        await _write(log, "outcome", request.id, request.namespace, {**outcome, **record.more})
+        log.append("outcome", request.id, request.namespace, {**outcome, **record.more})
     if record.execution is not None:
         context.finished(record.execution)
 
@@ -82,14 +72,6 @@ async def _dependencies(request: Request, plan: Plan, context: ExecutionContext)
     if not request.files:
         return digests.dependencies(request, plan, context.policy_sha256())
     return await asyncio.to_thread(digests.dependencies, request, plan, context.policy_sha256())
-
-
-async def _write(
-    log: AuditLog, kind: Literal["intent", "outcome"], execution_id: str, namespace: str, detail: dict[str, Any]
-) -> None:
-    """Write a row here, which takes no longer than handing it to a thread; in a thread where it has to wait."""
-    if not log.append(kind, execution_id, namespace, detail, wait=False):
-        await to_thread_to_end(log.append, kind, execution_id, namespace, detail)
 
 
 def _redact_intent(intent: dict[str, Any], redaction: Redaction) -> dict[str, Any]:

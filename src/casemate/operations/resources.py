@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from casemate.api.options import Cursor, Name, Names
-from casemate.audit.chain import Verdict
-from casemate.audit.reading import MOST_ROWS, AuditEvent, AuditRow
+from casemate.audit.chain import AuditRow, Verdict
+from casemate.audit.reading import MOST_ROWS, AuditEvent
 from casemate.errors import Denied
 from casemate.execution.egress_request import EgressAnswer
 from casemate.model.call_options import Seconds
@@ -24,6 +24,8 @@ from casemate.tools.tools import ToolSummary
 Rows = Annotated[int, Between(1, MOST_ROWS)]
 Time = Annotated[float, Between(0, 2**40)]
 Hash = Annotated[str, Most(64)]
+Text = Annotated[str, Most(4 << 20)]
+Bytes = Annotated[int, Between(0, 2**62)]
 
 
 class AuditOperations(Group):
@@ -66,12 +68,37 @@ class AuditOperations(Group):
                 yield event
 
     @operation()
-    async def verify(self, *, head: Hash | None = None) -> Verdict:
-        """Whether every row of the whole record, of all namespaces, is as it was written, and none is missing.
+    async def verify(self, *, head: Hash | None = None, anchor: Text | None = None) -> Verdict:
+        """Whether every row of the whole record, of all namespaces, is as it was written and signed, and none is
+        missing.
 
-        ``head``: the hash of a last row that was noted elsewhere, and must be there still.
+        ``head``: the hash of a last row that was noted elsewhere, and must be there still. ``anchor``: the text of a
+        file of anchors that was kept elsewhere, which the record must agree with.
         """
-        return await self._shared.sandbox.audit.verify(head)
+        return await self._shared.sandbox.audit.verify(head, anchor)
+
+    @operation()
+    async def export(
+        self,
+        *,
+        after: Cursor = 0,
+        limit: Rows = MOST_ROWS,
+        format: Literal["jsonl", "ocsf"] = "jsonl",  # noqa: A002 - as the command calls it
+    ) -> list[dict[str, Any]]:
+        """Rows of the record, the oldest first, for other programs.
+
+        ``after``: the number of the last row that was had. ``limit``: how many. ``format``: "jsonl" for the rows
+        themselves, "ocsf" for events of the Open Cybersecurity Schema Framework.
+        """
+        return await self._shared.sandbox.audit.export(after=after, limit=limit, format=format)
+
+    @operation()
+    async def prune(self, *, max_age: Time | None = None, max_size: Bytes | None = None) -> int:
+        """Drop the oldest rows of the whole record, of all namespaces, and say how many; the rest stays provable.
+
+        ``max_age``: seconds after which rows are dropped. ``max_size``: bytes that the rest may take.
+        """
+        return await self._shared.sandbox.audit.prune(max_age=max_age, max_size=max_size)
 
 
 Port = Annotated[int, Between(1, 65535)]

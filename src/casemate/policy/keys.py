@@ -104,6 +104,10 @@ class SandboxKeys(PolicyKeys):
     preload: Names | None = None
     approval_timeout: Number | None = None
     audit: StrictStr | None = None
+    audit_sync: Literal["grouped", "row"] | None = None
+    audit_anchors: Names | None = None
+    audit_max_age: Number | None = None
+    audit_max_size: StrictInt | StrictStr | None = None
     namespace: StrictStr | None = None
     concurrency: StrictInt | None = None
     package_indexes: Names | None = None

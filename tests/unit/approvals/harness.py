@@ -23,7 +23,7 @@ def question(path: str = "a", **others: Any) -> Question:
 
 
 class Harness:
-    """``rows``: what is on record; ``events``: what a stream was told; ``is_busy``: the record would have to wait."""
+    """``rows``: what is on record; ``events``: what a stream was told."""
 
     def __init__(
         self,
@@ -39,10 +39,7 @@ class Harness:
         self.rules = Rulebook(rules or Rules(), time.monotonic(), time.time)
         for kind, effect in effects.items():
             self.rules.set_default(kind, effect)  # type: ignore[arg-type]
-        self.approvals = Approvals(
-            approve, timeout, self._record, lambda: self.rules, has_rules=True, record_now=self._record_now
-        )
-        self.is_busy = False
+        self.approvals = Approvals(approve, timeout, self._record, lambda: self.rules, has_rules=True)
         self.record_fails: Exception | None = None
 
     def _record(self, run: str, namespace: str, detail: dict[str, Any]) -> None:
@@ -50,11 +47,6 @@ class Harness:
             raise self.record_fails
         self.runs.append((run, namespace))
         self.rows.append(detail)
-
-    def _record_now(self, run: str, namespace: str, detail: dict[str, Any]) -> bool:
-        if not self.is_busy:
-            self._record(run, namespace, detail)
-        return not self.is_busy
 
     def requester(self, run: str = "run", session: str | None = "session", *, stream: bool = False) -> Requester:
         channel = None

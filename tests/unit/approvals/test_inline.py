@@ -69,17 +69,6 @@ def test_what_no_rule_allows_is_decided_as_ever(effect: Effect) -> None:
     assert harness.decisions == ["denied"]
 
 
-def test_where_the_record_would_have_to_wait_the_thread_does_and_one_use_is_spent_in_all() -> None:
-    rule = replace(ALLOWED, uses=2)
-    harness = Harness(rules=Rules((rule,)))
-    harness.is_busy = True
-    future, _ = asked(harness)
-    assert future.result(MAX_WAIT).allow
-    assert harness.rules.use_count(rule) == 1
-    harness.approvals.close()
-    assert harness.decisions == ["allowed"]
-
-
 def test_what_cannot_be_recorded_is_denied_here_too() -> None:
     harness = Harness(rules=Rules((ALLOWED,)))
     harness.record_fails = RecordUnavailable("the disk is full")
@@ -150,7 +139,6 @@ def test_rows_are_in_the_order_in_which_one_thread_has_asked() -> None:
     async def one_by_one() -> None:
         requester = harness.requester()
         for n in range(100):
-            harness.is_busy = n % 7 == 0
             requester.decide(question(str(n)), inline=n % 5 > 0)
         await requester.end()
 

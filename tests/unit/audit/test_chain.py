@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casemate.audit.chain import EMPTY, Head, Row, canonical, hash_of, verify
+from casemate.audit.chain import EMPTY, Head, Row, Verdict, canonical, hash_of, verify_after
 
 
 def chain(details: list[str]) -> list[Row]:
@@ -17,6 +19,10 @@ def chain(details: list[str]) -> list[Row]:
         rows.append(row)
         head = Head(number, row.hash)
     return rows
+
+
+def verify(rows: list[Row], head: Head) -> Verdict:
+    return verify_after(rows, EMPTY, head)
 
 
 def head_of(rows: list[Row]) -> Head:
@@ -103,3 +109,10 @@ def test_no_two_rows_have_the_same_bytes(one: str, other: str) -> None:
     assert (canonical(left) == canonical(right)) == (left == right)
     assert canonical(left).isascii()
     assert b"\n" not in canonical(left)
+
+
+def test_the_bytes_of_a_row_are_those_of_its_fields_as_a_list_of_json() -> None:
+    row = Row(1, 2, 3, "intent", 'quo"te', "é\ud800", '{"a":"\\n"}', "0" * 64, "")
+    expected = json.dumps(["casemate-record-1", *row[:-1]], separators=(",", ":"))
+    assert canonical(row) == expected.encode()
+    assert canonical(row._replace(wall=2.0)) != canonical(row)  # type: ignore[arg-type]

@@ -22,16 +22,16 @@ _HANDLE = re.compile(r"\A[0-9a-f]{32}\Z")
 _SHOWN = 12  # characters of a handle that people see in a table; the beginning of one is enough
 
 
-def json_of(value: Any) -> str:
+def json_of(value: Any, indent: int | None = 2) -> str:
     """``value`` as JSON in ASCII: nothing in it is invalid or acts upon a terminal."""
     from casemate.operations.documents import sound
 
-    return json.dumps(sound(value), indent=2, allow_nan=False)
+    return json.dumps(sound(value), indent=indent, allow_nan=False)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: Any, indent: int | None = 2) -> None:
     """``value`` as :func:`json_of` has it."""
-    sys.stdout.write(json_of(value) + "\n")
+    sys.stdout.write(json_of(value, indent) + "\n")
     sys.stdout.flush()  # the process ends without, after an error
 
 

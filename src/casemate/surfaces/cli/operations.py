@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 from casemate.errors import InvalidArgument
+from casemate.model.limits import parse_size
 from casemate.surfaces.cli.answers import format_age, print_answer, print_document, print_done, print_json, print_rows
 from casemate.surfaces.cli.connection import (
     PLAIN,
@@ -104,7 +105,9 @@ def _show_rows(columns: tuple[str, ...] = (), row: Callable[[dict[str, Any]], di
 def _show_verdict(verdict: dict[str, Any], *, is_json: bool) -> int:
     line = f"BROKEN at row {verdict['first_bad']}: {verdict['reason']}"
     if verdict["ok"]:
-        line = f"whole: {verdict['head']['count']} rows, the last {verdict['head']['last']}"
+        line = f"whole: {verdict['head']['count']} rows, the last {verdict['head']['last']}; "
+        line += f"signed up to row {verdict['signed']}" + (f", since {verdict['reason']}" if verdict["reason"] else "")
+        line += f"; the first {verdict['dropped']} were dropped" if verdict["dropped"] else ""
     print_answer(verdict, [line], is_json=is_json)
     return 0 if verdict["ok"] else _BROKEN
 
@@ -269,13 +272,61 @@ def tail(*, limit: int = 50, kind: str | None = None, run: str | None = None, se
 
 
 @audit.command(name="verify")
-def verify_record(*, head: str | None = None, service: ServiceOptions = PLAIN) -> int:
-    """Check the chain of hashes of the record, and the head that is noted beside it; exit code 1 where it is broken.
+def verify_record(*, head: str | None = None, anchor: str | None = None, service: ServiceOptions = PLAIN) -> int:
+    """Check the chain of hashes of the record, and what was signed of it; exit code 1 where it is broken.
 
     Args:
         head: The hash of a last row, as this prints it, that was noted elsewhere: it must be there still.
+        anchor: A file of anchors that was kept elsewhere: the record must agree with it.
     """
-    return _show_verdict(ask(service, "audit.verify", head=head), is_json=service.is_json)
+    text = None if anchor is None else _read_text("anchor", anchor)
+    return _show_verdict(ask(service, "audit.verify", head=head, anchor=text), is_json=service.is_json)
+
+
+@audit.command(name="export")
+def export_record(
+    *,
+    form: Annotated[Literal["jsonl", "ocsf"], Parameter(name="--format")] = "jsonl",
+    after: int = 0,
+    namespace: str | None = None,
+) -> int:
+    """Print the rows of the record, the oldest first, a line of JSON for each.
+
+    casemate audit export --format ocsf > events.jsonl
+
+    Args:
+        form: jsonl, the rows with their hashes, unless given; or ocsf, events that security programs read.
+        after: The number of the last row that was had: only those after it.
+        namespace: Whose rows; those of the default one unless given.
+    """
+    while rows := ask(ServiceOptions(namespace=namespace), "audit.export", after=after, format=form):
+        for row in rows:
+            print_json(row, indent=None)
+        after = rows[-1]["sequence"] if form == "jsonl" else rows[-1]["metadata"]["sequence"]
+    return 0
+
+
+@audit.command(name="prune")
+def prune_record(*, max_age: float | None = None, max_size: str | None = None, service: ServiceOptions = PLAIN) -> int:
+    """Drop the oldest rows of the record; a signed checkpoint takes their place, so that the rest stays provable.
+
+    Args:
+        max_age: Seconds after which rows are dropped.
+        max_size: What the rest may take, such as 1GiB.
+    """
+    try:
+        size = None if max_size is None else parse_size(max_size)
+    except ValueError as error:
+        raise InvalidArgument("max_size", str(error)) from None
+    dropped = ask(service, "audit.prune", max_age=max_age, max_size=size)
+    return print_answer({"dropped": dropped}, [f"{dropped} rows were dropped"], is_json=service.is_json)
+
+
+def _read_text(name: str, path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8", "replace")
+    except OSError as error:
+        raise InvalidArgument(name, f"cannot read {path!r}: {error.strerror}") from None
 
 
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:

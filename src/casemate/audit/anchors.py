@@ -1,0 +1,168 @@
+"""Signed heads of the record, beside it: a line of JSON for each, which carries the hash of the line before it.
+
+Whoever has the files, but not the key, can rewrite rows and their chain, not what was signed of them. The signature of
+the last line vouches for all lines before it, for it carries their hash. An anchor may hold a checkpoint: up to there
+rows were dropped when they had been kept long enough, and with them the anchors before ``begins``.
+
+Whoever has the key, too, can sign another history: copies elsewhere (:mod:`casemate.audit.outside`) tell that.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from casemate.audit.chain import EMPTY, GENESIS, Head
+from casemate.evidence.dsse import PublicKey, verify
+
+Sign = Callable[[bytes], tuple[str, bytes]]
+_FORMAT = "casemate-anchor-1"
+_encode = json.JSONEncoder(ensure_ascii=True, sort_keys=True, separators=(",", ":")).encode
+_MOST = 4096  # bytes of a line
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """One line: its ``head`` was signed by ``key`` at ``time``; ``hash``: of the line."""
+
+    head: Head
+    time: int
+    key: str
+    previous: str
+    hash: str
+    signed: bytes
+    signature: bytes
+    checkpoint: Head = EMPTY
+    begins: str = GENESIS
+
+    def is_signed(self, keys: Mapping[str, PublicKey]) -> bool:
+        """Whether it is by the one of ``keys`` that it names."""
+        return self.key in keys and verify(self.signed, self.signature, keys[self.key])
+
+
+class Anchors:
+    """The file beside the record at ``path``. One writer at a time: whoever holds the database. Raises ``OSError``."""
+
+    def __init__(self, path: str, sign: Sign) -> None:
+        self.path = Path(f"{path}.anchors")
+        self._sign = sign
+
+    def append(
+        self, head: Head, previous: str, checkpoint: Head = EMPTY, begins: str = GENESIS, *, sync: bool = True
+    ) -> str:
+        """Sign ``head``, and give back the line. Raises ``Unavailable``, where the key cannot be had."""
+        fields: dict[str, Any] = {
+            "format": _FORMAT, "count": head.count, "last": head.last, "time": int(time.time()), "previous": previous,
+        }  # fmt: skip
+        if checkpoint != EMPTY:
+            fields |= {"checkpoint": [checkpoint.count, checkpoint.last], "begins": begins}
+        key, signature = self._sign(_encode(fields).encode())
+        line = _encode({**fields, "key": key, "signature": base64.b64encode(signature).decode()})
+        self._write(f"{line}\n".encode(), os.O_APPEND, sync=sync)
+        return line
+
+    def last(self) -> Anchor | None:
+        """The last line that is whole. What a process that was killed has left of one is cut off."""
+        try:
+            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return None
+        try:
+            size = os.fstat(fd).st_size
+            tail = os.pread(fd, 2 * _MOST, max(0, size - 2 * _MOST))
+            if whole := tail.rfind(b"\n") + 1 - len(tail):
+                os.ftruncate(fd, size + whole)
+                tail = tail[:whole]
+            return read_line(tail.splitlines()[-1].decode("ascii")) if tail else None
+        except ValueError:
+            return None
+        finally:
+            os.close(fd)
+
+    def drop_before(self, checkpoint: Head) -> None:
+        """Keep the lines from the last one that ``checkpoint`` goes back to, and what came after it."""
+        lines = [line for line in lines_in(self.path) if read_line(line).head.count >= checkpoint.count]
+        fresh = self.path.with_suffix(".fresh")
+        fresh.unlink(missing_ok=True)
+        self._write("".join(f"{line}\n" for line in lines).encode(), os.O_EXCL, fresh)
+        fresh.replace(self.path)
+
+    def begins_after(self, checkpoint: Head) -> str:
+        """Which hash the first line carries that is kept then."""
+        kept = (one for one in map(read_line, lines_in(self.path)) if one.head.count >= checkpoint.count)
+        return next((one.previous for one in kept), GENESIS)
+
+    def _write(self, data: bytes, how: int, path: Path | None = None, *, sync: bool = True) -> None:
+        fd = os.open(path or self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | how, 0o600)
+        try:
+            os.write(fd, data)
+            if sync:
+                os.fdatasync(fd)
+        finally:
+            os.close(fd)
+
+
+def lines_in(path: Path) -> Iterator[str]:
+    """The lines of a file of anchors; none where there is no file."""
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            yield from (line.rstrip("\n") for line in file)
+    except FileNotFoundError:
+        return
+
+
+def read_line(line: str) -> Anchor:
+    """One anchor. Raises ``ValueError`` where it is none."""
+    try:
+        fields = json.loads(line)
+        key, signature = str(fields.pop("key")), base64.b64decode(fields.pop("signature"), validate=True)
+        checkpoint = Head(*fields["checkpoint"]) if "checkpoint" in fields else EMPTY
+        head, when = Head(fields["count"], fields["last"]), fields["time"]
+        if fields["format"] != _FORMAT or not all(type(one) is int for one in (head.count, when, checkpoint.count)):
+            raise ValueError("another format")
+        return Anchor(
+            head, when, key, str(fields["previous"]), hash_of_line(line), _encode(fields).encode(),
+            signature, checkpoint, str(fields.get("begins", GENESIS)),
+        )  # fmt: skip
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError("no anchor") from error
+
+
+def hash_of_line(line: str) -> str:
+    """As the next one carries it."""
+    return hashlib.sha256(line.encode("ascii", "replace")).hexdigest()
+
+
+def check(
+    lines: Iterable[str], keys: Mapping[str, PublicKey] | None, *, may_miss: bool = False
+) -> tuple[list[Anchor], str]:
+    """The anchors up to the first one that is not good, and what is wrong then. ``keys``: None where nobody knows any.
+    ``may_miss``: lines of a copy, where some may never have arrived."""
+    good: list[Anchor] = []
+    ends: list[Anchor] = []
+    problem = ""
+    for line in lines:
+        try:
+            one = read_line(line)
+        except ValueError:
+            problem = f"line {len(good) + 1} of the anchors is none"
+            break
+        if good and one.previous != good[-1].hash:
+            if not may_miss:
+                problem = f"line {len(good) + 1} of the anchors does not carry the hash of the line before it"
+                break
+            ends.append(good[-1])
+        good.append(one)
+    if good and not may_miss and good[0].previous not in (GENESIS, *(one.begins for one in good)):
+        return [], "the first lines of the anchors are missing"
+    if keys is not None and not all(one.is_signed(keys) for one in (*ends, *good[-1:])):
+        bad = next(number for number, one in enumerate(good) if not one.is_signed(keys))
+        return good[:bad], f"line {bad + 1} of the anchors is signed by no key that is known here"
+    return good, problem

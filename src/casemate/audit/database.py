@@ -1,0 +1,252 @@
+"""The SQLite file of the record: made safely, and unwilling to change or drop a row.
+
+``record`` has the rows and ``head`` their end; triggers let both only grow. ``journals`` says how much of each journal
+(:mod:`casemate.audit.journal`) has become rows. ``kept`` says from where on there are rows: the oldest may be dropped
+up to a checkpoint, and only so.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from casemate.audit.chain import EMPTY, GENESIS, Head
+from casemate.errors import RecordUnavailable
+from casemate.files.user_folders import make_private_folders
+
+_APPLICATION = 0x63736D74  # marks the file as ours: "csmt"
+_VERSION = 2
+_REFUSE = "BEGIN SELECT RAISE(ABORT, 'the record is append-only'); END"
+_SCHEMA = (
+    """CREATE TABLE record (
+  sequence INTEGER PRIMARY KEY, wall INTEGER NOT NULL, monotonic INTEGER NOT NULL,
+  kind TEXT NOT NULL, execution_id TEXT NOT NULL, namespace TEXT NOT NULL,
+  detail TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL
+)""",
+    "CREATE UNIQUE INDEX once ON record (execution_id, kind) WHERE kind IN ('intent', 'outcome')",
+    "CREATE TABLE head (count INTEGER NOT NULL, last TEXT NOT NULL)",
+    f"INSERT INTO head VALUES (0, '{GENESIS}')",  # noqa: S608 - a constant
+    f"CREATE TRIGGER no_update BEFORE UPDATE ON record {_REFUSE}",
+    f"CREATE TRIGGER no_delete BEFORE DELETE ON record {_REFUSE}",
+    f"CREATE TRIGGER in_order BEFORE INSERT ON record WHEN NEW.sequence IS NOT (SELECT count + 1 FROM head) {_REFUSE}",  # noqa: S608 - a constant
+    f"CREATE TRIGGER head_grows BEFORE UPDATE ON head WHEN NEW.count IS NOT OLD.count + 1 {_REFUSE}",
+    f"CREATE TRIGGER head_stays BEFORE DELETE ON head {_REFUSE}",
+    f"CREATE TRIGGER head_alone BEFORE INSERT ON head {_REFUSE}",
+    f"PRAGMA application_id = {_APPLICATION}",
+)
+# What version 1 lacked.
+_SINCE_2 = (
+    "CREATE TABLE journals (name TEXT PRIMARY KEY, folded INTEGER NOT NULL)",
+    # `count` rows were dropped, of which the last had the hash `last`; up to row `settled` every execution has its
+    # outcome; `anchor` is the hash of an anchor that must be there.
+    """CREATE TABLE kept (
+  count INTEGER NOT NULL, last TEXT NOT NULL, settled INTEGER NOT NULL, anchor TEXT NOT NULL
+)""",
+    f"INSERT INTO kept VALUES (0, '{GENESIS}', 0, '{GENESIS}')",  # noqa: S608 - a constant
+    "DROP TRIGGER no_delete",
+    f"CREATE TRIGGER no_delete BEFORE DELETE ON record WHEN OLD.sequence > (SELECT count FROM kept) {_REFUSE}",  # noqa: S608 - a constant
+    f"""CREATE TRIGGER kept_grows BEFORE UPDATE OF count, last ON kept WHEN NEW.count < OLD.count
+  OR NEW.last IS NOT (SELECT hash FROM record WHERE sequence = NEW.count) {_REFUSE}""",  # noqa: S608 - a constant
+    f"CREATE TRIGGER kept_stays BEFORE DELETE ON kept {_REFUSE}",
+    f"CREATE TRIGGER kept_alone BEFORE INSERT ON kept {_REFUSE}",
+    f"PRAGMA user_version = {_VERSION}",
+)
+# For readers of one namespace or one execution. An older casemate makes none, and may write where there are some: they
+# are no new version.
+_INDEXES = {
+    "of_namespace": "CREATE INDEX IF NOT EXISTS of_namespace ON record (namespace, sequence, kind, wall)",
+    "of_execution": "CREATE INDEX IF NOT EXISTS of_execution ON record (execution_id)",
+}
+_MOST_INDEXED = 3_000_000  # rows of a record of before: indexes of these take some seconds, in which others wait
+_SECONDS = 10.0  # of one look at the file
+_STEPS = 20_000  # of SQLite's machine between two looks at the clock
+COLUMNS = "sequence, wall, monotonic, kind, execution_id, namespace, detail, previous, hash"
+_ELSEWHERE = "or name another file as audit (CASEMATE_AUDIT)"
+_REMEDIES = {
+    "SQLITE_FULL": f"Free some space, {_ELSEWHERE}.",
+    "SQLITE_BUSY": "Another process holds the record; wait for it, or end it.",
+    "SQLITE_READONLY": f"Make the file and its folder writable, {_ELSEWHERE}.",
+    "SQLITE_CANTOPEN": f"Make the file and its folder writable, {_ELSEWHERE}.",
+    "SQLITE_IOERR": f"Look for a full or broken disk, {_ELSEWHERE}.",
+    "SQLITE_CORRUPT": "Move the file away to keep it; a new one is begun.",
+    "SQLITE_NOTADB": f"Move the file away, {_ELSEWHERE}.",
+}
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def unavailable(path: str, error: Exception) -> RecordUnavailable:
+    """The error that says which record cannot be used, why, and what to do."""
+    remedy = f"Mend it, {_ELSEWHERE}."
+    if isinstance(error, sqlite3.Error):
+        name = "_".join((getattr(error, "sqlite_errorname", None) or "").split("_")[:2])
+        remedy = _REMEDIES.get(name, remedy)
+        why = str(error)
+    else:
+        why = getattr(error, "strerror", None) or str(error)
+        remedy = _REMEDIES["SQLITE_FULL"] if getattr(error, "errno", 0) in _FULL else remedy
+    return RecordUnavailable(f"the audit record {path} cannot be used: {why}", remediation=remedy)
+
+
+def open_database(path: str, max_wait: float) -> sqlite3.Connection:
+    """A connection that waits ``max_wait`` seconds for others. Raises :class:`casemate.RecordUnavailable`."""
+    database = None
+    try:
+        _make_file(path)
+        database = sqlite3.connect(path, timeout=max_wait, isolation_level=None, check_same_thread=False)
+        database.text_factory = text_of
+        _write_ahead(database, max_wait)
+        database.execute("PRAGMA synchronous = NORMAL")  # `sync_to_disk` is for many commits at once
+        _prepare(database)
+        _close_to_others(path)
+    except (sqlite3.Error, OSError, ValueError) as error:
+        if database is not None:
+            database.close()
+        raise unavailable(path, error) from error
+    return database
+
+
+def _make_file(path: str) -> None:
+    """Make the folder and an empty file for us alone, before SQLite would make them for everybody.
+
+    An existing file is only looked at: closing a descriptor of it would drop the locks that SQLite holds
+    on it in this process (fcntl(2)).
+    """
+    make_private_folders(Path(path).parent)
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        status = os.lstat(path)
+        if not stat.S_ISREG(status.st_mode):
+            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+            raise OSError(errno.EINVAL, f"what lies there is {kind}") from None
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, "it is readonly") from None
+
+
+def _close_to_others(path: str) -> None:
+    """A record is its owner's alone. Only once it is known to be one: the path may be a mistake."""
+    status = os.lstat(path)
+    if stat.S_IMODE(status.st_mode) & 0o077 and status.st_uid == os.geteuid():
+        os.chmod(path, 0o600)
+
+
+def _write_ahead(database: sqlite3.Connection, max_wait: float) -> None:
+    """Switch to the write-ahead log; SQLite does not wait for others here by itself, so this does."""
+    deadline = time.monotonic() + max_wait
+    while True:
+        try:
+            (mode,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+            continue
+        if mode != "wal":
+            raise sqlite3.DatabaseError("its file system has no shared memory for the write-ahead log")
+        return
+
+
+def _prepare(database: sqlite3.Connection) -> None:
+    """Check that the file is ours, fill it when it is new, and give it the indexes that it lacks."""
+    # One transaction for all that is read, since another process may be filling the file at this moment.
+    with transaction(database, "BEGIN"):
+        if _version(database) == _VERSION and not _lacks_indexes(database):
+            return
+    with transaction(database, "BEGIN IMMEDIATE"):
+        version = _version(database)
+        for statement in ((*_SCHEMA, *_SINCE_2), _SINCE_2, ())[version]:
+            database.execute(statement)
+        for statement in _INDEXES.values():
+            database.execute(statement)
+
+
+def _lacks_indexes(database: sqlite3.Connection) -> bool:
+    """Whether some are to be made: a record that is too large for that is only slower to read."""
+    there = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
+    (count,) = database.execute("SELECT count FROM head").fetchone() or (0,)
+    return not _INDEXES.keys() <= there and count <= _MOST_INDEXED
+
+
+@contextmanager
+def transaction(database: sqlite3.Connection, begin: str) -> Iterator[None]:
+    """Everything in the block, or nothing of it. Raises ``sqlite3.Error``."""
+    database.execute(begin)
+    try:
+        yield
+        database.execute("COMMIT")
+    except BaseException:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise
+
+
+def _version(database: sqlite3.Connection) -> int:
+    """Of the schema; 0 for an empty file. Raises when the file is somebody else's."""
+    (application,) = database.execute("PRAGMA application_id").fetchone()
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if (application, version, tables) == (0, 0, 0):
+        return 0
+    if application != _APPLICATION:
+        raise sqlite3.DatabaseError("it is a database of another program")
+    if not 0 < version <= _VERSION:
+        raise sqlite3.DatabaseError(f"it has version {version}, and this casemate knows version {_VERSION}")
+    return int(version)
+
+
+def text_of(raw: bytes) -> str:
+    """Text of a column, also when somebody wrote other bytes there: verifying must not stumble over it."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+@contextmanager
+def open_for_reading(path: str) -> Iterator[sqlite3.Connection]:
+    """A connection that reads for a bounded time. Raises :class:`casemate.RecordUnavailable`."""
+    ends = time.monotonic() + _SECONDS
+    try:
+        with closing(
+            sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=_SECONDS, isolation_level=None)
+        ) as database:
+            database.text_factory = text_of
+            database.set_progress_handler(lambda: time.monotonic() > ends, _STEPS)
+            yield database
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorname", "") == "SQLITE_INTERRUPT":
+            raise RecordUnavailable(
+                f"reading the audit record {path} took longer than {_SECONDS:g} s",
+                remediation="Ask for fewer rows, or only since some time.",
+            ) from None
+        raise unavailable(path, error) from error
+
+
+def sync_to_disk(path: str) -> None:
+    """Wait until what was committed until now is on the disk. Raises ``OSError``."""
+    try:
+        fd = os.open(f"{path}-wal", os.O_RDONLY | os.O_CLOEXEC)  # SQLite has no lock on this file
+    except FileNotFoundError:
+        return
+    try:
+        os.fdatasync(fd)
+    finally:
+        os.close(fd)
+
+
+def head_in(database: sqlite3.Connection) -> Head:
+    """The end of the record. Raises ``sqlite3.Error``."""
+    found = database.execute("SELECT count, last FROM head").fetchone()
+    if found is None:
+        raise sqlite3.DatabaseError("its head is missing")
+    return Head(*found)
+
+
+def has_row(database: sqlite3.Connection, head: Head) -> bool:
+    """Whether the record ends with this, or went on from it."""
+    found = database.execute("SELECT hash FROM record WHERE sequence = ?", (head.count,)).fetchone()
+    return head == EMPTY or found == (head.last,)

@@ -1,0 +1,129 @@
+"""Where rows are first: a file of each process, which only it writes, and only at its end.
+
+A row is a line, written by one call, which survives the end of the process at any moment. A thread beside makes rows of
+the database of them (:mod:`casemate.audit.log`); whoever reads the record does so first. SQLite itself would cost
+several times what such a call does, above all after a rest.
+
+A process holds a lock on its journal for as long as it lives, so that others know whether it does.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from casemate.files.user_folders import make_private_folders
+
+_quoted = json.encoder.encode_basestring_ascii
+_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class JournalEntry(NamedTuple):
+    """What becomes a row."""
+
+    wall: int
+    monotonic: int
+    kind: str
+    execution_id: str
+    namespace: str
+    detail: str
+
+
+class Journal:
+    """A new one in ``folder``. Raises ``OSError``."""
+
+    def __init__(self, folder: Path) -> None:
+        make_private_folders(folder)
+        self._path = folder / os.urandom(8).hex()
+        self._fd = os.open(self._path, _FLAGS | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.size = 0
+
+    @property
+    def name(self) -> str:
+        """By which the database knows it."""
+        return self._path.name
+
+    def write(
+        self, wall: int, monotonic: int, kind: str, execution_id: str, namespace: str, detail: str, sync: bool
+    ) -> None:
+        """One entry, all of it or nothing. ``sync``: wait until it is on the disk."""
+        words = f"{_quoted(kind)},{_quoted(execution_id)},{_quoted(namespace)}"
+        line = f"[{wall},{monotonic},{words}]\t{detail}\n".encode("ascii")
+        written = os.write(self._fd, line)
+        if written != len(line):
+            os.ftruncate(self._fd, self.size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if sync:
+            os.fdatasync(self._fd)
+        self.size += written
+
+    def remove(self) -> None:
+        """Everything in it is in the database."""
+        self._path.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of it; it stays for whoever opens the record next."""
+        os.close(self._fd)
+
+
+def names_in(folder: Path) -> list[str]:
+    """The journals that there are."""
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+
+
+def is_abandoned(path: Path) -> bool:
+    """Whether the process that wrote it is dead."""
+    try:
+        fd = os.open(path, _FLAGS)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def entries_after(path: Path, offset: int) -> tuple[list[JournalEntry], int]:
+    """What was written after ``offset``, and where that ends. A line that is not whole yet, or never will be because
+    its process died, is not there; one that cannot be read is an entry that says so."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(offset)
+            text = file.read()
+    except FileNotFoundError:
+        return [], offset
+    lines = text[: text.rfind(b"\n") + 1]
+    return [_read(line) for line in lines.splitlines()], offset + len(lines)
+
+
+def _read(line: bytes) -> JournalEntry:
+    try:
+        head, detail = line.decode("ascii").split("\t")
+        wall, monotonic, *words = json.loads(head)
+        kind, execution_id, namespace = (str(word).encode("utf-8", "replace").decode() for word in words)
+        return JournalEntry(int(wall), int(monotonic), kind, execution_id, namespace, detail)
+    except (ValueError, TypeError, RecursionError):
+        return JournalEntry(0, 0, "unreadable", "", "", json.dumps({"begins": line[:1000].decode("ascii", "replace")}))
+
+
+def pending(folder: Path, folded: dict[str, int]) -> Iterator[str]:
+    """The journals in which there is more than was ``folded`` of each."""
+    for name in names_in(folder):
+        try:
+            if os.stat(folder / name).st_size > folded.get(name, 0):
+                yield name
+        except FileNotFoundError:
+            continue

@@ -1,0 +1,103 @@
+"""Anchors outside the machine's user: each signed line goes there, too, where that user cannot take it back.
+
+A place is a path, such as of another file system; a command after "|", which gets the line on its standard input; or
+the address of a time stamp server (RFC 3161, http or https), whose answers are kept beside the record.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shlex
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+
+from casemate.errors import InvalidArgument
+
+_WITHIN = 10.0  # seconds that a command and a server have
+_MOST = 64 * 1024  # bytes of a time stamp: the certificates in it are some KiB
+_SAID = 500  # characters of a problem
+_TOLD = 300  # of what a command has printed
+
+
+class Outside:
+    """The ``places`` for anchors of the record at ``path``. Raises :class:`casemate.InvalidArgument`."""
+
+    def __init__(self, places: Sequence[str], path: str) -> None:
+        self._places = {place: _sender(place, f"{path}.stamps") for place in places}
+        self._failing: set[str] = set()
+
+    def send(self, line: str, note: Callable[[Mapping[str, object]], None]) -> None:
+        """Send a line everywhere. ``note`` is told, once, of a place where it did not arrive."""
+        for place, send in self._places.items():
+            try:
+                send(line)
+            except (OSError, ValueError, ImportError, subprocess.SubprocessError) as error:
+                if place not in self._failing:
+                    self._failing.add(place)
+                    note({"place": place, "problem": str(error)[:_SAID]})
+            else:
+                self._failing.discard(place)
+
+
+def _sender(place: str, stamps: str) -> Callable[[str], None]:
+    if place.startswith("|"):
+        try:
+            argv = shlex.split(place[1:])
+        except ValueError as error:
+            raise InvalidArgument("audit_anchors", f"{place!r} is no command: {error}") from None
+        if argv:
+            return lambda line: _run(argv, line)
+    elif place.startswith(("https://", "http://")):
+        return lambda line: _append(stamps, _stamp(place, line))
+    elif os.path.isabs(place):
+        return lambda line: _append(place, line)
+    raise InvalidArgument("audit_anchors", f"{place!r} is no absolute path, no command after | and no http address")
+
+
+def _append(path: str, line: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, f"{line}\n".encode())
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _run(argv: list[str], line: str) -> None:
+    try:
+        subprocess.run(argv, input=f"{line}\n".encode(), capture_output=True, check=True, timeout=_WITHIN)
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.decode("utf-8", "replace").strip()[:_TOLD]
+        raise OSError(f"{argv[0]} ended with {error.returncode}: {said}") from None
+
+
+def _stamp(server: str, line: str) -> str:
+    """What ``server`` says of ``line``: to be read by ``openssl ts -reply -in``."""
+    import httpx2
+    from rfc3161_client import PKIStatus, TimestampRequestBuilder, decode_timestamp_response
+
+    request = TimestampRequestBuilder().data(line.encode()).build()
+    kind = {"content-type": "application/timestamp-query"}
+    try:
+        with (
+            httpx2.Client(timeout=_WITHIN) as client,
+            client.stream("POST", server, content=request.as_bytes(), headers=kind) as answer,
+        ):
+            answer.raise_for_status()
+            data = b""
+            for part in answer.iter_bytes():
+                data += part
+                if len(data) > _MOST:
+                    raise ValueError("its answer is too large")
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        raise OSError(f"it did not answer: {error}") from None
+    answered = decode_timestamp_response(data)
+    if PKIStatus(answered.status) not in (PKIStatus.GRANTED, PKIStatus.GRANTED_WITH_MODS):
+        raise ValueError("it does not stamp this")
+    stamp = answered.tst_info
+    if (stamp.nonce, stamp.message_imprint.message) != (request.nonce, request.message_imprint.message):
+        raise ValueError("it has stamped something else")
+    kept = {"server": server, "time": stamp.gen_time.isoformat(), "line": line}
+    return json.dumps({**kept, "stamp": base64.b64encode(data).decode()})

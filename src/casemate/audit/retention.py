@@ -1,0 +1,115 @@
+"""Rows that were kept long enough are dropped, the oldest first, and what is left stays provable.
+
+A signed checkpoint takes the place of what is dropped: how many rows there were, and the hash of the last. Only what is
+whole is dropped, else a change would be gone with it. An execution without outcome stays, and so does what the policy's
+rules are bound to: such rows are written again.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from casemate.audit.chain import Head
+from casemate.audit.database import head_in, transaction
+from casemate.errors import RecordUnavailable
+
+if TYPE_CHECKING:
+    from casemate.audit.anchors import Anchors
+    from casemate.evidence.dsse import PublicKey
+
+_AT_ONCE = 20_000  # rows of one transaction, so that others are not kept waiting for long
+
+
+class RowRetention(NamedTuple):
+    """How long rows are kept, in seconds, and how much room they may take, in bytes. None for without end."""
+
+    max_age: float | None = None
+    max_size: int | None = None
+
+
+FOREVER = RowRetention()
+
+
+def prune(
+    database: sqlite3.Connection,
+    path: str,
+    anchors: Anchors,
+    keys: Mapping[str, PublicKey],
+    retention: RowRetention,
+    again: Callable[[str, str], None],
+) -> int:
+    """How many rows were dropped. ``again``: writes what rules are bound to, a namespace and its detail.
+
+    Raises as the record does, and ``Unavailable`` where nothing can be signed.
+    """
+    from casemate.audit.anchors import check, lines_in
+    from casemate.audit.verifying import verify_rows
+
+    kept = Head(*database.execute("SELECT count, last FROM kept").fetchone())
+    last = _last_to_drop(database, kept.count, retention)
+    if last <= kept.count:
+        return 0
+    dropped = _head_at(database, last)
+    signed, problem = check(lines_in(anchors.path), keys)
+    verdict = verify_rows(path, kept, dropped, [one for one in signed if one.head.count <= last])
+    if problem or not verdict.ok:
+        raise RecordUnavailable(
+            f"nothing of the audit record {path} is dropped, for it is not whole: {problem or verdict.reason}",
+            remediation="casemate audit verify says more; move the record away to begin a new one.",
+        )
+    bound: dict[tuple[str, str], tuple[int, str]] = {}
+    query = "SELECT sequence, namespace, detail FROM record WHERE kind = 'definition' ORDER BY sequence"
+    for sequence, namespace, detail in database.execute(query):
+        bound[namespace, json.loads(detail)["rule"]] = sequence, detail
+    for (namespace, _), (sequence, detail) in bound.items():
+        if sequence <= last:
+            again(namespace, detail)
+    for end in (*range(kept.count + _AT_ONCE, last, _AT_ONCE), last):
+        _drop(database, anchors, _head_at(database, end))
+    return last - kept.count
+
+
+def _drop(database: sqlite3.Connection, anchors: Anchors, checkpoint: Head) -> None:
+    from casemate.audit.anchors import hash_of_line
+
+    with transaction(database, "BEGIN IMMEDIATE"):
+        before = anchors.last()
+        (noted,) = database.execute("SELECT anchor FROM kept").fetchone()
+        previous = noted if before is None else before.hash
+        line = anchors.append(head_in(database), previous, checkpoint, anchors.begins_after(checkpoint))
+        said = (checkpoint.count, checkpoint.last, hash_of_line(line))
+        database.execute("UPDATE kept SET count = ?, last = ?, anchor = ?", said)
+        database.execute("DELETE FROM record WHERE sequence <= ?", (checkpoint.count,))
+    with transaction(database, "BEGIN IMMEDIATE"):  # nobody else writes anchors meanwhile
+        anchors.drop_before(checkpoint)
+
+
+def _last_to_drop(database: sqlite3.Connection, kept: int, retention: RowRetention) -> int:
+    count, last = head_in(database).count, kept
+    if retention.max_age is not None:
+        oldest = time.time_ns() - int(retention.max_age * 1e9)
+        found = database.execute("SELECT sequence FROM record WHERE wall >= ? ORDER BY sequence LIMIT 1", (oldest,))
+        last = next((sequence - 1 for (sequence,) in found), count)
+    if retention.max_size is not None:
+        pages, free, each = (
+            int(database.execute(f"PRAGMA {name}").fetchone()[0])
+            for name in ("page_count", "freelist_count", "page_size")
+        )
+        size = (pages - free) * each
+        if size > retention.max_size:
+            last = max(last, kept + round((count - kept) * (1 - retention.max_size / size)))
+    unfinished = database.execute(
+        "SELECT sequence FROM record AS begun WHERE sequence <= ? AND kind = 'intent' AND NOT EXISTS "
+        "(SELECT 1 FROM record WHERE execution_id = begun.execution_id AND kind = 'outcome') ORDER BY sequence LIMIT 1",
+        (last,),
+    )
+    return next((sequence - 1 for (sequence,) in unfinished), last)
+
+
+def _head_at(database: sqlite3.Connection, sequence: int) -> Head:
+    (last,) = database.execute("SELECT hash FROM record WHERE sequence = ?", (sequence,)).fetchone()
+    return Head(sequence, last)
