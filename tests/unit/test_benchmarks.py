@@ -32,6 +32,7 @@ PROGRAMS = (
     "egress.py",
     "interception.py",
     "redaction.py",
+    "telemetry.py",
     "tools.py",
     "where_time_goes.py",
     "endurance.py",

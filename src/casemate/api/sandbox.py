@@ -330,10 +330,10 @@ class Sandbox(SandboxProperties, metaclass=HintingClass):
     @operation(audience=Audience.AGENT)
     async def stats(self) -> Stats:
         """Count executions that run and wait, cells and what they use, sessions, approvals, and totals so far."""
-        from casemate.execution.overview import stats
+        import asyncio
 
         self._parts.check_open()
-        return await stats(self._parts.wall, await self._parts.load())
+        return await asyncio.to_thread(self._parts.stats)
 
     async def inspect(self, session: str | Session) -> Inspection:
         """Say what a session is and has, without its secrets' values.

@@ -30,6 +30,7 @@ from casemate.execution.request import check_timeout
 from casemate.languages.catalogue import launch_probe, runtime_for
 from casemate.model.operation import caller
 from casemate.model.plan import NO_SECRETS, Secrets
+from casemate.telemetry import SANDBOXES
 from casemate.walls.registry import open_wall
 
 if TYPE_CHECKING:
@@ -41,13 +42,12 @@ if TYPE_CHECKING:
     from casemate.execution.capture import Emitter
     from casemate.execution.egress_request import Egress
     from casemate.execution.evidence import Evidence
-    from casemate.execution.overview import Load
     from casemate.execution.slots import Slots
     from casemate.host.host import Host
     from casemate.languages.runtime import Environment
     from casemate.model.execution import Execution
     from casemate.model.limits import Limits
-    from casemate.model.overview import InstalledPackage
+    from casemate.model.overview import InstalledPackage, Stats
     from casemate.model.plan import Request
     from casemate.packages.indexes import Index
     from casemate.packages.names import Requirement
@@ -124,6 +124,7 @@ class SandboxParts:
         )  # fmt: skip
         self._most, self._tally, self._without_files = bound.limits, Tally(), deque[str](maxlen=_MOST_KNOWN)
         self.making = threading.RLock()  # other threads may ask for parts
+        SANDBOXES.add(self)
 
     @_Part
     def approvals(self) -> Approvals:
@@ -366,15 +367,15 @@ class SandboxParts:
         else:
             self._without_files.append(execution.id)
 
-    async def load(self) -> Load:
-        """What goes on now."""
-        from casemate.execution.overview import Load
+    def stats(self) -> Stats:
+        """What goes on now. From any thread; may block."""
+        from casemate.execution.overview import stats
 
         made = vars(self)
-        sessions = len(await self.sessions.list()) if "sessions" in made else 0
+        sessions = len(self.sessions) if "sessions" in made else 0
         approvals = self.approvals.pending_count if "approvals" in made else 0
-        slots = self.slots
-        return Load(slots.running, slots.waiting, self._concurrency, sessions, approvals, self._tally)
+        queue = self.slots.running, self.slots.waiting, self._concurrency
+        return stats(self.wall, queue, sessions, approvals, self._tally)
 
     async def packages_of(self, session: Session) -> tuple[InstalledPackage, ...]:
         """What was installed for it, or for all."""
@@ -399,6 +400,7 @@ class SandboxParts:
     async def close(self) -> None:
         """End every cell and everything that was started. Bounded; harmless when repeated."""
         self._closed = True
+        SANDBOXES.discard(self)
         from casemate.execution.threads import to_thread_to_end
 
         made = vars(self)

@@ -36,6 +36,7 @@ from casemate.audit.journal import Journal, JournalEntry, entries_after, is_aban
 from casemate.audit.retention import FOREVER, RowRetention
 from casemate.errors import RecordUnavailable, Unavailable
 from casemate.files.user_folders import user_folder
+from casemate.telemetry.rows import observe
 
 if TYPE_CHECKING:
     from casemate.audit.anchors import Anchors
@@ -267,6 +268,7 @@ class AuditLog:
             self._begin_thread()
         if self._listeners:
             self._notify_listeners()
+        observe(kind, execution_id, namespace, detail)
 
     def _begin_thread(self) -> None:
         with self._lock:

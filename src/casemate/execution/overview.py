@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import platform
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -45,29 +44,14 @@ def _runtime_info(
     return RuntimeInfo(*known, problem, remedy if problem else "", wall, proofs)
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """How many executions go on and wait, of at most ``concurrency``; open sessions; requests that wait for approval;
-    and what came to its end."""
-
-    running: int
-    waiting: int
-    concurrency: int
-    sessions: int
-    approvals: int
-    tally: Tally
-
-
-async def stats(wall: Wall, load: Load) -> Stats:
-    """What goes on, with what the kernel tells of it."""
-    in_use = await asyncio.to_thread(wall.in_use)
+def stats(wall: Wall, queue: tuple[int, int, int], sessions: int, approvals: int, tally: Tally) -> Stats:
+    """What goes on, with what the kernel tells of it; may block. ``queue``: how many executions go on and wait, and the
+    most that may go on; ``tally``: of those that came to their end."""
     zygotes = sum(zygote.state == "ready" for zygote in wall.warmth().zygotes)
-    tally = load.tally
     totals = Totals(
         sum(tally.by_status.values()), dict(tally.by_status), tally.cpu_seconds, tally.peak_memory, tally.since
     )
-    queue = load.running, load.waiting, load.concurrency
-    return Stats(*queue, in_use, zygotes, load.sessions, load.approvals, totals)
+    return Stats(*queue, wall.in_use(), zygotes, sessions, approvals, totals)
 
 
 _WEB_EXTRA = "casemate[web]"

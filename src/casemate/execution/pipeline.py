@@ -48,6 +48,7 @@ async def execute(request: Request, context: ExecutionContext, emitter: Emitter 
             run_network = RunNetwork(requester, network_of, asks=context.may_ask(stream=emitter is not None))
             with loading_the_rest():
                 finished = await run(plan, context.wall.start, emitter, before, run_network, redaction)
+        record.note_end(finished.ending.start)
         from casemate.execution.collect import collect
         from casemate.execution.seal import seal
 

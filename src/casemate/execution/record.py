@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
@@ -31,6 +32,11 @@ class Record:
         self.outcome: dict[str, Any] | None = None
         self.more: dict[str, Any] = {}
         self.execution: Execution | None = None
+        self.ended: float | None = None
+
+    def note_end(self, start: str) -> None:
+        """What ran has ended. ``start``: how its cell was made; empty where it was there before."""
+        self.more["start"], self.ended = start, time.monotonic()
 
     def note_sealed(self, sealed: Sealed) -> Execution:
         """Note the outcome; it is written when the execution leaves the record."""
@@ -63,6 +69,8 @@ async def record_execution(
         raise
     finally:
         outcome = record.outcome or {"status": "error", "kind": "fault"}
+        if record.ended is not None:
+            record.more["collecting"] = round(time.monotonic() - record.ended, 6)
         log.append("outcome", request.id, request.namespace, {**outcome, **record.more})
     if record.execution is not None:
         context.finished(record.execution)

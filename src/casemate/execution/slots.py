@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from casemate.errors import QueueFull
 from casemate.model.operation import account
+from casemate.telemetry.rows import TURN
 
 MOST_WAITING = 1000  # each is little more than its request; whoever comes after them had better wait elsewhere
 _LONGEST = 60.0  # seconds: nobody is sent away for longer
@@ -53,11 +54,13 @@ class Slots:
 
     async def __aenter__(self) -> None:
         """Wait for a turn. Raises ``QueueFull``."""
+        asked = time.time_ns()
         if self.is_taken():
             await self._wait()
         else:
             self._free -= 1
         self.running += 1
+        TURN.set((asked, time.time_ns()))
 
     async def __aexit__(self, *_error: object) -> None:
         """The next one's turn."""

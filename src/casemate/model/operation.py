@@ -17,10 +17,11 @@ _MARK = "__operation__"
 
 
 class Audience(StrEnum):
-    """Who may call an operation. An operator may call those of agents, too."""
+    """Who may call an operation. An operator may call those of agents, too; who reads metrics may call none."""
 
     OPERATOR = "operator"
     AGENT = "agent"
+    METRICS = "metrics"
 
 
 class Mark(NamedTuple):

@@ -14,6 +14,7 @@ import h11
 
 from casemate.errors import Unavailable
 from casemate.remote.address import Address, connect
+from casemate.telemetry.rows import trace_headers
 
 _CONNECT_WITHIN = 10.0  # seconds
 _IDLE_MOST = 20.0  # seconds that a connection is kept; the service keeps it longer
@@ -104,7 +105,7 @@ class Http:
         connection = self._take() or await self._connect()
         is_whole = False
         try:
-            sized = {**self.headers, **headers, "content-length": str(len(body))}
+            sized = {**self.headers, **trace_headers(), **headers, "content-length": str(len(body))}
             head = h11.Request(method=method, target=path, headers=list(sized.items()))
             with contextlib.suppress(ConnectionError):  # it may have answered already, and read no more
                 await connection.send(head, *([h11.Data(data=body)] if body else []), h11.EndOfMessage())

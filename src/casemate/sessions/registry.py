@@ -18,6 +18,10 @@ class Sessions:
     def __init__(self) -> None:
         self._open: dict[str, Session] = {}
 
+    def __len__(self) -> int:
+        """How many are open."""
+        return sum(not session.is_closed for session in tuple(self._open.values()))
+
     def add(self, session: Session) -> Session:
         """One more. Raises ``InvalidArgument`` for a name that is taken, or that nobody could use."""
         _check_name(session.name)

@@ -334,6 +334,7 @@ class Session:
             finally:
                 interpreter.cell_network.attend(None)
                 self._running = ""
+            record.note_end(interpreter.report.start if step.number == 1 else "")
             state = self._cells.names.state_after(end.done)
             files = await self._cells.collect_files(interpreter, end.ending)
             if end.ending is not None:
@@ -387,8 +388,7 @@ class Session:
         self._stop_asking("the step is over")
         seconds = time.monotonic() - began
         is_late = self._interrupted or step.capture.was_too_much or seconds >= deadline
-        failed = step.done is None or step.done.exit != 0
-        step.capture.finish(cut=is_late or failed)
+        step.capture.finish(cut=is_late or step.done is None or step.done.exit != 0)
         usage = await interpreter.usage_of(step, math.inf if is_late else seconds) if is_over else None
         if usage is None:
             await interpreter.wait_ended(step)

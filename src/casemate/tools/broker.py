@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from casemate.errors import CasemateError, InvalidArgument
 from casemate.files.lines import Crowded, LineBudget, LineClient, LineShare, line_of, read_line, while_there
+from casemate.telemetry.rows import within
 from casemate.tools import shell
 from casemate.tools.calls import SMALL, CallRefused, Calls, CallTurns, Foreseen, Note, is_large, kind_of
 from casemate.tools.connections.answers import CallProgress
@@ -203,7 +204,7 @@ class ToolService:
         try:
             if requester is None:
                 raise CallRefused("denied", "nothing runs in this cell now, so nothing is done for it")
-            with called_from_cell(requester):
+            with called_from_cell(requester), within(requester.run):
                 made = await self._dispatch(request, requester, client)
         except CallRefused as refused:
             made = refused.answer

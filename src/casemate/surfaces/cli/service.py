@@ -162,6 +162,7 @@ def add(
     /,
     *,
     operator: bool = False,
+    metrics: bool = False,
     namespace: str = "default",
     may_approve: bool = False,
     expires: float | None = None,
@@ -174,6 +175,7 @@ def add(
         name: For whom it is; what is done with it is on record under that name.
         operator: It may do all that the user may in its namespace; unless given, what agents may, with what is their
             own.
+        metrics: It may read the metrics (GET /metrics), and nothing else.
         namespace: The only namespace that it opens; default unless given.
         may_approve: It may answer what waits to be approved; that of an agent only what its own runs ask for.
         expires: Days after which it opens nothing.
@@ -181,7 +183,7 @@ def add(
             times.
     """
     seconds = None if expires is None else expires * 86_400
-    audience = "operator" if operator else "agent"
+    audience = "metrics" if metrics else "operator" if operator else "agent"
     text = _tokens().add(
         name, audience=audience, namespace=namespace, may_approve=may_approve, expires_in=seconds,
         secrets_for=secret or (),

@@ -5,6 +5,7 @@ The checks and their bounds are also those of ``casemate serve``.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -18,7 +19,7 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
 
-from casemate.errors import CasemateError, Denied, Fault, InvalidArgument, NotFound
+from casemate.errors import CasemateError, Denied, Fault, InvalidArgument, NotFound, Unavailable
 from casemate.model.operation import Audience, Principal
 from casemate.operations.catalogue import catalogue
 from casemate.operations.documents import error_document
@@ -40,6 +41,7 @@ from casemate.surfaces.http.identity import (
 )
 from casemate.surfaces.http.openapi import document_of
 from casemate.surfaces.http.service import describe
+from casemate.telemetry.rows import within_caller
 
 if TYPE_CHECKING:
     from casemate.surfaces.http.service import Service
@@ -65,6 +67,7 @@ def retry_after(told: Mapping[str, Any]) -> str | None:
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 VERSION = "v1"
+_METRICS, _METRICS_TYPE = "/metrics", "text/plain; version=0.0.4; charset=utf-8"
 _MOST_MOUNTED = 8 * 2**20  # bytes of a request to another application, such as a file that a model writes
 _log = logging.getLogger("casemate.service")
 
@@ -174,6 +177,7 @@ class HttpApplication:
         routes: dict[str, tuple[str, Callable[..., Awaitable[None]]]] = {
             "/openapi.json": ("GET", self._send_openapi),
             f"/{VERSION}/health": ("GET", self._send_health),
+            _METRICS: ("GET", self._send_metrics),
             f"/{VERSION}/service/stop": ("POST", self._stop),
             f"/{VERSION}/uploads": ("PUT", self._upload),
             f"/{VERSION}/{{path:operation}}": ("POST", self._operation),
@@ -202,10 +206,13 @@ class HttpApplication:
                 await self._answer(scope, exchange, principal)
 
     async def _answer(self, scope: Scope, exchange: Exchange, whoever: Principal) -> None:
+        if whoever.audience is Audience.METRICS and exchange.path != _METRICS:
+            raise Denied(f"{whoever.name!r} may read the metrics, and nothing else")
         principal = reduce_principal(exchange.head, whoever)
         exchange.caller = principal.name
         mounted = self._mounts.get(exchange.path.removeprefix("/").partition("/")[0])
-        self._service.connections += not exchange.path.endswith("/health")
+        is_work = not exchange.path.endswith(("/health", _METRICS))
+        self._service.connections += is_work
         try:
             with self._shares.of(principal.namespace, principal.payer) as exchange.share:
                 if mounted is not None:
@@ -215,7 +222,7 @@ class HttpApplication:
                 else:
                     await self._serve(scope, exchange, principal)
         finally:
-            self._service.connections -= not exchange.path.endswith("/health")
+            self._service.connections -= is_work
 
     def _is_stranger(self, exchange: Exchange) -> bool:
         """Whether somebody asks who has not said who it is: whether the service is there may be known to all."""
@@ -224,7 +231,8 @@ class HttpApplication:
     async def _serve(self, scope: Scope, exchange: Exchange, principal: Principal) -> None:
         scope.update({"app": self, "casemate.exchange": exchange, "casemate.principal": principal})
         try:
-            await self._router(scope, exchange.receive, exchange.send)
+            with within_caller(exchange.head.get):
+                await self._router(scope, exchange.receive, exchange.send)
         except HTTPException as error:
             raise _nothing_at(exchange, (error.headers or {}).get("Allow", "")) from None
 
@@ -233,6 +241,18 @@ class HttpApplication:
 
     async def _send_health(self, exchange: Exchange, _principal: Principal) -> None:
         await exchange.answer(200, describe(self._service, self._settings_told()))
+
+    async def _send_metrics(self, exchange: Exchange, principal: Principal) -> None:
+        if principal.audience is Audience.AGENT:
+            raise Denied("metrics are of all that the service does", remediation="casemate service token add --metrics")
+        from casemate.telemetry.metrics import prometheus
+
+        if (write := prometheus()) is None:
+            raise Unavailable("prometheus-client is not installed", remediation="pip install 'casemate[telemetry]'")
+        text = await asyncio.to_thread(write)
+        await exchange.begin(200, {"content-type": _METRICS_TYPE, "content-length": str(len(text))})
+        await exchange.more(text)
+        await exchange.end()
 
     def _settings_told(self) -> Mapping[str, str]:
         """Of how it was set, to its own user alone."""

@@ -170,6 +170,9 @@ class Service:
         await to_thread_to_end(self._database.close)
 
     async def _make(self, namespace: str) -> _Namespace:
+        from casemate.telemetry.metrics import prometheus
+
+        prometheus()  # it counts from before the first run
         sandbox = await asyncio.to_thread(self._make_sandbox, namespace)  # it loads a good deal
         channel = KeepingChannel(self._requests, namespace, _log.error)
         sandbox.approvals.set_store(channel)

@@ -208,8 +208,8 @@ def _token_of(one: Any) -> Token:
 def _check(name: str, audience: str, namespace: str, expires_in: float | None) -> None:
     if not 0 < len(name) <= _MOST_NAME or not name.isprintable():
         raise InvalidArgument("name", f"{name!r} is not a printable name of 1 to {_MOST_NAME} characters")
-    if audience not in (Audience.AGENT, Audience.OPERATOR):
-        raise InvalidArgument("audience", f"{audience!r} is not known; choose agent or operator")
+    if audience not in set(Audience):
+        raise InvalidArgument("audience", f"{audience!r} is not known; choose agent, operator or metrics")
     if not 0 < len(namespace) <= _MOST_NAME or not namespace.isprintable():
         raise InvalidArgument("namespace", f"{namespace!r} is not a printable name of 1 to {_MOST_NAME} characters")
     if expires_in is not None and not 0 < expires_in < float("inf"):
