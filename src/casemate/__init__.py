@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         VariableInfo,
     )
     from casemate.model.review import Applied, Change, Diff
+    from casemate.model.room import Room
     from casemate.model.web import BrowsedPage, SearchHit, WebLink, WebPage
     from casemate.policy.inject import Inject
     from casemate.sessions.files import FileInfo
@@ -87,6 +88,7 @@ _HOME = {
     "casemate.model.overview": (
         "Fix InUse Inspection Installed InstalledPackage Issue RuntimeInfo Stats Totals Validation VariableInfo"
     ),
+    "casemate.model.room": "Room",
     "casemate.host.host": "HostAccess HostAnswer HostResult",
     "casemate.model.web": "BrowsedPage SearchHit WebLink WebPage",
     "casemate.model.review": "Applied Change Diff",
@@ -156,6 +158,7 @@ __all__ = [
     "RecordUnavailable",
     "Result",
     "ResultEvent",
+    "Room",
     "Run",
     "RuntimeInfo",
     "RuntimeMissing",

@@ -14,7 +14,7 @@ this machine lacks, or casemate's own fault:
     │   ├── VaultUnavailable   the vault of secrets cannot be read or written, or is not as it was left
     │   ├── ToolUnavailable    a server of tools cannot be reached, has died, or does not answer
     │   └── WebUnavailable     a page cannot be had, or nothing could be searched
-    ├── QueueFull              so many executions wait already that no more may; it says when to try again
+    ├── QueueFull              it could not begin: it says what was missing, and when to try again
     ├── ExecutionFailed        raised only by Execution.raise_for_status()
     ├── Denied                 whoever asks may not have this done
     ├── PlanDenied             a plan of calls was to be run that nobody has allowed
@@ -123,14 +123,16 @@ class WebUnavailable(Unavailable):
 
 
 class QueueFull(CasemateError):
-    """As many executions run and wait as may; nothing of this one was begun. ``retry_after``: seconds after which
-    there may be room."""
+    """Nothing of it was begun. ``missing``: "turns" where as many go on and wait as may, or its turn did not come in
+    time; "memory" or "processes" where the machine has none to spare. ``retry_after``: seconds after which there may be
+    room."""
 
     kind = "busy"
 
-    def __init__(self, message: str, *, retry_after: float, remediation: str = "") -> None:
+    def __init__(self, message: str, *, retry_after: float, remediation: str = "", missing: str = "turns") -> None:
         super().__init__(message, remediation=remediation or f"Try again in {retry_after:g} s.")
         self.retry_after = retry_after
+        self.missing = missing
 
 
 class ExecutionFailed(CasemateError):

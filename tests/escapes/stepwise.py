@@ -10,7 +10,6 @@ from unittest import mock
 from casemate.execution import pipeline
 from casemate.execution.capture import Emitter
 from casemate.execution.context import ExecutionContext
-from casemate.execution.slots import Slots
 from casemate.languages.catalogue import runtime_for
 from casemate.model.execution import Execution
 from casemate.model.plan import Request
@@ -91,7 +90,7 @@ async def _execute(request: Request, context: ExecutionContext, emitter: Emitter
     terms = SessionTerms(
         None, context.admit(first, stream=False), None, restore_cwd=False, idle_timeout=None, lifetime=None
     )
-    session = Session(terms, context, lambda: Slots(1))
+    session = Session(terms, context, lambda *_of: contextlib.nullcontext())
     try:
         step = replace(request, session=session.id, has_stdin=bool(request.stdin))
         return await session._run(step, emitter, wait=True)

@@ -55,12 +55,15 @@ async def test_an_agent_gets_a_secret_that_somebody_allows_and_no_other(
     agent: Invoke, operator: Invoke, allow: bool
 ) -> None:
     await operator("vault.set", {"name": "KEY", "value": "hunter2-hunter2"})
+    with pytest.raises(InvalidArgument, match="there is no secret NOBODY_HAS"):  # and nobody is asked
+        await agent("run", {"code": COUNTS, "secrets": ["KEY", "NOBODY_HAS"]})
     asking = asyncio.ensure_future(agent("run", {"code": COUNTS, "secrets": ["KEY"]}))
     request = await pending(operator)
     assert (request["kind"], request["arguments"]) == ("secret", {"name": "KEY"})
+    await operator("vault.set", {"name": "KEY", "value": "another-hunter2-by-now"})
     await operator("approvals.decide", {"request": request["id"], "allow": allow})
-    if allow:
-        assert (await asking)["stdout"] == "15\n"
+    if allow:  # its value was not read before somebody allowed it
+        assert (await asking)["stdout"] == "22\n"
     else:
         with pytest.raises(Denied, match="KEY"):
             await asking

@@ -75,7 +75,8 @@ def test_a_picture_that_was_shown_is_spoken_of(shared: Cli) -> None:
 
 
 def test_a_fresh_cell_and_a_new_session_are_had_by_one_command(shared: Cli) -> None:
-    assert shared("exec", "-", "--language", "shell", "echo $((6 * 7))").stdout == b"42\n"
+    turn = ("--priority", "low", "--start-within", "100")
+    assert shared("exec", "-", "--language", "shell", *turn, "echo $((6 * 7))").stdout == b"42\n"
     done = shared("exec", "new", "--env", "NAME=value", stdin=b"import os; y = os.environ['NAME']; y")
     assert done.stdout == b"'value'\n"
     session = done.stderr.decode().removeprefix("casemate: session ").strip()

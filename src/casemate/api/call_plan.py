@@ -95,7 +95,7 @@ class Listed:
             request = replace(request, secrets=await self.parts.vault.resolve_async(request.secrets.names))
         await self._be_allowed(request, emitter)
         own = [replace(question, namespace=request.namespace, run=request.id) for question in self.questions]
-        async with self.parts.slot():
+        async with self.parts.slot(request):
             self.parts.check_open()
             self.parts.approvals.grant(own, "plan")
             return await pipeline.execute(request, self.parts.context, emitter)
@@ -163,7 +163,7 @@ async def _try_out(request: Request, parts: SandboxParts, emitter: Emitter | Non
     throwaway = replace(
         context, offers=lambda: offers, asks=False, keeps=False, workspace_mode=workspace_mode, output_dir=None
     )
-    async with parts.slot():
+    async with parts.slot(request):
         parts.check_open()
         execution = await pipeline.execute(request, throwaway, emitter)
     calls, size = await asyncio.to_thread(_shown_calls, foreseen.calls, redaction_of(request.secrets))

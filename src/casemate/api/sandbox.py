@@ -164,7 +164,7 @@ class Sandbox(SandboxProperties, metaclass=HintingClass):
             InvalidArgument: It names the argument.
             RuntimeMissing: The interpreter of the language was not found.
             WallUnavailable: No wall can be proved here, or not the one asked for.
-            QueueFull: As many executions run and wait as may.
+            QueueFull: It could not begin: there are no turns, no memory or no processes for it.
             RecordUnavailable: The record cannot be written, so nothing is run.
             SandboxClosed: The sandbox was closed before or while this ran.
             Fault: casemate itself failed.
@@ -172,7 +172,7 @@ class Sandbox(SandboxProperties, metaclass=HintingClass):
         request = await self._resolved_request("run", code, options)
         from casemate.execution import pipeline
 
-        async with self._parts.slot():
+        async with self._parts.slot(request):
             self._parts.check_open()
             return await pipeline.execute(request, self._parts.context)
 
@@ -194,7 +194,7 @@ class Sandbox(SandboxProperties, metaclass=HintingClass):
         from casemate.execution import pipeline
         from casemate.execution.capture import stream_events
 
-        async with self._parts.slot():
+        async with self._parts.slot(request):
             self._parts.check_open()
             async with contextlib.aclosing(
                 stream_events(partial(pipeline.execute, request, self._parts.context))

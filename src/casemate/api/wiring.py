@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
@@ -28,13 +29,14 @@ from casemate.execution.context import ExecutionContext, Tally
 from casemate.execution.network import Interceptions, Offer, SandboxNetwork
 from casemate.execution.request import check_timeout
 from casemate.languages.catalogue import launch_probe, runtime_for
-from casemate.model.operation import caller
-from casemate.model.plan import NO_SECRETS, Secrets
+from casemate.model.operation import account, caller
+from casemate.model.plan import AT_ITS_TURN, NO_SECRETS, Secrets
 from casemate.telemetry import SANDBOXES
 from casemate.walls.registry import open_wall
 
 if TYPE_CHECKING:
     import asyncio
+    from contextlib import AbstractAsyncContextManager
 
     from casemate.approvals.approvals import Approvals
     from casemate.artifacts.kept import Artifacts
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from casemate.execution.capture import Emitter
     from casemate.execution.egress_request import Egress
     from casemate.execution.evidence import Evidence
-    from casemate.execution.slots import Slots
+    from casemate.execution.slots import Claim, Slots
     from casemate.host.host import Host
     from casemate.languages.runtime import Environment
     from casemate.model.execution import Execution
@@ -215,7 +217,7 @@ class SandboxParts:
         the emitter gets. Raises ``QueueFull``."""
         from casemate.sessions.run import Run
 
-        self.slot().check_room()
+        self.slots.check_waits(self.claim(request))
         run = Run(
             request.id,
             work or partial(self._execute, request),
@@ -228,7 +230,7 @@ class SandboxParts:
     async def _execute(self, request: Request, emitter: Emitter) -> None:
         from casemate.execution import pipeline
 
-        async with self.slot():
+        async with self.slot(request):
             self.check_open()
             await pipeline.execute(request, self.context, emitter)
 
@@ -260,14 +262,29 @@ class SandboxParts:
         """The cells that may run at once. asyncio loads while the supervisor starts, so not before."""
         from casemate.execution.slots import Slots
 
-        return Slots(self._concurrency, self._note_refused)
+        return Slots(self._concurrency)
 
-    def slot(self) -> Slots:
-        """One of them, to be entered."""
-        return self.slots
+    def share_slots(self, slots: Slots) -> None:
+        """Have turns of these, which another sandbox has, too. Before anything runs."""
+        vars(self)["slots"] = slots
+
+    def claim(self, request: Request | None = None) -> Claim:
+        """What is said of ``request`` where turns are given; its time to start counts from now."""
+        from casemate.execution.slots import Claim
+
+        priority, within = AT_ITS_TURN if request is None else request.turn
+        by = None if within is None else time.monotonic() + within
+        return Claim(self.namespace, account(), self._note_refused, priority, by)
+
+    def slot(
+        self, request: Request | None = None, lock: asyncio.Lock | None = None, lives: Callable[[], bool] = bool
+    ) -> AbstractAsyncContextManager[None]:
+        """A turn, to be entered: see :meth:`Slots.turn`."""
+        return self.slots.turn(self.claim(request), lock, lives)
 
     def _note_refused(self, full: QueueFull) -> None:
-        self.log.note_soon("queue", "", self.namespace, {"problem": full.message, "retry_after": full.retry_after})
+        detail = {"problem": full.message, "retry_after": full.retry_after, "missing": full.missing}
+        self.log.note_soon("queue", "", self.namespace, detail)
 
     @_Part
     def artifacts(self) -> Artifacts:
@@ -374,7 +391,7 @@ class SandboxParts:
         made = vars(self)
         sessions = len(self.sessions) if "sessions" in made else 0
         approvals = self.approvals.pending_count if "approvals" in made else 0
-        queue = self.slots.running, self.slots.waiting, self._concurrency
+        queue = *self.slots.counts(self.namespace), self.slots.most
         return stats(self.wall, queue, sessions, approvals, self._tally)
 
     async def packages_of(self, session: Session) -> tuple[InstalledPackage, ...]:

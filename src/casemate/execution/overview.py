@@ -15,6 +15,7 @@ from casemate.languages.browser import find_browser
 from casemate.model.diagnosis import Diagnosis, LanguageState, WallState, Warmth
 from casemate.model.overview import RuntimeInfo, Stats, Totals
 from casemate.version import __version__
+from casemate.walls.machine import look
 from casemate.walls.registry import open_wall
 from casemate.walls.wall import Wall
 
@@ -51,7 +52,7 @@ def stats(wall: Wall, queue: tuple[int, int, int], sessions: int, approvals: int
     totals = Totals(
         sum(tally.by_status.values()), dict(tally.by_status), tally.cpu_seconds, tally.peak_memory, tally.since
     )
-    return Stats(*queue, wall.in_use(), zygotes, sessions, approvals, totals)
+    return Stats(*queue, wall.in_use(), zygotes, sessions, approvals, totals, look())
 
 
 _WEB_EXTRA = "casemate[web]"
@@ -75,7 +76,7 @@ async def examine(wall: Wall, warm_up: Callable[[str], None]) -> Diagnosis:
     for state in walls:
         advice += state.report.missing if state.report else [state.remedy]
     told = tuple(line for line in advice if line)
-    return Diagnosis(__version__, system, tuple(walls), languages, told, warmth, tuple(_web_states()))
+    return Diagnosis(__version__, system, tuple(walls), languages, told, warmth, tuple(_web_states()), look())
 
 
 def _web_states() -> Iterator[LanguageState]:

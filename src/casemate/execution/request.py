@@ -10,12 +10,13 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from casemate.errors import InvalidArgument
 from casemate.languages.catalogue import runtime_for
+from casemate.model.call_options import Priority
 from casemate.model.limits import Limits, format_size
-from casemate.model.plan import NO_SECRETS, Request, Secrets
+from casemate.model.plan import NO_SECRETS, Request, Secrets, TurnTerms
 
 if TYPE_CHECKING:
     from casemate.languages.runtime import Runtime
@@ -55,6 +56,8 @@ def make_request(
     metadata: Mapping[str, Any] | None = None,
     allowed_domains: Sequence[str] | None = None,
     secrets: Secrets = NO_SECRETS,
+    priority: Priority = "normal",
+    start_within: float | None = None,
 ) -> Request:
     """The request for a program, with the options of a run. Raises ``InvalidArgument`` naming the argument."""
     runtime = runtime_for(language)
@@ -75,6 +78,7 @@ def make_request(
         namespace=namespace,
         metadata=metadata_of(metadata),
         allowed_domains=domains_of(allowed_domains),
+        turn=turn_terms(priority, start_within),
     )
 
 
@@ -185,6 +189,13 @@ def check_timeout(timeout: float | None, name: str = "timeout") -> float | None:
     if not math.isfinite(seconds) or seconds <= 0:
         raise InvalidArgument(name, f"{_short(timeout)} is not a positive number of seconds (or None)")
     return seconds
+
+
+def turn_terms(priority: Priority = "normal", start_within: float | None = None) -> TurnTerms:
+    """How a request waits for its turn. Raises ``InvalidArgument``."""
+    if priority not in get_args(Priority):
+        raise InvalidArgument("priority", f"{_short(priority)} is not one of {', '.join(get_args(Priority))}")
+    return TurnTerms(priority, check_timeout(start_within, "start_within"))
 
 
 def _short(value: object) -> str:

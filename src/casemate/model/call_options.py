@@ -14,6 +14,7 @@ USUAL_SECONDS = 60.0  # that a run or a step may take where nobody has said
 Seconds = Annotated[float, Between(0.01, 7 * DAY)]
 Text = Annotated[str, Most(64 << 20)]
 Scope = Literal["once", "run", "session"]
+Priority = Literal["low", "normal", "high"]
 
 
 class RecordOptions(TypedDict, total=False):
@@ -31,6 +32,10 @@ class StepOptions(RecordOptions, total=False):
     `limits.wall`."""
     stdin: Annotated[Text | bytes | None, Default(None)]
     """What the program reads as standard input."""
+    priority: Annotated[Priority, Default("normal")]
+    """`"low"`, `"normal"` or `"high"`: whose turn comes first where programs wait; an agent's is normal at the most."""
+    start_within: Annotated[Seconds | None, Default(None)]
+    """Seconds that it may wait for its turn, after which it is refused; none for as long as that takes."""
 
 
 class DecisionOptions(TypedDict, total=False):

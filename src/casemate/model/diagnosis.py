@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from casemate.model.isolation import IsolationReport
+from casemate.model.room import Room
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,8 @@ class LanguageState:
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """Everything ``casemate doctor`` shows. ``advice``: what would make it better, with the command, in plain words.
-    ``warmth``: what could be kept ready. ``web``: what searches, pages and the browser need.
+    ``warmth``: what could be kept ready. ``web``: what searches, pages and the browser need. ``room``: what the machine
+    has left.
     """
 
     version: str
@@ -100,6 +102,7 @@ class Diagnosis:
     advice: tuple[str, ...]
     warmth: Warmth = field(default_factory=Warmth)
     web: tuple[LanguageState, ...] = ()
+    room: Room = field(default_factory=Room)
 
     @property
     def ok(self) -> bool:

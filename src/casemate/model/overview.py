@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from casemate.model.execution import Usage
 from casemate.model.isolation import Proof
 from casemate.model.limits import Limits
+from casemate.model.room import Room
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,7 @@ class Stats:
         zygotes: Interpreters that cells are forked from.
         sessions: Open ones.
         approvals: Requests that wait for an answer.
+        room: What the machine has left for more.
     """
 
     running: int
@@ -139,6 +141,7 @@ class Stats:
     sessions: int
     approvals: int
     totals: Totals
+    room: Room = field(default_factory=Room)
 
 
 @dataclass(frozen=True, slots=True)

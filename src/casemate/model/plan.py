@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
+from casemate.model.call_options import Priority
 from casemate.model.limits import Limits
 
 
@@ -69,6 +70,16 @@ class Secrets:
 NO_SECRETS = Secrets({})
 
 
+class TurnTerms(NamedTuple):
+    """How a request waits for its turn. ``start_within``: seconds that it may, None for as long as it takes."""
+
+    priority: Priority = "normal"
+    start_within: float | None = None
+
+
+AT_ITS_TURN = TurnTerms()
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One execution as asked for.
@@ -96,6 +107,7 @@ class Request:
     has_stdin: bool = False
     allowed_domains: tuple[str, ...] | None = None
     secrets: Secrets = NO_SECRETS
+    turn: TurnTerms = AT_ITS_TURN
 
 
 @dataclass(frozen=True, slots=True)

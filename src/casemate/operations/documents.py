@@ -194,7 +194,7 @@ _NAMED: Final[Mapping[type[CasemateError], tuple[str, ...]]] = {
     errors.VaultUnavailable: ("reason",),
     errors.ToolUnavailable: ("server", "reason"),
     errors.WebUnavailable: ("url", "reason"),
-    errors.QueueFull: ("retry_after",),
+    errors.QueueFull: ("retry_after", "missing"),
     errors.ExecutionFailed: ("execution",),
     errors.PlanDenied: ("reason",),
 }

@@ -62,6 +62,7 @@ class Failure:
     language: str = ""
     server: str = ""
     retry_after: float | None = None
+    missing: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from casemate.model.operation import Audience, called_by
 from casemate.operations.kept import KeptRuns
 from casemate.operations.stores import TemporaryStore, Uploads
 from casemate.policy.policy import NO_POLICY
+from casemate.vault.names import check_asked
 
 if TYPE_CHECKING:
     from casemate.api.sandbox import Sandbox
@@ -39,15 +40,15 @@ class Shared:
         """Those of these names. Somebody has to allow an agent each that its token does not name. Raises ``Denied``,
         and as the vault does."""
         vault, given = self.sandbox.vault, frozenset(principal.secrets)
-        secrets = await vault.resolve_async(names)
-        if principal.audience is Audience.AGENT and (asked := sorted(set(secrets.names) - given)):
+        if principal.audience is Audience.AGENT and (asked := sorted(set(check_asked(names)) - given)):
+            await vault.check_names(asked)
             with called_by(principal):
                 async with self.sandbox.approvals.open_requester(self.sandbox.namespace) as requester:
                     verdicts = [requester.decide(_about_secret(name, principal)) for name in asked]
                     for name, verdict in zip(asked, verdicts, strict=True):
                         if not (await asyncio.wrap_future(verdict)).allow:
                             raise Denied(f"{principal.name!r} does not get the secret {name}: nobody has allowed it")
-        return secrets
+        return await vault.resolve_async(names)
 
     def limits_for(self, principal: Principal, limits: Limits | None) -> Limits | None:
         """What of ``limits`` a caller may have."""

@@ -83,6 +83,10 @@ class SessionCells:
         """The interpreter, where there is one."""
         return self._current
 
+    def is_alive(self) -> bool:
+        """Whether there is one that can take a step."""
+        return self._current is not None and self._current.is_alive
+
     async def get_alive(self) -> InterpreterCell:
         """The interpreter, or a fresh one where it has ended. Only for who holds the session's lock: a step has still
         to collect what it left in a cell that ended with it. Raises ``CasemateError``."""

@@ -35,12 +35,11 @@ from casemate.sessions.interpreter_cell import GRACE, InterpreterCell
 from casemate.sessions.outcome import StepEnd, denied_end, outcome_of
 from casemate.sessions.protocol import Variable, parse_variable
 from casemate.sessions.run import Run, StartedRuns
-from casemate.sessions.terms import Lifetime, SessionTerms
+from casemate.sessions.terms import Lifetime, SessionTerms, StepSlot
 
 if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
     from casemate.execution.capture import Emitter
-    from casemate.execution.slots import Slots
     from casemate.model.approval import Decision
     from casemate.model.plan import Plan
     from casemate.model.review import Applied, Diff
@@ -61,7 +60,7 @@ class Session:
         files: The files of its workspace.
     """
 
-    def __init__(self, terms: SessionTerms, context: ExecutionContext, slot: Callable[[], Slots]) -> None:
+    def __init__(self, terms: SessionTerms, context: ExecutionContext, slot: StepSlot) -> None:
         """``slot`` lets as many steps and runs go on at once as the sandbox allows."""
         self.id = terms.admitted.request.id
         self.name = terms.name
@@ -312,7 +311,7 @@ class Session:
         if not wait and self._lock.locked():
             raise InvalidArgument("wait", "this session is busy; leave wait out to queue behind what it does")
         with self._lifetime.in_use():
-            async with self._lock, self._slot():
+            async with self._slot(request, self._lock, self._cells.is_alive):
                 self._check_open()
                 execution = await self._step(request, emitter)
             if emitter:

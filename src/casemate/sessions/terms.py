@@ -6,16 +6,17 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from casemate.errors import InvalidArgument
 from casemate.execution.admit import AdmittedRequest, deadline_of
-from casemate.execution.request import check_timeout, code_of, metadata_of, stdin_of
+from casemate.execution.request import check_timeout, code_of, metadata_of, stdin_of, turn_terms
 from casemate.languages.catalogue import runtime_for
 from casemate.model.plan import Request
 
+StepSlot = Callable[..., AbstractAsyncContextManager[None]]  # of a step, a session's lock, and whether its cell lives
 _MOST_NAME = 200  # characters
 _MOST_STDIN = 4 << 20  # bytes; it travels in a frame of 16 MiB, escaped
 
@@ -50,8 +51,9 @@ class SessionTerms:
         timeout: float | None,
         stdin: str | bytes | None,
         metadata: Mapping[str, Any] | None,
+        **turn: Any,
     ) -> Request:
-        """The request for a step. Raises ``InvalidArgument``."""
+        """The request for a step. ``turn``: see `turn_terms`. Raises ``InvalidArgument``."""
         stdin_bytes = stdin_of(stdin, _MOST_STDIN)
         if b"\0" in stdin_bytes and not runtime_for(self.language).holds_nul:
             raise InvalidArgument("stdin", f"{self.language} cannot hold NUL bytes: give them to its session as a file")
@@ -64,6 +66,7 @@ class SessionTerms:
             has_stdin=stdin is not None,
             metadata={**self.admitted.request.metadata, **metadata_of(metadata)},
             session=self.admitted.request.id,
+            turn=turn_terms(**turn),
         )
 
     def _timeout(self, timeout: float | None) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -162,6 +162,11 @@ class Vault:
         kept = self._record("", "", lambda: {name: self._stored_value(name) for name in asked})
         values = {name: one.value if isinstance(one, Injected) else one for name, one in kept.items()}
         return Secrets(values, [_placeholder(name, one) for name, one in kept.items() if isinstance(one, Injected)])
+
+    async def check_names(self, names: Iterable[str]) -> None:
+        """Raises as :meth:`resolve` for a name that there is none of; no value is read."""
+        if unknown := set(names).difference(await self.names()):
+            raise InvalidArgument("secrets", _unknown(min(unknown)))
 
     async def resolve_async(self, names: object) -> Secrets:
         """The same, without blocking the event loop."""

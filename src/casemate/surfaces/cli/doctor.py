@@ -81,6 +81,7 @@ def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
     if diagnosis.warmth.pools:
         title = "cells that a Sandbox which lives on keeps ready (casemate run does not)"
         yield Section(title, tuple(_kept_ready(diagnosis)), ("language", "", "how"))
+    yield Section("room on this machine, now", ((str(diagnosis.room),),))
     if diagnosis.advice:
         yield Section("what would help", tuple((line,) for line in diagnosis.advice))
 

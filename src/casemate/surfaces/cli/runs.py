@@ -105,7 +105,8 @@ _LONGEST_WAIT = 600.0  # seconds of one request that waits
 
 
 @takes(
-    "language", "timeout", "env", "secrets", "allowed_domains", *LIMITS, *OUTPUT_LIMITS, defaults=False,
+    "language", "timeout", "priority", "start_within", "env", "secrets", "allowed_domains", *LIMITS, *OUTPUT_LIMITS,
+    defaults=False,
     language="Of a new session or a fresh cell, as are all below: python (unless given), node or shell.",
     allowed_domains="A host that it may reach.", secrets="A secret that it gets as a variable.",
 )  # fmt: skip

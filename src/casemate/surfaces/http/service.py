@@ -20,6 +20,7 @@ from casemate.surfaces.http.stores import Database, KeepingChannel, KeptRequests
 
 if TYPE_CHECKING:
     from casemate.api.sandbox import Sandbox
+    from casemate.execution.slots import Slots
 
 MOST_NAMESPACES = 64  # at once
 _ENDED_WITHIN = 10.0  # seconds that runs have to end when they are told to; a step may ignore that for two
@@ -77,6 +78,7 @@ class Service:
         self._requests = KeptRequests(self._database)
         self._requests.reopen()
         self._namespaces: dict[str, _Making] = {}
+        self._slots: Slots | None = None  # of all namespaces
         self._busy_at = time.monotonic()
         self._ending = asyncio.Event()
         self._at_once = asyncio.Event()
@@ -174,6 +176,8 @@ class Service:
 
         prometheus()  # it counts from before the first run
         sandbox = await asyncio.to_thread(self._make_sandbox, namespace)  # it loads a good deal
+        self._slots = self._slots or sandbox._parts.slots
+        sandbox._parts.share_slots(self._slots)
         channel = KeepingChannel(self._requests, namespace, _log.error)
         sandbox.approvals.set_store(channel)
         place = self._folder / "runs" / hashlib.sha256(namespace.encode()).hexdigest()[:32]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError
 from casemate.model.plan import NO_SECRETS
+from casemate.walls import machine
 from casemate.walls.native import launch
 from casemate.walls.native.demand import (
     MOST_MAKING,
@@ -44,7 +45,6 @@ _SHORT_LIFE = 10.0
 _FAILURES = 5  # cells of one kind that ended while they waited, in a row: then it goes without
 _KINDS = 8  # that are kept at most
 _LEAST = 2  # cells of a kind, however many of others wait
-_ENOUGH_FOR_ONE = 400 << 20  # bytes
 
 
 @dataclass(slots=True)
@@ -330,7 +330,7 @@ class Pools:
     def _free(self, now: float) -> int:
         """Bytes that can be had, looked up now and then."""
         if now - self._looked > _OFTEN:
-            self._looked, self._free_bytes = now, _free_memory()
+            self._looked, self._free_bytes = now, machine.look().memory
         return self._free_bytes
 
     def _empty(self, pool: _KindPool) -> None:
@@ -375,15 +375,6 @@ def _why_not(zygote: _Zygote) -> str:
     if zygote.state == "ruled out":
         return f"its environment goes without a zygote: {zygote.problem}"
     return "the zygote of its environment, which cells are forked from, is not ready yet"
-
-
-def _free_memory() -> int:
-    """Bytes that can be had without swapping (proc(5), MemAvailable); a little where the kernel does not say."""
-    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", "rb") as file:
-        for line in file:
-            if line.startswith(b"MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return _ENOUGH_FOR_ONE
 
 
 def _pool_state(pool: _KindPool) -> PoolState:
