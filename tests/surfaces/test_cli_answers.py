@@ -36,6 +36,7 @@ WITHOUT = {
     "tools add": "it has no answer",
     "tools remove": "it has no answer",
     "tools generate": "it writes files, and has no answer",
+    "audit export": "it prints a line of JSON for each row",
     "vault set": "it has no answer",
     "vault delete": "it has no answer",
 }

@@ -327,6 +327,21 @@ def test_programs_get_json_and_nothing_else(served: Cli) -> None:
         assert served(*words.split()).code == 0, words
 
 
+def test_the_record_is_exported_verified_against_a_copy_and_pruned(served: Cli, tmp_path: Path) -> None:
+    served("exec", "-", "print(1)")
+    rows = [json.loads(line) for line in served("audit", "export").stdout.splitlines()]
+    assert [row["sequence"] for row in rows] == [*range(1, len(rows) + 1)]
+    events = [json.loads(line) for line in served("audit", "export", "--format", "ocsf").stdout.splitlines()]
+    assert {event["class_uid"] for event in events} >= {1007}
+    last = str(rows[-2]["sequence"])
+    assert len(served("audit", "export", "--after", last).stdout.splitlines()) == 1
+    assert b"signed up to row" in served("audit", "verify", "--head", rows[0]["hash"]).stdout
+    (tmp_path / "copy").write_text("no anchor\n")
+    done = served("audit", "verify", "--anchor", str(tmp_path / "copy"))
+    assert (done.code, b"line 1 of the anchors is none" in done.stdout) == (1, True)
+    assert b"0 rows were dropped" in served("audit", "prune", "--max-size", "1GiB").stdout
+
+
 def test_limits_are_changed_within_the_most_and_hold_for_what_is_run_next(served: Cli) -> None:
     assert served("limits", "--memory", "64MiB").code == 0
     assert served("exec", "-", "x = bytearray(300 << 20)").code != 0
