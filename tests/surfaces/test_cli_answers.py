@@ -39,6 +39,8 @@ WITHOUT = {
     "audit export": "it prints a line of JSON for each row",
     "vault set": "it has no answer",
     "vault delete": "it has no answer",
+    "keys export": "a key in PEM is what programs read",
+    "keys rotate": "it has no answer but an id",
 }
 # What a local command gives for programs where there is nothing yet; those that need more have tests of their own.
 EMPTY: dict[str, tuple[tuple[str, ...], Any]] = {
@@ -50,7 +52,7 @@ EMPTY: dict[str, tuple[tuple[str, ...], Any]] = {
 }
 ELSEWHERE = {"run",
     "doctor", "validate", "config", "config check", "policy show", "policy check", "tools describe", "tools call",
-    "packages install", "service status", "service token add",
+    "packages install", "service status", "service token add", "keys", "keys list",
 }  # fmt: skip
 
 
