@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError
 from casemate.execution import digests
-from casemate.model.execution import Prover
 from casemate.model.operation import caller
 
 if TYPE_CHECKING:
@@ -44,6 +43,8 @@ class Record:
 
     def note_execution(self, execution: Execution) -> Execution:
         """The same for an execution that is one step of a session."""
+        from casemate.model.execution import Prover
+
         self.outcome = _outcome(execution)
         sign = self._context.sign
         self.execution = execution if sign is None else replace(execution, prover=Prover(sign))
