@@ -340,5 +340,5 @@ def test_every_public_method_of_a_sandbox_is_there_on_a_connected_one() -> None:
     local = {name for name in dir(casemate.Sandbox) if not name.startswith("_")}
     assert local - set(dir(ConnectedSandbox)) - {"from_env", "from_file", "connect", "language_of", "warm_up"} <= {
         "sessions", "approvals", "tools", "vault", "packages", "artifacts", "audit", "egress", "host", "web",
-        "limits", "namespace",
+        "evidence", "limits", "namespace",
     }  # fmt: skip
