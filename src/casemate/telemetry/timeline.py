@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 Detail = Mapping[str, Any]
 _NANO = 1_000_000_000
-_key = itemgetter("host", "port", "decision", "reason")  # of a kind of crossing
+_CONNECTIONS = ("host", "port", "decision", "reason")  # what those of one kind have in common
 
 
 class Phase(NamedTuple):
@@ -54,7 +53,7 @@ class Timeline:
         for row in outcome.get("crossings", ()):
             error = "denied" if row["decision"] == "denied" else "" if row["is_reached"] else "unreachable"
             told = some_of(row, "host", "port", "decision", "connections", "bytes_out", "bytes_in")
-            yield Phase("egress", seen.get(_key(row), started), stopped, told, error)
+            yield Phase("egress", seen.get(_kind_of(row), started), stopped, told, error)
         if "collecting" in outcome:
             yield Phase("collection", stopped, now, {})
 
@@ -74,9 +73,13 @@ class Timeline:
                 told = some_of(row, "server", "tool", "outcome")
                 yield Phase("tool", at - int(row["seconds"] * _NANO), at, told, error)
             elif kind == "crossing" and "host" in row:
-                seen.setdefault(_key(row), at)
+                seen.setdefault(_kind_of(row), at)
 
 
 def some_of(row: Detail, *names: str) -> dict[str, Any]:
     """What a row has under these names."""
     return {name: row[name] for name in names if row.get(name) is not None}
+
+
+def _kind_of(row: Detail) -> tuple[Any, ...]:
+    return tuple(row.get(name) for name in _CONNECTIONS)
