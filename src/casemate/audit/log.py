@@ -298,7 +298,8 @@ class AuditLog:
         if self._signer is not None:
             with contextlib.suppress(Unavailable):
                 self._keys()  # what it needs is loaded while the first program runs
-        while self._rest.acquire() and not self._ends.wait(_MOMENT):
+        # Who closes it sets `_ends`, then looks at `_is_resting`; here it is the other way round: one sees the other.
+        while not self._ends.is_set() and self._rest.acquire() and not self._ends.wait(_MOMENT):
             self._is_resting = True
             try:
                 self._settle()
