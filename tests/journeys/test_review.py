@@ -370,7 +370,10 @@ def test_a_run_whose_changes_nobody_allows_says_so_and_leaves_the_folder_alone(r
 
 
 def test_changes_are_kept_back_only_where_that_was_asked_for(audit: Path, folder: Path) -> None:
-    with sync.Sandbox(audit=audit, workspace=folder) as sandbox, pytest.raises(InvalidArgument, match="keeps no changes"):
+    with (
+        sync.Sandbox(audit=audit, workspace=folder) as sandbox,
+        pytest.raises(InvalidArgument, match="keeps no changes"),
+    ):
         sandbox.session().diff()
     with pytest.raises(InvalidArgument, match="reviewed"):
         sync.Sandbox(audit=audit, workspace=folder, workspace_mode="review", output_dir=folder / "out").run("1")
