@@ -395,3 +395,27 @@ def test_the_record_lies_in_the_state_folder_of_the_user() -> None:
     for environ in ({}, {"HOME": ""}, {"HOME": "relative"}):
         with pytest.raises(RecordUnavailable, match="Set HOME"):
             default_path(environ)
+
+
+def test_a_close_at_the_moment_when_a_pause_is_over_ends(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = AuditLog(path)
+    has_looked = threading.Event()
+
+    class Pause(threading.Event):
+        """Over when the close has looked at whether the thread rests, and not sooner."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            return not has_looked.wait(30)
+
+    class Thread(threading.Thread):
+        def join(self, timeout: float | None = None) -> None:
+            has_looked.set()
+            super().join(10)
+
+    monkeypatch.setattr(threading, "Thread", Thread)
+    monkeypatch.setattr(log, "_ends", Pause())
+    log.append("intent", "run", "default", {})
+    thread = log._thread
+    assert thread is not None
+    log.close()
+    assert not thread.is_alive()
