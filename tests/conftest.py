@@ -1,7 +1,7 @@
 """What every test has: a time limit, markers that skip with a remedy, and a table of what was skipped.
 
-Without ``--all``, tests marked ``full`` are left out, and a test that runs in several languages and ways to start runs
-in each language and in each way once: which of both meet is spread over the tests of its file (see `tests.pairwise`).
+Without ``--all``, tests marked ``full`` are left out, and of languages and ways to start each test has one: they are
+spread over the tests of its file (see `tests.pairwise`).
 """
 
 from __future__ import annotations

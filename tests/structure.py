@@ -42,6 +42,12 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_bytes(), filename=str(path))
 
 
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Every node of a file's syntax tree: to walk over it takes longer than to read the file."""
+    return tuple(ast.walk(tree_of(path)))
+
+
 def lines_of(path: Path) -> int:
     """All lines of a file."""
     return len(path.read_bytes().splitlines())
@@ -50,7 +56,7 @@ def lines_of(path: Path) -> int:
 def code_lines_of(path: Path) -> int:
     """Lines of a file without blanks, comments, docstrings and imports."""
     left_out: set[int] = set()
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import | ast.ImportFrom):
             left_out.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
         body = getattr(node, "body", None)
@@ -84,7 +90,7 @@ def is_participle(name: str) -> bool:
 def participles() -> Iterator[str]:
     """Functions and methods that are called so. Decorated ones (properties, overrides, fixtures) count, too."""
     for path in files():
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_participle(node.name):
                 yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
 
@@ -93,7 +99,7 @@ def classes_in_several_files() -> dict[str, list[str]]:
     """Names of classes with the files that define them, where these are several; a leading underscore counts not."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for path in files():
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef):
                 found[node.name.lstrip("_")].add(str(path.relative_to(SOURCE)))
     return {name: sorted(places) for name, places in sorted(found.items()) if len(places) > 1}
@@ -114,7 +120,7 @@ def imports() -> dict[str, set[str]]:
         name = module_of(path)
         targets = found.setdefault(name, set())
         package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.Import):
                 targets.update(alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
@@ -160,7 +166,7 @@ def naming(words: tuple[str, ...], outside: tuple[str, ...]) -> list[str]:
         place = path.relative_to(SOURCE).as_posix()
         if place.startswith(outside):
             continue
-        strings = {n.value for n in ast.walk(tree_of(path)) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+        strings = {n.value for n in nodes_of(path) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
         if any(one in words for one in strings):
             found.append(place)
     return found

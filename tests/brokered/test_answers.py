@@ -86,6 +86,7 @@ async def test_lines_that_are_begun_on_many_connections_take_a_bounded_part_of_t
     assert afterwards is True
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("language", "code"),
     [("python", "import mcptools\nprint(mcptools.search('zebra'))"), ("shell", "tool search zebra; tool list")],

@@ -408,6 +408,7 @@ print("null")
     assert seen == [execution.id] * 3
 
 
+@pytest.mark.full
 async def test_ap_22_each_session_has_a_service_of_its_own_and_asks_in_its_own_name(
     opened: Opened, witness: Witness
 ) -> None:
@@ -424,6 +425,7 @@ async def test_ap_22_each_session_has_a_service_of_its_own_and_asks_in_its_own_n
     assert len(witness.calls) == 3
 
 
+@pytest.mark.full
 async def test_ap_24_what_a_tool_says_is_data_and_bounded(opened: Opened) -> None:
     rules = {"rules": [{"allow": "tool", "server": "w", "tool": "big", "arguments": "any"}]}
     code = """
@@ -441,6 +443,7 @@ print(json.dumps(answer["content"][0]["text"][:34]))
         assert told(await sandbox.run(RAW + "print(json.dumps(call('big', number=1)['ok']))")) is True
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tool", ["die", "rubbish"])
 async def test_ap_25_a_server_that_dies_or_talks_rubbish_fails_only_that_call(
     opened: Opened, witness: Witness, tool: str
@@ -533,6 +536,7 @@ async def test_what_becomes_of_a_call_is_on_record_before_its_step_is(opened: Op
     assert steps == ["intent", "outcome", *["intent", "decision", "crossing", "outcome"] * 20]
 
 
+@pytest.mark.full
 async def test_fifty_calls_at_once_are_made_at_once(opened: Opened) -> None:
     rules = {"rules": [{"allow": "tool", "server": "w", "tool": "slow", "arguments": "any"}]}
     code = """

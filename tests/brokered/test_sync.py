@@ -70,6 +70,7 @@ def test_a_sandbox_with_servers_that_are_none_is_not_made(tools: object) -> None
         sync.Sandbox(tools=tools)
 
 
+@pytest.mark.full
 def test_the_example_of_the_documents_does_what_they_say(tmp_path: Path) -> None:
     root = Path(__file__).resolve().parents[2]
     example = root / "examples" / "tools.py"

@@ -100,6 +100,7 @@ os.read(r, 1)
     assert artifact.read_bytes().startswith(b"begun\n")
 
 
+@pytest.mark.full
 def test_files_of_a_failed_or_ended_program_are_kept(sandbox: sync.Sandbox, language: str) -> None:
     execution = sandbox.run(programs.PARTIAL_THEN_SPIN[language], language=language, timeout=3)
     assert (execution.status, execution.stdout) == ("timeout", "begun\n")

@@ -88,6 +88,7 @@ def test_everything_that_is_given_as_text_can_be_encoded(sandbox: sync.Sandbox) 
     assert json.dumps(result.json, ensure_ascii=False).encode()
 
 
+@pytest.mark.full
 def test_more_results_than_anyone_reads_are_bounded(sandbox: sync.Sandbox) -> None:
     execution = sandbox.run("for n in range(3000): display(n)")
     assert execution.ok

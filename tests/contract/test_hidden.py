@@ -144,6 +144,7 @@ def test_no_way_of_any_language_reads_changes_moves_removes_or_replaces_it(
     assert not [name for name in (one.name for one in execution.skipped) if name in HIDDEN]
 
 
+@pytest.mark.full
 def test_marks_like_those_of_the_layer_remove_nothing_and_show_nothing(folder: Path, tmp_path: Path) -> None:
     """Attributes by which overlayfs knows a folder that replaces the one below, set by a program."""
     text = """

@@ -162,6 +162,7 @@ def test_the_cpu_time_that_was_used_is_said(sandbox: sync.Sandbox) -> None:
     assert 0.4 <= float(said[1]) < 5
 
 
+@pytest.mark.full
 def test_the_cpu_time_of_a_timeout_is_measured(sandbox: sync.Sandbox) -> None:
     """However little of it the machine has for the program, which says itself how much that was."""
     code = "import time\ntold = 0\nwhile True:\n    used = time.process_time()\n"

@@ -119,6 +119,7 @@ def test_va_04_nothing_of_a_secret_is_left_where_output_is_cut(wall: str, langua
         assert S[-8:] not in text
 
 
+@pytest.mark.full
 def test_va_04_nothing_of_a_secret_is_left_where_a_program_is_ended(sandbox: sync.Sandbox, language: str) -> None:
     execution = sandbox.run(BEGUN[language], language=language, secrets=[NAME], timeout=4)
     assert (execution.status, execution.stdout) == ("timeout", f"so: {MARKER}")

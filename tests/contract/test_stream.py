@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.contract import programs, witness
 
 from casemate import Display, Done, ErrorEvent, Event, Execution, Limits, Output, sync
@@ -102,6 +103,7 @@ def test_a_reader_that_does_not_read_holds_the_program_up_but_not_its_deadline(s
     assert sum(len(event.data) for event in events if isinstance(event, Output)) < 8 << 20
 
 
+@pytest.mark.full
 def test_a_program_that_is_ended_by_a_limit_is_done_too(sandbox: sync.Sandbox, language: str) -> None:
     events = events_of(sandbox, programs.PARTIAL_THEN_SPIN[language], language=language, timeout=3)
     execution = execution_of(events)

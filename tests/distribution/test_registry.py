@@ -90,6 +90,7 @@ def test_a_bundle_has_what_its_manifest_names_and_is_the_same_each_time(bundle: 
         assert {"manifest.json", "pyproject.toml", MANIFEST["server"]["entry_point"]} == set(packed.namelist())
 
 
+@pytest.mark.full
 @pytest.mark.needs("npm")
 def test_its_makers_own_program_finds_the_bundle_sound(bundle: Path, tmp_path: Path) -> None:
     mcpb = install().parent / ".bin" / "mcpb"

@@ -99,6 +99,7 @@ async def test_an_agent_copies_out_of_its_own_sessions_alone(operations: Operati
         await mine("host.copy", {"source": f"{session}:x", "destination": f"{opened.place}/out/x"})
 
 
+@pytest.mark.full
 def test_the_command_line_runs_commands_and_handles_files(make_cli: Callable[..., Cli], opened: Opened) -> None:
     path = {"path": f"{opened.place}/out/**"}
     rules: list[dict[str, Any]] = [

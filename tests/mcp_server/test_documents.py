@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.mcp_server.test_tools import DEFAULT
 
 from casemate.surfaces.mcp.toolsets import tools_of
@@ -16,6 +17,7 @@ TEXT = (ROOT / "docs" / "how-to" / "mcp-server.md").read_text(encoding="utf-8")
 EXAMPLE = ROOT / "examples" / "mcp_client.py"
 
 
+@pytest.mark.full
 def test_the_document_shows_the_example_that_is_run(tmp_path: Path) -> None:
     assert f"```python\n{EXAMPLE.read_text(encoding='utf-8')}```\n" in TEXT
     done = subprocess.run(

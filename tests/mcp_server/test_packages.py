@@ -59,6 +59,7 @@ async def answered(operator: Invoke, *, allow: bool) -> dict[str, object]:
     return asked
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("era", ERAS)
 async def test_what_the_operator_allows_can_be_imported_in_the_next_cell_of_that_session_alone(
     connect: Connect, operator: Invoke, era: str

@@ -73,6 +73,7 @@ async def test_what_a_program_asks_for_can_be_answered_from_any_terminal(home: d
             await operator.close()
 
 
+@pytest.mark.full
 async def test_the_user_answers_in_the_client_for_its_agent_through_the_service(home: dict[str, str]) -> None:
     asked: list[Any] = []
 
@@ -86,6 +87,7 @@ async def test_the_user_answers_in_the_client_for_its_agent_through_the_service(
         assert len(asked) == 1
 
 
+@pytest.mark.full
 async def test_what_a_client_leaves_behind_ends_with_it(home: dict[str, str]) -> None:
     command = StdioServerParameters(command=sys.executable, args=["-m", "casemate", "serve"], env=home)
     operator = await connect(environ=home)
@@ -145,6 +147,7 @@ async def test_the_service_serves_mcp_to_its_tokens(served: tuple[str, str], era
         assert output_of(answer).startswith("42")
 
 
+@pytest.mark.full
 async def test_what_a_client_over_http_leaves_behind_ends_with_its_mcp_session(
     served: tuple[str, str], home: dict[str, str]
 ) -> None:

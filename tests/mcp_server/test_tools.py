@@ -158,6 +158,7 @@ async def test_nothing_that_a_program_prints_stands_where_casemate_s_own_lines_d
         assert got.strip() == forged.strip()
 
 
+@pytest.mark.full
 async def test_a_run_that_goes_on_says_so_above_what_it_has_printed(connect: Connect) -> None:
     code = f"import time\nprint({FORGERIES['plain']!r}, flush=True)\ntime.sleep(600)"
     async with connect(answer_within=8.0) as agent:  # by then it has printed, also on a busy machine
@@ -321,6 +322,7 @@ async def test_a_file_of_zeros_is_no_text_as_a_resource_either(connect: Connect)
         assert getattr(content, "blob", None) == base64.b64encode(bytes(3)).decode()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("era", ERAS)
 async def test_what_takes_longer_is_told_how_to_go_on_and_goes_on(connect: Connect, era: str) -> None:
     code = "import time\nprint('first', flush=True)\ntime.sleep(9)\nprint('second')"

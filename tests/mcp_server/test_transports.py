@@ -158,6 +158,7 @@ def test_whatever_is_not_as_expected_is_left_to_the_sdk(message: Any) -> None:
     assert reply_to(json.dumps(message).encode()) is None
 
 
+@pytest.mark.full
 def test_the_first_answer_comes_before_the_sdk_is_loaded_and_only_once(home: dict[str, str]) -> None:
     program = (
         "import sys; from casemate.surfaces.mcp.early import Early; early = Early(); early._thread.join(); "
@@ -190,6 +191,7 @@ def home(tmp_path: Path) -> dict[str, str]:
     return {**kept, "HOME": str(tmp_path), "CASEMATE_AUDIT": str(tmp_path / "audit.db")}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_client_that_starts_the_command_runs_programs_with_it(home: dict[str, str], era: str) -> None:
     arguments = ["-m", "casemate", "serve", "--embedded", "--toolset=full"]
@@ -258,6 +260,7 @@ async def test_clients_run_programs_by_http(address: str, path: str, era: str) -
         assert getattr(content, "text", None) == "b"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 async def test_cancelling_a_call_ends_its_run(address: str, home: dict[str, str], transport: str, era: str) -> None:

@@ -123,6 +123,7 @@ def test_whoever_follows_a_stream_is_asked_as_well(audit: Path, of: str) -> None
     assert (quiet.stdout, allowed.stdout, denied.stdout) == ("refused\n", "hello from GET /x\n", "refused\n")
 
 
+@pytest.mark.full
 def test_the_clock_of_a_step_stands_still_while_its_connection_waits_for_an_answer(audit: Path) -> None:
     async def main() -> Execution:
         async def approve(_: ApprovalRequest) -> bool:

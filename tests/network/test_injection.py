@@ -168,6 +168,7 @@ def test_va_15_anywhere_else_a_placeholder_arrives(
     assert [noted in one and "KEY" in one for one in denied(execution)] == [True] if noted else not denied(execution)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("where", ["path", "field", "body"])
 def test_va_15_anywhere_else_in_http_2_a_placeholder_arrives(world: World, sandbox: sync.Sandbox, where: str) -> None:
     asking = {
@@ -242,6 +243,7 @@ def test_a_host_of_a_secrets_is_not_open_by_that(world: World, audit: Path) -> N
     assert witnessed(world) == []
 
 
+@pytest.mark.full
 def test_va_17_a_session_has_what_was_there_when_it_began(world: World, sandbox: sync.Sandbox) -> None:
     asking = f"tell(ask('GET', 'https://{SERVER}/', {{'X-Key': KEY}}))"
     with sandbox.session(secrets=["KEY"]) as session:
@@ -263,6 +265,7 @@ def test_the_placeholder_of_another_run_is_nothing(world: World, sandbox: sync.S
     assert keys(witnessed(world)) == [before]
 
 
+@pytest.mark.full
 def test_the_example_does_what_it_says(world: World, tmp_path: Path) -> None:
     example = Path(__file__).resolve().parents[2] / "examples" / "injection.py"
     before = len(world.visits())

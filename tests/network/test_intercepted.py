@@ -93,6 +93,7 @@ def test_a_client_trusts_the_certificate_and_is_answered(
     assert (crossing.host, crossing.port, crossing.decision, crossing.connections) == ("good.test", 443, "allowed", 1)
 
 
+@pytest.mark.full
 def test_pip_installs_over_it(sandbox: sync.Sandbox) -> None:
     program = """
 import subprocess, sys
@@ -207,6 +208,7 @@ def test_the_authoritys_key_is_in_no_file_of_the_cell_or_the_host(sandbox: sync.
     assert not Path(folder).exists()
 
 
+@pytest.mark.full
 @needs("curl")
 def test_a_wrapped_command_s_requests_are_seen_as_those_of_a_program(world: World, tmp_path: Path) -> None:
     policy = tmp_path / "policy.json"

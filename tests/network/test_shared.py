@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
 from tests.network.visits import World
 
 from casemate import sync
@@ -23,6 +24,7 @@ while True:
 """
 
 
+@pytest.mark.full
 def test_a_cell_that_keeps_the_egress_proxy_busy_holds_up_no_other(world: World, audit: Path) -> None:
     before = len(world.visits())
     domains = ["good.test", "other.test"]

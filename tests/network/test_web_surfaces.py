@@ -78,6 +78,7 @@ def test_a_page_that_is_missing_or_kept_from_programs_is_told(service: dict[str,
     assert "robots.txt" in casemate(service, "web", "fetch", f"{SITE}/private/page").stderr
 
 
+@pytest.mark.full
 def test_nothing_of_a_page_acts_upon_the_terminal(service: dict[str, str]) -> None:
     done = casemate(service, "web", "fetch", f"{SITE}/control")
     assert done.returncode == 0
@@ -165,6 +166,7 @@ def text_of(result: CallToolResult) -> str:
     return text
 
 
+@pytest.mark.full
 def test_the_tools_of_agents_search_read_and_show(world: World, audit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Web, "browse", browse)
 
@@ -228,6 +230,7 @@ def test_an_agents_user_is_asked_about_the_host_of_a_page(world: World, audit: P
     asyncio.run(use())
 
 
+@pytest.mark.full
 def test_an_agents_pages_are_its_own(world: World, audit: Path) -> None:
     async def use() -> None:
         async with operations(audit) as made:

@@ -257,6 +257,7 @@ def test_what_other_pages_have_of_definitions_is_current(path: Path) -> None:
     assert text == reference.with_blocks(path, text), "a definition has changed: run python -m tests.reference"
 
 
+@pytest.mark.full
 def test_both_are_written_by_one_command(tmp_path: Path) -> None:
     (tmp_path / reference.PAGE).parent.mkdir(parents=True)
     subprocess.run([sys.executable, "-m", "tests.reference", str(tmp_path)], check=True)

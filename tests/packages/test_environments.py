@@ -54,6 +54,7 @@ def set_pip(monkeypatch: pytest.MonkeyPatch, index: Index) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", index.url)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("whose", ["the operator's pip has", "is given"])
 async def test_one_that_was_made_from_another_index_is_not_used(
     opened: Opened, index: Index, other: Index, monkeypatch: pytest.MonkeyPatch, whose: str
@@ -69,6 +70,7 @@ async def test_one_that_was_made_from_another_index_is_not_used(
     assert len([path for path in index.paths() if path.endswith("/alpha/")]) == 1
 
 
+@pytest.mark.full
 async def test_the_order_of_indexes_counts(opened: Opened, index: Index, other: Index) -> None:
     index.add(wheel("alpha", "1.0"))
     other.add(wheel("alpha", "2.0"))
@@ -93,6 +95,7 @@ async def test_the_password_of_an_index_is_no_part_of_what_is_kept(
         assert not path.is_file() or b"-pass" not in path.read_bytes()
 
 
+@pytest.mark.full
 async def test_hashes_hold_for_the_names_that_they_are_given_for_also_where_an_environment_is_kept(
     opened: Opened, index: Index
 ) -> None:
@@ -137,6 +140,7 @@ def casemate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.full
 def test_the_command_line_installs_what_is_agreed_to_and_lists_it(index: Index, tmp_path: Path) -> None:
     index.add(wheel("alpha"))
     refused = casemate(tmp_path, "install", "alpha", "--index", index.url)

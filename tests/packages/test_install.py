@@ -48,6 +48,7 @@ async def test_what_a_package_needs_comes_along_and_its_programs_can_be_run(
     assert [(one.name, one.version) for one in listed] == [("alpha", "1.0"), ("beta", "2.1")]
 
 
+@pytest.mark.full
 async def test_a_later_version_takes_the_place_of_an_earlier_one_and_all_of_its_files(
     opened: Opened, index: Index, installer: str
 ) -> None:
@@ -73,6 +74,7 @@ async def test_what_the_environment_has_is_not_installed_again(opened: Opened, i
     assert ran.stdout == "True\n"
 
 
+@pytest.mark.full
 async def test_pk_06_another_session_and_runs_do_not_see_what_one_session_installed(
     opened: Opened, index: Index
 ) -> None:
@@ -85,6 +87,7 @@ async def test_pk_06_another_session_and_runs_do_not_see_what_one_session_instal
     assert listed == ()
 
 
+@pytest.mark.full
 async def test_without_a_session_all_later_runs_and_sessions_have_it(opened: Opened, index: Index) -> None:
     index.add(wheel("alpha"))
     index.add(wheel("beta"))
@@ -105,6 +108,7 @@ async def test_without_a_session_all_later_runs_and_sessions_have_it(opened: Ope
     assert not lonely.ok
 
 
+@pytest.mark.full
 async def test_packages_outlive_the_interpreter_that_they_were_installed_for(opened: Opened, index: Index) -> None:
     index.add(wheel("alpha"))
     async with opened() as sandbox, sandbox.session() as session:

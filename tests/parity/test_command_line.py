@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from tests.mcp_server.conftest import output_of, structure_of
@@ -19,6 +20,7 @@ def test_the_version_is_told(cli: Cli) -> None:
     assert cli("--version").stdout == f"casemate {casemate.__version__}\n".encode()
 
 
+@pytest.mark.full
 async def test_a_server_takes_a_workspace_settings_and_a_log_level(tmp_path: Path) -> None:
     folder = tmp_path / "project"
     folder.mkdir()
@@ -48,6 +50,7 @@ async def test_a_server_takes_a_workspace_settings_and_a_log_level(tmp_path: Pat
         assert structure_of(denied)["status"] == "failed"
 
 
+@pytest.mark.full
 async def test_neither_the_servers_variables_nor_an_env_file_reach_a_program(tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / ".env").write_text("FROM_FILE=1\n")
@@ -65,6 +68,7 @@ async def test_neither_the_servers_variables_nor_an_env_file_reach_a_program(tmp
             assert output_of(await client.call_tool(tool, {"code": show})).startswith("[]")
 
 
+@pytest.mark.full
 def test_what_was_run_is_told_by_queue_stats_and_audit(cli: Cli) -> None:
     try:
         assert cli("exec", "-", "print('in the service')").stdout == b"in the service\n"

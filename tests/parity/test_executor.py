@@ -109,6 +109,7 @@ async def test_code_that_was_saved_is_imported_by_later_steps_and_after_a_reset(
     assert [one.results[-1].text for one in (first, second)] == ["42", "42"]
 
 
+@pytest.mark.full
 async def test_sixteen_sessions_that_start_while_others_end_all_start(sandbox: Sandbox) -> None:
     async def one(number: int) -> str:
         async with sandbox.session() as session:

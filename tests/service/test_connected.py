@@ -71,6 +71,7 @@ open('left.bin', 'wb').write(data)
         assert (tmp_path / "saved.bin").stat().st_size == artifact.size == 307200
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 async def test_failures_limits_and_refusals_are_the_same_values(kind: str, shared: Daemon, tmp_path: Path) -> None:
     async with opened(kind, shared, tmp_path) as sandbox:

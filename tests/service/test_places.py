@@ -24,6 +24,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
 
 
+@pytest.mark.full
 def test_the_socket_and_its_folder_are_the_users_alone_whatever_the_umask(env: dict[str, str]) -> None:
     with serving(env) as daemon:
         assert mode(daemon.socket) == 0o600
@@ -137,6 +138,7 @@ def test_another_user_is_not_answered_even_where_modes_let_them_in(env: dict[str
         os.close(said)
 
 
+@pytest.mark.full
 def test_a_socket_that_a_dead_service_left_is_replaced(env: dict[str, str]) -> None:
     with serving(env) as daemon:
         daemon.kill()

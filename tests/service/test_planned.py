@@ -59,6 +59,7 @@ async def answered(sandbox: Any, running: asyncio.Future[Any], *answers: bool) -
     return seen
 
 
+@pytest.mark.full
 @BOTH
 async def test_a_plan_is_told_without_a_call_and_run_with_exactly_its_calls(
     kind: str, offering: Offering, witness: Witness

@@ -37,6 +37,7 @@ async def asking(remote: RemoteOperations, command: str = "echo hello", **given:
     return state
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ENDS)
 def test_results_output_and_artifacts_are_there_after_a_restart(env: dict[str, str], how: str) -> None:
     async def before(daemon: Daemon) -> str:
@@ -90,6 +91,7 @@ def test_a_run_that_the_service_ended_says_so_and_has_what_there_was(env: dict[s
         asyncio.run(after(daemon, run))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ENDS)
 def test_what_waited_can_be_allowed_after_a_restart_and_that_holds_once_for_the_same(
     asking_env: dict[str, str], how: str
@@ -199,6 +201,7 @@ def test_a_request_that_was_answered_is_not_listed_after_a_restart(asking_env: d
         asyncio.run(after(daemon))
 
 
+@pytest.mark.full
 def test_a_service_that_drains_takes_no_new_work_and_lets_runs_end(env: dict[str, str]) -> None:
     async def use(daemon: Daemon) -> None:
         remote, other = await daemon.connect(), await daemon.connect()
@@ -298,6 +301,7 @@ def test_what_a_killed_service_ran_is_dead(env: dict[str, str]) -> None:
         until(lambda: not any(Path(f"/proc/{one}").exists() for one in cells), "cells outlived their service")
 
 
+@pytest.mark.full
 async def test_whoever_is_told_that_it_is_gone_is_told_what_to_do(env: dict[str, str]) -> None:
     with serving(env) as daemon:
         remote = await daemon.connect()
@@ -360,6 +364,7 @@ def test_a_kept_run_that_cannot_be_read_costs_that_run_alone(env: dict[str, str]
         assert asyncio.run(after(daemon)) == runs[2:]
 
 
+@pytest.mark.full
 def test_a_service_that_hangs_is_told_with_what_to_do(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_ANSWERS_WITHIN", 0.5)
     with serving(env) as daemon:

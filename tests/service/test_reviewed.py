@@ -45,6 +45,7 @@ async def connected(env: dict[str, str], workspace: Path) -> AsyncIterator[tuple
             yield sandbox, daemon
 
 
+@pytest.mark.full
 async def test_a_connected_session_is_reviewed_as_one_of_this_process(env: dict[str, str], workspace: Path) -> None:
     async with connected(env, workspace) as (sandbox, daemon):
         operator = await daemon.connect()

@@ -47,6 +47,7 @@ def of_tool(name: str) -> str:
     return f"MCP-Protocol-Version: 2026-07-28\nMcp-Method: tools/call\nMcp-Name: {name}\n"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "filling", [b"[" + b"[]," * 300_000 + b"1]", b'["' + b'","' * 300_000 + b'"]', b"[" + b"1," * 700_000 + b"1]"]
 )

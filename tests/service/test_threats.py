@@ -75,6 +75,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, in
         yield service
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("left", ["thread", "process"])
 async def test_ap_04_what_an_earlier_run_left_takes_no_approvers_chair(asked: tuple[Daemon, int], left: str) -> None:
     daemon, port = asked

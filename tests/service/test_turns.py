@@ -64,6 +64,7 @@ async def endure(folder: Path, total: int) -> tuple[Counter[tuple[str, str]], in
     return Counter(ended[:total]), sizes[1] - sizes[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("total", [pytest.param(10_000, marks=pytest.mark.full), 400])
 def test_turns_are_shared_alike_by_two_namespaces_and_their_callers(total: int, tmp_path: Path) -> None:
     signal.alarm(_LEAST_TIME + int(total * _EACH_IN))  # in place of the limit that other tests have

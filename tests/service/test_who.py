@@ -45,6 +45,7 @@ def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
 LIST = "POST /v1/runs/list HTTP/1.1\n"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("over", ["unix", "tcp"])
 @pytest.mark.parametrize(
     "headers",
@@ -188,6 +189,7 @@ async def test_a_surface_can_lower_itself_and_never_rise(open_service: Open) -> 
             await remote.close()
 
 
+@pytest.mark.full
 async def test_what_a_token_has_counts_against_it_whomever_it_asks_for(open_service: Open) -> None:
     """Casemate-As names as many agents as one likes."""
     body = b'{"language": "python"}'

@@ -242,6 +242,7 @@ def say(**fields):
 """
 
 
+@pytest.mark.full
 async def test_ap_07_ap_08_the_bytes_of_a_request_that_was_allowed_are_a_new_request_each_time(audit: Path) -> None:
     seen: list[tuple[str, str]] = []
 
@@ -503,6 +504,7 @@ async def test_a_cell_that_waits_is_paused_and_its_clock_stops_until_the_answer(
         assert not is_paused(init)
 
 
+@pytest.mark.full
 async def test_after_the_answer_the_clock_goes_on_where_it_was(audit: Path) -> None:
     async with asked(audit) as (sandbox, session):
         init = (await asked_cell(sandbox, session))[0]
@@ -538,6 +540,7 @@ async def test_what_the_code_had_stopped_itself_is_not_woken(audit: Path) -> Non
         assert in_stop() == stopped
 
 
+@pytest.mark.full
 async def test_code_that_wakes_itself_has_the_clock_against_it(audit: Path) -> None:
     """As a timer can have it that sends SIGCONT: here the host sends it, again and again."""
     async with asked(audit, approval_timeout=None) as (sandbox, session):
@@ -556,6 +559,7 @@ async def test_code_that_wakes_itself_has_the_clock_against_it(audit: Path) -> N
             assert await request.approve() is False
 
 
+@pytest.mark.full
 async def test_a_one_shot_that_waits_stands_still_too(audit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of a one-shot asks yet, so the test does."""
     from casemate.approvals.requester import Requester

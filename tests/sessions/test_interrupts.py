@@ -225,6 +225,7 @@ async def test_a_timeout_of_the_callers_own_interrupts_the_step(session: Session
     assert await said(session, "print(kept)") == "1\n"
 
 
+@pytest.mark.full
 async def test_cancelling_a_step_that_ignores_it_ends_the_cell_and_the_next_step_says_so(session: Session) -> None:
     await said(session, "first = 1")
     task = await begun(session, DEAF["python"])
@@ -272,6 +273,7 @@ async def test_a_step_that_waits_behind_another_can_be_cancelled_and_never_runs(
     assert second.cancelled()
 
 
+@pytest.mark.full
 async def test_an_interrupt_that_is_too_late_does_not_end_the_session_later(session: Session) -> None:
     """The loop stands still while the step ends, so that the interrupt comes after its end and before that is known."""
     await said(session, "kept = 1")

@@ -172,6 +172,7 @@ async def test_closing_while_a_step_runs_ends_it_at_once_and_says_why(opened: Op
         assert isinstance(step.exception(), SandboxClosed)
 
 
+@pytest.mark.full
 async def test_a_session_that_nobody_uses_ends_after_its_idle_timeout(opened: Open) -> None:
     session = opened(idle_timeout=3, name="idle")  # until then its cell is looked at
     cell = await cell_of(session)
@@ -184,12 +185,14 @@ async def test_a_session_that_nobody_uses_ends_after_its_idle_timeout(opened: Op
     assert (await said(opened(name="idle"), "print(1)")) == "1\n"
 
 
+@pytest.mark.full
 async def test_a_step_that_takes_longer_than_the_idle_timeout_is_not_idle(opened: Open) -> None:
     session = opened(idle_timeout=2)
     assert await said(session, "import time; time.sleep(3); x = 1; print(x)") == "1\n"
     assert await said(session, "print(x)") == "1\n"
 
 
+@pytest.mark.full
 async def test_a_session_ends_when_its_lifetime_is_over(opened: Open) -> None:
     session = opened(lifetime=2)  # no step is ended by it: this one outlasts it
     code = "import subprocess, time; child = subprocess.Popen(['sleep', '98765.25']); time.sleep(3); print(1)"
@@ -278,6 +281,7 @@ async def test_after_the_sandbox_is_closed_nothing_is_left(audit: object) -> Non
     assert groups is not None
 
 
+@pytest.mark.full
 async def test_limits_hold_in_every_step_and_the_cap_on_time_is_the_sandboxs(opened: Open) -> None:
     session = opened(limits=Limits(wall=2, processes=20, disk="1MiB", open_files=64))
     for _ in range(2):

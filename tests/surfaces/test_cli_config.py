@@ -138,6 +138,7 @@ def test_secrets_come_from_the_namespace_and_the_vault_that_are_configured(cli: 
     assert (done.code, done.stdout) == (0, b"8\n")
 
 
+@pytest.mark.full
 def test_other_commands_take_what_is_configured_too(cli: Cli) -> None:
     there = with_variables(cli, CASEMATE_NAMESPACE="team")
     assert there("vault", "set", "TOKEN", stdin=b"abcdefgh").code == 0

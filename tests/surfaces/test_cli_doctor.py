@@ -17,6 +17,7 @@ import casemate
 from casemate import Limits
 
 
+@pytest.mark.full
 def test_doctor_says_what_was_proved_and_what_holds_each_limit(cli: Cli) -> None:
     done = cli("doctor")
     text = done.stdout.decode()
@@ -28,6 +29,7 @@ def test_doctor_says_what_was_proved_and_what_holds_each_limit(cli: Cli) -> None
     assert "\x1b" not in text
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("option", ["--format"])
 def test_doctor_as_json_has_everything(cli: Cli, option: str) -> None:
     found = json.loads(cli("doctor", option, "json").stdout)
@@ -46,6 +48,7 @@ def test_doctor_on_a_terminal_is_a_table_of_the_same(cli: Cli) -> None:
     assert b"best effort" in done.stdout or b"hard" in done.stdout
 
 
+@pytest.mark.full
 def test_doctor_tells_the_command_that_helps_when_a_language_is_missing(make_cli: Callable[..., Cli]) -> None:
     cli = make_cli(PATH="/nowhere")
     languages = {one["language"]: one for one in json.loads(cli("doctor", "--format", "json").stdout)["languages"]}
@@ -56,6 +59,7 @@ def test_doctor_tells_the_command_that_helps_when_a_language_is_missing(make_cli
     assert languages["node"]["remedy"].encode() in done.stdout.partition(b"what would help")[2]
 
 
+@pytest.mark.full
 def test_doctor_says_whether_there_is_a_browser_and_how_to_get_one(make_cli: Callable[..., Cli]) -> None:
     found = make_cli(CASEMATE_BROWSER="/nowhere/chromium")("doctor").stdout.decode().partition("for the web")[2]
     assert re.search(r"pages +(\d|missing)", found)

@@ -99,6 +99,7 @@ def test_comments_of_settings_stay(cli: Cli) -> None:
     assert '"source": "custom"' in path.read_text()
 
 
+@pytest.mark.full
 def test_tables_of_codex_stay(cli: Cli) -> None:
     before = '# mine\nmodel = "x" # this one\n\n[mcp_servers.other]\ncommand = "y"\n'
     path = written(place(cli, "codex"), before)
@@ -134,6 +135,7 @@ def test_a_link_is_followed_and_stays_a_link(cli: Cli) -> None:
     assert "casemate" in json.loads(real.read_text())["mcpServers"]
 
 
+@pytest.mark.full
 def test_a_project_gets_its_own_file_and_its_links_lead_nowhere_else(cli: Cli) -> None:
     assert cli("install", "vscode", "--scope", "project", "--yes").code == 0
     path = cli.folder / ".vscode" / "mcp.json"
@@ -187,6 +189,7 @@ def test_what_is_wrong_is_named(cli: Cli, arguments: tuple[str, ...], told: byte
     assert told in done.stderr
 
 
+@pytest.mark.full
 def test_claude_code_is_told_by_its_own_command_where_there_is_one(cli: Cli) -> None:
     """A stand-in for `claude` on PATH writes down what it is called with; tests of the real one need its download."""
     folder = Path(cli.env["HOME"], "bin")

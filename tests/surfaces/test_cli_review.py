@@ -71,6 +71,7 @@ def output_of(done: Done) -> str:
     return done.stdout.decode()
 
 
+@pytest.mark.full
 def test_a_session_of_a_service_is_shown_applied_and_given_up_by_commands(
     served: Cli, at_terminal: At, workspace: Path
 ) -> None:

@@ -58,6 +58,7 @@ def test_what_is_not_to_be_loaded_is_named_as_it_is_called(name: str) -> None:
     assert find_spec(name) is not None
 
 
+@pytest.mark.full
 def test_what_a_program_does_not_need_is_not_loaded_and_what_its_end_needs_only_when_its_cell_has_started(
     cli: Cli,
 ) -> None:
@@ -182,6 +183,7 @@ def test_what_is_piped_in_reaches_the_program(cli: Cli) -> None:
     assert cli("run", program).stdout == b"\n"
 
 
+@pytest.mark.full
 def test_standard_input_may_be_a_file(cli: Cli) -> None:
     program = cli.program("import sys; print(sys.stdin.buffer.read())")
     (cli.folder / "data").write_bytes(b"\x00\xff")
@@ -246,6 +248,7 @@ def test_a_workspace_is_worked_in_and_brought_up_to_date(cli: Cli) -> None:
     assert (work / "copy").read_text() == "1"
 
 
+@pytest.mark.full
 def test_an_env_file_of_a_workspace_is_hidden_unless_it_is_named(cli: Cli) -> None:
     work = cli.folder / "work"
     work.mkdir()
@@ -579,6 +582,7 @@ def test_every_option_and_exit_code_is_documented(in_process: Cli) -> None:
 # -- the main job
 
 
+@pytest.mark.full
 @pytest.mark.needs("data")
 def test_the_example_leaves_its_table_and_its_chart(cli: Cli) -> None:
     examples = ROOT / "examples"

@@ -95,6 +95,7 @@ def test_where_a_secret_may_be_put_in_is_set_and_listed(casemate: Casemate, tmp_
     assert "[secret:" not in told
 
 
+@pytest.mark.full
 def test_where_a_secret_cannot_be_put_in_is_refused_before_its_value_is_kept(casemate: Casemate) -> None:
     for options, named in (
         (["--inject-host", "*.example.org"], "--inject-host"),
@@ -115,6 +116,7 @@ def test_a_value_is_no_argument(casemate: Casemate) -> None:
     assert casemate("vault", "list").stdout == ""
 
 
+@pytest.mark.full
 def test_namespaces_are_apart(casemate: Casemate) -> None:
     casemate("vault", "set", "TOKEN", "--namespace", "team", given=S)
     assert casemate("vault", "list").stdout == ""
@@ -131,6 +133,7 @@ def test_what_cannot_be_a_secret_is_refused(casemate: Casemate) -> None:
     assert casemate("vault", "list").stdout == ""
 
 
+@pytest.mark.full
 def test_a_program_gets_the_secrets_that_are_named(casemate: Casemate, tmp_path: Path) -> None:
     casemate("vault", "set", "TOKEN", given=S)
     program = tmp_path / "p.py"

@@ -37,6 +37,7 @@ ANY_JSON = st.recursive(
 )
 
 
+@pytest.mark.full
 @given(st.lists(st.text(max_size=200), max_size=20))
 @settings(deadline=None)
 def test_names_are_identifiers_and_one_to_one(keys: list[str]) -> None:

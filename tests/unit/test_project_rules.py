@@ -8,11 +8,11 @@ import subprocess
 import sys
 import tokenize
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.structure import ROOT, SOURCE, files, lines_of, tree_of
+from tests.structure import ROOT, SOURCE, files, lines_of, nodes_of, tree_of
 
 import casemate
 
@@ -61,8 +61,8 @@ def is_in(path: Path, folders: set[str]) -> bool:
     return any(f"{place}/".startswith(f"{folder}/") for folder in folders)
 
 
-def functions_of(tree: ast.Module) -> Iterator[Function]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+def functions_of(nodes: Iterable[ast.AST]) -> Iterator[Function]:
+    return (node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 def length_of(function: Function) -> int:
@@ -74,19 +74,19 @@ def length_of(function: Function) -> int:
     return lines
 
 
-def imports_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def imports_of(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Every absolute import; relative ones stay within their package."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
-def names_used(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def names_used(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Everything imported, and every ``module.attribute`` read."""
-    yield from imports_of(tree)
-    for node in ast.walk(tree):
+    yield from imports_of(nodes)
+    for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             yield node.lineno, f"{node.value.id}.{node.attr}"
 
@@ -103,9 +103,9 @@ def promised_methods() -> set[str]:
     return {
         method.name
         for path in FILES
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.ClassDef) and any("Protocol" in ast.unparse(base) for base in node.bases)
-        for method in functions_of(ast.Module(node.body, []))
+        for method in functions_of(ast.walk(node))
         if ast.get_docstring(method)
     }
 
@@ -142,7 +142,7 @@ def test_no_function_is_longer_than_a_screen() -> None:
     long = {
         f"{relative(path)}:{function.lineno} {function.name}": length_of(function)
         for path in FILES
-        for function in functions_of(tree_of(path))
+        for function in functions_of(nodes_of(path))
         if length_of(function) > MOST_FUNCTION_LINES
     }
     assert long == {}
@@ -156,7 +156,7 @@ def test_hardly_anything_swallows_every_exception() -> None:
     broad = [
         f"{relative(path)}:{node.lineno}"
         for path in host
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.ExceptHandler) and is_broad(node)
     ]
     allowed = max(1, round(lines / 1000 * BROAD_EXCEPTS_PER_THOUSAND_LINES))
@@ -173,7 +173,7 @@ def test_nothing_is_left_unfinished() -> None:
         with tokenize.open(path) as file:
             comments = [t for t in tokenize.generate_tokens(file.readline) if t.type == tokenize.COMMENT]
         marks += [(path, t.start[0]) for t in comments if re.search(r"\b(TODO|FIXME|XXX|HACK)\b", t.string)]
-        raised = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Raise) and node.exc]
+        raised = [node for node in nodes_of(path) if isinstance(node, ast.Raise) and node.exc]
         marks += [(path, node.lineno) for node in raised if "NotImplementedError" in ast.unparse(node)]
     assert marks == []
 
@@ -195,7 +195,7 @@ def test_no_error_names_a_call_that_only_python_has() -> None:
         (path, node.lineno, node.value)
         for path in FILES
         if folder_of(path) not in {"model", "guest", "supervisor"}
-        for call in ast.walk(tree_of(path))
+        for call in nodes_of(path)
         if isinstance(call, ast.Call)
         for node in ast.walk(call)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
@@ -211,7 +211,7 @@ def test_what_needs_care_is_used_only_where_it_belongs(name: str) -> None:
         f"{relative(path)}:{line} {used}"
         for path in FILES
         if not is_in(path, {*folders, "guest"})
-        for line, used in names_used(tree_of(path))
+        for line, used in names_used(nodes_of(path))
         if used == name or used.startswith(f"{name}.")
     ]
     assert elsewhere == [], reason
@@ -223,7 +223,7 @@ def test_a_trust_zone_of_its_own_needs_the_standard_library_only(zone: str) -> N
         f"{relative(path)}:{line} {name}"
         for path in FILES
         if folder_of(path) == zone
-        for line, name in imports_of(tree_of(path))
+        for line, name in imports_of(nodes_of(path))
         if name.partition(".")[0] not in sys.stdlib_module_names
         and not name.startswith(("casemate.supervisor", "_casemate"))  # itself; in a cell the guest's name is _casemate
         # A session of Python runs on the environment's IPython, and what looks at its steps reads them as that does.
@@ -240,7 +240,7 @@ def test_nobody_on_the_host_imports_what_runs_in_a_cell() -> None:
     importers = [
         f"{relative(path)}:{line}"
         for path in FILES
-        for line, name in imports_of(tree_of(path))
+        for line, name in imports_of(nodes_of(path))
         if name.startswith("casemate.guest")
     ]
     assert importers == []
@@ -255,7 +255,7 @@ def test_what_says_that_it_is_pure_is_held_to_it() -> None:
         name
         for path in FILES
         if re.search(r"\bPure\.", ast.get_docstring(tree_of(path)) or "")
-        and not {"os", "signal", "urllib"} & {used.partition(".")[0] for _, used in imports_of(tree_of(path))}
+        and not {"os", "signal", "urllib"} & {used.partition(".")[0] for _, used in imports_of(nodes_of(path))}
         for name in [".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")]
         if not any(f"{name}.".startswith(f"{held}.") for held in pure)
     ]
@@ -287,7 +287,7 @@ def test_every_public_name_can_be_had_and_is_documented(name: str) -> None:
 def test_every_reason_for_having_no_wall_is_documented() -> None:
     walls = (ROOT / "docs" / "explanation" / "walls.md").read_text(encoding="utf-8")
     reasons: set[str] = set()
-    for call in (node for path in FILES for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)):
+    for call in (node for path in FILES for node in nodes_of(path) if isinstance(node, ast.Call)):
         maker = ast.unparse(call.func).rpartition(".")[2]
         if maker == "WallUnavailable":
             reasons |= texts_in([keyword.value for keyword in call.keywords if keyword.arg == "reason"])

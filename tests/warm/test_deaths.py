@@ -236,6 +236,7 @@ def test_a_run_that_finds_its_supervisor_gone_says_that(sandbox: sync.Sandbox) -
     check(sandbox.run(HELLO["python"]))
 
 
+@pytest.mark.full
 def test_a_program_lives_on_when_its_zygote_dies(sandbox: sync.Sandbox) -> None:
     settle(sandbox)
     said: Future[str] = Future()

@@ -68,6 +68,7 @@ def test_a_program_ends_alike(shared: sync.Sandbox, name: str) -> None:
     compare(shared, ENDS[name])
 
 
+@pytest.mark.full
 @pytest.mark.needs("data")
 @pytest.mark.parametrize("name", [name for name in ENDS if name not in OTHERWISE][::6])
 def test_a_program_for_which_modules_were_loaded_ends_alike(shared: sync.Sandbox, name: str) -> None:

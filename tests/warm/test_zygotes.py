@@ -175,6 +175,7 @@ def test_there_is_a_zygote_for_each_list_of_modules(living: sync.Sandbox) -> Non
     assert len(zygotes()) == len(warmth(living).zygotes) == 2
 
 
+@pytest.mark.full
 def test_a_zygote_has_no_rights(living: sync.Sandbox) -> None:
     for pid in zygotes():
         assert {name: int(field(pid, name), 16) for name in ("CapEff", "CapPrm", "CapInh", "CapBnd", "CapAmb")} == {

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from casemate import Sandbox
@@ -16,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "web.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.full
 def test_the_page_shows_the_example_and_what_it_prints(tmp_path: Path) -> None:
     example = ROOT / "examples" / "web.py"
     done = subprocess.run(

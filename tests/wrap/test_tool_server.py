@@ -66,6 +66,7 @@ def _check(wrap: Wrap, answers: list[tuple[bool, str]]) -> None:
     assert (wrap.folder / "made.txt").read_text() == "made"
 
 
+@pytest.mark.full
 def test_a_server_lists_its_folder_and_cannot_read_what_is_hidden(wrap: Wrap) -> None:
     (wrap.folder / "server.py").write_text(SERVER)
     _check(wrap, asyncio.run(_talk(wrap, "--", sys.executable, "server.py")))

@@ -254,6 +254,7 @@ def test_a_name_that_is_not_allowed_is_refused_and_that_is_told(wrap: Wrap) -> N
     assert done.stdout == b"refused\n"
 
 
+@pytest.mark.full
 def test_a_secret_that_the_egress_proxy_puts_in_is_a_placeholder_inside(wrap: Wrap) -> None:
     given = {
         **wrap.env,

@@ -288,6 +288,7 @@ def test_a_question_that_could_be_about_calls_of_two_is_declined(good: Servers, 
     other.cancel()
 
 
+@pytest.mark.full
 def test_waiting_for_the_user_does_not_count(good: Servers) -> None:
     def elicit(_asked: Elicitation) -> Future[Elicited]:
         future: Future[Elicited] = Future()

@@ -89,6 +89,7 @@ def test_a_python_server_of_the_present_protocol_tells_the_time(connections: Mad
     servers.close()
 
 
+@pytest.mark.full
 def test_a_python_server_shows_a_repository(connections: Made, tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     servers = connections()
