@@ -43,9 +43,9 @@ def main() -> None:
         folder = Path(temporary)
         (folder / "left").mkdir()
         (folder / "left" / "artifact").write_bytes(os.urandom(_SIZE))
-        log = AuditLog(folder / "audit.db")
         signer = Signer(folder / "signing")
-        evidence = Evidence(log, Audit(log, "default"), "default", signer)
+        log = AuditLog(folder / "audit.db", signer=signer)
+        evidence = Evidence(log, Audit(log, "default"), "default")
         signer.sign(b"")  # the key is made once
         for number in range(run.rounds(40)):
             for name, seconds in _once(folder / "left", log, evidence, signer, f"{number:032}").items():

@@ -180,12 +180,11 @@ async def test_a_record_that_is_gone_is_unavailable(path: Path) -> None:
     log.close()
 
 
-def without_indexes(path: Path) -> None:
-    """A record as casemate left it before there were any."""
+def make_version_1(path: Path) -> None:
+    """A record as casemate left it before there were indexes."""
     file = sqlite3.connect(path)
-    with file:
-        for (name,) in file.execute("SELECT name FROM sqlite_master WHERE name LIKE 'of_%'").fetchall():
-            file.execute(f"DROP INDEX {name}")
+    file.executescript("""DROP INDEX of_namespace; DROP INDEX of_execution; DROP TABLE journals; DROP TABLE kept;
+        PRAGMA user_version = 1;""")
     file.close()
 
 
@@ -198,7 +197,7 @@ async def test_rows_of_others_cost_a_reader_nothing(path: Path, monkeypatch: pyt
         log.note("noted", "other", {"number": number})
     log.close()
     if is_old:
-        without_indexes(path)
+        make_version_1(path)
     log = AuditLog(path)
     monkeypatch.setattr(database, "_STEPS", 3000)  # of SQLite's machine, after which it looks whether time is over
     monkeypatch.setattr(database, "_SECONDS", -1.0)  # as it is from the beginning
@@ -210,19 +209,3 @@ async def test_rows_of_others_cost_a_reader_nothing(path: Path, monkeypatch: pyt
     with pytest.raises(RecordUnavailable, match="took longer"):
         await Audit(log, "other").tail(kind="nothing of the kind")  # it does look
     log.close()
-
-
-async def test_a_record_too_large_to_be_indexed_while_others_wait_is_read_as_it_is(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    filled(path, 10).close()
-    without_indexes(path)
-    monkeypatch.setattr(database, "_MOST_INDEXED", 9)
-    log = AuditLog(path)
-    log.note("noted", "mine", {"number": 11})
-    assert [row.detail["number"] for row in await Audit(log, "mine").tail(2)] == [11, 9]
-    assert (await Audit(log, "mine").verify()).ok
-    log.close()
-    file = sqlite3.connect(path)
-    assert file.execute("SELECT count(*) FROM sqlite_master WHERE name LIKE 'of_%'").fetchone() == (0,)
-    file.close()

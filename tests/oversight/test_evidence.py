@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from casemate import Execution, NotFound, Sandbox, sync
-from casemate.evidence.keys import Signer, default_folder
+from casemate.evidence.keys import Signer, own_signer
 from casemate.evidence.pack import check_pack, check_statement
 from casemate.evidence.statement import to_json
 from casemate.model.operation import Audience, Principal
@@ -37,7 +37,7 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def signer_of(environ: dict[str, str]) -> Signer:
-    return Signer(default_folder(environ))
+    return own_signer(environ)
 
 
 def said_in(envelope: dict[str, Any], environ: dict[str, str]) -> dict[str, Any]:

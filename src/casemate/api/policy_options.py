@@ -92,7 +92,7 @@ def rulebook(policy: Policy, log: AuditLog, namespace: str) -> Rulebook:
     from casemate.policy.rules import Rulebook
 
     def bind(rule: str, schema: str) -> None:
-        log.note_soon("definition", "", namespace, {"rule": rule, "schema": schema})
+        log.append_if_possible("definition", "", namespace, {"rule": rule, "schema": schema})
 
     def read_bound() -> dict[str, str]:
         noted = [json.loads(row.detail) for row in log.rows("definition", namespace)]

@@ -48,6 +48,6 @@ def retention_of(max_age: float | None, max_size: int | str | None) -> RowRetent
 
 def signer_in(environ: Mapping[str, str]) -> Signer:
     """The keys of the installation, which take a while to load. Raises ``Unavailable`` where they have no place."""
-    from casemate.evidence.keys import Signer, default_folder
+    from casemate.evidence.keys import own_signer
 
-    return Signer(default_folder(environ))
+    return own_signer(environ)

@@ -277,14 +277,17 @@ class SandboxParts:
         return Claim(self.namespace, account(), self._note_refused, priority, by)
 
     def slot(
-        self, request: Request | None = None, lock: asyncio.Lock | None = None, lives: Callable[[], bool] = bool
+        self,
+        request: Request | None = None,
+        lock: asyncio.Lock | None = None,
+        has_cell: Callable[[], bool] = lambda: False,
     ) -> AbstractAsyncContextManager[None]:
         """A turn, to be entered: see :meth:`Slots.turn`."""
-        return self.slots.turn(self.claim(request), lock, lives)
+        return self.slots.turn(self.claim(request), lock, has_cell)
 
     def _note_refused(self, full: QueueFull) -> None:
         detail = {"problem": full.message, "retry_after": full.retry_after, "missing": full.missing}
-        self.log.note_soon("queue", "", self.namespace, detail)
+        self.log.append_if_possible("queue", "", self.namespace, detail)
 
     @_Part
     def artifacts(self) -> Artifacts:
@@ -303,10 +306,9 @@ class SandboxParts:
     @_Part
     def evidence(self) -> Evidence:
         """What proves what ran."""
-        from casemate.evidence.keys import Signer, default_folder
         from casemate.execution.evidence import Evidence
 
-        return Evidence(self.log, self.audit, self.namespace, Signer(default_folder(os.environ)))
+        return Evidence(self.log, self.audit, self.namespace)
 
     @_Part
     def policy_sha256(self) -> str:

@@ -13,18 +13,19 @@ import base64
 import hashlib
 import json
 import os
+import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from casemate.audit.chain import EMPTY, GENESIS, Head
-from casemate.evidence.dsse import PublicKey, verify
+from casemate.audit.database import head_in
+from casemate.evidence.dsse import PublicKey, Sign, base64_of, verify
+from casemate.evidence.statement import to_json
 
-Sign = Callable[[bytes], tuple[str, bytes]]
 _FORMAT = "casemate-anchor-1"
-_encode = json.JSONEncoder(ensure_ascii=True, sort_keys=True, separators=(",", ":")).encode
 _MOST = 4096  # bytes of a line
 
 
@@ -54,19 +55,39 @@ class Anchors:
         self.path = Path(f"{path}.anchors")
         self._sign = sign
 
-    def append(
-        self, head: Head, previous: str, checkpoint: Head = EMPTY, begins: str = GENESIS, *, sync: bool = True
+    def sign_head(
+        self,
+        database: sqlite3.Connection,
+        keys: Mapping[str, PublicKey],
+        checkpoint: Head = EMPTY,
+        *,
+        sync: bool = True,
     ) -> str:
+        """Sign the head of the record in ``database``, and give back the line; empty where it is signed already.
+        ``keys``: ours, by their ids. Raises ``Unavailable`` where the key cannot be had, and ``sqlite3.Error``."""
+        head, last = head_in(database), self.last()
+        if checkpoint == EMPTY and (head.count == 0 or (last is not None and last.head == head)):
+            return ""
+        (noted,) = database.execute("SELECT anchor FROM kept").fetchone()
+        previous = noted if last is None else last.hash
+        if last is not None and not (last.is_signed(keys) and noted in (last.hash, last.previous)):
+            previous = GENESIS if noted == last.hash else noted  # no signature of ours vouches for that line
+        line = self.append(head, previous, checkpoint, sync=sync)
+        database.execute("UPDATE kept SET anchor = ?", (hash_of_line(line),))
+        return line
+
+    def append(self, head: Head, previous: str, checkpoint: Head = EMPTY, *, sync: bool = True) -> str:
         """Sign ``head``, and give back the line. Raises ``Unavailable``, where the key cannot be had."""
         fields: dict[str, Any] = {
             "format": _FORMAT, "count": head.count, "last": head.last, "time": int(time.time()), "previous": previous,
         }  # fmt: skip
         if checkpoint != EMPTY:
+            begins = next((one.previous for _, one in self._lines_after(checkpoint)), GENESIS)
             fields |= {"checkpoint": [checkpoint.count, checkpoint.last], "begins": begins}
-        key, signature = self._sign(_encode(fields).encode())
-        line = _encode({**fields, "key": key, "signature": base64.b64encode(signature).decode()})
-        self._write(f"{line}\n".encode(), os.O_APPEND, sync=sync)
-        return line
+        key, signature = self._sign(to_json(fields))
+        line = to_json({**fields, "key": key, "signature": base64_of(signature)})
+        self._write(line + b"\n", os.O_APPEND, sync=sync)
+        return line.decode()
 
     def last(self) -> Anchor | None:
         """The last line that is whole. What a process that was killed has left of one is cut off."""
@@ -88,16 +109,16 @@ class Anchors:
 
     def drop_before(self, checkpoint: Head) -> None:
         """Keep the lines from the last one that ``checkpoint`` goes back to, and what came after it."""
-        lines = [line for line in lines_in(self.path) if read_line(line).head.count >= checkpoint.count]
+        lines = [line for line, _ in self._lines_after(checkpoint)]
         fresh = self.path.with_suffix(".fresh")
         fresh.unlink(missing_ok=True)
         self._write("".join(f"{line}\n" for line in lines).encode(), os.O_EXCL, fresh)
         fresh.replace(self.path)
 
-    def begins_after(self, checkpoint: Head) -> str:
-        """Which hash the first line carries that is kept then."""
-        kept = (one for one in map(read_line, lines_in(self.path)) if one.head.count >= checkpoint.count)
-        return next((one.previous for one in kept), GENESIS)
+    def _lines_after(self, checkpoint: Head) -> Iterator[tuple[str, Anchor]]:
+        for line in lines_in(self.path):
+            if (one := read_line(line)).head.count >= checkpoint.count:
+                yield line, one
 
     def _write(self, data: bytes, how: int, path: Path | None = None, *, sync: bool = True) -> None:
         fd = os.open(path or self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | how, 0o600)
@@ -128,7 +149,7 @@ def read_line(line: str) -> Anchor:
         if fields["format"] != _FORMAT or not all(type(one) is int for one in (head.count, when, checkpoint.count)):
             raise ValueError("another format")
         return Anchor(
-            head, when, key, str(fields["previous"]), hash_of_line(line), _encode(fields).encode(),
+            head, when, key, str(fields["previous"]), hash_of_line(line), to_json(fields),
             signature, checkpoint, str(fields.get("begins", GENESIS)),
         )  # fmt: skip
     except (KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -26,7 +26,7 @@ _quoted = json.encoder.encode_basestring_ascii
 
 class Row(NamedTuple):
     """One row of the record, its fields in the order of the table. ``wall`` and ``monotonic`` are nanoseconds;
-    ``detail`` is canonical JSON."""
+    ``detail`` is canonical JSON. ``sequence``, ``previous`` and ``hash`` are those of a row that is in the chain."""
 
     sequence: int
     wall: int
@@ -35,8 +35,8 @@ class Row(NamedTuple):
     execution_id: str
     namespace: str
     detail: str
-    previous: str
-    hash: str
+    previous: str = ""
+    hash: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from casemate.audit.chain import EMPTY, GENESIS, Head
+from casemate.audit.chain import GENESIS, Head, Row
 from casemate.errors import RecordUnavailable
 from casemate.files.user_folders import make_private_folders
 
@@ -41,7 +41,7 @@ _SCHEMA = (
     f"CREATE TRIGGER head_alone BEFORE INSERT ON head {_REFUSE}",
     f"PRAGMA application_id = {_APPLICATION}",
 )
-# What version 1 lacked.
+# What version 1 lacked. The indexes are for readers of one namespace or one execution; some of version 1 had them.
 _SINCE_2 = (
     "CREATE TABLE journals (name TEXT PRIMARY KEY, folded INTEGER NOT NULL)",
     # `count` rows were dropped, of which the last had the hash `last`; up to row `settled` every execution has its
@@ -56,34 +56,29 @@ _SINCE_2 = (
   OR NEW.last IS NOT (SELECT hash FROM record WHERE sequence = NEW.count) {_REFUSE}""",  # noqa: S608 - a constant
     f"CREATE TRIGGER kept_stays BEFORE DELETE ON kept {_REFUSE}",
     f"CREATE TRIGGER kept_alone BEFORE INSERT ON kept {_REFUSE}",
+    "CREATE INDEX IF NOT EXISTS of_namespace ON record (namespace, sequence, kind, wall)",
+    "CREATE INDEX IF NOT EXISTS of_execution ON record (execution_id)",
     f"PRAGMA user_version = {_VERSION}",
 )
-# For readers of one namespace or one execution. An older casemate makes none, and may write where there are some: they
-# are no new version.
-_INDEXES = {
-    "of_namespace": "CREATE INDEX IF NOT EXISTS of_namespace ON record (namespace, sequence, kind, wall)",
-    "of_execution": "CREATE INDEX IF NOT EXISTS of_execution ON record (execution_id)",
-}
-_MOST_INDEXED = 3_000_000  # rows of a record of before: indexes of these take some seconds, in which others wait
 _SECONDS = 10.0  # of one look at the file
 _STEPS = 20_000  # of SQLite's machine between two looks at the clock
-COLUMNS = "sequence, wall, monotonic, kind, execution_id, namespace, detail, previous, hash"
-_ELSEWHERE = "or name another file as audit (CASEMATE_AUDIT)"
+COLUMNS = ", ".join(Row._fields)
+ELSEWHERE = "or name another file as audit (CASEMATE_AUDIT)"
 _REMEDIES = {
-    "SQLITE_FULL": f"Free some space, {_ELSEWHERE}.",
+    "SQLITE_FULL": f"Free some space, {ELSEWHERE}.",
     "SQLITE_BUSY": "Another process holds the record; wait for it, or end it.",
-    "SQLITE_READONLY": f"Make the file and its folder writable, {_ELSEWHERE}.",
-    "SQLITE_CANTOPEN": f"Make the file and its folder writable, {_ELSEWHERE}.",
-    "SQLITE_IOERR": f"Look for a full or broken disk, {_ELSEWHERE}.",
+    "SQLITE_READONLY": f"Make the file and its folder writable, {ELSEWHERE}.",
+    "SQLITE_CANTOPEN": f"Make the file and its folder writable, {ELSEWHERE}.",
+    "SQLITE_IOERR": f"Look for a full or broken disk, {ELSEWHERE}.",
     "SQLITE_CORRUPT": "Move the file away to keep it; a new one is begun.",
-    "SQLITE_NOTADB": f"Move the file away, {_ELSEWHERE}.",
+    "SQLITE_NOTADB": f"Move the file away, {ELSEWHERE}.",
 }
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def unavailable(path: str, error: Exception) -> RecordUnavailable:
     """The error that says which record cannot be used, why, and what to do."""
-    remedy = f"Mend it, {_ELSEWHERE}."
+    remedy = f"Mend it, {ELSEWHERE}."
     if isinstance(error, sqlite3.Error):
         name = "_".join((getattr(error, "sqlite_errorname", None) or "").split("_")[:2])
         remedy = _REMEDIES.get(name, remedy)
@@ -154,24 +149,14 @@ def _write_ahead(database: sqlite3.Connection, max_wait: float) -> None:
 
 
 def _prepare(database: sqlite3.Connection) -> None:
-    """Check that the file is ours, fill it when it is new, and give it the indexes that it lacks."""
+    """Check that the file is ours, and fill it when it is new, or of version 1."""
     # One transaction for all that is read, since another process may be filling the file at this moment.
     with transaction(database, "BEGIN"):
-        if _version(database) == _VERSION and not _lacks_indexes(database):
+        if _version(database) == _VERSION:
             return
     with transaction(database, "BEGIN IMMEDIATE"):
-        version = _version(database)
-        for statement in ((*_SCHEMA, *_SINCE_2), _SINCE_2, ())[version]:
+        for statement in ((*_SCHEMA, *_SINCE_2), _SINCE_2, ())[_version(database)]:
             database.execute(statement)
-        for statement in _INDEXES.values():
-            database.execute(statement)
-
-
-def _lacks_indexes(database: sqlite3.Connection) -> bool:
-    """Whether some are to be made: a record that is too large for that is only slower to read."""
-    there = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
-    (count,) = database.execute("SELECT count FROM head").fetchone() or (0,)
-    return not _INDEXES.keys() <= there and count <= _MOST_INDEXED
 
 
 @contextmanager
@@ -244,9 +229,3 @@ def head_in(database: sqlite3.Connection) -> Head:
     if found is None:
         raise sqlite3.DatabaseError("its head is missing")
     return Head(*found)
-
-
-def has_row(database: sqlite3.Connection, head: Head) -> bool:
-    """Whether the record ends with this, or went on from it."""
-    found = database.execute("SELECT hash FROM record WHERE sequence = ?", (head.count,)).fetchone()
-    return head == EMPTY or found == (head.last,)

@@ -14,24 +14,14 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
+from casemate.audit.chain import Row
 from casemate.files.user_folders import make_private_folders
 
 _quoted = json.encoder.encode_basestring_ascii
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-
-
-class JournalEntry(NamedTuple):
-    """What becomes a row."""
-
-    wall: int
-    monotonic: int
-    kind: str
-    execution_id: str
-    namespace: str
-    detail: str
 
 
 class Journal:
@@ -49,12 +39,10 @@ class Journal:
         """By which the database knows it."""
         return self._path.name
 
-    def write(
-        self, wall: int, monotonic: int, kind: str, execution_id: str, namespace: str, detail: str, sync: bool
-    ) -> None:
-        """One entry, all of it or nothing. ``sync``: wait until it is on the disk."""
-        words = f"{_quoted(kind)},{_quoted(execution_id)},{_quoted(namespace)}"
-        line = f"[{wall},{monotonic},{words}]\t{detail}\n".encode("ascii")
+    def write(self, row: Row, *, sync: bool) -> None:
+        """All of it or nothing. ``sync``: wait until it is on the disk."""
+        words = f"{_quoted(row.kind)},{_quoted(row.execution_id)},{_quoted(row.namespace)}"
+        line = f"[{row.wall},{row.monotonic},{words}]\t{row.detail}\n".encode("ascii")
         written = os.write(self._fd, line)
         if written != len(line):
             os.ftruncate(self._fd, self.size)
@@ -62,6 +50,12 @@ class Journal:
         if sync:
             os.fdatasync(self._fd)
         self.size += written
+
+    def is_there(self) -> bool:
+        """Whether nobody has removed or replaced it: what is in it would never become rows."""
+        with suppress(FileNotFoundError):
+            return os.path.samestat(os.stat(self._path), os.fstat(self._fd))
+        return False
 
     def remove(self) -> None:
         """Everything in it is in the database."""
@@ -75,10 +69,7 @@ class Journal:
 
 def names_in(folder: Path) -> list[str]:
     """The journals that there are."""
-    try:
-        return sorted(os.listdir(folder))
-    except FileNotFoundError:
-        return []
+    return sorted(os.listdir(folder))
 
 
 def is_abandoned(path: Path) -> bool:
@@ -96,9 +87,9 @@ def is_abandoned(path: Path) -> bool:
     return True
 
 
-def entries_after(path: Path, offset: int) -> tuple[list[JournalEntry], int]:
+def rows_after(path: Path, offset: int) -> tuple[list[Row], int]:
     """What was written after ``offset``, and where that ends. A line that is not whole yet, or never will be because
-    its process died, is not there; one that cannot be read is an entry that says so."""
+    its process died, is not there; one that cannot be read is a row that says so."""
     try:
         with open(path, "rb") as file:
             file.seek(offset)
@@ -109,14 +100,14 @@ def entries_after(path: Path, offset: int) -> tuple[list[JournalEntry], int]:
     return [_read(line) for line in lines.splitlines()], offset + len(lines)
 
 
-def _read(line: bytes) -> JournalEntry:
+def _read(line: bytes) -> Row:
     try:
         head, detail = line.decode("ascii").split("\t")
         wall, monotonic, *words = json.loads(head)
         kind, execution_id, namespace = (str(word).encode("utf-8", "replace").decode() for word in words)
-        return JournalEntry(int(wall), int(monotonic), kind, execution_id, namespace, detail)
+        return Row(0, int(wall), int(monotonic), kind, execution_id, namespace, detail)
     except (ValueError, TypeError, RecursionError):
-        return JournalEntry(0, 0, "unreadable", "", "", json.dumps({"begins": line[:1000].decode("ascii", "replace")}))
+        return Row(0, 0, 0, "unreadable", "", "", json.dumps({"begins": line[:1000].decode("ascii", "replace")}))
 
 
 def pending(folder: Path, folded: dict[str, int]) -> Iterator[str]:

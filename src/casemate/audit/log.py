@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakSet
 
-from casemate.audit.chain import GENESIS, Head, Row, Verdict, bound_detail, hash_of
-from casemate.audit.database import COLUMNS, head_in, open_database, sync_to_disk, transaction, unavailable
-from casemate.audit.journal import Journal, JournalEntry, entries_after, is_abandoned, names_in, pending
+from casemate.audit.chain import Head, Row, Verdict, bound_detail, hash_of
+from casemate.audit.database import COLUMNS, ELSEWHERE, head_in, open_database, sync_to_disk, transaction, unavailable
+from casemate.audit.journal import Journal, is_abandoned, names_in, pending, rows_after
 from casemate.audit.retention import FOREVER, RowRetention
 from casemate.errors import RecordUnavailable, Unavailable
 from casemate.files.user_folders import user_folder
@@ -41,21 +41,18 @@ from casemate.telemetry.rows import observe
 if TYPE_CHECKING:
     from casemate.audit.anchors import Anchors
     from casemate.audit.outside import Outside
-    from casemate.evidence.keys import PublicKey, Signer
+    from casemate.evidence.dsse import PublicKey
+    from casemate.evidence.keys import Signer
 
-# Of rows about an execution, which has one intent and one outcome and any number of the others: before it starts, when
-# it has ended, what was decided about a question, what crossed the wall or was refused there, and who is asked.
-Kind = Literal["intent", "outcome", "decision", "crossing", "request"]
 Sync = Literal["grouped", "row"]
 Clock = Callable[[], tuple[int, int]]
 _ONCE = ("intent", "outcome")  # of an execution
 _LOST = bound_detail({"status": "lost", "reason": "casemate was killed while this ran: what it did is not known"})
-_GONE = "its file was removed or replaced while it was open"
+_GONE = "a file of it was removed or replaced while it was open"
 _MOMENT = 0.1  # seconds: rows of so long become one transaction, and have one signature
 _PAUSE = 0.5  # seconds, in which the first program is begun, undisturbed; a short process signs once, at its end
 _BETWEEN = 3600.0  # seconds between two looks for rows to drop
 _LONG = 1 << 20  # bytes of a journal; then another one is begun
-_ELSEWHERE = "or name another file as audit (CASEMATE_AUDIT)"
 
 
 def clocks() -> tuple[int, int]:
@@ -68,7 +65,7 @@ def default_path(environ: Mapping[str, str]) -> Path:
 
     Raises :class:`casemate.RecordUnavailable` when the environment names neither that folder nor a home.
     """
-    remediation = f"Set HOME, {_ELSEWHERE}."
+    remediation = f"Set HOME, {ELSEWHERE}."
     try:
         return user_folder(environ, "state", "the audit record has no place", remediation) / "audit.db"
     except Unavailable as error:
@@ -137,18 +134,37 @@ class AuditLog:
 
         _living.add(self)
 
-    def append(self, kind: Kind, execution_id: str, namespace: str, detail: Mapping[str, object]) -> None:
+    def append(self, kind: str, execution_id: str, namespace: str, detail: Mapping[str, object]) -> None:
         """Write a row about an execution. ``detail`` is stored bounded (64 KiB). Waits for nobody."""
-        self._write(kind, execution_id, namespace, detail)
+        row = self._row(kind, execution_id, namespace, bound_detail(detail))
+        if self._problem is not None and kind == "intent":
+            self._retry(self._problem)
+        try:
+            with self._lock:
+                if self._database is None:
+                    self._check_open()
+                if kind == "intent" and not os.access(self.path, os.F_OK):
+                    raise FileNotFoundError(errno.ENOENT, _GONE)
+                self._journal.write(row, sync=self._sync)
+                if self._is_resting:
+                    self._is_resting = False
+                    self._rest.release()
+        except OSError as error:
+            raise unavailable(self.path, error) from error
+        if self._thread is None:
+            self._begin_thread()
+        if self._listeners:
+            self._notify_listeners()
+        observe(kind, execution_id, namespace, detail)
 
-    def note_soon(self, kind: str, execution_id: str, namespace: str, detail: Mapping[str, object]) -> None:
-        """Record something, and raise nothing: where nothing can be recorded, nothing runs."""
+    def append_if_possible(self, kind: str, execution_id: str, namespace: str, detail: Mapping[str, object]) -> None:
+        """The same, and raise nothing: where nothing can be recorded, nothing runs."""
         with contextlib.suppress(RecordUnavailable):
-            self._write(kind, execution_id, namespace, detail)
+            self.append(kind, execution_id, namespace, detail)
 
     def note(self, kind: str, namespace: str, detail: Mapping[str, object]) -> None:
-        """Record something that is no execution, such as a change of the vault; ``kind`` names what."""
-        self._write(kind, "", namespace, detail)
+        """Write a row that is about no execution, such as a change of the vault."""
+        self.append(kind, "", namespace, detail)
 
     @contextmanager
     def notify_on_write(self, written: Callable[[], None]) -> Iterator[None]:
@@ -159,6 +175,13 @@ class AuditLog:
             yield
         finally:
             self._listeners.discard(written)
+
+    def signer(self) -> Signer:
+        """What signs here; loaded when something is signed. Raises ``Unavailable`` where there is no place for keys."""
+        if callable(self._signer):
+            self._signer = self._signer()
+        assert self._signer is not None
+        return self._signer
 
     @property
     def is_closed(self) -> bool:
@@ -220,14 +243,14 @@ class AuditLog:
 
             def again(namespace: str, detail: str) -> None:
                 with transaction(database, "BEGIN IMMEDIATE"):
-                    self._insert(database, JournalEntry(*self._clock(), "definition", "", namespace, detail))
+                    self._insert(database, self._row("definition", "", namespace, detail))
 
             try:
                 dropped = prune(database, self.path, self._anchors(), self._keys(), retention, again)
             except Unavailable as error:
                 raise RecordUnavailable(error.message, remediation=error.remediation) from None
         if dropped:
-            self.note_soon("retention", "", "", {"dropped": dropped})
+            self.append_if_possible("retention", "", "", {"dropped": dropped})
         return dropped
 
     def close(self) -> None:
@@ -248,27 +271,8 @@ class AuditLog:
             self._database = None
         self._notify_listeners()
 
-    def _write(self, kind: str, execution_id: str, namespace: str, detail: Mapping[str, object]) -> None:
-        text = bound_detail(detail)
-        if self._problem is not None and kind == "intent":
-            self._retry(self._problem)
-        try:
-            with self._lock:
-                if self._database is None:
-                    self._check_open()
-                if kind == "intent" and not os.access(self.path, os.F_OK):
-                    raise FileNotFoundError(errno.ENOENT, _GONE)
-                self._journal.write(*self._clock(), kind, execution_id, namespace, text, self._sync)
-                if self._is_resting:
-                    self._is_resting = False
-                    self._rest.release()
-        except OSError as error:
-            raise unavailable(self.path, error) from error
-        if self._thread is None:
-            self._begin_thread()
-        if self._listeners:
-            self._notify_listeners()
-        observe(kind, execution_id, namespace, detail)
+    def _row(self, kind: str, execution_id: str, namespace: str, detail: str) -> Row:
+        return Row(0, *self._clock(), kind, execution_id, namespace, detail)
 
     def _begin_thread(self) -> None:
         with self._lock:
@@ -315,7 +319,7 @@ class AuditLog:
             try:
                 self.prune(self._retention)
             except RecordUnavailable as error:
-                self.note_soon("retention", "", "", {"problem": error.message})
+                self.append_if_possible("retention", "", "", {"problem": error.message})
 
     def _settle(self, *, is_last: bool = False) -> None:
         """Make rows, and sign them."""
@@ -323,77 +327,54 @@ class AuditLog:
         with self._open_connection() as database:
             self._fold(database)
             if is_last:
-                self._end(database)
+                with transaction(database, "BEGIN IMMEDIATE"):
+                    self._close_lost(database)
             if is_durable := self._sync or not is_last:
                 sync_to_disk(self.path)  # at the end SQLite does, where nobody else has it open
             if self._signer is not None:
                 line = self._anchor(database, is_durable=is_durable)
         if line and self._outside is not None:
-            self._outside.send(line, lambda detail: self.note_soon("anchor", "", "", detail))
+            self._outside.send(line, lambda detail: self.append_if_possible("anchor", "", "", detail))
 
     def _anchor(self, database: sqlite3.Connection, *, is_durable: bool) -> str:
         """Sign the head where it is not, and give back the line."""
-        from casemate.audit.anchors import hash_of_line
-
-        with transaction(database, "BEGIN IMMEDIATE"):
-            head = head_in(database)
-            try:
-                anchors, keys = self._anchors(), self._keys()
-                last = anchors.last()
-                if head.count == 0 or (last is not None and last.head == head):
-                    return ""
-                (noted,) = database.execute("SELECT anchor FROM kept").fetchone()
-                previous = noted if last is None else last.hash
-                if last is not None and not (last.is_signed(keys) and noted in (last.hash, last.previous)):
-                    previous = GENESIS if noted == last.hash else noted  # no signature of ours vouches for that line
-                line = anchors.append(head, previous, sync=is_durable)
-            except Unavailable as error:
-                self._unsigned = error.message
-                return ""
-            self._unsigned = ""
-            database.execute("UPDATE kept SET anchor = ?", (hash_of_line(line),))
+        try:
+            with transaction(database, "BEGIN IMMEDIATE"):
+                line = self._anchors().sign_head(database, self._keys(), sync=is_durable)
+        except Unavailable as error:
+            self._unsigned = error.message
+            return ""
+        self._unsigned = ""
         return line
 
     def _keys(self) -> dict[str, PublicKey]:
-        return {key.id: key for key in self._keeper().public_keys()}
-
-    def _keeper(self) -> Signer:
-        """Loaded when something is signed."""
-        if callable(self._signer):
-            self._signer = self._signer()
-        assert self._signer is not None
-        return self._signer
+        return {key.id: key for key in self.signer().public_keys()}
 
     def _anchors(self) -> Anchors:
         from casemate.audit.anchors import Anchors
 
-        return Anchors(self.path, self._keeper().sign)
+        return Anchors(self.path, self.signer().sign)
 
     def _begin(self, database: sqlite3.Connection) -> None:
         """Take over what the dead have left: their rows, and where all are dead, what they never ended."""
         with transaction(database, "BEGIN IMMEDIATE"):
-            names = names_in(self._folder)
-            abandoned = [name for name in names if is_abandoned(self._folder / name)]
             self._journal = Journal(self._folder)
             try:
                 self._fold_into(database)
-                if len(abandoned) == len(names):
-                    self._close_lost(database)
+                abandoned = self._close_lost(database)
             except BaseException:
                 self._journal.remove()
                 raise
-        for name in abandoned:
-            (self._folder / name).unlink(missing_ok=True)
+        for journal in abandoned:
+            journal.unlink(missing_ok=True)
 
-    def _end(self, database: sqlite3.Connection) -> None:
-        """Of what is open still, nobody will write an outcome."""
-        others = [name for name in names_in(self._folder) if name != self._journal.name]
-        if all(is_abandoned(self._folder / name) for name in others):
-            with transaction(database, "BEGIN IMMEDIATE"):
-                self._close_lost(database)
-
-    def _close_lost(self, database: sqlite3.Connection) -> None:
-        """An outcome for each execution that has none: what began them was killed."""
+    def _close_lost(self, database: sqlite3.Connection) -> list[Path]:
+        """Where nobody else lives, an outcome for each execution that has none: what began them was killed. Gives back
+        the journals of the dead."""
+        others = [self._folder / name for name in names_in(self._folder) if name != self._journal.name]
+        abandoned = [journal for journal in others if is_abandoned(journal)]
+        if len(abandoned) < len(others):
+            return abandoned
         (settled,) = database.execute("SELECT settled FROM kept").fetchone()
         lost = database.execute(
             "SELECT execution_id, namespace FROM record AS begun WHERE sequence > ? AND kind = 'intent' AND NOT EXISTS "
@@ -401,11 +382,14 @@ class AuditLog:
             (settled,),
         ).fetchall()
         for execution_id, namespace in lost:
-            self._insert(database, JournalEntry(*self._clock(), "outcome", execution_id, namespace, _LOST))
+            self._insert(database, self._row("outcome", execution_id, namespace, _LOST))
         if (head := head_in(database)).count != settled:
             database.execute("UPDATE kept SET settled = ?", (head.count,))
+        return abandoned
 
     def _fold(self, database: sqlite3.Connection) -> None:
+        if not self._journal.is_there():
+            raise FileNotFoundError(errno.ENOENT, _GONE)
         if not any(pending(self._folder, self._folded)):
             return
         with transaction(database, "BEGIN IMMEDIATE"):
@@ -423,26 +407,26 @@ class AuditLog:
         if waiting := [*pending(self._folder, folded)]:
             gone = folded.keys() - {*names_in(self._folder)}
             database.executemany("DELETE FROM journals WHERE name = ?", [(name,) for name in gone])
-        found: list[list[JournalEntry]] = []
+        found: list[list[Row]] = []
         for name in waiting:
-            entries, folded[name] = entries_after(self._folder / name, folded.get(name, 0))
-            found.append(entries)
+            rows, folded[name] = rows_after(self._folder / name, folded.get(name, 0))
+            found.append(rows)
             database.execute("INSERT OR REPLACE INTO journals VALUES (?, ?)", (name, folded[name]))
-        for entry in heapq.merge(*found, key=lambda entry: entry.monotonic):
-            self._insert(database, entry)
+        for row in heapq.merge(*found, key=lambda row: row.monotonic):
+            self._insert(database, row)
         return folded
 
-    def _insert(self, database: sqlite3.Connection, entry: JournalEntry) -> None:
+    def _insert(self, database: sqlite3.Connection, row: Row) -> None:
         head = head_in(database)
-        row = Row(head.count + 1, *entry, head.last, "")
+        row = row._replace(sequence=head.count + 1, previous=head.last)
         row = row._replace(hash=hash_of(row))
         try:
             database.execute("INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         except sqlite3.IntegrityError:
-            if entry.kind not in _ONCE:
+            if row.kind not in _ONCE:
                 raise
-            twice = bound_detail({"kind": entry.kind, "detail": entry.detail})
-            self._insert(database, entry._replace(kind="repeated", detail=twice))
+            twice = bound_detail({"kind": row.kind, "detail": row.detail})
+            self._insert(database, row._replace(kind="repeated", detail=twice))
             return
         database.execute("UPDATE head SET count = ?, last = ?", (row.sequence, row.hash))
 
@@ -459,17 +443,13 @@ class AuditLog:
 
     @contextmanager
     def _open_connection(self) -> Iterator[sqlite3.Connection]:
-        with self._turn, self._errors():
-            self._check_open()
-            assert self._database is not None
-            yield self._database
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, OSError) as error:
-            raise unavailable(self.path, error) from error
+        with self._turn:
+            try:
+                self._check_open()
+                assert self._database is not None
+                yield self._database
+            except (sqlite3.Error, OSError) as error:
+                raise unavailable(self.path, error) from error
 
     def _check_open(self) -> None:
         if self._database is None:

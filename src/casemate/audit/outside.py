@@ -17,8 +17,7 @@ from casemate.errors import InvalidArgument
 
 _WITHIN = 10.0  # seconds that a command and a server have
 _MOST = 64 * 1024  # bytes of a time stamp: the certificates in it are some KiB
-_SAID = 500  # characters of a problem
-_TOLD = 300  # of what a command has printed
+_TOLD = 300  # characters of what a command has printed
 
 
 class Outside:
@@ -36,7 +35,7 @@ class Outside:
             except (OSError, ValueError, ImportError, subprocess.SubprocessError) as error:
                 if place not in self._failing:
                     self._failing.add(place)
-                    note({"place": place, "problem": str(error)[:_SAID]})
+                    note({"place": place, "problem": str(error)})
             else:
                 self._failing.discard(place)
 

@@ -157,18 +157,8 @@ class Audit:
     def _tail(self, limit: int, asked: list[tuple[str, str | float]]) -> list[AuditRow]:
         where = " AND ".join(condition for condition, _ in asked)
         query = f"SELECT {COLUMNS} FROM record WHERE {where} ORDER BY sequence DESC LIMIT ?"  # noqa: S608 - constants
-        found: list[AuditRow] = []
-        size = 0
-        with (
-            self._open_database() as database,
-            closing(database.execute(query, [v for _, v in asked] + [limit])) as rows,
-        ):
-            for row in (Row(*one) for one in rows):
-                size += len(row.detail)
-                if found and size > _MOST_BYTES:
-                    break
-                found.append(_read_row(row))
-        return found
+        with self._open_database() as database:
+            return _read_bounded(database.execute(query, [v for _, v in asked] + [limit]))[0]
 
     def rows_about(self, of: str) -> list[Row]:
         """All rows about a run, or about a session and its steps, oldest first, as they are kept. Blocks.
@@ -241,17 +231,10 @@ class Audit:
             f"SELECT {COLUMNS} FROM record WHERE namespace = ? AND sequence > ?"  # noqa: S608 - constants
             " ORDER BY sequence LIMIT ?"
         )
-        found: list[AuditRow] = []
-        size = 0
         with self._open_database() as database, transaction(database, "BEGIN"):
             (last,) = database.execute("SELECT count FROM head").fetchone() or (row,)
-            with closing(database.execute(query, (self._namespace, row, most))) as rows:
-                for one in (Row(*one) for one in rows):
-                    size += len(one.detail)
-                    found.append(_read_row(one))
-                    if size > _MOST_BYTES:
-                        break
-        is_all = size <= _MOST_BYTES and len(found) < most
+            found, is_all = _read_bounded(database.execute(query, (self._namespace, row, most)))
+        is_all = is_all and len(found) < most
         return found, last if is_all else found[-1].sequence, is_all
 
     async def verify(self, head: str | None = None, anchor: str | None = None) -> Verdict:
@@ -324,6 +307,19 @@ def _seconds(since: object) -> float:
     if not math.isfinite(time):
         raise InvalidArgument("since", "is not a time in seconds since the epoch")
     return time
+
+
+def _read_bounded(rows: sqlite3.Cursor) -> tuple[list[AuditRow], bool]:
+    """The rows, fewer where they are large, and whether these are all."""
+    found: list[AuditRow] = []
+    size = 0
+    with closing(rows):
+        for row in map(Row._make, rows):
+            size += len(row.detail)
+            if found and size > _MOST_BYTES:
+                return found, False
+            found.append(_read_row(row))
+    return found, True
 
 
 def _read_row(row: Row) -> AuditRow:

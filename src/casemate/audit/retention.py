@@ -69,23 +69,14 @@ def prune(
         if sequence <= last:
             again(namespace, detail)
     for end in (*range(kept.count + _AT_ONCE, last, _AT_ONCE), last):
-        _drop(database, anchors, _head_at(database, end))
+        checkpoint = _head_at(database, end)
+        with transaction(database, "BEGIN IMMEDIATE"):
+            anchors.sign_head(database, keys, checkpoint)
+            database.execute("UPDATE kept SET count = ?, last = ?", (checkpoint.count, checkpoint.last))
+            database.execute("DELETE FROM record WHERE sequence <= ?", (checkpoint.count,))
+        with transaction(database, "BEGIN IMMEDIATE"):  # nobody else writes anchors meanwhile
+            anchors.drop_before(checkpoint)
     return last - kept.count
-
-
-def _drop(database: sqlite3.Connection, anchors: Anchors, checkpoint: Head) -> None:
-    from casemate.audit.anchors import hash_of_line
-
-    with transaction(database, "BEGIN IMMEDIATE"):
-        before = anchors.last()
-        (noted,) = database.execute("SELECT anchor FROM kept").fetchone()
-        previous = noted if before is None else before.hash
-        line = anchors.append(head_in(database), previous, checkpoint, anchors.begins_after(checkpoint))
-        said = (checkpoint.count, checkpoint.last, hash_of_line(line))
-        database.execute("UPDATE kept SET count = ?, last = ?, anchor = ?", said)
-        database.execute("DELETE FROM record WHERE sequence <= ?", (checkpoint.count,))
-    with transaction(database, "BEGIN IMMEDIATE"):  # nobody else writes anchors meanwhile
-        anchors.drop_before(checkpoint)
 
 
 def _last_to_drop(database: sqlite3.Connection, kept: int, retention: RowRetention) -> int:

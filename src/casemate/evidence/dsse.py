@@ -9,6 +9,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,20 +42,18 @@ class PublicKey:
     def from_pem(cls, pem: str) -> PublicKey:
         """The key in a PEM text. Raises ``InvalidArgument``."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-        try:
-            key = _load(str(pem))
-        except ValueError:
-            key = None
-        if not isinstance(key, Ed25519PublicKey):
-            raise InvalidArgument("key", "is no public Ed25519 key in PEM, as casemate keys export prints one")
-        return cls.of(key)
+        with suppress(ValueError):
+            if isinstance(key := load_pem_public_key(str(pem).encode()), Ed25519PublicKey):
+                return cls.of(key)
+        raise InvalidArgument("key", "is no public Ed25519 key in PEM, as casemate keys export prints one")
 
     @classmethod
     def of(cls, key: Ed25519PublicKey) -> PublicKey:
         """The same of a key of the library's."""
         der = _DER + key.public_bytes_raw()
-        pem = f"-----BEGIN PUBLIC KEY-----\n{text_of(der)}\n-----END PUBLIC KEY-----\n"
+        pem = f"-----BEGIN PUBLIC KEY-----\n{base64_of(der)}\n-----END PUBLIC KEY-----\n"
         return cls(pem, hashlib.sha256(der).hexdigest())
 
 
@@ -63,10 +62,9 @@ def verify(data: bytes, signature: bytes, key: PublicKey) -> bool:
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+    raw = base64.b64decode(key.pem.splitlines()[1])[len(_DER) :]
     try:
-        Ed25519PublicKey.from_public_bytes(base64.b64decode(key.pem.splitlines()[1])[len(_DER) :]).verify(
-            signature, data
-        )
+        Ed25519PublicKey.from_public_bytes(raw).verify(signature, data)
     except InvalidSignature:
         return False
     return True
@@ -75,19 +73,20 @@ def verify(data: bytes, signature: bytes, key: PublicKey) -> bool:
 def wrap(payload_type: str, payload: bytes, *signers: Sign) -> Envelope:
     """``payload`` in an envelope, signed by each."""
     data = _encode(payload_type, payload)
-    signatures = [{"keyid": key_id, "sig": text_of(signature)} for key_id, signature in (one(data) for one in signers)]
-    return {"payload": text_of(payload), "payloadType": payload_type, "signatures": signatures}
+    signatures = [
+        {"keyid": key_id, "sig": base64_of(signature)} for key_id, signature in (one(data) for one in signers)
+    ]
+    return {"payload": base64_of(payload), "payloadType": payload_type, "signatures": signatures}
 
 
-def read(envelope: object, payload_type: str, keys: Iterable[PublicKey]) -> tuple[Any, list[PublicKey]]:
+def read(envelope: Any, payload_type: str, keys: Iterable[PublicKey]) -> tuple[Any, list[PublicKey]]:
     """The JSON in an envelope, and which of ``keys`` have signed it. Raises ``NotProved`` where it is none."""
     try:
-        assert isinstance(envelope, dict)
         payload = base64.b64decode(envelope["payload"], validate=True)
         found_type = envelope["payloadType"]
         signatures = {one["keyid"]: base64.b64decode(one["sig"], validate=True) for one in envelope["signatures"]}
         parsed = json.loads(payload)
-    except (AssertionError, KeyError, TypeError, ValueError, RecursionError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         raise NotProved("it is no signed envelope") from None
     if found_type != payload_type:
         raise NotProved(f"it is signed as {str(found_type)[:200]!r}, not as {payload_type!r}")
@@ -95,15 +94,9 @@ def read(envelope: object, payload_type: str, keys: Iterable[PublicKey]) -> tupl
     return parsed, [key for key in keys if key.id in signatures and verify(data, signatures[key.id], key)]
 
 
-def text_of(data: bytes) -> str:
+def base64_of(data: bytes) -> str:
     """``data`` in base64."""
     return base64.b64encode(data).decode()
-
-
-def _load(pem: str) -> Any:
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
-
-    return load_pem_public_key(pem.encode())
 
 
 def _encode(payload_type: str, payload: bytes) -> bytes:

@@ -1,15 +1,7 @@
 """The installation's signing keys: Ed25519, one of them current, in one file (0600) of the user's state folder.
 
-The first signature makes the key. How it is used::
-
-    signer = Signer(default_folder(environ))
-    key_id, signature = signer.sign(data)
-    ...
-    keys = {key.id: key for key in signer.public_keys()}  # current first, then retired ones
-    verify(data, signature, keys[key_id])  # False where either was changed
-
-A rotation is a statement "after this key comes that one" that both keys have signed. Whoever holds one public key finds
-the others by it (:func:`unseal`), so what a retired key has signed stays provable.
+The first signature makes the key. A rotation is a statement "after this key comes that one" that both keys have signed.
+Whoever holds one public key finds the others by it (:func:`unseal`), so what a retired key has signed stays provable.
 
 Whoever reads the file can sign as the installation: the user, and root.
 """
@@ -28,23 +20,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import NotProved, Unavailable
-from casemate.evidence.dsse import Envelope, PublicKey, read, verify, wrap
+from casemate.evidence.dsse import Envelope, PublicKey, base64_of, read, wrap
 from casemate.files.private_files import open_lock, read_private, replace_private
 from casemate.files.user_folders import user_folder
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = ["PublicKey", "Signer", "default_folder", "unseal", "verify"]
-
 ROTATION = "application/vnd.casemate.rotation+json"
 ROTATIONS = "casemate_rotations"  # of an envelope: rotations, oldest first. Other readers pass such a field over.
 _MOST = 1 << 20  # bytes of the file: a rotation takes about one KiB
-
-
-def default_folder(environ: Mapping[str, str]) -> Path:
-    """Where the keys lie. Raises :class:`casemate.Unavailable` where the environment names no home."""
-    return user_folder(environ, "state", "the signing key has no place") / "signing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +118,14 @@ class Signer:
             ) from None
 
     def _store(self, kept: _KeyPair) -> _KeyPair:
-        fields = {"private": base64.b64encode(kept.private.private_bytes_raw()).decode(), "rotations": kept.rotations}
+        fields = {"private": base64_of(kept.private.private_bytes_raw()), "rotations": kept.rotations}
         replace_private(self._path, json.dumps(fields).encode())
         return kept
+
+
+def own_signer(environ: Mapping[str, str]) -> Signer:
+    """The user's. Raises :class:`casemate.Unavailable` where the environment names no home."""
+    return Signer(user_folder(environ, "state", "the signing key has no place") / "signing")
 
 
 def unseal(envelope: object, payload_type: str, trusted: Iterable[PublicKey]) -> tuple[Any, PublicKey]:

@@ -11,7 +11,8 @@ from typing import IO, TYPE_CHECKING, Any
 from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo
 
 from casemate.errors import CasemateError, NotProved
-from casemate.evidence.keys import PublicKey, Signer, unseal
+from casemate.evidence.dsse import PublicKey
+from casemate.evidence.keys import Signer, unseal
 from casemate.evidence.page import page_of
 from casemate.evidence.statement import FILES, STATEMENT, make_statement, sha256, subjects_of, to_json
 

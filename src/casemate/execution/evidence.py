@@ -17,15 +17,14 @@ if TYPE_CHECKING:
     from casemate.audit.log import AuditLog
     from casemate.audit.reading import Audit
     from casemate.evidence.dsse import Envelope
-    from casemate.evidence.keys import Signer
     from casemate.model.execution import Execution
 
 
 class Evidence:
     """What proves afterwards what ran in a sandbox, to whoever trusts its key. From any thread."""
 
-    def __init__(self, log: AuditLog, audit: Audit, namespace: str, signer: Signer) -> None:
-        self._log, self._audit, self._namespace, self._signer = log, audit, namespace, signer
+    def __init__(self, log: AuditLog, audit: Audit, namespace: str) -> None:
+        self._log, self._audit, self._namespace = log, audit, namespace
 
     async def statement(self, run: str) -> dict[str, Any]:
         """What a run or step was and what came of it, signed: see :meth:`casemate.Execution.statement`.
@@ -77,7 +76,7 @@ class Evidence:
                     statements[run] = self.sign(run, outcomes.get(run))
         rows = [(row, canonical(row)) for row in self._rows(of) if is_visible(row.execution_id)]
         with open(path, "wb") as target:
-            return write_pack(target, of, rows, statements, outcomes, self._signer)
+            return write_pack(target, of, rows, statements, outcomes, self._log.signer())
 
     def sign(self, run: str, execution: Execution | None = None) -> Envelope:
         """As :meth:`statement`. Blocks. ``execution``: its outcome, whose files are all there where the record's are
@@ -85,11 +84,11 @@ class Evidence:
         rows = [row for row in self._rows(run) if row.execution_id == run]
         files = None if execution is None else {one.name: one.sha256 for one in execution.artifacts}
         payload = statement_of([row for row in rows if row.kind != "signature"], files)
-        envelope = self._signer.seal(STATEMENT, payload)
+        envelope = self._log.signer().seal(STATEMENT, payload)
         left = {name: one for name, one in subjects_of(json.loads(payload)).items() if name.startswith(FILES)}
         signed = {"key": envelope["signatures"][0]["keyid"], "statement_sha256": sha256(payload), "artifacts": left}
         if not any(row.kind == "signature" and signed["key"] in row.detail for row in rows):
-            self._log.note_soon("signature", run, self._namespace, signed)
+            self._log.append_if_possible("signature", run, self._namespace, signed)
         return envelope
 
     def _rows(self, of: str) -> list[Row]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import math
 import time
 from collections.abc import AsyncIterator
@@ -12,6 +11,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError
+from casemate.evidence.statement import sha256, to_json
 from casemate.execution import digests
 from casemate.model.operation import caller
 
@@ -85,14 +85,8 @@ async def _dependencies(request: Request, plan: Plan, context: ExecutionContext)
 
 def _redact_intent(intent: dict[str, Any], redaction: Redaction) -> dict[str, Any]:
     """The row without secrets; of what they were in, the SHA-256 as it was (of its canonical JSON, but for code)."""
-    import json
-
     kept = {name: redaction.value(value) for name, value in intent.items()}
-    hashes = {
-        name: hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-        for name, value in intent.items()
-        if kept[name] != value and name != "code"
-    }
+    hashes = {name: sha256(to_json(value)) for name, value in intent.items() if kept[name] != value and name != "code"}
     return {**kept, "sha256_of": hashes} if hashes else kept
 
 
@@ -107,7 +101,7 @@ def _intent(request: Request, plan: Plan) -> dict[str, Any]:
         "language": request.language,
         "program": request.program_name,
         "code": request.code.decode("utf-8", "replace"),
-        "code_sha256": hashlib.sha256(request.code).hexdigest(),
+        "code_sha256": sha256(request.code),
         "arguments": list(request.arguments),
         "env_names": sorted(request.env),
         **({"secrets": sorted(request.secrets.names)} if request.secrets else {}),

@@ -88,17 +88,17 @@ class Slots:
 
     @contextlib.asynccontextmanager
     async def turn(
-        self, claim: Claim, lock: asyncio.Lock | None = None, lives: Callable[[], bool] = bool
+        self, claim: Claim, lock: asyncio.Lock | None = None, has_cell: Callable[[], bool] = lambda: False
     ) -> AsyncGenerator[None]:
-        """Wait for a turn, and have it; a step's is one at its session's ``lock``, too, and where the cell of that
-        ``lives`` none has to be started. Raises ``QueueFull``."""
+        """Wait for a turn, and have it. A step has its session's ``lock``, too; where its session ``has_cell``, none
+        has to be started. Raises ``QueueFull``."""
         asked, is_held, why = time.time_ns(), False, "the session is busy"
         try:
             try:
                 async with contextlib.nullcontext() if claim.by is None else asyncio.timeout_at(claim.by):
                     is_held, why = lock is not None and await lock.acquire(), ""
                     is_free = self._running[()] < self.most
-                    if is_free and (lives() or (not self._queues and self.verdict().act == "start")):
+                    if is_free and (has_cell() or (not self._queues and self.verdict().act == "start")):
                         self._begin(claim.place)
                     else:
                         self.check_waits(claim)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +58,11 @@ class EvidenceOperations(Group):
         """The id of a run or session, and what is kept of it. Raises ``NotFound``."""
         kept = self._shared.kept
         runs = [one for one in kept.of(principal) if one.head["session"] == of]
-        with suppress(*([NotFound] if runs or principal.audience is Audience.OPERATOR else [])):
-            runs = [kept.find(of, principal)]
-            of = runs[0].run
+        if not runs:
+            try:
+                runs = [kept.find(of, principal)]
+                of = runs[0].run
+            except NotFound:
+                if principal.audience is not Audience.OPERATOR:
+                    raise
         return of, [found for one in runs if (found := await kept.execution(one)) is not None]

@@ -492,7 +492,7 @@ class Session:
 
     def _note(self, detail: Mapping[str, object]) -> None:
         detail = {name: value for name, value in detail.items() if value}
-        self._context.log.note_soon("session", self.id, self._terms.admitted.request.namespace, detail)
+        self._context.log.append_if_possible("session", self.id, self._terms.admitted.request.namespace, detail)
 
     def _check_open(self) -> None:
         if self._close_reason:

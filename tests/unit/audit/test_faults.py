@@ -56,8 +56,7 @@ STEPS = [
     ("casemate.audit.log", "AuditLog._fold_into", 2), ("casemate.audit.log", "AuditLog._insert", 3),
     ("casemate.audit.log", "sync_to_disk", 2), ("casemate.audit.log", "AuditLog._anchor", 2),
     ("casemate.audit.anchors", "Anchors._write", 1), ("casemate.audit.anchors", "Anchors._write", 2),
-    ("casemate.audit.log", "AuditLog._end", 1), ("casemate.audit.log", "AuditLog._close_lost", 2),
-    ("casemate.audit.journal", "Journal.remove", 1),
+    ("casemate.audit.log", "AuditLog._close_lost", 2), ("casemate.audit.journal", "Journal.remove", 1),
 ]  # fmt: skip
 
 
@@ -235,6 +234,26 @@ def test_a_journal_that_cannot_be_written_stops_the_run(tmp_path: Path) -> None:
     with pytest.raises(RecordUnavailable, match="Bad file descriptor"):
         log.append("intent", "run", "default", {})
     log._journal = type(log._journal)(Path(f"{log.path}.rows"))
+    log.close()
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_journal_that_is_removed_while_its_process_lives_stops_the_next_run(
+    tmp_path: Path, is_replaced: bool
+) -> None:
+    log = AuditLog(tmp_path / "audit.db", signer=Signer(tmp_path / "signing"))
+    log.append("intent", "run", "default", {})
+    log.fold()
+    (journal,) = Path(f"{log.path}.rows").iterdir()
+    data = journal.read_bytes()
+    journal.unlink()
+    if is_replaced:
+        journal.write_bytes(data)
+    log.append("outcome", "run", "default", {})
+    with pytest.raises(RecordUnavailable, match="removed or replaced"):
+        log.fold()
+    with pytest.raises(RecordUnavailable, match="removed or replaced"):
+        log.verify()
     log.close()
 
 

@@ -22,7 +22,8 @@ from casemate.artifacts.content import ContentStore, Slice
 from casemate.audit.log import AuditLog
 from casemate.audit.reading import Audit
 from casemate.errors import NotFound, NotProved, Unavailable
-from casemate.evidence.keys import PublicKey, Signer
+from casemate.evidence.dsse import PublicKey
+from casemate.evidence.keys import Signer
 from casemate.evidence.pack import MANIFEST, check_pack, check_statement
 from casemate.evidence.statement import make_statement, to_json
 from casemate.evidence.statement import sha256 as digest_of
@@ -75,11 +76,11 @@ RAN = execution_of(RUN, *FILES)
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> AuditLog:
-    log = AuditLog(tmp_path / "audit.db")
+def log(tmp_path: Path, signer: Signer) -> AuditLog:
+    log = AuditLog(tmp_path / "audit.db", signer=signer)
     put_on_record(log, RAN)
     log.append("intent", "d" * 32, "elsewhere", {"code": "another's"})
-    log.note_soon("session", SESSION, "default", {"action": "opened"})
+    log.append_if_possible("session", SESSION, "default", {"action": "opened"})
     put_on_record(log, execution_of(STEP), SESSION)
     return log
 
@@ -90,8 +91,8 @@ def signer(tmp_path: Path) -> Signer:
 
 
 @pytest.fixture
-def evidence(log: AuditLog, signer: Signer) -> Evidence:
-    return Evidence(log, Audit(log, "default"), "default", signer)
+def evidence(log: AuditLog) -> Evidence:
+    return Evidence(log, Audit(log, "default"), "default")
 
 
 def save(evidence: Evidence, path: Path, of: str = RUN, executions: tuple[Execution, ...] = (RAN,)) -> list[str]:

@@ -201,7 +201,7 @@ def refused(look: Callable[[], Room], claim: Claim, most: int = 1, held: int = 0
 
     async def journey() -> QueueFull:
         taken = Slots(most, look)
-        holders = [taken.turn(Claim(), lives=lambda: True) for _ in range(held)]
+        holders = [taken.turn(Claim(), has_cell=lambda: True) for _ in range(held)]
         for one in holders:
             await one.__aenter__()
         with pytest.raises(QueueFull) as raised:

@@ -16,11 +16,13 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from casemate.errors import InvalidArgument, NotProved
-from casemate.evidence.keys import PublicKey, Signer, default_folder
+from casemate.evidence.dsse import PublicKey
+from casemate.evidence.keys import own_signer
 from casemate.evidence.pack import check_pack, check_statement
 from casemate.evidence.statement import FILES, subjects_of
 from casemate.surfaces.cli.answers import print_answer, print_rows
 from casemate.surfaces.cli.connection import PLAIN, ServiceOptions, ask, with_service
+from casemate.surfaces.cli.inputs import read_file
 from casemate.surfaces.cli.parameters import Name, Output
 
 keys = App(name="keys", help="Show, hand out and change the key that signs what ran.")
@@ -47,7 +49,7 @@ def export() -> int:
 @keys.command
 def rotate() -> int:
     """Have another key sign from now on, and print its id. What was signed stays provable, with either key."""
-    sys.stdout.write(f"{Signer(default_folder(os.environ)).rotate().id}\n")
+    sys.stdout.write(f"{own_signer(os.environ).rotate().id}\n")
     return 0
 
 
@@ -125,14 +127,13 @@ def verify(
 
 
 def _own_keys() -> list[PublicKey]:
-    return Signer(default_folder(os.environ)).public_keys()
+    return own_signer(os.environ).public_keys()
 
 
 def _keys_in(file: Path | None) -> list[PublicKey]:
     if file is None:
         return _own_keys()
-    with _open(file) as opened:
-        return [PublicKey.from_pem(opened.read(_MOST_KEY).decode("utf-8", "replace"))]
+    return [PublicKey.from_pem(read_file("key", str(file), _MOST_KEY).decode("utf-8", "replace"))]
 
 
 def _name_in(subjects: Mapping[str, str], file: Path) -> str:

@@ -27,7 +27,7 @@ from casemate.surfaces.cli.connection import (
     with_service,
 )
 from casemate.surfaces.cli.failures import DENIED
-from casemate.surfaces.cli.inputs import given_limits, sent_options
+from casemate.surfaces.cli.inputs import given_limits, read_file, sent_options
 from casemate.surfaces.cli.parameters import LIMITS, OUTPUT_LIMITS, Name, RunHandle, takes
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 Command = Callable[..., int]
 _BROKEN = 1  # the exit code where the record is not what it was
+_MOST_ANCHORS = 64 << 20  # bytes of a copy
 _MOST_DETAIL = 120  # characters in a table; --format json has all
 
 
@@ -279,7 +280,7 @@ def verify_record(*, head: str | None = None, anchor: str | None = None, service
         head: The hash of a last row, as this prints it, that was noted elsewhere: it must be there still.
         anchor: A file of anchors that was kept elsewhere: the record must agree with it.
     """
-    text = None if anchor is None else _read_text("anchor", anchor)
+    text = None if anchor is None else read_file("anchor", anchor, _MOST_ANCHORS).decode("utf-8", "replace")
     return _show_verdict(ask(service, "audit.verify", head=head, anchor=text), is_json=service.is_json)
 
 
@@ -320,13 +321,6 @@ def prune_record(*, max_age: float | None = None, max_size: str | None = None, s
         raise InvalidArgument("max_size", str(error)) from None
     dropped = ask(service, "audit.prune", max_age=max_age, max_size=size)
     return print_answer({"dropped": dropped}, [f"{dropped} rows were dropped"], is_json=service.is_json)
-
-
-def _read_text(name: str, path: str) -> str:
-    try:
-        return Path(path).read_text("utf-8", "replace")
-    except OSError as error:
-        raise InvalidArgument(name, f"cannot read {path!r}: {error.strerror}") from None
 
 
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:
