@@ -346,8 +346,8 @@ def test_the_record_is_exported_verified_against_a_copy_and_pruned(served: Cli, 
     last = str(rows[-2]["sequence"])
     assert len(served("audit", "export", "--after", last).stdout.splitlines()) == 1
     assert b"signed up to row" in served("audit", "verify", "--head", rows[0]["hash"]).stdout
-    (tmp_path / "copy").write_text("no anchor\n")
-    done = served("audit", "verify", "--anchor", str(tmp_path / "copy"))
+    (tmp_path / "copy").write_text(f"{'x' * (5 << 20)}\nno anchor\n")
+    done = served("audit", "verify", "--anchor", str(tmp_path / "copy"))  # of a long copy its end
     assert (done.code, b"line 1 of the anchors is none" in done.stdout) == (1, True)
     assert b"0 rows were dropped" in served("audit", "prune", "--max-size", "1GiB").stdout
 

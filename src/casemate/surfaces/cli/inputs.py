@@ -76,13 +76,16 @@ def env_beginning(prefix: str | None) -> dict[str, str]:
     return {name[len(prefix) :]: value for name, value in os.environ.items() if name.startswith(prefix)}
 
 
-def read_file(argument: str, path: str, most: int) -> bytes:
-    """Up to ``most`` bytes of the file that ``argument`` names. Raises ``InvalidArgument``."""
+def read_file(argument: str, path: str, most: int, *, is_log: bool = False) -> bytes:
+    """Up to ``most`` bytes of the file that ``argument`` names; of a log its last lines. Raises ``InvalidArgument``."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         raise InvalidArgument(argument, f"cannot read {path!r}: {_reason(error)}") from None
     try:
+        if is_log and (left_out := os.fstat(fd).st_size - most) > 0:
+            os.lseek(fd, left_out, os.SEEK_SET)
+            return read(fd, most).partition(b"\n")[2]
         return read(fd, most)
     except OSError as error:
         raise InvalidArgument(argument, f"cannot read {path!r}: {_reason(error)}") from None

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Command = Callable[..., int]
 _BROKEN = 1  # the exit code where the record is not what it was
-_MOST_ANCHORS = 64 << 20  # bytes of a copy
+_MOST_ANCHORS = 4 << 20  # bytes of a copy that one request takes: the newest lines say most
 _MOST_DETAIL = 120  # characters in a table; --format json has all
 
 
@@ -278,9 +278,10 @@ def verify_record(*, head: str | None = None, anchor: str | None = None, service
 
     Args:
         head: The hash of a last row, as this prints it, that was noted elsewhere: it must be there still.
-        anchor: A file of anchors that was kept elsewhere: the record must agree with it.
+        anchor: A file of anchors that was kept elsewhere: the record must agree with its last 4 MiB.
     """
-    text = None if anchor is None else read_file("anchor", anchor, _MOST_ANCHORS).decode("utf-8", "replace")
+    lines = None if anchor is None else read_file("anchor", anchor, _MOST_ANCHORS, is_log=True)
+    text = None if lines is None else lines.decode("utf-8", "replace")
     return _show_verdict(ask(service, "audit.verify", head=head, anchor=text), is_json=service.is_json)
 
 
