@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -179,6 +180,23 @@ def test_a_program_that_calls_tools_without_end_has_no_more_spans_than_is_said(s
         observe("crossing", "r", "default", call)
     observe("outcome", "r", "default", {"status": "ok"})
     assert len([one for one in spans.get_finished_spans() if one.name == "execute_tool note"]) == 1000
+
+
+def test_what_a_program_asked_with_is_not_kept_until_its_end(spans: InMemorySpanExporter) -> None:
+    class Arguments(dict[str, str]):
+        """Which can be looked after."""
+
+    given = Arguments(text="x" * 1_000_000)
+    there = weakref.ref(given)
+    observe("intent", "run", "default", {"language": "python"})
+    asked = {"request": "1", "kind": "tool", "server": "s", "tool": "t", "arguments": given}
+    observe("request", "run", "default", asked)
+    observe("decision", "run", "default", {**asked, "decision": "denied"})
+    del given, asked
+    assert there() is None
+    observe("outcome", "run", "default", {"status": "ok", "duration": 0.1})
+    (approval,) = (span for span in spans.get_finished_spans() if span.name == "approval")
+    assert attributes_of(approval)["casemate.decision"] == "denied"
 
 
 async def test_a_run_that_is_cancelled_is_an_error_that_ends(spans: InMemorySpanExporter, tmp_path: Path) -> None:

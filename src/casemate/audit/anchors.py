@@ -10,6 +10,7 @@ Whoever has the key, too, can sign another history: copies elsewhere (:mod:`case
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import json
 import os
@@ -123,11 +124,20 @@ class Anchors:
     def _write(self, data: bytes, how: int, path: Path | None = None, *, sync: bool = True) -> None:
         fd = os.open(path or self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | how, 0o600)
         try:
-            os.write(fd, data)
+            append_whole(fd, data)
             if sync:
                 os.fdatasync(fd)
         finally:
             os.close(fd)
+
+
+def append_whole(fd: int, data: bytes) -> None:
+    """All of ``data`` at the end of a file that nobody else writes, or nothing: a part of a line would spoil the next
+    one. Raises ``OSError``."""
+    size = os.fstat(fd).st_size
+    if os.write(fd, data) != len(data):
+        os.ftruncate(fd, size)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def lines_in(path: Path) -> Iterator[str]:

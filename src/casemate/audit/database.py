@@ -159,6 +159,22 @@ def _prepare(database: sqlite3.Connection) -> None:
             database.execute(statement)
 
 
+def oddity_in(database: sqlite3.Connection) -> str:
+    """Why it may show its readers other rows than it holds, or takes others than it is given; empty where it does not.
+
+    An index may lack rows, and a trigger or a view of somebody's may change or hide what passes it.
+    """
+    schema = "SELECT type, name, tbl_name, sql FROM sqlite_master"
+    with closing(sqlite3.connect(":memory:")) as ours:
+        for statement in (*_SCHEMA, *_SINCE_2):
+            ours.execute(statement)
+        strange = {*database.execute(schema)} - {*ours.execute(schema)}
+    if strange:
+        return f"the database has a {min(strange)[0]} that is not casemate's: {min(strange)[1]!r}"
+    (found,) = database.execute("PRAGMA integrity_check(1)").fetchone()
+    return "" if found == "ok" else f"the database contradicts itself: {found}"
+
+
 @contextmanager
 def transaction(database: sqlite3.Connection, begin: str) -> Iterator[None]:
     """Everything in the block, or nothing of it. Raises ``sqlite3.Error``."""

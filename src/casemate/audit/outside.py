@@ -12,7 +12,9 @@ import os
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from urllib.parse import urlsplit
 
+from casemate.audit.anchors import append_whole
 from casemate.errors import InvalidArgument
 
 _WITHIN = 10.0  # seconds that a command and a server have
@@ -35,7 +37,7 @@ class Outside:
             except (OSError, ValueError, ImportError, subprocess.SubprocessError) as error:
                 if place not in self._failing:
                     self._failing.add(place)
-                    note({"place": place, "problem": str(error)})
+                    note({"place": name_for_record(place), "problem": str(error)})
             else:
                 self._failing.discard(place)
 
@@ -55,10 +57,21 @@ def _sender(place: str, stamps: str) -> Callable[[str], None]:
     raise InvalidArgument("audit_anchors", f"{place!r} is no absolute path, no command after | and no http address")
 
 
+def name_for_record(place: str) -> str:
+    """``place`` without arguments of a command, and without the user, password and query of an address: there may be
+    secrets in them, which the record is not to have."""
+    if place.startswith("|"):
+        return f"| {shlex.split(place[1:])[0]}"
+    if os.path.isabs(place):
+        return place
+    parts = urlsplit(place)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
 def _append(path: str, line: str) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        os.write(fd, f"{line}\n".encode())
+        append_whole(fd, f"{line}\n".encode())
         os.fsync(fd)
     finally:
         os.close(fd)
@@ -67,6 +80,8 @@ def _append(path: str, line: str) -> None:
 def _run(argv: list[str], line: str) -> None:
     try:
         subprocess.run(argv, input=f"{line}\n".encode(), capture_output=True, check=True, timeout=_WITHIN)
+    except subprocess.TimeoutExpired:
+        raise OSError(f"{argv[0]} took longer than {_WITHIN:g} s") from None
     except subprocess.CalledProcessError as error:
         said = error.stderr.decode("utf-8", "replace").strip()[:_TOLD]
         raise OSError(f"{argv[0]} ended with {error.returncode}: {said}") from None
@@ -90,6 +105,8 @@ def _stamp(server: str, line: str) -> str:
                 data += part
                 if len(data) > _MOST:
                     raise ValueError("its answer is too large")
+    except httpx2.HTTPStatusError as error:  # whose words have the whole address in them
+        raise OSError(f"it answered {error.response.status_code}") from None
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise OSError(f"it did not answer: {error}") from None
     answered = decode_timestamp_response(data)
@@ -98,5 +115,5 @@ def _stamp(server: str, line: str) -> str:
     stamp = answered.tst_info
     if (stamp.nonce, stamp.message_imprint.message) != (request.nonce, request.message_imprint.message):
         raise ValueError("it has stamped something else")
-    kept = {"server": server, "time": stamp.gen_time.isoformat(), "line": line}
+    kept = {"server": name_for_record(server), "time": stamp.gen_time.isoformat(), "line": line}
     return json.dumps({**kept, "stamp": base64.b64encode(data).decode()})

@@ -12,9 +12,10 @@ from typing import Any
 
 from casemate.audit.anchors import Anchor, check, lines_in
 from casemate.audit.chain import EMPTY, GENESIS, Head, Verdict, verify_after
-from casemate.audit.database import COLUMNS, open_for_reading, text_of, transaction, unavailable
+from casemate.audit.database import COLUMNS, oddity_in, open_for_reading, text_of, transaction, unavailable
 from casemate.evidence.dsse import PublicKey
 
+_Ends = tuple[Head, Head, Head, str]
 _BATCH = 2000  # rows that are read at once
 _CUT = "the record was cut or made anew, or the machine lost power"
 
@@ -24,8 +25,23 @@ def verify(
 ) -> Verdict:
     """Of the record at ``path``; ``keys``: whose signatures count, None where nobody knows any. Raises as reading
     does."""
-    ends, last, kept, noted = _ends(path)
-    signed, problem = check(lines_in(Path(f"{path}.anchors")), keys)
+    ends, lines = _moment(path)
+    verdict = _verify(path, ends, lines, keys, head, anchors)
+    if not verdict.ok and _ends(path)[2] != ends[2]:  # rows were dropped while they were read
+        return verify(path, keys, head=head, anchors=anchors)
+    return verdict
+
+
+def _verify(
+    path: str,
+    moment: _Ends,
+    lines: list[str],
+    keys: Mapping[str, PublicKey] | None,
+    head: str | None,
+    anchors: str | None,
+) -> Verdict:
+    ends, last, kept, noted = moment
+    signed, problem = check(lines, keys)
     if not problem and noted not in (
         GENESIS,
         *(one.hash for one in signed[-1:]),
@@ -35,6 +51,8 @@ def verify(
     if not problem and kept != EMPTY and keys and all(one.checkpoint != kept for one in signed):
         problem = f"no anchor says that the rows up to {kept.count} may be dropped"
     copies, trouble = check((anchors or "").splitlines(), keys, may_miss=True)
+    if anchors is not None and not copies:
+        trouble = trouble or "there is no line"
     verdict = verify_rows(path, kept, last, [*signed, *copies])
     if verdict.ok:
         verdict = verify_after((), verdict.head, ends)
@@ -44,6 +62,8 @@ def verify(
         verdict = replace(verdict, first_bad=row, reason=problem or f"{trouble}, in the copy")
     if verdict.ok and (why := _lacks(path, verdict, head, kept)):
         verdict = replace(verdict, first_bad=verdict.rows + 1, reason=why)
+    if verdict.ok and (why := _oddity_in(path)):
+        verdict = replace(verdict, first_bad=kept.count + 1, reason=why)
     return replace(verdict, signed=signed[-1].head.count if keys and signed else 0, dropped=kept.count)
 
 
@@ -83,7 +103,16 @@ def _read_rows(path: str, query: str, bounds: tuple[int, int]) -> list[tuple[Any
             return database.execute(query, bounds).fetchall()
 
 
-def _ends(path: str) -> tuple[Head, Head, Head, str]:
+def _moment(path: str) -> tuple[_Ends, list[str]]:
+    """What :func:`_ends` has, and the anchors that go with it: others may sign meanwhile."""
+    while True:
+        ends = _ends(path)
+        lines = [*lines_in(Path(f"{path}.anchors"))]
+        if _ends(path) == ends:
+            return ends, lines
+
+
+def _ends(path: str) -> _Ends:
     """What the head says, the last row that there is, up to which row they were dropped, and the last anchor, at one
     moment."""
     with open_for_reading(path) as database, transaction(database, "BEGIN"):
@@ -94,6 +123,12 @@ def _ends(path: str) -> tuple[Head, Head, Head, str]:
         raise unavailable(path, sqlite3.DatabaseError("its head is missing"))
     dropped = Head(*kept[:2])
     return Head(*head), dropped if last is None else Head(*last), dropped, kept[2]
+
+
+def _oddity_in(path: str) -> str:
+    with open_for_reading(path) as database:
+        database.set_progress_handler(None, 0)  # it looks at every row, and at every index
+        return oddity_in(database)
 
 
 def _lacks(path: str, verdict: Verdict, head: str | None, kept: Head) -> str:

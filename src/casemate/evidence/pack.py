@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import IO, TYPE_CHECKING, Any
-from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from casemate.errors import CasemateError, NotProved
 from casemate.evidence.dsse import PublicKey
@@ -25,7 +26,9 @@ MANIFEST = "manifest.dsse.json"
 _KIND = "urn:casemate:evidence:1"
 _EARLIEST = (1980, 1, 1, 0, 0, 0)  # of a zip; the same for all, so that the same evidence is the same bytes
 MOST_BYTES = 200 << 20  # of all files that runs left: what is beyond is named with its hash
+_LOCAL, _CENTRAL, _END = 30, 46, 22  # bytes of a zip's headers without names
 _MOST_READ = 512 << 20  # bytes of all that is in a pack
+MOST_OF_STATEMENT = 64 << 20  # bytes, which are read before anybody knows who signed them
 
 
 def write_pack(
@@ -103,15 +106,36 @@ def check_pack(file: IO[bytes], trusted: Sequence[PublicKey]) -> tuple[dict[str,
     """The manifest of a pack in which everything is as it was signed, and who signed it. Raises ``NotProved``."""
     try:
         with ZipFile(file) as pack:
+            if not _is_plain(file, pack):
+                raise NotProved("it is no zip as casemate writes it: not every program would find the same in it")
             return _check(pack, trusted)
     except (BadZipFile, zlib.error, EOFError, OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
         raise NotProved(f"it is no whole evidence pack: {type(error).__name__}") from None
+
+
+def _is_plain(file: IO[bytes], pack: ZipFile) -> bool:
+    """Whether its files lie one after the other, with nothing before, between or behind them, and are said to be the
+    same at both places of a zip where that is said."""
+    at = names = 0
+    for info in pack.infolist():
+        header = info.FileHeader()
+        file.seek(at)
+        if info.header_offset != at or file.read(len(header)) != header or info.extra or info.comment:
+            return False
+        if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
+            return False
+        at += len(header) + info.compress_size
+        names += len(header) - _LOCAL
+    end = at + names + len(pack.infolist()) * _CENTRAL + _END
+    return file.seek(0, os.SEEK_END) == end
 
 
 def _check(pack: ZipFile, trusted: Sequence[PublicKey]) -> tuple[dict[str, Any], PublicKey]:
     names = [info.filename for info in pack.infolist()]
     if len(set(names)) < len(names) or sum(info.file_size for info in pack.infolist()) > _MOST_READ:
         raise NotProved("a name is in it twice, or it is too large to be one of casemate's")
+    if pack.getinfo(MANIFEST).file_size > MOST_OF_STATEMENT:
+        raise NotProved(f"{MANIFEST} is too large to be one of casemate's")
     manifest, key = check_statement(pack.read(MANIFEST), trusted)
     if manifest["predicateType"] != _KIND:
         raise NotProved(f"{MANIFEST} is a statement about something else")

@@ -79,10 +79,11 @@ class Slots:
         return decide(self.room, min(self._begun, running), running, now - self._missed)
 
     def check_waits(self, claim: Claim) -> None:
-        """Raises ``QueueFull`` where one more may not even wait. An agent's account has half of the places."""
+        """Raises ``QueueFull`` where one more may not even wait. An agent's account has no more places than are free:
+        half of them, or fewer where other accounts wait, so that no number of these takes all."""
         running, waiting = self.counts(claim.namespace)
         own = sum(self._waiting[claim.namespace, level, claim.account] for level in _EVERY) if claim.account else 0
-        if waiting >= MOST_WAITING or own >= max(1, MOST_WAITING // 2):
+        if waiting >= MOST_WAITING or own >= max(1, MOST_WAITING - waiting):
             raise self._refuse(claim, f"{running} executions run and {waiting} wait: no more may wait", "turns")
         self._told.discard(claim.place)
 

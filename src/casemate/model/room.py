@@ -13,6 +13,7 @@ PATIENCE = 30.0  # seconds: where nothing of ours will end, nobody knows when th
 _CELL_MEMORY = 32 << 20  # bytes: an interpreter and a library; what a program takes later, the next look sees
 _CELL_PROCESSES = 16  # Node's threads and casemate's own
 _SPARED, _MOST_SPARED = 0.05, 256 << 20  # of the memory, for whatever else runs here
+_SCARCE = 0.25  # of the memory: with more to spare what waits is at a limit of its own, such as a program at its cell's
 _PRESSED = 20  # percent of the time: from here on cells that run hold each other up
 
 
@@ -45,11 +46,13 @@ class Verdict(NamedTuple):
 
 def decide(room: Room, begun: int, running: int, waited: float) -> Verdict:
     """Whether one more cell starts. ``begun``: how many go on that ``room`` does not show yet; ``running``: how many in
-    all; ``waited``: seconds without room. Pressure holds back all but the only one: it may be because of others.
+    all; ``waited``: seconds without room. Pressure, where memory is scarce, holds back all but the only one: it may be
+    because of others.
     """
     spared = min(room.memory_total * _SPARED, _MOST_SPARED)
+    is_pressed = room.memory_pressure >= _PRESSED and room.memory < room.memory_total * _SCARCE
     missing: Missing = ""
-    if room.memory - spared < (begun + 1) * _CELL_MEMORY or (running and room.memory_pressure >= _PRESSED):
+    if room.memory - spared < (begun + 1) * _CELL_MEMORY or (running and is_pressed):
         missing = "memory"
     elif room.processes < (begun + 1) * _CELL_PROCESSES:
         missing = "processes"

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from importlib import import_module
 from typing import Any
 
-from casemate.telemetry.timeline import Detail, Timeline, some_of
+from casemate.telemetry.timeline import TOLD, Detail, Timeline, some_of
 
 _MOST_ROWS = 1000  # of one execution that are told; a program may call tools without end
 
@@ -34,7 +34,7 @@ def observe(kind: str, run: str, namespace: str, detail: Detail) -> None:
             metrics.record("refusals", 1, {"kind": "queue"})
     elif kind != "outcome":
         if len(timeline.rows) < _MOST_ROWS:
-            timeline.rows.append((time.time_ns(), kind, detail))
+            timeline.rows.append((time.time_ns(), kind, some_of(detail, *TOLD)))
     else:
         del _going[run]
         now = time.time_ns()

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 Detail = Mapping[str, Any]
 _NANO = 1_000_000_000
 _CONNECTIONS = ("host", "port", "decision", "reason")  # what those of one kind have in common
+TOLD = ("request", "kind", "server", "tool", "outcome", "seconds", *_CONNECTIONS)
+"""What of a row is kept until its execution ends: not the arguments of what was asked, which may be a MiB each."""
 
 
 class Phase(NamedTuple):

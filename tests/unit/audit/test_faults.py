@@ -117,6 +117,39 @@ def test_an_anchor_that_a_death_has_cut_is_written_again(tmp_path: Path) -> None
     log.close()
 
 
+def test_an_anchor_for_which_there_was_half_the_room_leaves_nothing(tmp_path: Path) -> None:
+    """Neither beside the record, where the next one would seem to be no line, nor in a copy elsewhere."""
+    program = """
+import resource, sys
+from pathlib import Path
+from casemate.audit.anchors import Anchors, check, hash_of_line, lines_in
+from casemate.audit.chain import GENESIS, Head
+from casemate.audit.outside import Outside
+from casemate.evidence.keys import Signer
+
+folder, said = Path(sys.argv[1]), []
+anchors, outside = Anchors(folder / "audit.db", Signer(folder / "signing").sign), Outside([sys.argv[1] + "/copy"], "")
+first = anchors.append(Head(1, "1" * 64), GENESIS)
+outside.send(first, said.append)
+none, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (len(first) + 50, most))
+try:
+    anchors.append(Head(2, "2" * 64), hash_of_line(first))
+except OSError as error:
+    said.append(error)
+outside.send(first, said.append)
+assert len(said) == 2, said
+resource.setrlimit(resource.RLIMIT_FSIZE, (none, most))
+outside.send(anchors.append(Head(2, "2" * 64), hash_of_line(first)), said.append)
+for path in (anchors.path, folder / "copy"):
+    good, problem = check(lines_in(path), None)
+    assert (len(good), problem) == (2, ""), (path, problem)
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_full_file_system_refuses_new_runs_and_loses_nothing(tmp_path: Path) -> None:
     """In a namespace with a file system of its own, which holds a megabyte."""
     program = """

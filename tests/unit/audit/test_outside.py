@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from casemate import Sandbox
+from casemate.audit import outside
 from casemate.audit.log import AuditLog
 from casemate.audit.outside import Outside
 from casemate.errors import InvalidArgument
@@ -57,6 +58,9 @@ def authority(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
     class Answering(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
+            if (folder / "refuses").exists():
+                self.send_error(401)
+                return
             (folder / "query").write_bytes(self.rfile.read(int(self.headers["content-length"])))
             assert self.headers["content-type"] == "application/timestamp-query"
             reply = ["openssl", "ts", "-reply", "-queryfile", "query", "-out", "reply", "-config", "config"]
@@ -105,15 +109,34 @@ def test_each_signed_line_goes_to_a_file_and_to_a_command(tmp_path: Path) -> Non
 
 
 def test_a_place_that_does_not_take_it_is_on_record_once_and_stops_nothing(tmp_path: Path) -> None:
-    places = (str(tmp_path / "nowhere" / "copy"), "|sh -c 'echo no >&2; exit 3'", "http://127.0.0.1:1/stamp")
+    copy = str(tmp_path / "nowhere" / "copy")
+    places = (copy, "|sh -c 'echo no >&2; exit 3'", "http://127.0.0.1:1/stamp")
     log = opened_log(tmp_path / "audit.db", *places)
     write(log, "one", "two", "three")
     noted = [json.loads(row.detail) for row in log.tail(99) if row.kind == "anchor"]
-    assert {one["place"]: one["problem"] for one in noted}.keys() == {*places}
+    assert {one["place"] for one in noted} == {copy, "| sh", "http://127.0.0.1:1/stamp"}
     assert len(noted) == 3
     assert "sh ended with 3: no" in str(noted)
     assert log.verify().ok
     log.close()
+
+
+def test_what_is_secret_in_the_name_of_a_place_is_not_on_record(
+    tmp_path: Path, authority: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A password of an address, also where the server refuses, and an argument of a command, also where it hangs."""
+    address, folder = authority
+    monkeypatch.setattr(outside, "_WITHIN", 0.2)
+    (folder / "refuses").touch()
+    address = address.replace("//", "//me:s3cr3t@") + "?key=s3cr3t"
+    log = opened_log(tmp_path / "audit.db", address, "| tail -f /dev/null /s3cr3t")
+    write(log, "one")
+    noted = [row.detail for row in log.tail(99) if row.kind == "anchor"]
+    log.close()
+    assert len(noted) == 2
+    assert "it answered 401" in noted[0], noted
+    assert "tail took longer" in noted[1], noted
+    assert "s3cr3t" not in str(noted)
 
 
 def test_a_time_stamp_is_what_openssl_verifies(tmp_path: Path, authority: tuple[str, Path]) -> None:

@@ -11,14 +11,16 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
+from casemate.audit import verifying
 from casemate.audit.anchors import Anchors, hash_of_line, lines_in
 from casemate.audit.chain import GENESIS, Head, Row, Verdict, hash_of
 from casemate.audit.log import AuditLog
 from casemate.audit.reading import Audit
+from casemate.audit.retention import RowRetention
 from casemate.errors import InvalidArgument
 from casemate.evidence.keys import Signer
 
@@ -167,6 +169,38 @@ def drops_the_oldest_rows_without_a_checkpoint(path: Path) -> None:
         attacker.database.execute("DELETE FROM record WHERE sequence <= 8")
 
 
+def hides_rows_from_readers(path: Path) -> None:
+    """The indexes by which rows are read lack some, and say that they have all."""
+    with Attacker(path) as attacker:
+        for name in ("of_namespace", "of_execution"):
+            (text,) = attacker.database.execute("SELECT sql FROM sqlite_master WHERE name = ?", (name,)).fetchone()
+            attacker.database.execute(f"DROP INDEX {name}")
+            attacker.database.execute(f"{text} WHERE execution_id <> 'run 1 0'")
+            attacker.database.execute("PRAGMA writable_schema = ON")
+            attacker.database.execute("UPDATE sqlite_master SET sql = ? WHERE name = ?", (text, name))
+
+
+def has_rows_that_are_to_come_dropped(path: Path) -> None:
+    with Attacker(path) as attacker:
+        attacker.database.execute(
+            "CREATE TRIGGER drops BEFORE INSERT ON record WHEN NEW.detail LIKE '%evil%' BEGIN SELECT RAISE(IGNORE); END"
+        )
+        attacker.database.execute(
+            "CREATE TRIGGER forgets BEFORE UPDATE ON head WHEN NOT EXISTS "
+            "(SELECT 1 FROM record WHERE hash = NEW.last) BEGIN SELECT RAISE(IGNORE); END"
+        )
+
+
+def shows_a_view_in_place_of_the_rows(path: Path) -> None:
+    with Attacker(path) as attacker:
+        attacker.database.execute("ALTER TABLE record RENAME TO rows")
+        attacker.database.execute("CREATE VIEW record AS SELECT * FROM rows")
+        attacker.database.execute(
+            "CREATE TRIGGER takes INSTEAD OF INSERT ON record BEGIN INSERT INTO rows VALUES (NEW.sequence, NEW.wall, "
+            "NEW.monotonic, NEW.kind, NEW.execution_id, NEW.namespace, NEW.detail, NEW.previous, NEW.hash); END"
+        )
+
+
 WAYS: list[tuple[Callable[[Path], None], int, str]] = [
     (edits_a_row, 5, "its hash does not match"),
     (edits_a_row_and_its_hash, 6, "hash of the row before"),
@@ -181,6 +215,9 @@ WAYS: list[tuple[Callable[[Path], None], int, str]] = [
     (removes_the_database, 1, "20 rows were signed, 0 are left"),
     (puts_an_older_database_back, 13, "20 rows were signed, 12 are left"),
     (signs_a_rewritten_record_with_a_key_of_its_own, 1, "signed by no key that is known"),
+    (hides_rows_from_readers, 1, "contradicts itself"),
+    (has_rows_that_are_to_come_dropped, 1, "a trigger that is not casemate's: 'drops'"),
+    (shows_a_view_in_place_of_the_rows, 1, "not casemate's"),
     (drops_the_oldest_rows_without_a_checkpoint, 20, "no anchor says that the rows up to 8 may be dropped"),
 ]
 
@@ -237,6 +274,15 @@ def test_everything_signed_anew_by_who_has_the_key_is_found_by_a_copy_of_the_anc
     assert verified(path, anchors=copy).first_bad == 5
 
 
+def test_who_puts_another_beginning_there_has_it_signed(path: Path) -> None:
+    """The database, the anchors, and what it notes of them are cut to the same row: none."""
+    anchors_of(path).unlink()
+    edits_a_row_and_chains_all_after_it_anew(path)
+    with Attacker(path) as attacker:
+        attacker.database.execute("UPDATE kept SET anchor = ?", (GENESIS,))
+    assert verified(path).ok, "not found: SECURITY.md"
+
+
 def test_rows_that_are_added_are_signed_as_any_others(path: Path) -> None:
     with Attacker(path) as attacker:
         attacker.write([*attacker.rows(), attacker.rows()[0]._replace(execution_id="never")])
@@ -250,6 +296,42 @@ def test_a_copy_may_lack_lines_and_be_of_keys_that_were_retired_meanwhile(path: 
     assert verified(path, anchors="\n".join(lines[1:2] + lines[3:])).ok
     forged = lines[3].replace('"count":16', '"count":15')
     assert "signed by no key" in verified(path, anchors="\n".join([lines[1], forged])).reason
+
+
+def test_a_copy_without_a_line_shows_nothing(path: Path) -> None:
+    assert "no line, in the copy" in verified(path, anchors="").reason
+
+
+def test_what_others_write_and_drop_meanwhile_is_no_change(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, other = opened_log(path), opened_log(path)
+    read_lines, read_rows = lines_in, verifying._read_rows
+    before_lines, before_rows = [lambda: write_two_and_sign(other)], [lambda: other.prune(RowRetention(max_size=1))]
+
+    def reads_lines(file: Path) -> Iterator[str]:
+        if before_lines:
+            before_lines.pop()()
+        return read_lines(file)
+
+    def reads_rows(*arguments: Any) -> list[Any]:
+        if before_rows:
+            before_rows.pop()()
+        return read_rows(*arguments)
+
+    monkeypatch.setattr(verifying, "lines_in", reads_lines)
+    monkeypatch.setattr(verifying, "_read_rows", reads_rows)
+    verdict = log.verify()
+    assert (verdict.ok, before_lines, before_rows) == (True, [], []), verdict
+    assert verdict.dropped > 0
+    assert verdict.signed > 20
+    log.close()
+    other.close()
+
+
+def write_two_and_sign(log: AuditLog) -> None:
+    for name in ("one", "another"):
+        log.append("intent", name, "default", {})
+        log.append("outcome", name, "default", {})
+        log._settle()
 
 
 def test_what_is_no_hash_is_a_bad_argument(path: Path) -> None:

@@ -24,7 +24,7 @@ from casemate.audit.reading import Audit
 from casemate.errors import NotFound, NotProved, Unavailable
 from casemate.evidence.dsse import PublicKey
 from casemate.evidence.keys import Signer
-from casemate.evidence.pack import MANIFEST, check_pack, check_statement
+from casemate.evidence.pack import MANIFEST, MOST_OF_STATEMENT, check_pack, check_statement
 from casemate.evidence.statement import make_statement, to_json
 from casemate.evidence.statement import sha256 as digest_of
 from casemate.execution.digests import outputs
@@ -338,6 +338,60 @@ def test_a_zip_that_is_none_or_says_two_things_is_found(
             data = twice.getvalue()
     with pytest.raises(NotProved):
         check_pack(io.BytesIO(data), signer.public_keys())
+
+
+def _with_another_page_before_it(data: bytes) -> bytes:
+    """Who reads a zip from its beginning finds another page first; who reads it from its end never does."""
+    other = io.BytesIO()
+    with zipfile.ZipFile(other, "w") as pack:
+        pack.writestr("evidence.html", b"all was allowed")
+    return other.getvalue()[: other.getvalue().rindex(b"PK\x01\x02")] + data
+
+
+def _with_another_size_in_front(data: bytes) -> bytes:
+    """Where a file begins, it says that it is shorter than the list at the end says."""
+    at = data.index(b"PK\x03\x04", 4)
+    return data[: at + 18] + bytes(4) + data[at + 22 :]
+
+
+def _with_a_comment(data: bytes) -> bytes:
+    return data[:-2] + (9).to_bytes(2, "little") + b"a comment"
+
+
+def _with_other_compression(data: bytes) -> bytes:
+    """LZMA, for which a file says how much memory it takes to read it."""
+    other = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(other, "w", zipfile.ZIP_LZMA) as pack:
+        for name in old.namelist():
+            pack.writestr(name, old.read(name))
+    return other.getvalue()
+
+
+def _with_a_manifest_without_end(data: bytes) -> bytes:
+    other = io.BytesIO()
+    with zipfile.ZipFile(other, "w", zipfile.ZIP_DEFLATED) as pack:
+        pack.writestr(MANIFEST, bytes(MOST_OF_STATEMENT + 1))
+    return other.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (_with_another_page_before_it, "no zip as casemate writes it"),
+        (_with_another_size_in_front, "no zip as casemate writes it"),
+        (_with_a_comment, "no zip as casemate writes it"),
+        (_with_other_compression, "no zip as casemate writes it"),
+        (_with_a_manifest_without_end, "too large"),
+    ],
+)
+def test_a_zip_in_which_another_program_may_find_something_else_is_refused(
+    change: Callable[[bytes], bytes], why: str, evidence: Evidence, signer: Signer, tmp_path: Path
+) -> None:
+    save(evidence, tmp_path / "p.zip")
+    data = (tmp_path / "p.zip").read_bytes()
+    check_pack(io.BytesIO(data), signer.public_keys())
+    with pytest.raises(NotProved, match=why):
+        check_pack(io.BytesIO(change(data)), signer.public_keys())
 
 
 def test_the_signer_cannot_pack_what_its_own_statement_denies(

@@ -196,6 +196,26 @@ def test_an_agent_s_account_fills_no_more_than_half_of_the_waiting_line(monkeypa
     assert asyncio.run(journey()) == [QueueFull]
 
 
+def test_agents_of_two_accounts_together_leave_a_third_of_the_waiting_line_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slots, "MOST_WAITING", 9)
+
+    async def journey() -> tuple[int, int]:
+        taken = Slots(1, lambda: WIDE)
+        async with taken.turn(Claim()):
+            turns = [taken.turn(claim_of(name)) for name in ("a", "b") * 9] + [taken.turn(Claim())]
+            ends = [asyncio.ensure_future(one.__aenter__()) for one in turns]
+            await asyncio.sleep(0)
+            waiting, is_refused = taken.counts()[1], ends[-1].done()
+            for one in ends:
+                one.cancel()
+            await asyncio.wait(ends)
+            return waiting, is_refused
+
+    assert asyncio.run(journey()) == (7, False), "three of each, and the operator"
+
+
 def refused(look: Callable[[], Room], claim: Claim, most: int = 1, held: int = 0) -> QueueFull:
     """What a claim gets that waits in vain, where so many turns are held."""
 

@@ -18,7 +18,7 @@ from cyclopts import App, Parameter
 from casemate.errors import InvalidArgument, NotProved
 from casemate.evidence.dsse import PublicKey
 from casemate.evidence.keys import own_signer
-from casemate.evidence.pack import check_pack, check_statement
+from casemate.evidence.pack import MOST_OF_STATEMENT, check_pack, check_statement
 from casemate.evidence.statement import FILES, subjects_of
 from casemate.surfaces.cli.answers import print_answer, print_rows
 from casemate.surfaces.cli.connection import PLAIN, ServiceOptions, ask, with_service
@@ -27,7 +27,6 @@ from casemate.surfaces.cli.parameters import Name, Output
 
 keys = App(name="keys", help="Show, hand out and change the key that signs what ran.")
 _DIFFERS = 1  # the exit code where a file is not what it should be
-_MOST = 64 << 20  # bytes of a statement
 _MOST_KEY = 4096
 
 
@@ -118,7 +117,7 @@ def verify(
             statement, signer = check_pack(opened, trusted)
         else:
             opened.seek(0)
-            statement, signer = check_statement(opened.read(_MOST), trusted)
+            statement, signer = check_statement(opened.read(MOST_OF_STATEMENT), trusted)
     subjects = subjects_of(statement)
     what = f"{bundle}: {len(subjects)} files" if file is None else f"{file}: {_name_in(subjects, Path(file))}"
     when = f", retired {signer.retired}" if signer.retired else ""
