@@ -180,9 +180,12 @@ def test_files_are_copied_in_and_out_and_are_what_their_hashes_say(served: Cli) 
 
 
 def test_evidence_is_written_and_verified_by_the_public_key_alone(served: Cli) -> None:
-    run = handle(served("exec", "-", "--detach", "open('left.txt', 'w').write('what is left')"))
+    served("sessions", "open", "s")
+    run = handle(served("exec", "s", "--detach", "open('output/left.txt', 'w').write('what is left')"))
     served("wait", run)
-    served("artifacts", run, "--save", "out")
+    served("artifacts", run, "--save", "saved")
+    (served.folder / "saved" / "output").rename(served.folder / "out")  # as casemate run --output out lays it
+    assert served("evidence", "s", "-o", "session.zip").code == 0
     for name in ("run.zip", "run.json"):
         assert served("evidence", run, "-o", name).code == 0
     (served.folder / "key.pem").write_bytes(served("keys", "export").stdout)
@@ -196,7 +199,7 @@ def test_evidence_is_written_and_verified_by_the_public_key_alone(served: Cli) -
         return done.code, done.stdout + done.stderr
 
     left = served.folder / "out" / "left.txt"
-    for bundle in ("run.zip", "run.json"):
+    for bundle in ("run.zip", "run.json", "session.zip"):
         assert verify("--bundle", bundle, "--key", "key.pem")[0] == 0
         code, said = verify("out/left.txt", "--bundle", bundle)
         assert (code, old in said, b"retired" in said) == (0, True, True)
@@ -216,6 +219,15 @@ def test_evidence_is_written_and_verified_by_the_public_key_alone(served: Cli) -
     code, said = verify("--bundle", "run.json", "--key", "other.pem")
     assert (code, b"no key that is trusted" in said) == (1, True)
     assert verify("--bundle", "out/left.txt")[0] == 1
+    for option, words in (
+        ("--key", "--bundle run.json --key none"),
+        ("--bundle", "--bundle none"),
+        ("FILE", "none " + "0" * 64),
+    ):
+        assert verify(*words.split()) == (
+            2,
+            f"casemate: {option}: cannot read 'none': No such file or directory\n".encode(),
+        )
     assert verify("--bundle", "run.json", "--key", "run.json")[0] == 2
     assert verify("out/left.txt")[0] == 2
 

@@ -41,8 +41,8 @@ class EvidenceOperations(Group):
         """Make a zip of all that is known of a run, or of a session and its steps: programs, outputs, approvals, calls,
         connections, files and rows of the record, signed as a whole.
 
-        ``of``: the handle of a run or session; for an operator also an id that only the record knows. Of a session an
-        agent gets its own steps.
+        ``of``: the handle of a run, or the handle or name of a session; for an operator also an id that only the record
+        knows. Of a session an agent gets its own steps.
         """
         of, outcomes = await self._find(of, principal)
         own = {of, *(one.run for one in self._shared.kept.of(principal))}
@@ -57,6 +57,8 @@ class EvidenceOperations(Group):
     async def _find(self, of: str, principal: Principal) -> tuple[str, list[Execution]]:
         """The id of a run or session, and what is kept of it. Raises ``NotFound``."""
         kept = self._shared.kept
+        with suppress(NotFound):
+            of = self._sessions.find(of, principal).session.id
         runs = [one for one in kept.of(principal) if one.head["session"] == of]
         if not runs:
             try:

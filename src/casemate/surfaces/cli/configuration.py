@@ -84,7 +84,7 @@ def _choose_values(found: list[tuple[Key, Setting]], name: str) -> list[tuple[Ke
         from casemate.model.foreign import suggest
 
         raise InvalidArgument(
-            "key",
+            "KEY",
             f"{name!r} is no key that casemate knows{suggest(name, [*KEYS, *SECTIONS])}",
             remediation="`casemate config` lists them.",
         )

@@ -23,6 +23,7 @@ from casemate.evidence.statement import FILES, subjects_of
 from casemate.surfaces.cli.answers import print_answer, print_rows
 from casemate.surfaces.cli.connection import PLAIN, ServiceOptions, ask, with_service
 from casemate.surfaces.cli.inputs import read_file
+from casemate.surfaces.cli.outcome import exported_name
 from casemate.surfaces.cli.parameters import Name, Output
 
 keys = App(name="keys", help="Show, hand out and change the key that signs what ran.")
@@ -62,7 +63,7 @@ def evidence(
     casemate evidence RUN -o run.json
 
     Args:
-        of: The handle of a run or a session.
+        of: The handle of a run, or the handle or name of a session.
         output: The zip; or a name that ends with .json, for the signed statement on a run alone.
     """
     if output.suffix == ".json":
@@ -112,7 +113,7 @@ def verify(
     if sha256 is not None:
         raise InvalidArgument("sha256", "is for a file without --bundle")
     trusted = _keys_in(key)
-    with _open(bundle) as opened:
+    with _open(bundle, "bundle") as opened:
         if opened.read(2) == b"PK":
             statement, signer = check_pack(opened, trusted)
         else:
@@ -139,7 +140,7 @@ def _name_in(subjects: Mapping[str, str], file: Path) -> str:
     """As what a statement names a file. Raises ``NotProved``."""
     digest, path = _digest_of(file), f"/{os.path.abspath(file)}"
     same = {name for name, one in subjects.items() if hmac.compare_digest(one, digest)}
-    named = {name for name in subjects if path.endswith(f"/{name.rpartition(FILES)[2]}")}
+    named = {name for name in subjects if path.endswith(f"/{exported_name(name.rpartition(FILES)[2])}")}
     if found := same & named:
         return min(found)
     if named:
@@ -160,14 +161,14 @@ def _compare(file: str, sha256: str, *, is_json: bool) -> int:
 
 
 def _digest_of(file: Path) -> str:
-    with _open(file) as stream:
+    with _open(file, "FILE") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager
-def _open(file: Path) -> Iterator[Any]:
+def _open(file: Path, argument: str) -> Iterator[Any]:
     try:
         with file.open("rb") as stream:
             yield stream
     except OSError as error:
-        raise InvalidArgument("file", f"cannot read {str(file)!r}: {error.strerror}") from None
+        raise InvalidArgument(argument, f"cannot read {str(file)!r}: {error.strerror}") from None

@@ -79,7 +79,6 @@ _OPTION_OF_ARGUMENT = {
     "headers": "--header",
     "args": "ARGS",
     "config": "the configuration",
-    "key": "KEY",
     "client": "CLIENT",
     "session": "SESSION",
     "run": "RUN",

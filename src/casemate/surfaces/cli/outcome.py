@@ -103,8 +103,8 @@ def _not_kept(execution: Execution, shown: int, *, has_workspace: bool, is_json:
 
 def _save_results(execution: Execution, shown: list[tuple[str, bytes]], output: str, *, is_json: bool) -> Iterator[str]:
     refused = {skipped.name for skipped in execution.skipped}
-    written = [_exported_name(one.name) for one in execution.artifacts if one.name not in refused]
-    taken = {_exported_name(one.name) for one in execution.artifacts}
+    written = [exported_name(one.name) for one in execution.artifacts if one.name not in refused]
+    taken = {exported_name(one.name) for one in execution.artifacts}
     extra = list(_number_displays(shown, taken))
     if execution.full_output is not None and is_json:  # as text all of it has been printed
         name = "full-output.txt" if "full-output.txt" not in taken else f"full-output-{secrets.token_hex(4)}.txt"
@@ -126,7 +126,7 @@ def _number_displays(shown: list[tuple[str, bytes]], taken: set[str]) -> Iterato
         yield name, data
 
 
-def _exported_name(name: str) -> str:
+def exported_name(name: str) -> str:
     """An artifact's name in the folder that --output names."""
     return name.removeprefix(_OUTPUT_FOLDER)
 
