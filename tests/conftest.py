@@ -80,6 +80,11 @@ NEEDS = {
     "fish": Need(_program("fish"), "apt-get install fish"),
     "hatchling": Need(_modules("hatchling"), "pip install hatchling"),
     "uv": Need(_modules("uv"), "pip install uv"),
+    "docker": Need(
+        lambda: all(_program(one)() for one in ("dockerd", "docker", "debootstrap")),
+        "apt-get install docker.io debootstrap",
+    ),
+    "podman": Need(lambda: _program("podman")() and _program("runc")(), "apt-get install podman runc"),
     "cc": Need(_program("cc"), "apt-get install gcc libc6-dev"),
 }
 ROOT_REMEDY = "run ./test as root"

@@ -53,6 +53,8 @@ DEBIAN = {
     "ssh": "openssh-client", "wget": "wget", "chromium-headless-shell": "chromium-headless-shell",
     "certutil": "libnss3-tools",
 }  # fmt: skip
+# The same, for --all: what builds and runs the image, which takes minutes.
+ENGINES = {"dockerd": "docker.io", "debootstrap": "debootstrap", "podman": "podman"}
 CHECKS = {
     "ruff format": ["ruff", "format", "--check", "."],
     "ruff": ["ruff", "check", "."],
@@ -131,7 +133,7 @@ def main(arguments: list[str]) -> int:
     with contextlib.ExitStack() as held, ThreadPoolExecutor() as threads:
         if as_root:
             held.enter_context(_lock())
-            timed(outcome, "Debian packages", install_debian_packages)
+            timed(outcome, "Debian packages", install_debian_packages, is_all)
         works: list[Future[None]] = [threads.submit(check, outcome)]
         if as_root:
             copying = threads.submit(timed, outcome, f"preparing {USER}", prepare_ordinary_user)
@@ -240,12 +242,13 @@ def check(outcome: Outcome) -> None:
             print(done.stdout + done.stderr, flush=True)
 
 
-def install_debian_packages() -> None:
+def install_debian_packages(is_all: bool) -> None:
     """Programs that some tests are about. Without them these tests are skipped, and say so."""
     if shutil.which("apt-get") is None:
         return
     path = f"{os.environ['PATH']}:/usr/sbin"
-    missing = [package for program, package in DEBIAN.items() if shutil.which(program, path=path) is None]
+    wanted = DEBIAN | ENGINES if is_all else DEBIAN
+    missing = [package for program, package in wanted.items() if shutil.which(program, path=path) is None]
     if subprocess.run([USERS_PYTHON, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode:
         missing += ["python3", "python3-venv"]
     if not missing:

@@ -16,7 +16,7 @@ import casemate
 from casemate.audit.log import AuditLog
 
 EXPECTED = {
-    "seccomp": "seccomp=unconfined",
+    "seccomp": "seccomp=seccomp.json",
     "userns_limit": "sysctl -w user.max_user_namespaces",
     "masked_proc": "systempaths=unconfined",
 }

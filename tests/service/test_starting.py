@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import logging
 import os
@@ -13,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.service.daemon import Daemon, casemate_command, is_service, on_demand, reserved_port, serving
 from tests.support.waiting import MAX_WAIT, until
 
@@ -22,6 +24,7 @@ from casemate.remote.environment import environment_of_service
 from casemate.remote.places import LOG, places_of, read_running
 from casemate.surfaces.cli.service import options
 
+PACKAGING = Path(__file__).resolve().parents[2] / "packaging"
 ASK = """
 import asyncio, os
 from casemate.remote.client import connect
@@ -360,15 +363,33 @@ def test_the_unit_is_one_that_systemd_understands(env: dict[str, str], tmp_path:
 
 
 @pytest.mark.full
-def test_the_description_of_a_container_starts_a_service_that_its_health_check_finds(env: dict[str, str]) -> None:
-    text = Daemon(env).command("service", "containerfile").stdout
-    lines = [line for line in text.splitlines() if line.startswith(("USER", "ENTRYPOINT", "CMD", "HEALTHCHECK"))]
+def test_the_image_starts_a_service_that_its_health_check_finds(env: dict[str, str]) -> None:
+    lines = (PACKAGING / "Dockerfile").read_text().splitlines()
+    said = dict(line.split(" ", 1) for line in lines if line.startswith(("ENTRYPOINT", "CMD", "HEALTHCHECK")))
+    words = [*json.loads(said["ENTRYPOINT"]), *json.loads(said["CMD"])]
+    check = [sys.executable, "-m", *json.loads(said["HEALTHCHECK"].removeprefix("CMD "))]
     with reserved_port() as port:
-        said = dict(line.replace("0.0.0.0:8321", f"127.0.0.1:{port}").split(" ", 1) for line in lines)
-        words = [*json.loads(said["ENTRYPOINT"]), *json.loads(said["CMD"])]
-        check = json.loads(said["HEALTHCHECK"].removeprefix("CMD ").replace("8321", str(port)))
-        assert (said["USER"], words[:2], check[0]) == ("casemate", ["casemate", "service"], "python")
-        with serving(env, *words[2:]):
-            assert subprocess.run([sys.executable, *check[1:]], env=env, check=False, timeout=MAX_WAIT).returncode == 0
-        gone = subprocess.run([sys.executable, *check[1:]], env=env, capture_output=True, check=False, timeout=MAX_WAIT)
-        assert gone.returncode != 0
+        assert words[:2] == ["casemate", "service"]
+        with serving(env, *(word.replace("0.0.0.0:8321", f"127.0.0.1:{port}") for word in words[2:])):
+            assert subprocess.run(check, env=env, capture_output=True, check=False, timeout=MAX_WAIT).returncode == 0
+        gone = subprocess.run(check, env=env, capture_output=True, check=False, timeout=MAX_WAIT)
+        assert gone.returncode == 69
+
+
+@pytest.mark.full
+def test_the_manifest_for_kubernetes_starts_a_service_that_its_probes_find(env: dict[str, str]) -> None:
+    documents = yaml.safe_load_all((PACKAGING / "kubernetes.yaml").read_text())
+    pod = next(one for one in documents if one["kind"] == "Deployment")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    with reserved_port() as port:
+        first, *options = (word.replace("0.0.0.0:8321", f"127.0.0.1:{port}") for word in container["args"])
+        assert first == "service"
+        with serving(env, *options):
+            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                asked = container[probe]["httpGet"]
+                (header,) = asked["httpHeaders"]
+                headers = {header["name"]: header["value"].replace("8321", str(port))}
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=MAX_WAIT)
+                connection.request("GET", asked["path"], headers=headers)
+                assert (asked["port"], connection.getresponse().status) == (8321, 200)
+                connection.close()

@@ -29,7 +29,6 @@ WITHOUT = {
     "completion": "it prints a file",
     "config reference": "it prints a file",
     "service unit": "it prints a file",
-    "service containerfile": "it prints a file",
     "service logs": "it prints a file",
     "service stop": "it has no answer",
     "service token remove": "it has no answer",

@@ -277,6 +277,19 @@ def test_a_sandbox_is_there_before_asyncio_and_tls_are_loaded() -> None:
     assert done.stdout.split() == []
 
 
+def test_the_client_of_a_service_loads_without_what_only_linux_has() -> None:
+    only = ("O_PATH", "O_TMPFILE", "memfd_create", "pidfd_open", "eventfd", "sched_getaffinity", "getresuid", "splice")
+    program = f"""
+import os, select, socket
+for name in {only}: delattr(os, name)
+del select.epoll, socket.AF_NETLINK, socket.SO_PEERCRED
+import casemate
+assert callable(casemate.Sandbox.connect)
+import casemate.remote.facade
+"""
+    subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+
+
 @pytest.mark.parametrize("name", casemate.__all__)
 def test_every_public_name_can_be_had_and_is_documented(name: str) -> None:
     assert getattr(casemate, name) is not None

@@ -21,7 +21,7 @@ from casemate.surfaces.cli.answers import print_answer, print_json
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.parameters import Output, takes
 from casemate.surfaces.http.tokens import Token, Tokens
-from casemate.surfaces.http.unit import container, unit
+from casemate.surfaces.http.unit import unit
 
 app = App(name="service", help="Keep sessions, runs and approvals alive for the user's commands and servers.")
 tokens = App(name="token", help="Tokens for those who come over TCP.")
@@ -146,13 +146,6 @@ def logs() -> int:
 def print_unit() -> int:
     """Print a unit for systemd: casemate service unit > ~/.config/systemd/user/casemate.service"""
     sys.stdout.write(unit(sys.executable))
-    return 0
-
-
-@app.command(name="containerfile")
-def print_containerfile() -> int:
-    """Print a description of a container with the service, and what its walls need of the engine."""
-    sys.stdout.write(container())
     return 0
 
 

@@ -12,10 +12,12 @@ from typing import NamedTuple
 from casemate.errors import CasemateError, Fault, InvalidArgument, SandboxClosed, Unavailable, WallUnavailable
 
 _OLDEST_KERNEL = (5, 14)  # RLIMIT_NPROC counted per user namespace, mount_setattr, unprivileged overlay
-# Each takes one of the engine's walls away, and a cell needs all; an engine ignores those of what its host lacks.
+# A cell needs all; an engine ignores those of what its host lacks.
 _ENGINE_OPTIONS = (
-    "In Docker or Podman, all of: --security-opt seccomp=unconfined --security-opt apparmor=unconfined "
-    "--security-opt systempaths=unconfined. They widen what the container itself may do; see docs/explanation/walls.md."
+    "Start the container with all of: --security-opt seccomp=seccomp.json --security-opt systempaths=unconfined "
+    "--security-opt apparmor=unconfined. seccomp.json is packaging/seccomp.json of casemate's repository, and in its "
+    "image /usr/local/lib/casemate/seccomp.json. docs/how-to/containers.md says what each permits, and how Kubernetes "
+    "calls them."
 )
 
 

@@ -1,0 +1,97 @@
+"""Engines of the tests' own, started by hand in a folder of their own: Docker, and Podman without a daemon.
+
+A dockerd is process 1 of a process namespace and has mounts of its own, so that with it everything ends that it has
+started, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.support.waiting import MAX_WAIT
+
+# Bookworm is the oldest Debian that has a Python for casemate.
+_DEBOOTSTRAP = ("debootstrap", "--variant=minbase", "--include=ca-certificates", "bookworm")
+_OWN = ("setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+_BRIDGE = ("--iptables=false", "--ip6tables=false", "--bip", "198.51.100.1/24")  # within a network of its own
+_NO_BRIDGE = ("--iptables=false", "--ip6tables=false", "--bridge=none")
+
+
+@dataclass(frozen=True)
+class Docker:
+    """The command ``docker`` with a dockerd of ours. ``inside``: what runs a program in that dockerd's network."""
+
+    environ: dict[str, str]
+    inside: tuple[str, ...]
+
+    def __call__(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        command = ["docker", *arguments]
+        return subprocess.run(command, env=self.environ, input=stdin, capture_output=True, text=True, check=False)
+
+    def must(self, *arguments: str) -> str:
+        """What it says. Fails where it does not succeed."""
+        done = self(*arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+
+@contextlib.contextmanager
+def docker(folder: Path, *, own_network: bool) -> Iterator[Docker]:
+    """A dockerd that keeps everything in ``folder``; skips where it does not start."""
+    words = ["--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec", "--host", f"unix://{folder}/socket"]
+    command = " ".join(
+        ["exec", "dockerd", "--pidfile", f"{folder}/pid", *words, *(_BRIDGE if own_network else _NO_BRIDGE)]
+    )
+    network = ["--net", "sh", "-c", f"ip link set lo up && {command}"] if own_network else ["sh", "-c", command]
+    log = folder / "log"
+    with log.open("w") as said:
+        process = subprocess.Popen([*_OWN, *network], stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+    try:
+        engine = Docker({**os.environ, "DOCKER_HOST": f"unix://{folder}/socket"}, ())
+        deadline = time.monotonic() + MAX_WAIT
+        while engine("version").returncode:
+            if process.poll() is not None or time.monotonic() > deadline:
+                pytest.skip(f"dockerd does not start here: {log.read_text()[-600:]}")
+            time.sleep(0.1)
+        (pid,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        yield Docker(engine.environ, ("nsenter", "--target", pid, "--net", "--"))
+        for container in engine.must("ps", "--all", "--quiet").split():
+            engine("rm", "--force", "--volumes", container)
+        os.kill(int(pid), signal.SIGTERM)  # what it keeps is whole for the next
+        process.wait(MAX_WAIT)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def make_base(folder: Path, engine: Docker, name: str) -> None:
+    """Import a small Debian that has this machine's certificates and settings of pip."""
+    root = folder / "base"
+    done = subprocess.run([*_DEBOOTSTRAP, str(root)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"debootstrap does not work here: {done.stdout[-600:]}{done.stderr[-600:]}")
+    shutil.copytree("/usr/local/share/ca-certificates", root / "usr/local/share/ca-certificates", dirs_exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copy("/etc/pip.conf", root / "etc")
+    subprocess.run(["chroot", root, "update-ca-certificates"], capture_output=True, check=True)
+    with subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE) as tar:
+        subprocess.run(
+            ["docker", "import", "-", name], env=engine.environ, stdin=tar.stdout, capture_output=True, check=True
+        )
+    shutil.rmtree(root)
+
+
+def podman(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command ``podman`` as root, which keeps everything in ``folder`` and mounts nothing that others see."""
+    places = ["--root", f"{folder}/podman", "--runroot", f"{folder}/podman-run", "--runtime", "runc"]
+    command: Sequence[str] = ["podman", *places, "--cgroup-manager=cgroupfs", "--events-backend=file", *arguments]
+    return subprocess.run(["unshare", "--mount", *command], capture_output=True, text=True, check=False)
