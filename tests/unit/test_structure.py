@@ -13,7 +13,7 @@ BOUNDS = {
     "class names in more than one file": 26,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 8,
-    "lines of tests": 71_500,
+    "lines of tests": 72_000,
 }
 
 
