@@ -5,15 +5,15 @@ from __future__ import annotations
 from tests import structure
 
 BOUNDS = {
-    "lines of Python in src": 79_000,
-    "without docstrings, imports, comments and blanks": 50_000,
-    "files": 430,
-    "files of 40 lines or fewer": 52,
+    "lines of Python in src": 83_000,
+    "without docstrings, imports, comments and blanks": 53_000,
+    "files": 460,
+    "files of 40 lines or fewer": 54,
     "functions whose name is a participle or an adverb": 0,
     "class names in more than one file": 26,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 8,
-    "lines of tests": 72_000,
+    "lines of tests": 75_000,
 }
 
 

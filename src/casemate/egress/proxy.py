@@ -15,6 +15,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable
 
+from casemate.egress.accepting import accept
 from casemate.egress.accounting import DescriptorPool, DescriptorShare, Ledger, TimeShare
 from casemate.egress.cell_addresses import CellAddresses
 from casemate.egress.connection import EgressConnection
@@ -180,7 +181,11 @@ class CellProxy:
                 self._pause()
                 return
             try:
-                client, _ = listener.accept()
+                client = accept(listener)
+            except EOFError:
+                self._descriptors.give(_DESCRIPTORS)
+                self._ignore(listener)
+                return
             except OSError as error:
                 self._descriptors.give(_DESCRIPTORS)
                 if error.errno in _FULL:
@@ -278,8 +283,9 @@ class EgressProxy:
         on_crossing: Callable[[Crossing], None] | None = None,
     ) -> CellProxy:
         """Serve one cell: answer names at the UDP socket ``dns_fd``, proxy requests at the listening TCP socket
-        ``proxy_fd``. Both are taken over, also when this raises. From any thread. ``on_crossing`` is called in the
-        proxy's thread once for each kind of crossing, when it happens first; it must neither block nor raise.
+        ``proxy_fd``, or at what comes over these as `accepting` says. Both are taken over, also when this raises. From
+        any thread. ``on_crossing`` is called in the proxy's thread once for each kind of crossing, when it happens
+        first; it must neither block nor raise.
 
         Raises :class:`SandboxClosed` after :meth:`close`, :class:`Fault` where the egress proxy's thread is gone.
         """

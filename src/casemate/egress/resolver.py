@@ -8,10 +8,12 @@ import socket
 from collections.abc import Callable, Coroutine
 
 from casemate.egress import wire
+from casemate.egress.accepting import accept, is_pair
 from casemate.policy.hosts import canonical
 
 _TTL = 5  # seconds: what may be reached can change with the next step of a session
 _MOST_AT_ONCE = 32  # datagrams between two looks at everything else
+_MOST_CLIENTS = 256  # sockets of one cell that may ask
 _BURST = 2.0  # seconds' worth of queries that may come at once
 
 
@@ -34,13 +36,19 @@ class Resolver:
         self._loop = asyncio.get_running_loop()
         self._credit = rate * _BURST
         self._seen = self._loop.time()
+        self._clients: dict[socket.socket, None] = {}  # where each has a socket of its own, the oldest first
         endpoint.setblocking(False)
-        self._loop.add_reader(endpoint, self._read)
+        if is_pair(endpoint):
+            self._loop.add_reader(endpoint, self._accept)
+        else:
+            self._loop.add_reader(endpoint, self._read)
 
     def close(self) -> None:
         """Answer nothing more."""
         self._loop.remove_reader(self._socket)
         self._socket.close()
+        for client in list(self._clients):
+            self._leave(client)
 
     def _read(self) -> None:
         for _ in range(_MOST_AT_ONCE):
@@ -50,6 +58,36 @@ class Resolver:
                 return
             if self._may_ask():
                 self._hear(message, sender)
+
+    def _accept(self) -> None:
+        try:
+            client = accept(self._socket)
+        except EOFError:
+            self._loop.remove_reader(self._socket)
+            return
+        except OSError:
+            return  # it asks again
+        client.setblocking(False)
+        self._clients[client] = None
+        self._loop.add_reader(client, self._read_from, client)
+        if len(self._clients) > _MOST_CLIENTS:
+            self._leave(next(iter(self._clients)))
+
+    def _read_from(self, client: socket.socket) -> None:
+        try:
+            message = client.recv(wire.MOST_MESSAGE + 1)
+        except OSError:
+            message = b""
+        if not message:
+            self._leave(client)
+        elif self._may_ask():
+            self._hear(message, client)
+
+    def _leave(self, client: socket.socket) -> None:
+        if client in self._clients:
+            del self._clients[client]
+            self._loop.remove_reader(client)
+            client.close()
 
     def _may_ask(self) -> bool:
         now = self._loop.time()
@@ -84,6 +122,9 @@ class Resolver:
 
     def _send(self, message: bytes, sender: object) -> None:
         try:
-            self._socket.sendto(message, sender)  # type: ignore[call-overload]
+            if isinstance(sender, socket.socket):
+                sender.send(message)
+            else:
+                self._socket.sendto(message, sender)  # type: ignore[call-overload]
         except OSError:
             return  # it asks again

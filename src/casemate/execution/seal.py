@@ -156,6 +156,8 @@ def _ended_by_casemate(reason: str, evidence: Evidence) -> EndDiagnosis:
             return EndDiagnosis("out_of_memory", None, _memory(evidence))
         case "cpu":
             return EndDiagnosis("killed", None, _cpu(evidence))
+        case "disk":
+            return EndDiagnosis("killed", None, _disk(evidence))
         case "output":
             message = (
                 f"It wrote {format_size(evidence.output_bytes)}; "
@@ -195,13 +197,8 @@ def _wanted_memory(code: int, evidence: Evidence) -> bool:
 def _met_limit(evidence: Evidence) -> Cause | None:
     """The limit that made the program fail, where the evidence shows one."""
     ending, limits, number = evidence.ending, evidence.limits, evidence.errno
-    if ending.inodes_left <= 0:
-        return Cause(
-            "inode_limit", f"No more files could be made; limits.inodes is {limits.inodes}.", "Make fewer, or raise it."
-        )
-    if number == errno.ENOSPC or ending.space_left < 4096:
-        used = f"limits.disk is {format_size(limits.disk)}, and all of it was used."
-        return Cause("disk_limit", f"No more could be written; {used}", "Write less, or raise it.")
+    if ending.inodes_left <= 0 or number in (errno.ENOSPC, errno.EFBIG) or ending.space_left < 4096:
+        return _disk(evidence)
     if number == errno.EMFILE:
         message = f"No more files could be opened; limits.open_files is {limits.open_files}."
         return Cause("open_files_limit", message, "Close files, or raise it.")
@@ -215,6 +212,16 @@ def _met_limit(evidence: Evidence) -> Cause | None:
         message = f"It was told to try again (EAGAIN) after {ending.begun} processes and threads were begun; {limit}."
         return Cause("process_limit", message, "If it started too many at once, start fewer, or raise it.")
     return None
+
+
+def _disk(evidence: Evidence) -> Cause:
+    limits = evidence.limits
+    if evidence.ending.inodes_left <= 0:
+        return Cause(
+            "inode_limit", f"No more files could be made; limits.inodes is {limits.inodes}.", "Make fewer, or raise it."
+        )
+    used = f"limits.disk is {format_size(limits.disk)}, and all of it was used."
+    return Cause("disk_limit", f"No more could be written; {used}", "Write less, or raise it.")
 
 
 def _no_thread(error: ProgramError | None) -> bool:

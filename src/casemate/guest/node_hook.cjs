@@ -132,9 +132,24 @@ function waitForOrder(descriptor) {
   const order = JSON.parse(body.toString());
   if (!order.session) fs.closeSync(descriptor); // a session's requests come there, too
   // What is right already is left alone: setting TZ, even to what it was, makes Node look for its time zone anew.
+  const real = realWords(process.env.CASEMATE_PLACES ?? '');
   for (const name of Object.keys(process.env)) if (!Object.hasOwn(order.env, name)) delete process.env[name];
-  for (const [name, value] of Object.entries(order.env)) if (process.env[name] !== value) process.env[name] = value;
-  process.argv.push(...order.arguments);
+  for (const [name, given] of Object.entries(order.env)) {
+    const value = real(given);
+    if (process.env[name] !== value) process.env[name] = value;
+  }
+  process.argv.push(...order.arguments.map(real));
+}
+
+// Paths of the cell in a list such as PATH, where they are: each line of the table has a place and where that is.
+function realWords(table) {
+  const places = table.split('\n').filter(Boolean).map((line) => line.split('\t'));
+  if (places.length === 0) return (text) => text;
+  const real = (word) => {
+    const row = places.find(([inside]) => word === inside || word.startsWith(`${inside}/`));
+    return row ? row[1] + word.slice(row[0].length) : word;
+  };
+  return (text) => text.split(':').map(real).join(':');
 }
 
 // What every program's first lines load and compile late is done while nobody waits for it.

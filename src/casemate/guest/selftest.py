@@ -35,6 +35,18 @@ def write(path: str) -> str:
     return "written"
 
 
+def make_public(path: str) -> str:
+    """Change a file's mode."""
+    os.chmod(path, 0o777)
+    return "changed"
+
+
+def touch(path: str) -> str:
+    """Change a file's times."""
+    os.utime(path)
+    return "changed"
+
+
 def connect(family: int, address: object) -> str:
     """Connect to a socket."""
     with socket.socket(family, socket.SOCK_STREAM) as client:
@@ -74,7 +86,7 @@ def fill() -> int:
     """How many bytes the workspace takes."""
     written = 0
     try:
-        with open("/workspace/fill", "wb", buffering=0) as file:
+        with open("fill", "wb", buffering=0) as file:
             while written < 1 << 30:
                 written += file.write(bytes(1 << 16))
     except OSError:
@@ -115,10 +127,11 @@ print(
             "loopback": attempt(lambda: connect(socket.AF_INET, ("127.0.0.1", port))),
             "abstract": attempt(lambda: connect(socket.AF_UNIX, "\0" + abstract)),
             "signal": attempt(lambda: os.kill(victim, 0)),
-            "processes_seen": sum(name.isdigit() for name in os.listdir("/proc")),
+            "change": [attempt(functools.partial(change, canary)) for change in (make_public, touch)],
+            "processes_seen": attempt(lambda: sum(name.isdigit() for name in os.listdir("/proc"))),
             "nesting": attempt(unshare),
             "sysctl": attempt(lambda: write("/proc/sys/kernel/core_pattern")),
-            "trace_init": attempt(lambda: open("/proc/1/mem", "r+b").close()),
+            "trace_init": attempt(lambda: open(f"/proc/{os.getppid()}/mem", "r+b").close()),
             "status": status("CapEff", "CapPrm", "CapBnd", "NoNewPrivs", "Seccomp"),
             "open_files": open_files(200),
             "forks": forks(40),

@@ -136,10 +136,10 @@ __casemate_begin() {  # the words of a `run`; fails where there is nothing to ru
         __casemate_unlinked 23
         builtin printf %s "$__casemate_input" >|"$__casemate_stdin"
     fi
-    exec <"$__casemate_stdin" >"$5" 2>"$6" || builtin exit 70
+    exec <"$__casemate_stdin" >"$__casemate_root$5" 2>"$__casemate_root$6" || builtin exit 70
     exec 23<&-
     __casemate_running=1 __casemate_exiting= __casemate_interrupted=
-    if [[ $3 != - ]] && ! CDPATH= builtin cd -- "$__casemate_cwd" >/dev/null; then
+    if [[ $3 != - ]] && ! CDPATH= builtin cd -- "$__casemate_root$__casemate_cwd" >/dev/null; then
         __casemate_ended 1
         __casemate_done
         return 1
@@ -269,6 +269,9 @@ __casemate_start() {
     builtin shopt -s execfail
     __casemate_status=0 __casemate_flags=- __casemate_running=
     __casemate_order=() __casemate_listed=
+    # Places of the cell lie below the folder that its program's lies in, where that is not the root.
+    __casemate_root=${BASH_SOURCE[-1]%/program/*}
+    [[ $__casemate_root == /* && $__casemate_root != "${BASH_SOURCE[-1]}" ]] || __casemate_root=
     builtin declare -gA __casemate_known
     builtin trap '' INT
 }

@@ -2,8 +2,14 @@
 # program. It waits here for an order on descriptor 6: shell text up to a NUL byte, which sets the program's variables.
 # Without an order it ends. An order that begins as a comment is a session's, whose requests come there, too. What
 # follows the order in `eval` is a comment, there to keep `$_` as it was.
-CASEMATE_LAST=$_
+CASEMATE_UNDERSCORE=$_
 IFS= read -r -d '' -u 6 CASEMATE_ORDER 2>/dev/null || exit 0
 [[ $CASEMATE_ORDER == "#"* ]] || exec 6<&-
-eval "unset -v BASH_ENV CASEMATE_ORDER CASEMATE_LAST; $CASEMATE_ORDER
-SECONDS=0 #" "$CASEMATE_LAST"
+while IFS=$'\t' read -r CASEMATE_FROM CASEMATE_TO; do  # paths of the cell, where they are
+    [[ $CASEMATE_ORDER == *"$CASEMATE_FROM"* ]] || continue
+    for CASEMATE_LAST in {=,:,\'}{/,:,\',$'\n'}; do
+        CASEMATE_ORDER=${CASEMATE_ORDER//"${CASEMATE_LAST:0:1}$CASEMATE_FROM${CASEMATE_LAST:1}"/"${CASEMATE_LAST:0:1}$CASEMATE_TO${CASEMATE_LAST:1}"}
+    done
+done <<<"$CASEMATE_PLACES"
+eval "unset -v BASH_ENV CASEMATE_ORDER CASEMATE_LAST CASEMATE_PLACES CASEMATE_FROM CASEMATE_TO CASEMATE_UNDERSCORE; $CASEMATE_ORDER
+SECONDS=0 #" "$CASEMATE_UNDERSCORE"

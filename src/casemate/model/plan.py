@@ -128,6 +128,7 @@ OUTPUT = f"{WORKSPACE}/{OUTPUT_NAME}"
 PROGRAM = "/program"
 STEPS = f"{PROGRAM}/steps"  # where the pipes of a session's steps are
 GUEST = "/opt/casemate"
+BESIDE_PROGRAM = f"..{GUEST}"  # the same, from the folder of the program: on walls without mounts it lies elsewhere
 MODULES = f"{GUEST}/modules"  # what Python programs may import of casemate's
 PROGRAMS = f"{GUEST}/bin"
 HOME = "/home/user"

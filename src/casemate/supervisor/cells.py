@@ -13,7 +13,6 @@ TYPE_CHECKING = False  # typing itself is not imported: it would take half of th
 if TYPE_CHECKING:
     from typing import Any
 
-_SIGKILL = 9
 _FIRST_LOOK = 0.01  # seconds after the start
 _RETRY_PAUSE = 1.0  # seconds until a cell that could not be stopped is tried again: trying takes `pause` 30 ms
 _REST_FACTOR = 10  # as long as a look took, it rests
@@ -63,6 +62,7 @@ class CellProcess:
         self.reason: str | None = None
         self.problem = ""  # why its program could not begin
         self.report: dict[str, Any] | None = None  # by its init
+        self.init_status = 0  # how that has ended
         self.is_set_up = not self.is_waiting
         self.pending_begin: tuple[dict[str, Any], dict[str, int]] | None = None  # once it is set up
         self.memory = self.peak_memory = 0
@@ -94,6 +94,7 @@ class CellProcess:
         Its init first: what it forks from then on inherits them.
         """
         self.limit(limits)
+        rlimits = self.ready.bounds(rlimits, limits)
         identity = self.scratch.identity
         identity.set_real_ids(identity.uid, identity.gid)
         try:
@@ -118,7 +119,7 @@ class CellProcess:
         """End the cell: with its pid 1 the kernel ends everything in it (pid_namespaces(7))."""
         if self.reason is None:
             self.reason = reason
-        os.kill(self.pid, _SIGKILL)  # our own child, not yet reaped, so the number is still its
+        self.ready.end()
         if self.group:
             self.group.lift_cpu_limit()
 
@@ -258,6 +259,8 @@ class CellProcess:
         cpu_time = self.limits["cpu_time"]
         if cpu_time is not None and usage.cpu > cpu_time:
             self.kill("cpu")
+        if self.scratch.is_over(now):
+            self.kill("disk")
 
     def _measure_interval(self, usage: watch.CellUsage) -> float:
         """Seconds until the next look, by how much memory could be taken meanwhile."""
@@ -281,6 +284,8 @@ class CellProcess:
 
     def _socket_memory(self) -> int:
         """Bytes in the buffers of its sockets; 0 where it has few, or the kernel does not tell."""
+        if not self.ready.has_own_network:
+            return 0
         try:
             if not sockets.are_many(watch.read(f"/proc/{self.pid}/net/sockstat")):
                 return 0
@@ -349,7 +354,7 @@ class CellProcess:
 
     def reap(self) -> dict[str, Any]:
         """Reap its first process, which has ended; what the kernel says that it and all below it used."""
-        _, _, usage = os.wait4(self.pid, 0)
+        _, self.init_status, usage = os.wait4(self.pid, 0)
         return {"peak_memory": usage.ru_maxrss * 1024, "cpu_seconds": usage.ru_utime + usage.ru_stime}
 
     def close(self) -> None:

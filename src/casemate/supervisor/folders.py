@@ -120,7 +120,7 @@ def _mount_tree(workspace: dict[str, Any], identity: Identity) -> int:
         if not os.path.lexists(f"{stage.SCRATCH}/workspace/output"):
             make_folder(f"{stage.SCRATCH}/workspace/output", 0o755, identity)
         return kernel.open_tree(f"{stage.SCRATCH}/workspace", recursive=False)
-    folder = _open_folder(workspace)
+    folder = open_folder(workspace)
     try:
         mount = _bind_workspace if workspace["kind"] == "direct" else _overlay_workspace
         return mount(folder, identity)
@@ -138,7 +138,7 @@ def mount_copy(source: str, number: int, identity: Identity) -> int:
         os.close(folder)
 
 
-def _open_folder(workspace: dict[str, Any]) -> int:
+def open_folder(workspace: dict[str, Any]) -> int:
     """The caller's folder, opened once here; it must be the very one that the host checked."""
     fd = os.open(workspace["folder"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     status = os.fstat(fd)

@@ -54,8 +54,7 @@ _IFF_UP_RUNNING = 0x41
 # how many processes and threads there have been.
 SET_UP = b"w"  # written where a cell waits for its program: everything is set up, and the program's process is there
 REPORT = struct.Struct("<cIQQQ")
-_IGNORED_BY_PYTHON = (13, 25)  # SIGPIPE, SIGXFSZ: a program expects their default actions
-_SIGNALS = 65
+IGNORED_BY_PYTHON = (13, 25)  # SIGPIPE, SIGXFSZ: a program expects their default actions
 _MAX_PAYLOAD = 64 << 20
 
 
@@ -80,11 +79,11 @@ def run(channel: int, status: int, cgroup_fds: list[int], program: bytes) -> Non
         progress.phase = "cgroup"
         for fd in cgroup_fds:
             os.write(fd, b"0")
-        link, status = _keep_own_descriptors(channel, status)
+        link, status = keep_own_descriptors(channel, status)
         _prepare(link, progress)
         request, mounts, fds = _receive_request(link, progress)
         _attach_mounts(request, mounts, link, progress)
-        _place_descriptors({**fds, "status": status})
+        place_descriptors({**fds, "status": status})
         status = STATUS
         _restrict(request, program, progress)
         if request["interpreter"]:
@@ -102,7 +101,7 @@ def run(channel: int, status: int, cgroup_fds: list[int], program: bytes) -> Non
     os._exit(125)
 
 
-def _keep_own_descriptors(channel: int, status: int) -> tuple[_socket.socket, int]:
+def keep_own_descriptors(channel: int, status: int) -> tuple[_socket.socket, int]:
     """Keep only our own two descriptors: what we inherited of other cells would stay alive through us."""
     channel, status = duplicate_high(channel), duplicate_high(status)
     os.dup2(channel, CONTROL, inheritable=False)
@@ -174,7 +173,7 @@ def _restrict(request: dict[str, Any], program: bytes, progress: SetupProgress) 
     layers = request["layers"]
     progress.phase = "limits"
     if "rlimits" in layers:
-        _set_rlimits(request["rlimits"])
+        set_rlimits(request["rlimits"])
     if request["cpu_set"]:
         os.sched_setaffinity(0, request["cpu_set"])
     progress.phase = "capabilities"
@@ -254,7 +253,7 @@ def _loopback_up() -> None:
         sock.close()
 
 
-def _set_rlimits(limits: dict[str, int | None]) -> None:
+def set_rlimits(limits: dict[str, int | None]) -> None:
     """Apply ``RLIMIT_*`` by name; soft and hard alike, so that the program cannot raise them."""
     for name, value in limits.items():
         if value is not None:
@@ -264,15 +263,16 @@ def _set_rlimits(limits: dict[str, int | None]) -> None:
             resource.setrlimit(kind, (allowed, allowed))
 
 
-def _place_descriptors(fds: dict[str, int]) -> None:
-    """Put the program's descriptors at their numbers and close everything else we inherited."""
-    names = ("stdin", "stdout", "stderr", "control", "status", "payload", "order")
+def place_descriptors(fds: dict[str, int], *more: str) -> None:
+    """Put the program's descriptors, and ``more`` from `FIRST_FREE` on, at their numbers and close everything else we
+    inherited."""
+    names = ("stdin", "stdout", "stderr", "control", "status", "payload", "order", *more)
     duplicates = {number: duplicate_high(fds[name]) for number, name in enumerate(names) if name in fds}
     for number, fd in duplicates.items():
-        os.dup2(fd, number, inheritable=number not in (STATUS, PAYLOAD))
-    for number in {*range(FIRST_FREE)} - {*duplicates}:
+        os.dup2(fd, number, inheritable=number not in (STATUS, PAYLOAD) and number < FIRST_FREE)
+    for number in {*range(len(names))} - {*duplicates}:
         close(number)
-    kernel.close_from(FIRST_FREE)
+    kernel.close_from(len(names))
 
 
 def duplicate_high(fd: int) -> int:
@@ -289,8 +289,7 @@ def wait_for_program(pid: int, status: int, program_fds: tuple[int, ...], *, wai
         os.write(status, SET_UP)
     for fd in program_fds:
         close(fd)
-    for number in range(1, _SIGNALS):
-        kernel.default_signal(number)  # what a preloaded module handles must not run in here
+    kernel.default_signals()  # what a preloaded module handles must not run in here
     code = _reap_until(pid)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = int((used.ru_utime + used.ru_stime) * 1e6)
@@ -328,9 +327,7 @@ def start_program(payload: int, control: int | None) -> int:
     if control is None:
         fcntl.fcntl(3, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
     os.chdir(command["cwd"])
-    return os.posix_spawn(
-        command["argv"][0], command["argv"], command["env"], setsid=True, setsigdef=_IGNORED_BY_PYTHON
-    )
+    return os.posix_spawn(command["argv"][0], command["argv"], command["env"], setsid=True, setsigdef=IGNORED_BY_PYTHON)
 
 
 def _reap_until(pid: int) -> int:

@@ -65,24 +65,32 @@ _SYS_FSPICK = 433
 _SYS_MOUNT_SETATTR = 442
 _SYS_CLOSE_RANGE = 436
 _MADV_POPULATE_WRITE = 23  # since Linux 5.14
-_PER_MACHINE = {  # pivot_root, clone, capset, seccomp
-    "x86_64": (155, 56, 126, 317),
-    "aarch64": (41, 220, 91, 277),
+_PER_MACHINE = {  # pivot_root, clone, capset, seccomp, utimensat, setfsuid, setfsgid
+    "x86_64": (155, 56, 126, 317, 280, 122, 123),
+    "aarch64": (41, 220, 91, 277, 88, 151, 152),
 }
 machine = os.uname().machine
 if machine not in _PER_MACHINE:
     raise SystemExit(f"casemate has no system call numbers for {machine}")
-_SYS_PIVOT_ROOT, _SYS_CLONE, _SYS_CAPSET, _SYS_SECCOMP = _PER_MACHINE[machine]
+_SYS_PIVOT_ROOT, _SYS_CLONE, _SYS_CAPSET, _SYS_SECCOMP, _SYS_UTIMENSAT, _SYS_SETFSUID, _SYS_SETFSGID = _PER_MACHINE[
+    machine
+]
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 PR_CAPBSET_DROP = 24
+PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
-_PR_CAP_AMBIENT_CLEAR_ALL = 4
+_PR_CAP_AMBIENT_RAISE, _PR_CAP_AMBIENT_CLEAR_ALL = 2, 4
+_PR_SET_KEEPCAPS = 8
+CAP_SETGID, CAP_SETUID, CAP_SETPCAP = 6, 7, 8
 _SECCOMP_SET_MODE_FILTER = 1
 _SECCOMP_FILTER_FLAG_TSYNC = 1  # for all threads: one left out would be a way out
+_SECCOMP_FILTER_FLAG_NEW_LISTENER = 8
+_SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV = 32  # a signal does not repeat a call that is being answered
+_SIGNALS = 65
 _FILTER_INSTRUCTION_BYTES = 8  # of struct sock_filter
 _LAST_CAPABILITY = 63  # capability sets are 64 bits wide; dropping an unknown one is EINVAL and ends the loop
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -109,6 +117,9 @@ _pivot_root = system_call(_SYS_PIVOT_ROOT, _str, _str)
 _clone = system_call(_SYS_CLONE, ctypes.c_ulong, _ptr, _ptr, _ptr, _ptr)
 _close_range = system_call(_SYS_CLOSE_RANGE, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint)
 _capset = system_call(_SYS_CAPSET, _ptr, _ptr)
+_utimensat = system_call(_SYS_UTIMENSAT, _int, _str, _str, _int)
+_setfsuid = system_call(_SYS_SETFSUID, _int)
+_setfsgid = system_call(_SYS_SETFSGID, _int)
 _seccomp = system_call(_SYS_SECCOMP, ctypes.c_ulong, ctypes.c_ulong, _ptr)
 _mount = _libc["mount"]
 _mount.argtypes = (_str, _str, _str, ctypes.c_ulong, _str)
@@ -269,6 +280,18 @@ def write_file(path: str, text: str, folder: int | None = None) -> None:
         os.close(fd)
 
 
+def set_file_ids(uid: int, gid: int) -> None:
+    """Be another user wherever files, or the memory of a process, are asked for: setfsuid(2), which tells of no error.
+    Root has none of its rights there then; it has them again as root."""
+    _setfsgid(gid)
+    _setfsuid(uid)
+
+
+def set_times(fd: int, times: bytes | None) -> None:
+    """Set the times of what ``fd`` is, also one that can only name it, to two ``struct timespec``; None: now."""
+    check(_utimensat(fd, b"", times, _AT_EMPTY_PATH), "utimensat")
+
+
 def close_all(fds: Iterable[int]) -> None:
     """Close every one of them."""
     for fd in fds:
@@ -296,6 +319,12 @@ def default_signal(number: int) -> None:
     _signal(number, None)
 
 
+def default_signals() -> None:
+    """The same for every signal."""
+    for number in range(1, _SIGNALS):
+        default_signal(number)
+
+
 def drop_bounding_set() -> None:
     """Empty the bounding set: no exec can gain a capability any more (capabilities(7)). Needs CAP_SETPCAP."""
     for capability in range(_LAST_CAPABILITY):
@@ -311,6 +340,23 @@ def drop_capabilities() -> None:
     check(_capset(ctypes.addressof(header), ctypes.addressof(data)), "capset")
 
 
+def keep_capabilities(capabilities: tuple[int, ...], uid: int, gid: int) -> None:
+    """Become another user, and keep these and no other, also across exec (capabilities(7), ambient)."""
+    for capability in range(_LAST_CAPABILITY):
+        if capability not in capabilities and _prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
+            break
+    prctl(_PR_SET_KEEPCAPS, 1)
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    mask = sum(1 << capability for capability in capabilities)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    data = (ctypes.c_uint32 * 6)(mask, mask, mask, 0, 0, 0)
+    check(_capset(ctypes.addressof(header), ctypes.addressof(data)), "capset")
+    for capability in capabilities:
+        prctl(PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, capability)
+
+
 def install_filter(program: bytes) -> None:
     """Put a filter of system calls in force, for good, for all threads of this process and its children: seccomp(2).
 
@@ -318,12 +364,21 @@ def install_filter(program: bytes) -> None:
     Raises OSError: EINVAL for a program that the kernel refuses, ENOSYS without seccomp,
     EBUSY when a thread already has a filter that this process has not.
     """
+    thread = _install_filter(program, _SECCOMP_FILTER_FLAG_TSYNC)
+    if thread:
+        raise OSError(errno.EBUSY, f"thread {thread} has a filter of its own")
+
+
+def install_notifying_filter(program: bytes) -> int:
+    """The same for a process of one thread; the descriptor on which calls are notified: seccomp_unotify(2)."""
+    return _install_filter(program, _SECCOMP_FILTER_FLAG_NEW_LISTENER | _SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV)
+
+
+def _install_filter(program: bytes, flags: int) -> int:
     buffer = ctypes.create_string_buffer(program, len(program))
     filter_ = _SockFprog(len(program) // _FILTER_INSTRUCTION_BYTES, ctypes.addressof(buffer))
     prctl(PR_SET_NO_NEW_PRIVS, 1)
-    thread = check(_seccomp(_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_TSYNC, ctypes.addressof(filter_)), "seccomp")
-    if thread:
-        raise OSError(errno.EBUSY, f"thread {thread} has a filter of its own")
+    return check(_seccomp(_SECCOMP_SET_MODE_FILTER, flags, ctypes.addressof(filter_)), "seccomp")
 
 
 def send_fds(socket: _socket.socket, message: bytes, fds: Iterable[int], flags: int = 0) -> None:

@@ -31,7 +31,9 @@ _EXECUTE = 1 << 0
 _WRITE_FILE = 1 << 1
 _READ_FILE = 1 << 2
 _READ_DIR = 1 << 3
+_REMOVE_FILE = 1 << 5
 _MAKE_CHAR = 1 << 6
+_MAKE_REG = 1 << 8
 _MAKE_BLOCK = 1 << 11
 _REFER = 1 << 13  # rename and link from one directory to another; without it: EXDEV
 _TRUNCATE = 1 << 14
@@ -43,9 +45,14 @@ _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _READABLE = _READ_FILE | _READ_DIR | _EXECUTE
 _WRITABLE = ((1 << 15) - 1) & ~(_MAKE_CHAR | _MAKE_BLOCK)
 _DEVICE = _READ_FILE | _WRITE_FILE | _READ_DIR | _IOCTL_DEV  # a directory: that of the terminals
+_SHARED = _READ_FILE | _WRITE_FILE | _MAKE_REG | _REMOVE_FILE | _TRUNCATE  # whose names nobody is told
 
 _SCOPES_SINCE = 6
-_SCOPES = 1 | 2  # LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET, LANDLOCK_SCOPE_SIGNAL
+_SCOPE_SIGNAL = 2  # LANDLOCK_SCOPE_SIGNAL
+_SCOPES = 1 | _SCOPE_SIGNAL  # LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET
+
+_NET_SINCE = 4
+_NET = 1 | 2  # LANDLOCK_ACCESS_NET_BIND_TCP, LANDLOCK_ACCESS_NET_CONNECT_TCP
 
 # From ABI 7 on the kernel logs what is refused. A cell that is refused in a loop would fill
 # the host's log: LANDLOCK_RESTRICT_SELF_LOG_SAME_EXEC_OFF, made for interpreters.
@@ -71,14 +78,21 @@ def abi() -> int:
 
 
 def restrict(
-    readable: Sequence[str], writable: Sequence[str], devices: Sequence[str], listable: Sequence[str] = ()
+    readable: Sequence[str],
+    writable: Sequence[str],
+    devices: Sequence[str],
+    listable: Sequence[str] = (),
+    shared: Sequence[str] = (),
+    *,
+    network: bool = False,
 ) -> int:
     """Take from this thread, and all that it starts, every file but these. For good.
 
     Below a `readable` directory files and directories are read and programs executed; below
     a `writable` one everything is possible but making devices. `devices` are files to read,
     write and control, or a directory of such (`/dev/pts`). Below a `listable` directory the names
-    in directories are read, and no more. A path that does not exist is
+    in directories are read, and no more. In `shared` ones files are made and used by name. With `network` no TCP
+    socket is bound or connected (ABI 4). A path that does not exist is
     passed over; a rule follows symbolic links and does not cover what is mounted over it
     later. From ABI 6 on, signals and abstract unix sockets reach only what is restricted
     along with this process.
@@ -90,17 +104,40 @@ def restrict(
     """
     version = min(abi(), _NEWEST)
     known = _known_rights(version)
-    ruleset = _create(known, version)
+    ruleset = _create(known, version, _NET if network and version >= _NET_SINCE else 0, _SCOPES)
     try:
-        groups = ((readable, _READABLE), (writable, _WRITABLE), (devices, _DEVICE), (listable, _READ_DIR))
+        groups = (
+            (readable, _READABLE),
+            (writable, _WRITABLE),
+            (devices, _DEVICE),
+            (listable, _READ_DIR),
+            (shared, _SHARED),
+        )
         for paths, rights in groups:
             for path in paths:
                 _allow(ruleset, path, rights & known)
-        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-        kernel.check(_restrict_self(ruleset, _NO_LOG if version >= _LOGS_SINCE else 0), "landlock")
+        _enforce(ruleset, version)
     finally:
         os.close(ruleset)
     return version
+
+
+def restrict_signals() -> bool:
+    """From now on signals of this process and all that it starts reach only these; False where that cannot be had."""
+    version = abi()
+    if version < _SCOPES_SINCE:
+        return False
+    ruleset = _create(0, version, 0, _SCOPE_SIGNAL)
+    try:
+        _enforce(ruleset, version)
+    finally:
+        os.close(ruleset)
+    return True
+
+
+def _enforce(ruleset: int, version: int) -> None:
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    kernel.check(_restrict_self(ruleset, _NO_LOG if version >= _LOGS_SINCE else 0), "landlock")
 
 
 def _known_rights(version: int) -> int:
@@ -108,11 +145,11 @@ def _known_rights(version: int) -> int:
     return sum(rights for since, rights in _KNOWN_SINCE if version >= since)
 
 
-def _create(known: int, version: int) -> int:
+def _create(known: int, version: int, network: int, scopes: int) -> int:
     """A ruleset that takes everything away, as a descriptor."""
     # struct landlock_ruleset_attr: handled_access_fs, handled_access_net, scoped
-    attributes = struct.pack("=QQQ", known, 0, _SCOPES)
-    size = len(attributes) if version >= _SCOPES_SINCE else struct.calcsize("=Q")
+    attributes = struct.pack("=QQQ", known, network, scopes)
+    size = len(attributes) if version >= _SCOPES_SINCE else struct.calcsize("=QQ" if network else "=Q")
     return kernel.check(_create_ruleset(attributes, size, 0), "landlock")
 
 

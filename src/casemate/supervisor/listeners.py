@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+    from casemate.supervisor.maker import Maker
+
 _BACKLOG = 128  # connections that wait for the host
 _KINDS = {"tcp": _socket.SOCK_STREAM, "udp": _socket.SOCK_DGRAM}
 # All addresses of a cell network are the cell's own: set aside for tests of devices (RFC 2544), used by nobody.
@@ -31,10 +33,11 @@ def open_listeners(network: int, sockets: Sequence[Sequence[object]]) -> list[in
 
     Raises ``OSError``.
     """
-    return namespaces.open_inside(network, kernel.CLONE_NEWNET, lambda: _listen(sockets), "listeners")
+    return namespaces.open_inside(network, kernel.CLONE_NEWNET, lambda: listen(sockets), "listeners")
 
 
-def _listen(sockets: Sequence[Sequence[object]]) -> list[int]:
+def listen(sockets: Sequence[Sequence[object]]) -> list[int]:
+    """The same in the network of this process."""
     if any(not str(address).startswith("127.") for _, address, _ in sockets):
         _add_route()
     return [_open_socket(str(kind), address, port).detach() for kind, address, port in sockets]
@@ -75,8 +78,9 @@ def _add_route() -> None:
 class Listeners:
     """``send`` sends the host a message, with descriptors."""
 
-    def __init__(self, send: Callable[..., None]) -> None:
+    def __init__(self, send: Callable[..., None], maker: Maker) -> None:
         self._send = send
+        self._maker = maker
 
     def open(self, cell: cells.CellProcess, request: dict[str, Any]) -> None:
         """Make the sockets that a cell begins with; their descriptors go to the host, and stay nowhere else.
@@ -94,8 +98,7 @@ class Listeners:
             self._send({"op": "listening", "id": cell.id, "number": number, "errno": error.errno or 0})
 
     def _make(self, cell: cells.CellProcess, sockets: list[list[object]], number: int) -> None:
-        cell.keep_namespaces()
-        fds = open_listeners(cell.network, sockets)
+        fds = self._maker.open_listeners(cell, sockets)
         try:
             self._send({"op": "listening", "id": cell.id, "number": number, "errno": 0, "count": len(fds)}, fds)
         finally:

@@ -43,7 +43,7 @@ def own_namespaces() -> tuple[str, range]:
         return _unshare_mounts("user", range(1))
     if _is_only_id():
         return _enter_as_only_id()
-    cells = _cell_ids()
+    cells = cell_ids()
     if _can_unshare_as_root():
         return "root", cells
     with setup_stage("id maps"):
@@ -62,7 +62,7 @@ def _is_only_id() -> bool:
     return _map_of_root()[1] == 1
 
 
-def _cell_ids() -> range:
+def cell_ids() -> range:
     """The ids of cells whose supervisor is root: they are mapped, are nobody's, and are never 0."""
     mapped = _map_of_root()[1]
     if mapped < _CELL_IDS + _PIDS * _IDS_EACH:

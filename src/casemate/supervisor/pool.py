@@ -12,12 +12,15 @@ import os
 import select
 import time
 
-from casemate.supervisor import cgroups, init, kernel, namespaces, seccomp, wire
-from casemate.supervisor.namespaces import Identities, Identity
+from casemate.supervisor import cgroups, init, kernel, namespaces, wire
+from casemate.supervisor.namespaces import Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
     from typing import Any
+
+    from casemate.supervisor.maker import Maker
+    from casemate.supervisor.scratch import Scratch
 
 _DELAY_AFTER_FIRST = 0.05  # seconds after the first was handed out: who runs one program and goes pays for no other
 _NEVER = float("inf")
@@ -62,6 +65,8 @@ class PendingCell:
 class ReadyCell:
     """A process that waits to become a cell. ``status_fd`` reports its failure, or later its program's end."""
 
+    has_own_network = True
+
     def __init__(self, pid: int, pending: PendingCell) -> None:
         self.pid = pid
         self.identity = pending.identity
@@ -71,10 +76,10 @@ class ReadyCell:
         self._namespaces: list[int] = []
         pending.close_ends()
 
-    def send_request(self, request: dict[str, Any], mounts: list[tuple[int, str]], fds: dict[str, int]) -> None:
+    def send_request(self, request: dict[str, Any], scratch: Scratch, fds: dict[str, int]) -> None:
         """Give it its request and all descriptors. Raises ``OSError`` when it is dead."""
-        message = {**request, "targets": [target for _, target in mounts], "fds": list(fds)}
-        all_fds = [*(fd for fd, _ in mounts), *fds.values()]
+        message = {**request, "targets": [target for _, target in scratch.mounts], "fds": list(fds)}
+        all_fds = [*(fd for fd, _ in scratch.mounts), *fds.values()]
         kernel.send_fds(self.channel, wire.encode(message), all_fds, _socket.MSG_NOSIGNAL)
 
     def wait_prepared(self) -> None:
@@ -105,9 +110,17 @@ class ReadyCell:
         kernel.close_all(self._namespaces)
         self._namespaces = []
 
+    def bounds(self, rlimits: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """Which of ``rlimits`` bind its program, and what besides."""
+        return rlimits
+
+    def end(self) -> None:
+        """End it, and with its pid 1 the kernel ends everything in it (pid_namespaces(7))."""
+        os.kill(self.pid, 9)  # our own child, not yet reaped, so the number is still its
+
     def discard(self) -> None:
         """End it: it is not going to be used."""
-        os.kill(self.pid, 9)
+        self.end()
         os.waitpid(self.pid, 0)
         self.close()
         os.close(self.status_fd)
@@ -147,8 +160,8 @@ def adopt_process(pid: int, pending: PendingCell) -> ReadyCell:
 class CellPool:
     """Holds one ready cell, and makes what each cell starts from: its first process, its cgroup, its cores."""
 
-    def __init__(self, identities: Identities, groups: cgroups.Cgroups) -> None:
-        self._identities = identities
+    def __init__(self, maker: Maker, groups: cgroups.Cgroups) -> None:
+        self._maker = maker
         self._groups = groups
         self._programs: dict[bool, bytes] = {}
         self._ready: ReadyCell | None = None
@@ -216,13 +229,13 @@ class CellPool:
     def new_pending(self, identity: Identity | None = None) -> PendingCell:
         """Everything of another but its process, which a zygote will make. Raises ``OSError``."""
         self._count += 1
-        return PendingCell(identity or self._identities.take(), self._groups, str(self._count))
+        return PendingCell(identity or self._maker.identities.take(), self._groups, str(self._count))
 
     def seccomp_program(self) -> bytes:
         """The filter of system calls for cells of this machine."""
         counted = self._groups.memory is not None
         if counted not in self._programs:
-            self._programs[counted] = seccomp.program(kernel.machine, memory_is_counted=counted)
+            self._programs[counted] = self._maker.seccomp_program(memory_is_counted=counted)
         return self._programs[counted]
 
     def choose_cpus(self, cpus: float) -> list[int]:
@@ -235,4 +248,5 @@ class CellPool:
         return [self._cpus[(first + n) % len(self._cpus)] for n in range(wanted)]
 
     def _prefork(self, identity: Identity | None = None) -> ReadyCell:
-        return prefork(self.new_pending(identity), self.seccomp_program())
+        made: ReadyCell = self._maker.prefork(self.new_pending(identity), self.seccomp_program())
+        return made

@@ -17,7 +17,7 @@ TYPE_CHECKING = False  # typing itself is not imported: it would take half of th
 if TYPE_CHECKING:
     from typing import Any
 
-_OWN_INODES = 24  # folders the broker makes itself
+OWN_INODES = 24  # folders the broker makes itself
 _OWN_BYTES = 1 << 17  # pages the broker's own folders and the program's last page may take
 _PROGRAM_BYTES = 1 << 16  # space that a cell has for a program that it does not know yet
 _COPY_CHUNK = 1 << 24
@@ -57,18 +57,18 @@ class Scratch:
 
     def add_program(self, message: dict[str, Any], fds: dict[str, int]) -> None:
         """Put the program and the input files of a cell that waited where they belong. Raises :class:`ScratchError`."""
-        program, inputs = message["program"], _index(fds)
+        program, inputs = message["program"], index(fds)
         if program is None:
             return  # it lies there since the session's first cell
-        with _part("program"):
+        with part("program"):
             if inputs or program["size"] > _PROGRAM_BYTES or message["narrows"]:
-                self._resize(message["limits"], program["size"], _OWN_INODES + 4 * len(inputs))
+                self._resize(message["limits"], program["size"], OWN_INODES + 4 * len(inputs))
             place = f"{_path_of(self.tree_fd)}/program/{program['name']}"
-            _copy_in(place, fds["order_file"], message["order_size"], program["size"], self.identity)
+            copy_in(place, fds["order_file"], message["order_size"], program["size"], self.identity)
         if inputs:
-            with _part("files"):
+            with part("files"):
                 before = _inodes_in_use(self.tree_fd)
-                _copy_files(f"{_path_of(self.tree_fd)}/workspace", inputs, fds, self.identity)
+                copy_files(f"{_path_of(self.tree_fd)}/workspace", inputs, fds, self.identity)
                 input_inodes = _inodes_in_use(self.tree_fd) - before
                 self._resize(message["limits"], program["size"], input_inodes)
 
@@ -86,6 +86,16 @@ class Scratch:
         """What of its limits is not used, for the host."""
         usage = os.fstatvfs(self.tree_fd)
         return {"space_left": usage.f_bavail * usage.f_frsize, "inodes_left": usage.f_favail}
+
+    def is_over(self, now: float) -> bool:  # noqa: ARG002
+        """Whether there is more in it than its limits allow; False where the kernel holds it to them."""
+        return False
+
+    lays_out = False  # whether `lay_out` has anything to do
+
+    def lay_out(self) -> None:
+        """Nothing of the cell runs, and the host is to take its files: an overlay's upper directory is there as it is.
+        Raises ``OSError``."""
 
     def close_mounts(self) -> None:
         """Let go of the mounts, once the cell has them."""
@@ -140,10 +150,10 @@ def prepare(request: dict[str, Any], fds: dict[str, int], identity: Identity) ->
 
     Raises :class:`ScratchError`.
     """
-    program, inputs = request["program"], _index(fds)
+    program, inputs = request["program"], index(fds)
     size = request["limits"]["disk"] + (program["size"] if program else _PROGRAM_BYTES) + _OWN_BYTES
-    inodes = request["limits"]["inodes"] + _OWN_INODES
-    with _part("scratch"):
+    inodes = request["limits"]["inodes"] + OWN_INODES
+    with part("scratch"):
         tmpfs = kernel.new_mount(
             "tmpfs", {"size": str(size), "nr_inodes": str(inodes), "mode": "0755"}, folders.ATTRIBUTES
         )
@@ -158,7 +168,7 @@ def prepare(request: dict[str, Any], fds: dict[str, int], identity: Identity) ->
 def prepare_again(request: dict[str, Any], earlier: Scratch) -> Scratch:
     """The scratch of a session's next cell: the same files. ``earlier`` is used up. Raises :class:`ScratchError`."""
     try:
-        with _part("scratch"):
+        with part("scratch"):
             kernel.move_mount(earlier.whole, stage.SCRATCH)
         try:
             return _reattach(request, earlier.inodes, earlier.identity)
@@ -179,7 +189,7 @@ def _reattach(request: dict[str, Any], inodes: int, identity: Identity) -> Scrat
     return scratch
 
 
-def _index(fds: dict[str, int]) -> list[Any]:
+def index(fds: dict[str, int]) -> list[Any]:
     """Name, offset and length of each input file. In a file of its own: there may be more than a message holds."""
     if "index" not in fds:
         return []
@@ -190,21 +200,21 @@ def _index(fds: dict[str, int]) -> list[Any]:
 
 def _make_contents(request: dict[str, Any], inputs: list[Any], fds: dict[str, int], identity: Identity) -> Scratch:
     program = request["program"]
-    with _part("scratch"):
+    with part("scratch"):
         steps = ((STEPS, 0o755),) if request["session"] else ()
         for name, mode in (("tmp", 0o1777), ("tmp/.home", 0o700), ("shm", 0o1777), ("program", 0o755), *steps):
             folders.make_folder(f"{stage.SCRATCH}/{name}", mode, identity)
-    with _part("program"):
+    with part("program"):
         if program:
-            _copy_in(f"{stage.SCRATCH}/program/{program['name']}", fds["program"], 0, program["size"], identity)
+            copy_in(f"{stage.SCRATCH}/program/{program['name']}", fds["program"], 0, program["size"], identity)
     scratch = Scratch(os.open(stage.SCRATCH, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), identity)
     try:
-        with _part("files"):
+        with part("files"):
             before = _inodes_in_use(scratch.tree_fd)
             _copy_inputs(request["workspace"]["kind"], inputs, fds, identity)
             input_inodes = _inodes_in_use(scratch.tree_fd) - before
         _attach(request, scratch)
-        with _part("scratch"):
+        with part("scratch"):
             scratch.inodes = _inodes_in_use(scratch.tree_fd) - input_inodes
             most = scratch.inodes + (0 if program else 1) + request["limits"]["inodes"]
             kernel.reconfigure(scratch.tree_fd, {"nr_inodes": str(most)})
@@ -216,10 +226,10 @@ def _make_contents(request: dict[str, Any], inputs: list[Any], fds: dict[str, in
 
 def _attach(request: dict[str, Any], scratch: Scratch) -> None:
     """The mounts of what lies at ``stage.SCRATCH``, to be attached inside the cell."""
-    with _part("workspace"):
+    with part("workspace"):
         workspace, *scratch.extra_workspaces = folders.mount_workspace(request["workspace"], scratch.identity)
         scratch.mounts.append((workspace, "workspace"))
-    with _part("scratch"):
+    with part("scratch"):
         for name, target, attributes in (
             ("tmp", "tmp", 0),
             ("shm", "dev/shm", 0),
@@ -237,14 +247,14 @@ def _attach(request: dict[str, Any], scratch: Scratch) -> None:
             os.chmod(in_cell, 0o755)  # noqa: S103
             steps = kernel.open_tree(in_cell, recursive=False, attributes=kernel.ATTR_RDONLY)
             scratch.mounts.append((steps, STEPS))
-    with _part("environment"):
+    with part("environment"):
         for entry in _own_binds(request):
             scratch.mounts.append((roots.bind(entry["source"]), _without_links(entry["target"])))
         for number, folder in enumerate(request["shown"]):
             source = folder["source"]
             tree = folders.mount_copy(source, number, scratch.identity) if folder["copied"] else roots.bind(source)
             _add_mounts(scratch, folders.cover_paths(tree, folder), folder["places"], request)
-    with _part("workspace"):
+    with part("workspace"):
         others, scratch.extra_workspaces = scratch.extra_workspaces, []
         _add_mounts(scratch, others, request["workspace"]["places"][1:], request)
 
@@ -322,13 +332,14 @@ def _copy_inputs(kind: str, inputs: list[Any], fds: dict[str, int], identity: Id
     folder = f"{stage.SCRATCH}/{'workspace' if kind == 'private' else 'inputs'}"
     if kind == "private" or inputs:
         folders.make_folder(folder, 0o755, identity)
-    _copy_files(folder, inputs, fds, identity)
+    copy_files(folder, inputs, fds, identity)
 
 
-def _copy_files(folder: str, inputs: list[Any], fds: dict[str, int], identity: Identity) -> None:
+def copy_files(folder: str, inputs: list[Any], fds: dict[str, int], identity: Identity) -> None:
+    """Put the input files into ``folder``. Raises ``OSError``."""
     for name, offset, length in inputs:
         _parents(folder, name, identity)
-        _copy_in(f"{folder}/{name}", fds["inputs"], offset, length, identity)
+        copy_in(f"{folder}/{name}", fds["inputs"], offset, length, identity)
 
 
 def _parents(folder: str, name: str, identity: Identity) -> None:
@@ -339,7 +350,7 @@ def _parents(folder: str, name: str, identity: Identity) -> None:
             folders.make_folder(path, 0o755, identity)
 
 
-def _copy_in(path: str, source: int, offset: int, length: int, identity: Identity) -> None:
+def copy_in(path: str, source: int, offset: int, length: int, identity: Identity) -> None:
     """Copy bytes from a descriptor into the scratch inside the kernel; they never pass through this process."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
@@ -355,6 +366,6 @@ def _copy_in(path: str, source: int, offset: int, length: int, identity: Identit
         os.close(fd)
 
 
-def _part(name: str) -> namespaces.setup_stage:
+def part(name: str) -> namespaces.setup_stage:
     """A block whose ``OSError`` becomes a :class:`ScratchError` that names the part."""
     return namespaces.setup_stage(name, ScratchError)

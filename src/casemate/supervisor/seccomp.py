@@ -21,6 +21,7 @@ from casemate.supervisor.syscall_numbers import numbers
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from typing import Any
 
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_*
 
@@ -33,6 +34,7 @@ _ARGUMENT_BYTES = 8
 
 _RETURN_ALLOW = 0x7FFF0000  # SECCOMP_RET_ALLOW
 _RETURN_ERRNO = 0x00050000  # SECCOMP_RET_ERRNO
+_RETURN_NOTIFY = 0x7FC00000  # SECCOMP_RET_USER_NOTIF
 _LOAD_WORD = 0x20  # BPF_LD | BPF_W | BPF_ABS
 _AND = 0x54  # BPF_ALU | BPF_AND | BPF_K
 _RETURN = 0x06  # BPF_RET | BPF_K
@@ -47,8 +49,10 @@ _LARGEST = 0xFFFFFFFF  # the accumulator has 32 bits
 _REACH = 255  # the offsets of a conditional jump are single bytes
 
 
-def program(machine: str, *, memory_is_counted: bool) -> bytes:
+def program(machine: str, *, memory_is_counted: bool, policy: Any = syscall_policy) -> bytes:
     """The filter for a machine (as `os.uname().machine` names it), ready to install.
+
+    `policy` has the names that `syscall_policy` has.
 
     `memory_is_counted` says that a memory cgroup limits the cell. Without one, what lives on
     in no process's memory (memfd, System V, queues of POSIX) is left out.
@@ -61,24 +65,31 @@ def program(machine: str, *, memory_is_counted: bool) -> bytes:
     assembler.jump(EQUAL, _ARCHITECTURES[machine], None, _answer(errno.ENOSYS))
     assembler.load(_NUMBER)
     # The numbers of x32 begin at 0x40000000 and so lie beyond every case.
-    assembler.search(dict(_cases(table, memory_is_counted=memory_is_counted)), _answer(errno.ENOSYS))
+    assembler.search(dict(_cases(table, policy, memory_is_counted=memory_is_counted)), _answer(errno.ENOSYS))
     outcomes = {syscall_policy.ALLOW, errno.EPERM, errno.ENOSYS}
-    for _, names, conditions in syscall_policy.CHECKED:
+    for _, names, conditions in policy.CHECKED:
         if any(name in table for name in names.split()):
             _check(assembler, names, conditions)
             outcomes.update(condition.outcome for condition in conditions)
     for outcome in sorted(outcomes):
         assembler.label(_answer(outcome))
-        assembler.answer(_RETURN_ERRNO | outcome if outcome else _RETURN_ALLOW)
+        assembler.answer(_RETURNS.get(outcome, _RETURN_ERRNO | outcome))
     return assembler.assemble()
 
 
-def _cases(table: dict[str, int], *, memory_is_counted: bool) -> Iterator[tuple[int, str]]:
+_RETURNS = {
+    syscall_policy.ALLOW: _RETURN_ALLOW,
+    syscall_policy.NOTIFY: _RETURN_NOTIFY,
+    syscall_policy.SKIP: _RETURN_ERRNO,
+}
+
+
+def _cases(table: dict[str, int], policy: Any, *, memory_is_counted: bool) -> Iterator[tuple[int, str]]:
     """The number of each call that the policy and the machine have, and where it leads."""
-    allowed = syscall_policy.ALLOWED + (syscall_policy.ALLOWED_WHEN_COUNTED if memory_is_counted else ())
+    allowed = policy.ALLOWED + (policy.ALLOWED_WHEN_COUNTED if memory_is_counted else ())
     places = [(names, _answer(syscall_policy.ALLOW)) for _, names in allowed]
-    places += [(names, _answer(errno.EPERM)) for _, names in syscall_policy.FORBIDDEN]
-    places += [(names, _check_label(names)) for _, names, _ in syscall_policy.CHECKED]
+    places += [(names, _answer(errno.EPERM)) for _, names in policy.FORBIDDEN]
+    places += [(names, _check_label(names)) for _, names, _ in policy.CHECKED]
     for names, label in places:
         for name in names.split():
             if name in table:

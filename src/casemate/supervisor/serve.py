@@ -22,13 +22,14 @@ from casemate.supervisor import (
     wire,
     zygotes,
 )
-from casemate.supervisor.namespaces import Identities
 from casemate.supervisor.scratch import Scratch, ScratchError
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from casemate.supervisor.maker import Maker
 
 _EMFILE = 24
 # Of a request for a cell.
@@ -44,17 +45,17 @@ _REMOVE_AGAIN = 0.02  # seconds until a cgroup that the kernel still holds is tr
 class SupervisorLoop:
     """Serves one host over one socket, alone in its thread."""
 
-    def __init__(self, socket: _socket.socket, mode: str, cell_ids: range, groups: cgroups.Cgroups) -> None:
+    def __init__(self, socket: _socket.socket, maker: Maker, groups: cgroups.Cgroups) -> None:
         self._host = HostSocket(socket)
-        self._identities = Identities(cell_ids, mapped=mode != "user")
-        self._roots: dict[str, str] = {}
+        self._maker = maker
+        self._roots: dict[str, Any] = {}
         self._broken_roots: dict[str, str] = {}
-        self._pool = pool.CellPool(self._identities, groups)
+        self._pool = pool.CellPool(maker, groups)
         self._zygotes: dict[str, zygotes.ZygoteProcess] = {}
         self._cells: dict[str, cells.CellProcess] = {}
         self._schedule = watch.Schedule()  # when each cell wants to be looked at
-        self._listeners = listeners.Listeners(self._host.send)
-        self._sessions = sessions.SessionRequests(self._host.send)
+        self._listeners = listeners.Listeners(self._host.send, maker)
+        self._sessions = sessions.SessionRequests(self._host.send, maker)
         self._pids: set[int] = set()  # of the first processes of cells, until they are reaped
         self._forking: dict[str, list[Callable[[], None]]] = {}  # cells that a zygote makes, and what to do then
         self._removals: list[cgroups.CellCgroup] = []
@@ -91,12 +92,14 @@ class SupervisorLoop:
             return events
         # There is nothing else to do.
         self._removals = [group for group in self._removals if not group.remove()]
+        self._maker.tidy(time.monotonic())
         self._pool.prepare()
         return self._poll.poll(self._wait() * 1000)
 
     def _wait(self) -> float:
         longest = _REMOVE_AGAIN if self._removals else _ASK_AGAIN if self._forking else _MAX_WAIT
-        return min(max(0.0, min(self._schedule.next_time(), self._pool.next_time()) - time.monotonic()), longest)
+        due = min(self._schedule.next_time(), self._pool.next_time(), self._maker.next_time())
+        return min(max(0.0, due - time.monotonic()), longest)
 
     def _schedule_look(self, cell_id: str) -> None:
         cell = self._cells.get(cell_id)
@@ -176,7 +179,7 @@ class SupervisorLoop:
     def _build_root(self, message: dict[str, Any]) -> None:
         key = message["key"]
         try:
-            self._roots[key] = roots.build(key, message["entries"])
+            self._roots[key] = self._maker.build_root(key, message["entries"])
         except (roots.RootError, OSError) as error:
             self._broken_roots[key] = str(error)
 
@@ -240,8 +243,7 @@ class SupervisorLoop:
             ready = ready or self._pool.take(self._sessions.identity(request))
             for name in ("stdin", "stdout", "stderr", "control"):
                 ready.identity.chown_fd(fds[name])
-            scratch = self._sessions.prepare_scratch(request, fds, ready.identity)
-            scratch.mounts.insert(0, (kernel.open_tree(self._roots[request["root"]]), ""))
+            scratch = self._sessions.prepare_scratch(request, fds, ready.identity, self._roots[request["root"]])
             cell = self._send_request(request, fds, ready, scratch, shared)
         except BaseException:
             if ready:
@@ -255,6 +257,7 @@ class SupervisorLoop:
         if cell.session and not cell.is_waiting:
             self._sessions.send_files(cell)
         self._pids.add(cell.pid)
+        self._maker.attend(cell, self._watch, self._unwatch)
         self._watch(cell.pidfd, lambda: self._reap(cell))
         self._watch(cell.status_fd, lambda: self._read_status(cell))
         if cell.group and cell.group.oom_fd is not None:
@@ -271,9 +274,7 @@ class SupervisorLoop:
             cell.limit(request["limits"])
             if request["listeners"]:
                 self._listeners.open(cell, request)
-            ready.send_request(
-                cell_request, scratch.mounts, {name: fds[name] for name in _CELL_DESCRIPTORS if name in fds}
-            )
+            ready.send_request(cell_request, scratch, {name: fds[name] for name in _CELL_DESCRIPTORS if name in fds})
         except BaseException:
             cell.close_descriptors()
             raise
@@ -323,7 +324,7 @@ class SupervisorLoop:
             return
         try:
             zygote = zygotes.ZygoteProcess(
-                request, root, self._identities.first, self._pool.seccomp_program(), self._is_own_process
+                request, root, self._maker, self._pool.seccomp_program(), self._is_own_process
             )
         except OSError as error:
             self._host.send({"op": "zygote", "key": key, "problem": str(error)})
@@ -378,6 +379,7 @@ class SupervisorLoop:
         """A cell's first process has ended, and so has everything in it."""
         self._unwatch(cell.pidfd)
         used = cell.reap()
+        self._maker.leave(cell)
         self._pids.discard(cell.pid)
         if cell.report is None:
             if cell.status_fd in self._handlers:
@@ -402,6 +404,8 @@ class SupervisorLoop:
         elif cell.is_waiting or outcome["reason"] == "unbegun":
             self._host.refuse(cell.id, "waiting", 0, cell.problem or "it ended before its program began")
         else:
+            if not self._maker.is_survived(cell):
+                cell.scratch.lay_out()
             if cell.session and cell.reason != "closed":
                 self._sessions.keep_files(cell)
             self._host.send({"op": "ended", "id": cell.id, "ending": outcome}, [cell.scratch.tree_fd])

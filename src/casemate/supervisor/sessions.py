@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from casemate.supervisor import cells, folders, kernel, scratch
+from casemate.supervisor import cells, kernel, scratch
 from casemate.supervisor.namespaces import Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
@@ -10,12 +10,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from casemate.supervisor.maker import Maker
+
 
 class SessionRequests:
     """``send`` sends the host a message, with descriptors."""
 
-    def __init__(self, send: Callable[..., None]) -> None:
+    def __init__(self, send: Callable[..., None], maker: Maker) -> None:
         self._send = send
+        self._maker = maker
         self._files: dict[str, scratch.Scratch] = {}  # files, by the id of their last cell
 
     def identity(self, request: dict[str, Any]) -> Identity | None:
@@ -23,15 +26,19 @@ class SessionRequests:
         earlier = self._files.get(request["continues"])
         return earlier.identity if earlier else None
 
-    def prepare_scratch(self, request: dict[str, Any], fds: dict[str, int], identity: Identity) -> scratch.Scratch:
+    def prepare_scratch(
+        self, request: dict[str, Any], fds: dict[str, int], identity: Identity, root: Any
+    ) -> scratch.Scratch:
         """What a new cell can write: empty, or what an earlier cell of the same session has left.
 
         Raises :class:`scratch.ScratchError`.
         """
         earlier = self._files.pop(request["continues"], None)
         if earlier is None:
-            return scratch.prepare(request, fds, identity)
-        return scratch.prepare_again(request, earlier)
+            made: scratch.Scratch = self._maker.prepare_scratch(request, fds, identity, root)
+        else:
+            made = self._maker.prepare_again(request, earlier, root)
+        return made
 
     def send_files(self, cell: cells.CellProcess) -> None:
         """A session begins in this cell: give the host a way to its files, as the cell sees them and as they lie."""
@@ -64,6 +71,9 @@ class SessionRequests:
                 self._open_pipes(cell, message["step"] + 1)  # the next step's, while this one runs
             case "step over":
                 cell.end_step()
+                if cell.scratch.lays_out:  # the host looks there before it has anything paused
+                    _pause_files(cell)
+                    cell.resume_after_files()
                 cell.scratch.end_pipes(message["step"])
                 usage = cell.usage()
                 if cell.reason is None:  # else it ends, and the host hears of that
@@ -71,11 +81,13 @@ class SessionRequests:
             case "interrupt":
                 cell.interrupt(message["grace"])
             case "pause files":
-                self._send({"op": "files paused", "id": cell.id, "complete": cell.pause_for_files()})
+                self._send({"op": "files paused", "id": cell.id, "complete": _pause_files(cell)})
             case "resume files":
                 self._send({"op": "files resumed", "id": cell.id, "complete": cell.resume_after_files()})
             case "show":
-                self._send({"op": "shown", "id": cell.id, "number": message["number"], "errno": _show(cell, message)})
+                self._send(
+                    {"op": "shown", "id": cell.id, "number": message["number"], "errno": self._show(cell, message)}
+                )
 
     def _open_pipes(self, cell: cells.CellProcess, step: int) -> None:
         try:
@@ -87,12 +99,18 @@ class SessionRequests:
         self._send({"op": "pipes", "id": cell.id, "step": step}, fds)
         kernel.close_all(fds)
 
+    def _show(self, cell: cells.CellProcess, message: dict[str, Any]) -> int:
+        """Show a folder of the host in the cell: 0, or why it cannot be, as an errno."""
+        try:
+            self._maker.show_folder(cell, message["source"], message["target"])
+        except OSError as error:
+            return error.errno or 22
+        return 0
 
-def _show(cell: cells.CellProcess, message: dict[str, Any]) -> int:
-    """Show a folder of the host in the cell: 0, or why it cannot be, as an errno."""
-    try:
-        cell.keep_namespaces()
-        folders.show_folder(cell.mounts, message["source"], message["target"])
-    except OSError as error:
-        return error.errno or 22
-    return 0
+
+def _pause_files(cell: cells.CellProcess) -> bool:
+    """Stop everything in the cell, and have its files ready for the host; whether all of it is stopped."""
+    is_complete = cell.pause_for_files()
+    if is_complete:
+        cell.scratch.lay_out()  # not while anything could lead it elsewhere
+    return is_complete

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import errno
 
-# What the program answers: 0 lets the call happen, another number is its errno.
-ALLOW = 0
+# What the program answers: 0 lets the call happen, another number is its errno. Below 0: the supervisor answers, or the
+# call does nothing and succeeds.
+ALLOW, NOTIFY, SKIP = 0, -1, -2
 
 ALLOWED = (
     (

@@ -63,18 +63,19 @@ def wait() -> None:
     kernel.set_name(b"casemate-zygote")
     socket = _socket.socket(fileno=SOCKET)
     settings = wire.decode(socket.recv(wire.MAX_MESSAGE))
-    begin = _compile_start()
+    plain = _plain_zygote(settings)
+    begin = _compile_start(plain)
     problem = _preload(settings["preload"], optional=settings["optional"])
     sys.modules["_casemate.process"].begin_randomness()
     _rehearse()
     _rehearse_failure()
-    problem = problem or _flush_output()
+    problem = problem or _flush_output() or (plain.find_path() if plain else None)
     if problem is None and len(os.listdir("/proc/self/task")) > 1:
         problem = "preloading started threads, and a process with threads cannot be forked safely"
     socket.send(wire.encode({"problem": problem, "data": _data_bytes()}))
     if problem is not None:
         os._exit(0)
-    program = _ProgramStart(begin)
+    program = _ProgramStart(begin, plain)
     gc.collect()
     sys.modules["_casemate.process"].keep_loaded_modules()
     gc.disable()  # a collection in a cell that waits would copy the whole heap's pages
@@ -86,36 +87,45 @@ def wait() -> None:
         program.start([])
         return
     written = rehearsal.written_ranges()
-    _make_cells(socket, settings["program"])
+    _make_cells(socket, settings["program"], plain)
     program.start(written)
 
 
-def _compile_start() -> CodeType:
+def _plain_zygote(settings: dict[str, Any]) -> Any:
+    """What is done otherwise, where cells have no mounts; else None."""
+    if "module" not in settings:
+        return None
+    __import__(settings["module"])
+    return sys.modules[settings["module"]].PlainZygote(settings)
+
+
+def _compile_start(plain: Any) -> CodeType:
     """What a program's start runs in every Python cell, compiled once; and the modules that it may need."""
     package = type(sys)("_casemate")
-    package.__path__ = [GUEST]
+    guest, modules = (plain.real(place) if plain else place for place in (GUEST, MODULES))
+    package.__path__ = [guest]
     vars(package).update(control=None, display=None)
     sys.modules["_casemate"] = package
     for name in _GUEST_MODULES:
         __import__(f"_casemate.{name}")
     for name in _NEEDED:
         __import__(name)
-    vars(package)["ready"] = _load_tool_module()
-    with open(f"{GUEST}/sitecustomize.py", encoding="utf-8") as file:
+    vars(package)["ready"] = _load_tool_module(modules)
+    with open(f"{guest}/sitecustomize.py", encoding="utf-8") as file:
         return compile(file.read(), file.name, "exec")
 
 
-def _load_tool_module() -> dict[str, ModuleType]:
+def _load_tool_module(modules: str) -> dict[str, ModuleType]:
     """The package `mcptools`, loaded for programs that import it, while others do not find it loaded: see
     guest/python/sitecustomize.py. Its first import would take longer than a call of a tool."""
-    sys.path.insert(0, MODULES)
+    sys.path.insert(0, modules)
     before = list(sys.meta_path)
     try:
         __import__("mcptools._running")
     finally:
-        sys.path.remove(MODULES)
+        sys.path.remove(modules)
         sys.meta_path[:] = before
-        for place in [place for place in sys.path_importer_cache if place.startswith(MODULES)]:
+        for place in [place for place in sys.path_importer_cache if place.startswith(modules)]:
             del sys.path_importer_cache[place]
     names = [name for name in sys.modules if name.partition(".")[0] == "mcptools"]
     ready = {name: sys.modules.pop(name) for name in names}
@@ -185,40 +195,45 @@ def _data_bytes() -> int:
     return 0
 
 
-def _make_cells(socket: _socket.socket, program: bytes) -> None:
+def _make_cells(socket: _socket.socket, program: bytes, plain: Any) -> None:
     """Fork a cell for each message, which brings its ends. Returns in a cell's program."""
     while True:
         data, ends = kernel.receive_fds(socket, 1, _MAX_ENDS)
         if not data:
             os._exit(0)
-        pid = _make_cell(socket, ends, program)
+        pid = _make_cell(socket, ends, program, plain)
         if pid == 0:
             return
         kernel.close_all(ends)
         socket.send(wire.encode({"pid": pid}))
 
 
-def _make_cell(socket: _socket.socket, ends: list[int], program: bytes) -> int:
+def _make_cell(socket: _socket.socket, ends: list[int], program: bytes, plain: Any) -> int:
     """The pid of a new cell's first process, which is our sibling; 0 in a program."""
     try:
-        pid = kernel.bare_clone(kernel.CLONE_PARENT | kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID)
+        pid = kernel.bare_clone(kernel.CLONE_PARENT | (0 if plain else kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID))
     except OSError as error:
         return -(error.errno or 1)
     if pid == 0:
         socket.detach()  # init.run closes it with everything else that is not the cell's
         channel, status, *cgroup_fds = ends
-        init.run(channel, status, cgroup_fds, program)
+        if plain:
+            plain.run_init(channel, status, cgroup_fds)
+        else:
+            init.run(channel, status, cgroup_fds, program)
     return pid
 
 
 class _ProgramStart:
     """How a cell's program starts. What is the same for all is done here, in the zygote, as far as it can be."""
 
-    def __init__(self, begin: CodeType) -> None:
+    def __init__(self, begin: CodeType, plain: Any) -> None:
         self._begin = begin
-        self._namespace: dict[str, Any] = {"__name__": "sitecustomize", "__file__": f"{GUEST}/sitecustomize.py"}
+        self._plain = plain
+        guest, workspace = (plain.real(place) if plain else place for place in (GUEST, "/workspace"))
+        self._namespace: dict[str, Any] = {"__name__": "sitecustomize", "__file__": f"{guest}/sitecustomize.py"}
         _hide_casemate()
-        os.chdir("/workspace")
+        os.chdir(workspace)
         # An environment's own sitecustomize must see the program's variables, and so runs in its process.
         self._has_begun = not _has_own_sitecustomize()
         if self._has_begun:
@@ -237,7 +252,8 @@ class _ProgramStart:
         if not select.select([init.ORDER], [], [], 0)[0]:
             _rehearse()  # so that the interpreter's own code is mapped
             kernel.copy_pages(written)
-        process.take_order(process.read_order(init.ORDER))
+        order = process.read_order(init.ORDER)
+        process.take_order(self._plain.translate(order) if self._plain else order)
         if not self._has_begun:
             exec(self._begin, self._namespace)  # noqa: S102
 
@@ -252,8 +268,11 @@ def _hide_casemate() -> None:
     sys.meta_path.remove(_PatchingFinder)
 
 
+_OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
 def _is_ours(place: str) -> bool:
-    return place == PACKAGES or place.startswith(f"{PACKAGES}/casemate")
+    return place == _OURS or place.startswith(f"{_OURS}/casemate")
 
 
 def _has_own_sitecustomize() -> bool:

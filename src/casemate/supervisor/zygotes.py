@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
+    from casemate.supervisor.maker import Maker
+
     Done = Callable[[pool.ReadyCell | None], None]
 
 _NAMESPACES = (
@@ -26,7 +28,7 @@ _MAX_DATA = 8 << 30  # bytes that preloaded modules may hold; each cell may use 
 _ANSWERS_WITHIN = 10.0  # seconds; it takes a few milliseconds, on a machine under heavy load longer
 _WRITABLE_BYTES = "64m"  # what libraries write when they are imported: caches, mostly
 _SIGKILL, _SIGINT = 9, 2
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _QUIET = kernel.ATTR_NOSUID | kernel.ATTR_NODEV
 _START = f"{zygote.PACKAGES}/casemate/supervisor/start"
 
@@ -37,8 +39,8 @@ class ZygoteProcess:
     def __init__(
         self,
         request: dict[str, Any],
-        root: str,
-        identity: Identity,
+        root: Any,
+        maker: Maker,
         program: bytes,
         is_known: Callable[[int], bool],
     ) -> None:
@@ -52,15 +54,15 @@ class ZygoteProcess:
         # A pipe, as its cells have, because streams remember what they were opened on; nobody waits at it.
         self.log, log_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         nothing = os.memfd_create("casemate-no-input", os.MFD_CLOEXEC)
-        self.pid = kernel.clone(_NAMESPACES)
-        if self.pid == 0:
-            _run(root, request, identity, {0: nothing, 1: log_end, 2: log_end, zygote.SOCKET: theirs.fileno()})
+        ends = {0: nothing, 1: log_end, 2: log_end, zygote.SOCKET: theirs.fileno()}
+        self._maker = maker
+        self.pid, more = maker.start_zygote(root, request, ends)
         theirs.close()
         os.close(nothing)
         os.close(log_end)
         self.pidfd = os.pidfd_open(self.pid)
         self.socket.send(
-            wire.encode({"preload": request["preload"], "optional": request["optional"], "program": program}),
+            wire.encode({"preload": request["preload"], "optional": request["optional"], "program": program, **more}),
             _socket.MSG_NOSIGNAL,
         )
 
@@ -104,9 +106,10 @@ class ZygoteProcess:
             pending_cell.discard()
             return None
         try:
-            return pool.adopt_process(pid, pending_cell)
+            made: pool.ReadyCell = self._maker.adopt_process(pid, pending_cell)
         except OSError:
             return None
+        return made
 
     def _is_a_new_child(self, pid: int) -> bool:
         """Whether ``pid`` is a child of ours that is nobody's yet."""
@@ -145,6 +148,14 @@ def _check_greeting(message: Any) -> int:
     return data
 
 
+def start(root: str, request: dict[str, Any], identity: Identity, fds: dict[int, int]) -> int:
+    """Start one in namespaces of its own; its pid. Raises ``OSError``."""
+    pid = kernel.clone(_NAMESPACES)
+    if pid == 0:
+        _run(root, request, identity, fds)
+    return pid
+
+
 def _run(root: str, request: dict[str, Any], identity: Identity, fds: dict[int, int]) -> NoReturn:
     """In the new process: go into a root of its own, give up every right, become the interpreter."""
     try:
@@ -153,7 +164,7 @@ def _run(root: str, request: dict[str, Any], identity: Identity, fds: dict[int, 
         _own_root(root, request["own_entries"], identity)
         _socket.sethostname("casemate")
         _give_up_rights(identity)
-        _place_descriptors(fds)
+        place_descriptors(fds)
         env = {**request["env"], "PYTHONPATH": _START}
         os.execve(request["argv"][0], request["argv"], env)
     except BaseException as error:  # noqa: BLE001 - the end of this process, whatever happened
@@ -172,7 +183,7 @@ def _own_root(root: str, own_entries: list[dict[str, Any]], identity: Identity) 
     _mount_rehearsal()
     kernel.move_mount(kernel.new_mount("tmpfs", {"size": "4k", "mode": "0755"}, _QUIET), "run")
     os.mkdir("run/casemate", 0o755)
-    kernel.move_mount(roots.bind(_PACKAGE), "run/casemate")
+    kernel.move_mount(roots.bind(PACKAGE), "run/casemate")
     for entry in own_entries:
         _mount_own_entry(entry)
     stage.mount_in("sys")
@@ -215,7 +226,8 @@ def _give_up_rights(identity: Identity) -> None:
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
 
 
-def _place_descriptors(fds: dict[int, int]) -> None:
+def place_descriptors(fds: dict[int, int]) -> None:
+    """Put a zygote's descriptors at their numbers and close everything else that it inherits."""
     duplicates = {number: init.duplicate_high(fd) for number, fd in fds.items()}
     for number, fd in duplicates.items():
         os.dup2(fd, number)

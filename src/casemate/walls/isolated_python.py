@@ -6,21 +6,26 @@ import os
 import signal
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _BOOT = "import os, sys; sys.path.append(os.environ['CASEMATE_ROOT']); from casemate.supervisor.{} import main; main()"
 
 
-def spawn(module: str, name: str, stdin: int, stderr: int) -> int:
+def spawn(module: str, name: str, stdin: int, stderr: int, arguments: Sequence[str] = ()) -> int:
     """Start ``main`` of a module of the supervisor's: no site, no environment, nothing inherited but two descriptors.
 
-    Its last argument is its ``name``. The first must be the interpreter's own path: from any other name the interpreter
-    looks for its library in the current folder and those above it, which may be anybody's (CPython's getpath.py).
+    Its first argument is its ``name``; ``arguments`` follow. What comes before must be the interpreter's own path: from
+    any other name the interpreter looks for its library in the current folder and those above it, which may be
+    anybody's (CPython's getpath.py).
     """
     package_root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     try:
         return os.posix_spawn(
             sys.executable,
-            [sys.executable, "-I", "-S", "-c", _BOOT.format(module), name],
+            [sys.executable, "-I", "-S", "-c", _BOOT.format(module), name, *arguments],
             {"CASEMATE_ROOT": package_root},
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, stdin, 0),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # The probe order: each wall's name, and its class.
 WALLS = {
     "native": "casemate.walls.native.wall:NativeWall",
+    "landlock": "casemate.walls.landlock.wall:LandlockWall",
 }
 
 
@@ -33,9 +34,9 @@ def open_wall(name: str, launch_probe: Callable[[str, tuple[str, ...]], Launch],
 
         known = ", ".join(map(repr, ("auto", *WALLS)))
         raise InvalidArgument("isolation", f"{name!r} is not known; choose one of {known}")
-    names = tuple(WALLS) if name == "auto" else (name,)
-    walls = [cast("Wall", _class_of(wall)(launch_probe, concurrency)) for wall in names]
-    return walls[0] if len(walls) == 1 else cast("Wall", StrongestWall(walls))
+    if name != "auto":
+        return cast("Wall", _class_of(name)(launch_probe, concurrency))
+    return cast("Wall", StrongestWall(lambda wall: cast("Wall", _class_of(wall)(launch_probe, concurrency))))
 
 
 def start_early() -> None:
@@ -51,32 +52,38 @@ def _class_of(name: str) -> Any:
 
 
 class StrongestWall:
-    """The first of ``walls`` that its self-test proves; until then the first of all."""
+    """The first wall that its self-test proves; until then the first of all."""
 
-    def __init__(self, walls: list[Wall]) -> None:
-        self._walls = walls
-        self._chosen = walls[0]
+    def __init__(self, open_named: Callable[[str], Wall]) -> None:
+        self._open_named = open_named
+        self._walls = [open_named(next(iter(WALLS)))]
         self._is_proved = False
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._chosen, name)
+        return getattr(self._walls[-1], name)
 
     async def prove(self) -> IsolationReport:
         """As of `Wall`. Raises ``WallUnavailable``, the strongest wall's, where none can be had."""
+        if self._is_proved:
+            return await self._walls[-1].prove()
         from casemate.errors import WallUnavailable
 
-        if self._is_proved:
-            return await self._chosen.prove()
-        refusals: list[WallUnavailable] = []
-        for wall in self._walls:
+        first: WallUnavailable | None = None
+        for name in WALLS:
+            wall = self._walls[0] if first is None else self._open_named(name)
             try:
                 report = await wall.prove()
             except WallUnavailable as error:
-                refusals.append(error)
+                first = first or error
+                if wall is not self._walls[0]:
+                    await wall.close()
                 continue
-            self._chosen, self._is_proved = wall, True
+            if wall is not self._walls[0]:
+                self._walls.append(wall)
+            self._is_proved = True
             return report
-        raise refusals[0]
+        assert first is not None
+        raise first
 
     async def close(self) -> None:
         """End all of them."""

@@ -64,7 +64,18 @@ Stream = Literal["stdout", "stderr"]
 
 # Why casemate, and not the program, ended a cell.
 Reason = Literal[
-    "timeout", "memory", "cpu", "output", "cancelled", "killed", "closed", "silent", "deaf", "pipes", "uncovered"
+    "timeout",
+    "memory",
+    "cpu",
+    "disk",
+    "output",
+    "cancelled",
+    "killed",
+    "closed",
+    "silent",
+    "deaf",
+    "pipes",
+    "uncovered",
 ]
 
 

@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from casemate.supervisor import cgroups, namespaces, pool, wire
+from casemate.supervisor import cgroups, namespaced, pool, wire
 
 
 class Clock:
@@ -54,7 +54,7 @@ def test_after_the_first_another_is_made_a_moment_later_and_after_those_that_fol
     made: list[Made], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "time", clock := Clock())
-    cells = pool.CellPool(namespaces.Identities(range(1), mapped=False), cgroups.Cgroups(None, None))
+    cells = pool.CellPool(namespaced.NamespaceMaker("user", range(1)), cgroups.Cgroups(None, None))
     cells.prepare()
     assert (len(made), cells.next_time()) == (1, math.inf)
     cells.take()
@@ -74,7 +74,7 @@ def test_a_second_cell_that_is_wanted_sooner_is_not_made_to_wait(
     made: list[Made], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "time", Clock())
-    cells = pool.CellPool(namespaces.Identities(range(1), mapped=False), cgroups.Cgroups(None, None))
+    cells = pool.CellPool(namespaced.NamespaceMaker("user", range(1)), cgroups.Cgroups(None, None))
     taken = [cells.take() for _ in range(2)]
     assert [one.pid for one in taken] == [one.pid for one in made]
     cells.prepare()

@@ -13,7 +13,9 @@ const names = require('./names.cjs');
 const { begin, currentStep, hideMarks, storage } = require('./steps.cjs');
 const streams = require('./streams.cjs');
 
+const path = require('node:path');
 const { chdir } = process;
+const ROOT = path.dirname(path.dirname(process.argv[1])).replace(/^\/$/, '');
 const waiting = [];
 let running = null;
 
@@ -87,11 +89,16 @@ function reply(id, fields) {
 
 // --- steps -------------------------------------------------------------------------------------------------------
 
+/** A place of the cell lies below the folder that its program's lies in, where that is not the root. */
+function placeOf(place) {
+  return /^\/(program\/|workspace)/.test(place) ? ROOT + place : place;
+}
+
 function run(request) {
   let step = null;
   try {
-    step = running = begin(request);
-    if (typeof request.cwd === 'string') chdir(request.cwd);
+    step = running = begin({ ...request, out: placeOf(request.out), err: placeOf(request.err) });
+    if (typeof request.cwd === 'string') chdir(placeOf(request.cwd));
   } catch (error) {
     const failed = step ?? { number: request.step, at: [0, 0] };
     running = null;

@@ -27,6 +27,7 @@ __all__ = ["Serving", "__builtins__"]
 
 _LONGEST_PROBLEM = 2000
 _chdir, _exit = os.chdir, os._exit
+_OWN_PLACES = ("/program/", "/workspace")
 _plain_breakpoint = sys.breakpointhook
 
 
@@ -35,6 +36,7 @@ class Serving:
 
     def __init__(self, shell: "Any", end: "Callable[[int], Any]") -> None:
         self._shell, shell.end = shell, end
+        self._root = os.path.dirname(os.path.dirname(sys.argv[0])).rstrip("/")
         sys.modules["__main__"] = shell.user_module
         _casemate.display = display
         interrupts.install()
@@ -45,6 +47,10 @@ class Serving:
         os.register_at_fork(before=steps.flush, after_in_child=_set_up_child)
         sys.breakpointhook = _breakpoint
         self._names = UserNames(shell.user_ns, shell.user_ns_hidden)
+
+    def _place(self, path: str) -> str:
+        """Where a place of the cell is: below the folder that its program's lies in, where that is not the root."""
+        return self._root + path if path.startswith(_OWN_PLACES) else path
 
     def wait(self) -> None:
         """Until there is a request, if tasks of earlier steps have something to do meanwhile."""
@@ -63,7 +69,7 @@ class Serving:
     def _run(self, request: "dict[str, Any]") -> None:
         error: "BaseException | None" = None
         try:
-            step = steps.begin(request["step"], request["out"], request["err"])
+            step = steps.begin(request["step"], self._place(request["out"]), self._place(request["err"]))
         except OSError as failure:
             step, error = steps.running, failure
         if error is None:
@@ -108,7 +114,7 @@ class Serving:
         stdin.set_text(request["stdin"])
         use_installed()
         if request["cwd"] is not None:
-            _chdir(request["cwd"])
+            _chdir(self._place(request["cwd"]))
 
     def _describe_error(self, error: BaseException) -> "dict[str, object]":
         """What is said of it. Exceptions answer for themselves, so this too can be interrupted."""

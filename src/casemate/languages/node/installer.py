@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.languages.python.installer import package_of
 from casemate.model.overview import InstalledPackage, InstallTerms
-from casemate.model.plan import GUEST, PROXY_ADDRESS, Entry
+from casemate.model.plan import BESIDE_PROGRAM, PROXY_ADDRESS, Entry
 from casemate.packages.gateway import Served
 from casemate.packages.names import Requirement
 from casemate.packages.package_sets import MODULES, NodePackageSet, modules
@@ -25,7 +25,7 @@ class NodeInstaller:
     package_set: NodePackageSet
     npm: Path
     language: str = "node"
-    program: str = f"require('{GUEST}/install_node.cjs')\n"
+    program: str = f"require('{BESIDE_PROGRAM}/install_node.cjs')\n"
 
     def order(
         self,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from casemate.languages.checker import Checker
 from casemate.languages.session_program import JsonProgram
-from casemate.model.plan import GUEST
+from casemate.model.plan import BESIDE_PROGRAM
 
-SESSION = JsonProgram(f"require('{GUEST}/node_session.cjs')\n".encode())
+SESSION = JsonProgram(f"require('{BESIDE_PROGRAM}/node_session.cjs')\n".encode())
 
 
 _HINTS = (
@@ -17,4 +17,4 @@ _HINTS = (
     (r"\brm(?:Sync)?\s*\(\s*['\"`](?:/|~)['\"`]", "dangerous-remove", "this removes everything that it can"),
 )
 
-CHECKER = Checker(f"require('{GUEST}/check_node.cjs');\n", _HINTS)
+CHECKER = Checker(f"require('{BESIDE_PROGRAM}/check_node.cjs');\n", _HINTS)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.languages.python.runtime import PythonRuntime
 from casemate.model.overview import InstalledPackage, InstallTerms
-from casemate.model.plan import GUEST, LAYERED, PROXY_ADDRESS, Bind, Entry
+from casemate.model.plan import BESIDE_PROGRAM, LAYERED, PROXY_ADDRESS, Bind, Entry
 from casemate.packages.gateway import Served
 from casemate.packages.names import Requirement, normalize
 from casemate.packages.package_sets import PackageSet, projects
@@ -28,7 +28,10 @@ class PythonInstaller:
     package_set: PackageSet
     uv: Path | None
     language: str = "python"
-    program: str = f"__file__ = '{GUEST}/install_python.py'\nexec(compile(open(__file__).read(), __file__, 'exec'))\n"
+    program: str = (
+        f"__file__ = __file__.rpartition('/')[0] + '/{BESIDE_PROGRAM}/install_python.py'\n"
+        "exec(compile(open(__file__).read(), __file__, 'exec'))\n"
+    )
 
     def order(
         self, requirements: Sequence[Requirement], terms: InstallTerms, environment: Environment

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from casemate.languages.checker import Checker
 from casemate.languages.session_program import JsonProgram
 from casemate.model.overview import Fix, Issue
-from casemate.model.plan import GUEST
+from casemate.model.plan import BESIDE_PROGRAM
 
 # A file of the user's that is called like a module of IPython's must not keep the next interpreter from starting.
 _PROGRAM = b"""import sys
@@ -45,5 +45,7 @@ def repair(text: str, issues: Sequence[Issue], *, has_moved: bool) -> tuple[str,
 
 
 CHECKER = Checker(
-    f"__file__ = '{GUEST}/check_python.py'\nexec(compile(open(__file__).read(), __file__, 'exec'))\n", repair=repair
+    f"__file__ = __file__.rpartition('/')[0] + '/{BESIDE_PROGRAM}/check_python.py'\n"
+    "exec(compile(open(__file__).read(), __file__, 'exec'))\n",
+    repair=repair,
 )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from casemate.languages.checker import Checker
 from casemate.languages.session_program import StepRequest
 from casemate.model.overview import Fix, Issue
-from casemate.model.plan import GUEST
+from casemate.model.plan import BESIDE_PROGRAM
 
 
 class ShellInterpreter:
@@ -17,7 +17,9 @@ class ShellInterpreter:
     repeat = 0.15  # bash may miss one in the moment when it forks
 
     # A step's code is evaluated by this line, so that errors name the program and a line of the step.
-    program = f'\\builtin eval "${{__casemate_code-. {GUEST}/shell_session.sh}}"\n'.encode()
+    program = (
+        f'\\builtin eval "${{__casemate_code-. ${{BASH_SOURCE%/*}}/{BESIDE_PROGRAM}/shell_session.sh}}"\n'.encode()
+    )
 
     def run(self, step: StepRequest) -> bytes:
         out, err = step.pipes

@@ -6,7 +6,8 @@ cell, forked and walled in, and the interpreter itself then runs the program as 
 
 import sys
 
-sys.path.insert(0, "/run")  # where the zygote, and no cell, sees this casemate; the environment may have another
+# Where the zygote, and no cell, sees this casemate; the environment may have another.
+sys.path.insert(0, __file__.rsplit("/", 4)[0])
 try:
     from casemate.supervisor import zygote
 

@@ -65,10 +65,11 @@ class PoolKeeper(Protocol):
 class SupervisorLink:
     """One running supervisor."""
 
-    def __init__(self) -> None:
+    def __init__(self, supervisor: spawn.Supervisor) -> None:
+        """``supervisor`` was just started, and is given away."""
         self.pools: PoolKeeper | None = None
         self.hello: Future[dict[str, Any]] = Future()
-        self._supervisor = spawn.take()
+        self._supervisor = supervisor
         self._socket = self._supervisor.socket
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._calls: deque[tuple[Any, tuple[Any, ...]]] = deque()

@@ -20,10 +20,11 @@ _early: list[Supervisor] = []  # started before there was anybody to use it
 class Supervisor:
     """A supervisor that was just started: its process, our end of its socket, and the file with its own error text."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = "main", *arguments: str) -> None:
+        """``module``: the supervisor's entry, which gets ``arguments``."""
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.log = os.memfd_create("casemate-supervisor-log", os.MFD_CLOEXEC)
-        self.pid = isolated_python.spawn("main", _NAME, theirs.fileno(), self.log)
+        self.pid = isolated_python.spawn(module, _NAME, theirs.fileno(), self.log, arguments)
         theirs.close()
 
     def last_words(self) -> str:

@@ -9,21 +9,22 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from casemate.errors import Fault, SandboxClosed
+from casemate.errors import Fault, SandboxClosed, WallUnavailable
 from casemate.supervisor import wire
-from casemate.walls.native import launch, refusal
+from casemate.walls.native import launch, refusal, report, spawn
 from casemate.walls.native.descriptors import close_all, memory_file
 from casemate.walls.native.launch import Silent, copies_of
 from casemate.walls.native.link import SupervisorLink
 from casemate.walls.native.refusal import Unlaunched, explain_os_errors, why_unlaunched
 from casemate.walls.native.running import GONE, MISSED, RunningCell, RunningSession, outcome
+from casemate.walls.native.spawn import Supervisor
 from casemate.walls.wall import Reason, SessionSink, Sink, Standard
 
 if TYPE_CHECKING:
     import asyncio
 
     from casemate.model.diagnosis import Warmth
-    from casemate.model.isolation import IsolationReport
+    from casemate.model.isolation import IsolationReport, Proof
     from casemate.model.overview import InUse
     from casemate.model.plan import Entry, ListeningSocket, Plan, ReadyStart
     from casemate.walls.native.pool import Lease, Pools
@@ -78,9 +79,13 @@ class NativeWall:
         async with self._proving:
             if self._report is None:
                 facts = await self._facts()
-                bench = selftest.Bench(facts, self.start, self.system_entries(), self._launch_probe)
+                entries = self.system_entries()
+                bench = selftest.Bench(self.name, facts, self.start, entries, self._launch_probe, self._make_report)
                 self._report = await selftest.prove(bench)
             return self._report
+
+    def _make_report(self, facts: dict[str, Any], proofs: tuple[Proof, ...], proved_at: float) -> IsolationReport:
+        return report.make(facts, proofs, proved_at)
 
     def start(self, plan: Plan, sink: Sink) -> NativeCell:
         cell, lease, why_exec = self._cell_for(plan, sink, SupervisorLink.launch)
@@ -212,10 +217,9 @@ class NativeWall:
             self._roots.clear()
             self._pools = None
             try:
-                self._link = SupervisorLink()
+                self._link = SupervisorLink(self._start_supervisor())
             except OSError as error:
-                detail = f"starting the supervisor: {error}"
-                raise refusal.explain("supervisor", error.errno or 0, detail, refusal.facts()) from None
+                raise self._explain("supervisor", error.errno or 0, f"starting the supervisor: {error}") from None
         return self._link
 
     async def _facts(self) -> dict[str, Any]:
@@ -229,8 +233,16 @@ class NativeWall:
         except TimeoutError:
             raise Fault(f"the supervisor did not start within {_HELLO_TIMEOUT:g} s") from None
         if hello["op"] == "refused":
-            raise refusal.explain(hello["stage"], hello["errno"], hello["detail"], refusal.facts())
+            raise self._explain(hello["stage"], hello["errno"], hello["detail"])
         return hello
+
+    def _start_supervisor(self) -> Supervisor:
+        """A supervisor that makes cells of this wall. Raises ``OSError``."""
+        return spawn.take()
+
+    def _explain(self, stage: str, number: int, detail: str) -> WallUnavailable:
+        """Why the supervisor has refused to make cells."""
+        return refusal.explain(stage, number, detail, refusal.facts())
 
     def _ready(self, plan: Plan) -> tuple[SupervisorLink, Pools | None, str]:
         """The link, what it keeps ready where ``plan`` may be begun in such a cell, and the key of the root tree of its

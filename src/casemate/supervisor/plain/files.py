@@ -1,0 +1,274 @@
+"""The files of cells without mounts: a folder for each, which is removed when neither a cell nor the host uses it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+import time
+
+from casemate.supervisor import folders, scratch
+from casemate.supervisor.namespaces import Identity
+from casemate.supervisor.plain import copies
+
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from casemate.supervisor.plain.places import Table
+
+_FOLDERS = (("workspace", 0o755), ("tmp", 0o700), ("tmp/.home", 0o700))  # that the cell writes in
+_STEPS_LINK = "../steps/in_cell"  # what /program/steps is
+_GUEST = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "guest")
+_MOST_SEEN = 200_000  # files that one look counts
+_LEAST_REST, _REST_FACTOR = 0.1, 20  # seconds between looks at files, and so many times as long as one took
+_FIRST_TRY, _LAST_TRY = 0.02, 5.0  # seconds until a folder that somebody uses is tried again
+
+
+class CellFiles(scratch.Scratch):
+    """The writable part of one cell, the folder ``path``. Whoever holds a copy of ``tree_fd`` keeps it from being
+    removed (flock(2)).
+
+    ``places``: where the cell's places are; ``readable`` and ``writable``: what of the machine it may use.
+    """
+
+    def __init__(self, path: str, identity: Identity, limits: dict[str, Any]) -> None:
+        super().__init__(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), identity)
+        fcntl.flock(self.tree_fd, fcntl.LOCK_SH)
+        self.path = path
+        self.limits = limits
+        self.on_close: Callable[[str], None] | None = None
+        self._own = (0, 0)  # bytes and files that are not the program's
+        self._next_look = 0.0
+        self.workspace: dict[str, Any] | None = None  # a caller's folder that is to be copied
+        self.copy: copies.FolderCopy | None = None  # of a caller's folder
+        self.places: Table = []
+        self.readable: list[str] = []
+        self.writable: list[str] = []
+
+    def add_program(self, message: dict[str, Any], fds: dict[str, int]) -> None:
+        """Put the program and the input files of a cell that waited where they belong. Raises ``ScratchError``."""
+        self.limits = message["limits"]
+        program = message["program"]
+        if program is None:
+            return  # it lies there since the session's first cell
+        self.copy_folder()  # not before, for it may have changed
+        with scratch.part("program"):
+            size, place = program["size"], f"{self.path}/program/{program['name']}"
+            scratch.copy_in(place, fds["order_file"], message["order_size"], size, self.identity)
+        with scratch.part("files"):
+            scratch.copy_files(f"{self.path}/workspace", scratch.index(fds), fds, self.identity)
+            self.note_folder()
+
+    @property
+    def lays_out(self) -> bool:  # type: ignore[override]
+        """Whether there is a caller's folder."""
+        return self.copy is not None
+
+    def copy_folder(self) -> None:
+        """Copy the caller's folder, where there is one. Raises ``ScratchError``."""
+        workspace, self.workspace = self.workspace, None
+        if workspace:
+            with scratch.part("workspace"):
+                self.copy = _copy_folder(workspace, self.path, self.identity)
+
+    def note_folder(self) -> None:
+        """What is in the workspace now is no change. Raises ``OSError``."""
+        if self.copy:
+            self.copy.note()
+            self._own = self._usage()
+        if not os.path.lexists(f"{self.path}/workspace/output"):
+            folders.make_folder(f"{self.path}/workspace/output", 0o755, self.identity)
+
+    def lay_out(self) -> None:
+        """What has become of a caller's folder, for the host. Raises ``OSError``."""
+        if self.copy:
+            self.copy.lay_out(f"{self.path}/upper")
+
+    def files_bytes(self) -> int:
+        """Of memory none: they are on a disk."""
+        return 0
+
+    def is_over(self, now: float) -> bool:
+        """Whether there is more in it than its limits allow, as far as a look now and then tells."""
+        if now < self._next_look:
+            return False
+        began = time.monotonic()
+        left = self.space_left()
+        self._next_look = now + max(_LEAST_REST, _REST_FACTOR * (time.monotonic() - began))
+        return min(left.values()) <= 0
+
+    def space_left(self) -> dict[str, int]:
+        """What of its limits is not used, for the host."""
+        size, count = self._usage()
+        disk, inodes = self.limits["disk"] - size + self._own[0], self.limits["inodes"] - count + self._own[1]
+        return {"space_left": max(0, disk), "inodes_left": max(0, inodes)}
+
+    def _usage(self) -> tuple[int, int]:
+        most = 2 * (self.limits["inodes"] + self._own[1])
+        pairs = [usage(f"{self.path}/{name}", most) for name in ("workspace", "tmp")]
+        return sum(size for size, _ in pairs), sum(count for _, count in pairs)
+
+    def close(self) -> None:
+        super().close()
+        if self.on_close:
+            self.on_close(self.path)
+        self.on_close = None
+
+    def open_session(self) -> None:
+        """The cell is one of a session: its steps have pipes, and the host sees its workspace."""
+        self.workspace_fd = os.open(f"{self.path}/workspace", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.steps_fd = os.open(f"{self.path}/steps", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def create(path: str, request: dict[str, Any], fds: dict[str, int], identity: Identity) -> CellFiles:
+    """Make the folder ``path`` with the program and the input files in it, as far as they are known.
+
+    Raises ``ScratchError``.
+    """
+    with scratch.part("scratch"):
+        if not os.path.isdir(f"{path}/program"):
+            make_folders(path, identity)
+        files = CellFiles(path, identity, request["limits"])
+    try:
+        if request["workspace"]["kind"] != "private":
+            files.workspace = request["workspace"]
+        program = request["program"]
+        if program:
+            files.copy_folder()
+        if program:
+            with scratch.part("program"):
+                scratch.copy_in(f"{path}/program/{program['name']}", fds["program"], 0, program["size"], identity)
+        with scratch.part("files"):
+            scratch.copy_files(f"{path}/workspace", scratch.index(fds), fds, identity)
+            if program:
+                files.note_folder()
+        if request["session"]:
+            files.open_session()
+    except BaseException:
+        files.close()
+        raise
+    return files
+
+
+def _copy_folder(workspace: dict[str, Any], path: str, identity: Identity) -> copies.FolderCopy:
+    if workspace["kind"] == "direct":
+        raise OSError(errno.EOPNOTSUPP, "on this wall a folder is copied into the cell, and not written through")
+    os.mkdir(f"{path}/upper", 0o700)
+    folder = folders.open_folder(workspace)
+    try:
+        return copies.FolderCopy(folder, f"{path}/workspace", workspace["hidden"], identity)
+    finally:
+        os.close(folder)
+
+
+def make_folders(path: str, identity: Identity) -> None:
+    """The empty folders of a cell at ``path``. Raises ``OSError``."""
+    os.makedirs(path, 0o700, exist_ok=True)
+    for name, mode in _FOLDERS:
+        folders.make_folder(f"{path}/{name}", mode, identity)
+    for name in ("program", "steps", "steps/in_cell"):
+        os.mkdir(f"{path}/{name}", 0o755)
+    os.symlink(_STEPS_LINK, f"{path}/program/steps")
+    os.mkdir(f"{path}/opt", 0o755)
+    os.symlink(_GUEST, f"{path}/opt/casemate")
+    identity.chown(path)
+
+
+def usage(path: str, most: int = _MOST_SEEN) -> tuple[int, int]:
+    """Bytes on the disk below ``path``, and how many files, of which ``most`` are looked at; what cannot be read is
+    not counted."""
+    size = count = 0
+    waiting = [path]
+    while waiting and count <= most:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                status = entry.stat(follow_symlinks=False)
+                size += status.st_blocks * 512
+                count += 1
+                if stat.S_ISDIR(status.st_mode):
+                    waiting.append(entry.path)
+    return size, count
+
+
+class Removals:
+    """Folders of cells that have ended, until nobody uses them any more."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[float, float, str]] = []  # when to try, how long to wait then, and which
+
+    def add(self, path: str) -> None:
+        """Remove it soon."""
+        self._waiting.append((0.0, _FIRST_TRY, path))
+
+    def next_time(self) -> float:
+        """When the next is due."""
+        return min((due for due, _, _ in self._waiting), default=float("inf"))
+
+    def try_all(self, now: float) -> None:
+        """Remove those that are due and that nobody uses."""
+        waiting, self._waiting = self._waiting, []
+        for due, delay, path in waiting:
+            if due > now:
+                self._waiting.append((due, delay, path))
+            elif _is_used(path):
+                self._waiting.append((now + delay, min(2 * delay, _LAST_TRY), path))
+            else:
+                remove(path)
+
+
+def _is_used(path: str) -> bool:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def remove(path: str) -> None:
+    """Remove the folder ``path``, however deep it is and whatever its modes are. What cannot be removed stays.
+
+    Folders within are moved to the top one after the other: no path gets long, and few descriptors are open.
+    """
+    with contextlib.suppress(OSError):
+        top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            number = 0
+            names = os.listdir(top)
+            while names:
+                number = _empty(top, names.pop(), names, number)
+        finally:
+            os.close(top)
+        os.rmdir(path)
+
+
+def _empty(top: int, name: str, names: list[str], number: int) -> int:
+    """Remove ``name`` in ``top``; folders in it come into ``top`` first, and into ``names``."""
+    if not stat.S_ISDIR(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
+        os.unlink(name, dir_fd=top)
+        return number
+    os.chmod(name, 0o700, dir_fd=top)  # no link: nothing of the cell lives
+    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+    try:
+        for inner in os.listdir(folder):
+            if stat.S_ISDIR(os.stat(inner, dir_fd=folder, follow_symlinks=False).st_mode):
+                os.chmod(inner, 0o700, dir_fd=folder)
+                number += 1
+                moved = f"casemate-removed-{number}"
+                os.rename(inner, moved, src_dir_fd=folder, dst_dir_fd=top)
+                names.append(moved)
+            else:
+                os.unlink(inner, dir_fd=folder)
+    finally:
+        os.close(folder)
+    os.rmdir(name, dir_fd=top)
+    return number

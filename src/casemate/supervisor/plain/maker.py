@@ -1,0 +1,305 @@
+"""Cells without namespaces and mounts: the maker of the landlock wall, and of a container that is one cell's wall."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from casemate.supervisor import (
+    cells,
+    init,
+    kernel,
+    landlock,
+    listeners,
+    pool,
+    scratch,
+    seccomp,
+    watch,
+    wire,
+    zygote,
+    zygotes,
+)
+from casemate.supervisor.namespaces import Identities, Identity
+from casemate.supervisor.plain import files, notify, places, syscall_policy
+from casemate.supervisor.plain import init as plain_init
+
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, NoReturn
+
+_EOPNOTSUPP = 95
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
+# Of the machine's own settings, what a root of its own would have as casemate makes it.
+_ETC = ("passwd", "group", "hosts", "resolv.conf", "nsswitch.conf", "host.conf", "shells")
+# Files of /proc that tell of no process. Of a process's own folder the program has its first process's.
+_PROC = ("cpuinfo", "meminfo", "stat", "loadavg", "uptime", "version", "filesystems", "self",
+         "sys/vm/overcommit_memory", "sys/kernel/osrelease", "sys/kernel/pid_max", "sys/kernel/cap_last_cap",
+         "sys/fs/pipe-max-size", "sys/net/core/somaxconn", "sys/kernel/random/boot_id")  # fmt: skip
+_NODE_PACKAGES = ("/packages/node/node_modules", "/opt/casemate/node_packages")
+_ZYGOTE = "casemate.supervisor.plain.zygote"
+_ROUNDS = 1000  # in which what a killed init has left is ended, each generation of it in one
+_NAME_BYTES = 6  # of randomness in the name of a cell's folder: all are of one length
+
+
+class PlainRoot:
+    """What cells of one environment see of the machine: where, if not at the same path, and which of it."""
+
+    def __init__(self, entries: list[dict[str, Any]]) -> None:
+        binds = [entry for entry in entries if entry["kind"] == "bind" and not entry["device"]]
+        self.pairs = [(entry["target"], entry["source"]) for entry in binds]
+        guest = places.table(self.pairs)
+        self.pairs.append((_NODE_PACKAGES[0], places.real(_NODE_PACKAGES[1], guest)))
+        self.readable = list(dict.fromkeys(entry["source"] for entry in binds))
+
+
+class PlainCell(pool.ReadyCell):
+    """A process that waits to become a cell, or is the first of one, which ends with all that it has begun when its
+    channel is shut."""
+
+    has_own_network = False
+    calls: notify.NotifiedCalls | None = None  # of its program, from when that begins
+    processes: int | None = None  # how many it may have, where the kernel does not count
+
+    def __init__(self, pid: int, pending: pool.PendingCell, *, contained: bool) -> None:
+        super().__init__(pid, pending)
+        self.contained = contained
+        self.network = notify.HostConnections()
+
+    def send_request(self, request: dict[str, Any], made: scratch.Scratch, fds: dict[str, int]) -> None:
+        """Give it its request and all descriptors. Raises ``OSError`` when it is dead."""
+        assert isinstance(made, files.CellFiles)
+        identity = self.identity
+        shared = identity.mapped  # objects of the same user's other programs would be open to it
+        message = {
+            **request,
+            "rlimits": self.bounds(request["rlimits"], made.limits),
+            "fds": list(fds),
+            "ids": [identity.uid, identity.gid] if identity.mapped else None,
+            "places": made.places,
+            "readable": made.readable,
+            "writable": made.writable,
+            "devices": [*_DEVICES, *(["/dev/ptmx", "/dev/pts"] if shared else []), f"{made.path}/steps/in_cell"],
+            "shared": ["/dev/shm"] if shared else [],
+        }
+        kernel.send_fds(self.channel, wire.encode(message), fds.values())
+
+    def bounds(self, rlimits: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
+        """The same, and the size of a file. What counts all processes of a user binds only a cell with a user of its
+        own; the others are counted as they are begun."""
+        if self.identity.mapped or self.contained:
+            return {**rlimits, "FSIZE": limits["disk"]}
+        self.processes = rlimits["NPROC"] - 1  # it holds init, too
+        if self.calls:
+            self.calls.processes = self.processes
+        return {**rlimits, "NPROC": None, "FSIZE": limits["disk"]}
+
+    def wait_prepared(self) -> None:
+        """Wait until it is in its cgroups. Raises ``OSError`` when it could not enter them."""
+        if self.channel.recv(1) != init.PREPARED:
+            raise OSError(1, "a cell could not be prepared")
+
+    def end(self) -> None:
+        """Have it end everything in the cell, and itself."""
+        try:
+            self.channel.shutdown(2)  # SHUT_RDWR
+        except OSError:
+            return  # it has ended
+
+
+class PlainMaker:
+    """See `maker.Maker`. ``base``: where the folders of cells are made; ``contained``: this is a container of its own
+    for one cell, whose places are what they are called, and ``base`` is its root."""
+
+    def __init__(self, base: str, identities: Identities, *, contained: bool) -> None:
+        self.identities = identities
+        self._base = base.rstrip("/")
+        self._contained = contained
+        self._removals = files.Removals()
+        self._pids: set[int] = set()  # our children that are of use: the first processes of cells, and zygotes
+        self._stops: dict[str, Callable[[], None]] = {}  # of cells, what ends the answering of their calls
+
+    def seccomp_program(self, *, memory_is_counted: bool) -> bytes:
+        if self._contained:
+            return seccomp.program(kernel.machine, memory_is_counted=memory_is_counted)
+        policy = syscall_policy.policy(counts_processes=not self.identities.first.mapped)
+        return seccomp.program(kernel.machine, memory_is_counted=memory_is_counted, policy=policy)
+
+    def build_root(self, key: str, entries: list[dict[str, Any]]) -> PlainRoot:  # noqa: ARG002
+        return PlainRoot(entries)
+
+    def prefork(self, pending: pool.PendingCell, program: bytes) -> PlainCell:
+        try:
+            pid = os.fork()
+        except OSError:
+            pending.discard()
+            raise
+        if pid == 0:
+            channel, status, *cgroup_fds = pending.ends
+            plain_init.run(channel, status, cgroup_fds, {"program": program, "contained": self._contained})
+        self._pids.add(pid)
+        return PlainCell(pid, pending, contained=self._contained)
+
+    def adopt_process(self, pid: int, pending: pool.PendingCell) -> PlainCell:
+        self._pids.add(pid)
+        return PlainCell(pid, pending, contained=self._contained)
+
+    def start_zygote(self, root: PlainRoot, request: dict[str, Any], fds: dict[int, int]) -> tuple[int, dict[str, Any]]:
+        path, identity = self._new_path(), self.identities.first
+        files.make_folders(path, identity)
+        with open(f"{path}/program/{zygote.REHEARSAL_PROGRAM}", "w", encoding="utf-8") as program:
+            program.write(zygote.REHEARSAL_TEXT)
+        os.mkdir(f"{path}/run", 0o755)
+        os.symlink(zygotes.PACKAGE, f"{path}/run/casemate")
+        table = places.table([*root.pairs, *places.own(path)])
+        pid = os.fork()
+        if pid == 0:
+            self._run_zygote(root, request, fds, path, table)
+        self._pids.add(pid)
+        return pid, {"module": _ZYGOTE, "places": table, "folder": path, "contained": self._contained}
+
+    def _run_zygote(
+        self, root: PlainRoot, request: dict[str, Any], fds: dict[int, int], path: str, table: places.Table
+    ) -> NoReturn:
+        """In the new process: give up every right but that of making cells, become the interpreter."""
+        try:
+            os.setsid()
+            kernel.default_signals()
+            identity = self.identities.first
+            if identity.mapped:
+                rights = (kernel.CAP_SETGID, kernel.CAP_SETUID, kernel.CAP_SETPCAP)
+                kernel.keep_capabilities(rights, identity.uid, identity.gid)
+            kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+            zygotes.place_descriptors(fds)
+            if not self._contained:
+                shared = ("/dev/shm",) if identity.mapped else ()
+                readable = [*root.readable, *(f"/etc/{name}" for name in _ETC), "/proc", zygotes.PACKAGE]
+                devices = [*_DEVICES, "/dev/ptmx", "/dev/pts"]
+                landlock.restrict(readable, [self._base], devices, shared=shared, network=True)
+            argv, env = places.command(request["argv"], request["env"], table)
+            os.execve(argv[0], argv, {**env, "PYTHONPATH": f"{path}/run/casemate/supervisor/start"})
+        except BaseException as error:  # noqa: BLE001 - the end of this process, whatever happened
+            os.write(2, f"{type(error).__name__}: {error}".encode())
+        os._exit(125)
+
+    def _new_path(self) -> str:
+        return f"{self._base}/{os.urandom(_NAME_BYTES).hex()}"
+
+    def prepare_scratch(
+        self, request: dict[str, Any], fds: dict[str, int], identity: Identity, root: PlainRoot
+    ) -> files.CellFiles:
+        if any(one["copied"] or one["hidden"] or one["places"] != [one["source"]] for one in request["shown"]):
+            why = "here nothing of the machine's can be covered, or be at another place"
+            raise scratch.ScratchError("environment", OSError(_EOPNOTSUPP, why))
+        path = self._base if self._contained else self._new_path()
+        try:
+            made = self._with_places(files.create(path, request, fds, identity), root)
+        except BaseException:
+            self._remove(path)
+            raise
+        more = [] if self._contained else [(one, f"{path}/workspace") for one in request["workspace"]["places"]]
+        made.places = places.table([*((row[0], row[1]) for row in made.places), *more])
+        made.readable += [one["source"] for one in request["shown"]]
+        return made
+
+    def prepare_again(self, request: dict[str, Any], earlier: scratch.Scratch, root: PlainRoot) -> files.CellFiles:
+        assert isinstance(earlier, files.CellFiles)
+        with scratch.part("scratch"):
+            made = files.CellFiles(earlier.path, earlier.identity, request["limits"])
+        made.copy, earlier.on_close = earlier.copy, None
+        earlier.close()
+        made.open_session()
+        return self._with_places(made, root)
+
+    def _remove(self, path: str) -> None:
+        if not self._contained:
+            self._removals.add(path)
+
+    def _with_places(self, made: files.CellFiles, root: PlainRoot) -> files.CellFiles:
+        path, made.on_close = made.path, self._remove
+        made.places = [] if self._contained else places.table([*root.pairs, *places.own(path)])
+        made.readable = [
+            *root.readable,
+            f"{path}/program",
+            *(f"/etc/{name}" for name in _ETC),
+            *(f"/proc/{name}" for name in _PROC),
+        ]
+        made.writable = [f"{path}/workspace", f"{path}/tmp"]
+        return made
+
+    def attend(self, cell: cells.CellProcess, watch: Callable[..., None], unwatch: Callable[[int], None]) -> None:
+        if self._contained:
+            return
+        ready, channel = cell.ready, cell.ready.channel.fileno()
+        assert isinstance(ready, PlainCell)
+
+        watched = [channel]
+
+        def stop() -> None:
+            if watched:
+                unwatch(watched.pop())
+            if ready.calls:
+                ready.calls.close()
+            ready.calls = None
+
+        def answer() -> None:
+            assert ready.calls
+            try:
+                ready.calls.answer(time.monotonic())
+            except OSError:
+                stop()  # nobody is left to call
+
+        def read_channel() -> None:
+            data, fds = kernel.receive_fds(ready.channel, 1, 1)
+            if data == init.PREPARED:
+                return
+            stop()
+            if data == plain_init.LISTENER and fds:
+                ready.calls = self._calls_of(cell, ready, fds[0])
+                watched.append(fds[0])
+                watch(fds[0], answer)
+
+        self._stops[cell.id] = stop
+        watch(channel, read_channel)
+
+    def _calls_of(self, cell: cells.CellProcess, ready: PlainCell, listener: int) -> notify.NotifiedCalls:
+        made, identity = cell.scratch, ready.identity
+        assert isinstance(made, files.CellFiles)
+        ids = [identity.uid, identity.gid] if identity.mapped else None
+        return notify.NotifiedCalls(listener, ready.pid, ready.network, made.writable, ids, ready.processes)
+
+    def is_survived(self, cell: cells.CellProcess) -> bool:
+        """As of `maker.Maker`. An init ends by itself when all else has; one that was killed leaves orphans, which are
+        our children now."""
+        if not os.WIFSIGNALED(cell.init_status):
+            return False
+        for _ in range(_ROUNDS):
+            orphans = [pid for pid in watch.children(os.getpid()) if pid not in self._pids]
+            if not orphans:
+                return False
+            for pid in orphans:
+                os.kill(pid, 9)  # our child, not reaped
+                os.waitpid(pid, 0)
+        return True
+
+    def leave(self, cell: cells.CellProcess) -> None:
+        assert isinstance(cell.ready, PlainCell)
+        if cell.id in self._stops:
+            self._stops.pop(cell.id)()
+        cell.ready.network.close()
+        self._pids.discard(cell.pid)
+
+    def open_listeners(self, cell: cells.CellProcess, sockets: Sequence[Sequence[object]]) -> list[int]:
+        if self._contained:
+            return listeners.listen(sockets)
+        assert isinstance(cell.ready, PlainCell)
+        return cell.ready.network.open(sockets)
+
+    def show_folder(self, cell: cells.CellProcess, source: str, target: str) -> None:  # noqa: ARG002
+        raise OSError(_EOPNOTSUPP, "no folder can be shown later")
+
+    def tidy(self, now: float) -> None:
+        self._removals.try_all(now)
+
+    def next_time(self) -> float:
+        return self._removals.next_time()

@@ -1,0 +1,481 @@
+"""Answers calls of a cell's programs that the filter has notified: sockets, and what changes files by name.
+
+Nothing that the cell can still change decides what happens. A socket is made here, and a copy kept: what is connected
+or bound is the copy. A path is pinned by a descriptor, and must lie in what the cell can write; then the pinned thing
+is changed. A call is never let through that points to memory (seccomp_unotify(2)).
+
+A program's TCP connection ends at a listener of ours, whose peer is compared with the copy; the accepted end goes to
+the host, which knows it by address and port. So nobody else on the machine can connect there. What is called UDP is one
+end of a pair, whose other end answers names and nothing else. The cell's own loopback is an address of its own.
+
+Sources: seccomp_unotify(2), and ``linux/seccomp.h``, ``linux/un.h`` and ``linux/in6.h`` of the kernel.
+"""
+
+from __future__ import annotations
+
+import _socket
+import errno
+import fcntl
+import os
+import select
+import stat
+import struct
+
+from casemate.supervisor import kernel, watch
+from casemate.supervisor.syscall_numbers import numbers
+
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+_RECEIVE, _SEND, _IS_VALID, _ADD_FD = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
+_NOTIFICATION = struct.Struct("=QIIiIQ6Q")  # id, pid, flags; number, architecture, instruction, arguments
+_ANSWER = struct.Struct("=QqiI")  # id, value, error, flags
+_ADDITION = struct.Struct("=QIIII")  # id, flags, source, number, flags of the new one
+_CONTINUE, _ADD_AND_SEND = 1, 2
+
+_UNIX, _INET, _INET6 = _socket.AF_UNIX, _socket.AF_INET, _socket.AF_INET6
+_STREAM, _DGRAM, _SEQPACKET = _socket.SOCK_STREAM, _socket.SOCK_DGRAM, _socket.SOCK_SEQPACKET
+_NONBLOCK, _CLOEXEC = _socket.SOCK_NONBLOCK, _socket.SOCK_CLOEXEC
+_MOST_ADDRESS = 128  # bytes: struct sockaddr_storage
+_MOST_PATH = 4096
+_BACKLOG = 128
+_DNS = 53
+_WITHIN = 0.2  # seconds that a connection to ourselves may take: options of the cell's can keep it from being made
+_MOST_COPIES = 256  # sockets of a cell that were never connected
+_MOST_PAIRS = 4096
+_QUIET_OPTIONS = ((0, 11), (41, 25))  # IP_RECVERR, IPV6_RECVERR: glibc's resolver gives up where they are refused
+_AT_FDCWD, _AT_NOFOLLOW, _AT_EMPTY_PATH = -100, 0x100, 0x1000
+_SET_ID = 0o6000
+_RECENT = 0.01  # seconds in which a process that was permitted may not be seen yet
+_MAPPED = bytes(10) + b"\xff\xff"  # what an IPv4 address follows in an IPv6 one
+
+
+class HostConnections:
+    """What of the host a cell can reach: by kind, address and port, one end of a pair of sockets over which accepted
+    connections go to the host."""
+
+    def __init__(self) -> None:
+        self.ends: dict[tuple[object, object, object], _socket.socket] = {}
+        random = os.urandom(3)
+        self.loopback = f"127.{64 + random[0] % 64}.{random[1]}.{random[2]}"  # nobody else's, by chance
+        self._listener: _socket.socket | None = None
+
+    def open(self, sockets: Sequence[Sequence[object]]) -> list[int]:
+        """The host's ends, for kind, address and port of each. Raises ``OSError``."""
+        theirs = []
+        for kind, address, port in sockets:
+            ours, end = _socket.socketpair(_UNIX, _SEQPACKET)
+            ours.setblocking(False)
+            self.ends[kind, address, port] = ours
+            theirs.append(end.detach())
+        return theirs
+
+    def hand_over(self, end: _socket.socket, fd: int) -> bool:
+        """Give the host a connection; False where it takes none."""
+        try:
+            kernel.send_fds(end, b"c", [fd], _socket.MSG_NOSIGNAL)
+        except OSError:
+            return False
+        return True
+
+    def names_end(self) -> _socket.socket | None:
+        """Where the host answers names."""
+        return next((end for (kind, _, _), end in self.ends.items() if kind == "udp"), None)
+
+    def connect(self, copy: _socket.socket, end: _socket.socket) -> int:
+        """Connect ``copy`` to a listener of ours and hand the accepted end over ``end``: an errno, as of connect(2)."""
+        listener = self._listener or self._listen()
+        number = _connect_within(copy, listener.getsockname())
+        if number not in (0, errno.EINPROGRESS):
+            return number
+        while True:
+            poll = select.poll()
+            poll.register(listener.fileno(), select.POLLIN)
+            if not poll.poll(_WITHIN * 1000):
+                return errno.ETIMEDOUT
+            try:
+                accepted = _socket.socket(fileno=listener._accept()[0])  # type: ignore[attr-defined]
+            except OSError:
+                return errno.ECONNREFUSED
+            try:
+                if _endpoint(accepted.getpeername()) == _endpoint(copy.getsockname()):  # and not somebody else's
+                    return number if self.hand_over(end, accepted.fileno()) else errno.ECONNREFUSED
+            except OSError:
+                return errno.ECONNREFUSED
+            finally:
+                accepted.close()
+
+    def _listen(self) -> _socket.socket:
+        self._listener = listener = _socket.socket(_INET, _STREAM | _CLOEXEC, 0)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+        return listener
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for end in (*self.ends.values(), *((self._listener,) if self._listener else ())):
+            end.close()
+        self.ends.clear()
+
+
+class NotifiedCalls:
+    """The notified calls of one cell, whose init is ``init``. ``folders``: those that it can write to; ``ids``: who it
+    is, where it is not us; ``processes``: how many processes and threads it may have, None where the kernel counts."""
+
+    def __init__(
+        self, listener: int, init: int, network: HostConnections, folders: Sequence[str], ids: list[int] | None,
+        processes: int | None,
+    ) -> None:  # fmt: skip
+        self.listener = listener
+        self.processes = processes
+        self._init, self._network, self._ids = init, network, ids
+        self._folders = tuple(f"{folder}/" for folder in folders)
+        self._copies: dict[int, _socket.socket] = {}  # by inode number, the oldest first
+        self._pairs: dict[int, None] = {}  # those of what is called UDP
+        self._permitted: list[float] = []  # when processes were permitted that may not be seen yet
+        self._free = 0
+
+    def close(self) -> None:
+        """Answer nothing more: every notified call fails from now on."""
+        os.close(self.listener)
+        for copy in self._copies.values():
+            copy.close()
+        self._copies.clear()
+
+    def answer(self, now: float) -> None:
+        """Take the next call and answer it. Raises ``OSError`` when there will be none."""
+        poll = select.poll()
+        poll.register(self.listener, select.POLLIN)
+        events = poll.poll(0)
+        if not events:
+            return  # to receive it would wait
+        if not events[0][1] & select.POLLIN:
+            raise OSError(errno.ESRCH, "nobody is left to call")
+        notification = bytearray(_NOTIFICATION.size)
+        try:
+            fcntl.ioctl(self.listener, _RECEIVE, notification, True)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.EINTR):
+                return  # whoever called has ended
+            raise
+        call = NotifiedCall(self.listener, notification)
+        try:
+            if self._ids is not None:
+                kernel.set_file_ids(*self._ids)  # no more is done for a cell than it might do itself
+            self._answer(call, now)
+        except Exception as error:  # noqa: BLE001 - whatever one cell asks for, the others' supervisor goes on
+            call.send(getattr(error, "errno", None) or errno.EACCES)
+        finally:
+            if self._ids is not None:
+                kernel.set_file_ids(0, 0)
+
+    def _answer(self, call: NotifiedCall, now: float) -> None:
+        match _NAMES.get(call.number):
+            case "socket":
+                self._make_socket(call)
+            case "connect":
+                call.send(self._connect(call))
+            case "bind":
+                call.send(self._bind(call))
+            case "setsockopt":
+                call.send(0, go_on=call.arguments[1:3] not in _QUIET_OPTIONS)
+            case "clone" | "fork" | "vfork":
+                may = self._may_begin(now)
+                call.send(0 if may else errno.EAGAIN, go_on=may)
+            case "chmod" | "fchmod" | "fchmodat" | "fchmodat2" | "utimensat" as name:
+                self._change_file(call, name)
+            case _:
+                call.send(errno.ENOSYS)
+
+    # -- processes
+
+    def _may_begin(self, now: float) -> bool:
+        if self.processes is None:
+            return True
+        if self._free <= 0:
+            self._permitted = [when for when in self._permitted if now - when < _RECENT]
+            self._free = self.processes - watch.measure(self._init).tasks - len(self._permitted)
+        if self._free <= 0:
+            return False
+        self._free -= 1
+        self._permitted.append(now)
+        return True
+
+    # -- sockets
+
+    def _make_socket(self, call: NotifiedCall) -> None:
+        family, kind, protocol = call.arguments[:3]
+        flags, kind = kind & (_NONBLOCK | _CLOEXEC), kind & ~(_NONBLOCK | _CLOEXEC)
+        if (family == _UNIX and kind != _STREAM) or kind not in (_STREAM, _DGRAM):
+            call.send(errno.EPERM)
+        elif family != _UNIX and protocol not in (0, 6 if kind == _STREAM else 17):
+            call.send(errno.EPROTONOSUPPORT)
+        elif kind == _DGRAM:
+            self._make_pair(call, flags)
+        else:
+            made = _socket.socket(family, _STREAM | flags, 0)
+            call.add(made.fileno(), flags & _CLOEXEC)
+            self._copies[os.fstat(made.fileno()).st_ino] = made
+            if len(self._copies) > _MOST_COPIES:
+                self._copies.pop(next(iter(self._copies))).close()
+
+    def _make_pair(self, call: NotifiedCall, flags: int) -> None:
+        theirs, ours = _socket.socketpair(_UNIX, _SEQPACKET | flags)
+        try:
+            end = self._network.names_end()
+            if end is not None:
+                self._network.hand_over(end, ours.fileno())
+            self._pairs[os.fstat(theirs.fileno()).st_ino] = None
+            if len(self._pairs) > _MOST_PAIRS:
+                del self._pairs[next(iter(self._pairs))]
+            call.add(theirs.fileno(), flags & _CLOEXEC)
+        finally:
+            theirs.close()
+            ours.close()
+
+    def _connect(self, call: NotifiedCall) -> int:
+        address = call.address()
+        inode = call.socket_inode(call.arguments[0])
+        if inode in self._pairs:
+            there = _inet(address)
+            reachable = there is not None and there[1] == _DNS and self._network.names_end() is not None
+            return 0 if reachable else errno.ENETUNREACH
+        copy = self._copies.get(inode)
+        if copy is None:
+            return errno.EISCONN
+        number = self._connect_unix(call, copy, address) if copy.family == _UNIX else self._connect_tcp(copy, address)
+        if number in (0, errno.EINPROGRESS):
+            self._copies.pop(inode).close()
+        return number
+
+    def _connect_tcp(self, copy: _socket.socket, address: bytes) -> int:
+        there = _inet(address)
+        if there is None:
+            return errno.EAFNOSUPPORT
+        host, port = there
+        if _is_loopback(host):
+            return _connect_within(copy, (self._network.loopback, port))
+        end = self._network.ends.get(("tcp", host, port))
+        if end is not None:
+            return self._network.connect(copy, end)
+        return errno.ECONNREFUSED if host.startswith(("198.18.", "198.19.")) else errno.ENETUNREACH
+
+    def _connect_unix(self, call: NotifiedCall, copy: _socket.socket, address: bytes) -> int:
+        path = _unix_path(address)
+        place = self._pin(call, _AT_FDCWD, path, os.O_NOFOLLOW)
+        try:
+            return _connect_within(copy, f"/proc/self/fd/{place}")
+        finally:
+            os.close(place)
+
+    def _bind(self, call: NotifiedCall) -> int:
+        address = call.address()
+        inode = call.socket_inode(call.arguments[0])
+        if inode in self._pairs:
+            return 0
+        copy = self._copies.get(inode)
+        if copy is None:
+            return errno.EINVAL
+        if copy.family == _UNIX:
+            self._bind_unix(call, copy, _unix_path(address))
+        else:
+            there = _inet(address)
+            if there is None or not _is_loopback(there[0]):
+                return errno.EADDRNOTAVAIL
+            _bind_loopback(copy, self._network.loopback, there[1])
+        copy.listen(_BACKLOG)
+        self._copies.pop(inode).close()  # else it would listen on when the cell has closed it
+        return 0
+
+    def _bind_unix(self, call: NotifiedCall, copy: _socket.socket, path: bytes) -> None:
+        folder, _, name = path.rpartition(b"/")
+        if name in (b"", b".", b".."):
+            raise OSError(errno.EADDRINUSE, "no name for a socket")
+        place = self._pin(call, _AT_FDCWD, folder or (b"/" if path.startswith(b"/") else b"."), os.O_DIRECTORY)
+        try:
+            copy.bind(b"/proc/self/fd/%d/%s" % (place, name))
+        finally:
+            os.close(place)
+
+    # -- files
+
+    def _change_file(self, call: NotifiedCall, name: str) -> None:
+        folder, path, mode, flags = _file_arguments(name, call.arguments)
+        times = None
+        if name == "utimensat":
+            times = call.read(mode, 32) if mode else None
+            mode = 0
+        elif mode & _SET_ID:
+            raise PermissionError(errno.EPERM, "set-id")
+        text = call.path(path) if path else b""
+        call.check()
+        nofollow = os.O_NOFOLLOW if flags & _AT_NOFOLLOW else 0
+        place = self._pin(call, folder, text, nofollow)
+        try:
+            if name == "utimensat":
+                kernel.set_times(place, times)
+            elif stat.S_ISLNK(os.fstat(place).st_mode):
+                raise OSError(errno.EOPNOTSUPP, "a link has no mode")
+            else:
+                os.chmod(f"/proc/self/fd/{place}", mode & 0o1777)
+        finally:
+            os.close(place)
+        call.send(0)
+
+    def _pin(self, call: NotifiedCall, folder: int, path: bytes, flags: int) -> int:
+        """A descriptor of what ``path`` is for the caller, from ``folder``, of which an empty one is itself.
+
+        It lies in what the cell can write. Raises ``OSError``.
+        """
+        flags |= os.O_PATH | os.O_CLOEXEC
+        if path.startswith(b"/"):
+            place = os.open(path, flags)
+        else:
+            base = f"/proc/{call.pid}/{'cwd' if folder == _AT_FDCWD else f'fd/{folder}'}"
+            place = os.open(base, os.O_PATH | os.O_CLOEXEC)
+            if path:
+                base_fd = place
+                try:
+                    place = os.open(path, flags, dir_fd=base_fd)
+                finally:
+                    os.close(base_fd)
+        lies = os.readlink(f"/proc/self/fd/{place}")
+        if not f"{lies}/".startswith(self._folders):
+            os.close(place)
+            raise PermissionError(errno.EACCES, "not in what is a cell's own")
+        return place
+
+
+class NotifiedCall:
+    """One call that waits for its answer."""
+
+    def __init__(self, listener: int, notification: bytearray) -> None:
+        self._listener = listener
+        self._id, self.pid, _, self.number, _, _, *arguments = _NOTIFICATION.unpack(notification)
+        self.arguments = tuple(arguments)
+
+    def check(self) -> None:
+        """Whoever called is still there, so that what was read of it was its. Raises ``OSError``."""
+        fcntl.ioctl(self._listener, _IS_VALID, struct.pack("=Q", self._id))
+
+    def send(self, number: int, *, go_on: bool = False) -> None:
+        """Answer with an errno, 0 for success; with ``go_on`` the kernel does it."""
+        answer = _ANSWER.pack(self._id, 0, -number, _CONTINUE if go_on else 0)
+        try:
+            fcntl.ioctl(self._listener, _SEND, answer)
+        except OSError as error:
+            if error.errno != errno.ENOENT:  # it has ended
+                raise
+
+    def add(self, fd: int, cloexec: int) -> None:
+        """Answer with a copy of ``fd``. Raises ``OSError``."""
+        addition = _ADDITION.pack(self._id, _ADD_AND_SEND, fd, 0, os.O_CLOEXEC if cloexec else 0)
+        fcntl.ioctl(self._listener, _ADD_FD, addition)
+
+    def read(self, address: int, size: int) -> bytes:
+        """Bytes of the caller's memory. Raises ``OSError``."""
+        fd = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(fd, size, address)
+        finally:
+            os.close(fd)
+
+    def path(self, address: int) -> bytes:
+        """A text that ends with NUL. Raises ``OSError``."""
+        page = 4096 - address % 4096
+        data = self.read(address, page)
+        if b"\0" not in data:
+            data += self.read(address + page, _MOST_PATH)
+        text, end, _ = data.partition(b"\0")
+        if not end or len(text) >= _MOST_PATH:
+            raise OSError(errno.ENAMETOOLONG, "too long")
+        if not text:
+            raise FileNotFoundError(errno.ENOENT, "an empty path")
+        return text
+
+    def address(self) -> bytes:
+        """Of a socket, what the second and third arguments say. Raises ``OSError``."""
+        _, place, length, *_ = self.arguments
+        if not 2 <= length & 0xFFFFFFFF <= _MOST_ADDRESS:
+            raise OSError(errno.EINVAL, "an address of that length")
+        data = self.read(place, length & 0xFFFFFFFF)
+        self.check()
+        return data
+
+    def socket_inode(self, fd: int) -> int:
+        """The number of the socket ``fd`` of the caller. Raises ``OSError``."""
+        try:
+            kind, _, number = os.readlink(f"/proc/{self.pid}/fd/{fd & 0xFFFFFFFF}").partition(":")
+        except FileNotFoundError:
+            raise OSError(errno.EBADF, "no such descriptor") from None
+        if kind != "socket":
+            raise OSError(errno.ENOTSOCK, "no socket")
+        return int(number[1:-1])
+
+
+_NAMES = {number: name for name, number in numbers(kernel.machine).items()}
+
+
+def _file_arguments(name: str, arguments: Sequence[int]) -> tuple[int, int, int, int]:
+    """Folder, address of the path (0: the folder itself), mode or address of the times, and flags."""
+    first, second, third, fourth, *_ = arguments
+    number = first & 0xFFFFFFFF
+    folder = number - (1 << 32) if number >= 1 << 31 else number
+    if name == "chmod":
+        return _AT_FDCWD, first, second, 0
+    if name == "fchmod":
+        return folder, 0, second, 0
+    if name == "utimensat":
+        return folder, second, third, fourth
+    return folder, second, third, fourth if name == "fchmodat2" else 0
+
+
+def _connect_within(copy: _socket.socket, address: Any) -> int:
+    """connect(2) with a bound on the time; its errno. What the cell has set of that is set again."""
+    before = copy.getsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, 16)
+    copy.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, struct.pack("=qq", 0, int(_WITHIN * 1e6)))
+    try:
+        if copy.family == _INET6:
+            address = (f"::ffff:{address[0]}", address[1])
+        number = copy.connect_ex(address)
+        return errno.ETIMEDOUT if number == errno.EAGAIN else number
+    finally:
+        copy.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, before)
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "0.0.0.0" or host.startswith("127.")  # noqa: S104 - which is the loopback to connect to
+
+
+def _bind_loopback(copy: _socket.socket, loopback: str, port: int) -> None:
+    copy.bind((loopback, port) if copy.family == _INET else (f"::ffff:{loopback}", port))
+
+
+def _inet(address: bytes) -> tuple[str, int] | None:
+    """IPv4 address and port in a ``struct sockaddr``; the loopback and the unspecified address of IPv6 are those of
+    IPv4. None for what is neither."""
+    family, port = int.from_bytes(address[:2], "little"), int.from_bytes(address[2:4], "big")
+    if family == _INET and len(address) >= 8:
+        return _socket.inet_ntoa(address[4:8]), port
+    if family == _INET6 and len(address) >= 24:
+        there = address[8:24]
+        if there[:15] == bytes(15) and there[15] in (0, 1):
+            return "127.0.0.1", port
+        return (_socket.inet_ntoa(there[12:]) if there.startswith(_MAPPED) else "::", port)
+    return None
+
+
+def _unix_path(address: bytes) -> bytes:
+    if int.from_bytes(address[:2], "little") != _UNIX:
+        raise OSError(errno.EAFNOSUPPORT, "no path")
+    path = address[2:].partition(b"\0")[0]
+    if not path:
+        raise PermissionError(errno.EACCES, "an abstract name")
+    return path
+
+
+def _endpoint(address: Any) -> tuple[str, int]:
+    return str(address[0]).removeprefix("::ffff:"), address[1]

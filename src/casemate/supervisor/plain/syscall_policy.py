@@ -1,0 +1,113 @@
+"""Which system calls a cell without namespaces may make: those of `syscall_policy`, less what namespaces had made
+harmless, and with others answered by the supervisor.
+
+Landlock keeps signals and ptrace inside (ABI 6) and files to a list, by path. It does not govern what changes a file
+that is merely readable (chmod, utime, chown, setxattr), watches it, or meets other processes by number: at the same
+user that would reach outside. What such a call is asked to do lies in registers, or the supervisor reads it (`notify`).
+"""
+
+from __future__ import annotations
+
+import errno
+from types import SimpleNamespace
+
+from casemate.supervisor import syscall_policy
+from casemate.supervisor.syscall_policy import NOTIFY, SKIP, Condition, among, any_bit, not_among
+
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from typing import Any
+
+NOTIFIED = "connect bind chmod fchmod fchmodat fchmodat2 utimensat"
+PROCESSES = "clone fork vfork"  # which make a process or a thread
+_REFUSED = """
+    setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr setxattrat removexattrat
+    chown fchown lchown fchownat utime utimes futimesat
+    inotify_init inotify_init1 inotify_add_watch inotify_rm_watch
+    """
+_COUNTED = (("files without a name", "memfd_create"),)  # and nothing that all processes of the machine have in common
+
+_UNIX, _INET, _INET6 = 1, 2, 10
+_PAIRS = (1, 5)  # SOCK_STREAM, SOCK_SEQPACKET
+_KIND_OF_SOCKET = 0xFFFFFFFF & ~(0o4000 | 0o2000000)  # less SOCK_NONBLOCK, SOCK_CLOEXEC
+_FASTOPEN = 0x20000000  # MSG_FASTOPEN: a connect by another name
+_IP, _IPV6 = 0, 41  # levels of options
+_SET_OWNER = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: whom a file sends signals
+# FIOSETOWN, SIOCSPGRP; and SIOC*, which tell of the machine's interfaces.
+_OUTSIDE_IOCTLS = frozenset((0x8901, 0x8902, *range(0x8910, 0x8950)))
+_PROCESS = 0  # PRIO_PROCESS
+_IO_PROCESS = 1  # IOPRIO_WHO_PROCESS
+_SELF = not_among(0, (0,), errno.EPERM)
+
+_CHANGED: dict[str, tuple[Condition, ...]] = {
+    "chmod fchmod creat mkdir": (),  # those that are not notified are below
+    "fchmodat fchmodat2 mkdirat": (),
+    "socket socketpair": (),
+    "setsockopt": (
+        among(1, (_IP, _IPV6), NOTIFY),
+        *next(conditions for _, names, conditions in syscall_policy.CHECKED if names == "setsockopt"),
+    ),
+    "fcntl": (among(1, (*_SET_OWNER, 1024, 1026), errno.EPERM),),  # and F_SETLEASE, F_NOTIFY
+}
+_SET_ID = 0o6000  # S_ISUID | S_ISGID
+_MORE = (
+    ("a setuid file would be one on the host", "creat mkdir", (any_bit(1, _SET_ID, errno.EPERM),)),
+    ("the same, at a directory", "mkdirat", (any_bit(2, _SET_ID, errno.EPERM),)),
+    ("the supervisor looks at the path, and does it", NOTIFIED, (not_among(0, (), NOTIFY),)),
+    ("what bind has made listens already; else it would bind, past Landlock", "listen", (not_among(0, (), SKIP),)),
+    (
+        "the supervisor makes them",
+        "socket",
+        (not_among(0, (_UNIX, _INET, _INET6), errno.EAFNOSUPPORT), not_among(0, (), NOTIFY)),
+    ),
+    (
+        "not with datagrams, which name any socket of a path",
+        "socketpair",
+        (not_among(0, (_UNIX,), errno.EOPNOTSUPP), not_among(1, _PAIRS, errno.EPERM, keep=_KIND_OF_SOCKET)),
+    ),
+    ("no connection is made by sending", "sendto sendmmsg", (any_bit(3, _FASTOPEN, errno.EPERM),)),
+    ("the same", "sendmsg", (any_bit(2, _FASTOPEN, errno.EPERM),)),
+    (
+        "of no other process",
+        "prlimit64 sched_setparam sched_setscheduler sched_setattr sched_setaffinity",
+        (_SELF,),
+    ),
+    ("the same", "setpriority", (_SELF, not_among(1, (_PROCESS,), errno.EPERM))),
+    ("the same, of who comes second", "ioprio_set", (not_among(0, (_IO_PROCESS,), errno.EPERM),
+                                                     not_among(1, (0,), errno.EPERM))),
+)  # fmt: skip
+
+
+def policy(*, counts_processes: bool) -> Any:
+    """The names of `syscall_policy`. ``counts_processes``: the supervisor counts them, for the kernel cannot."""
+    forbidden = (*syscall_policy.FORBIDDEN, ("what would reach files that are merely readable", _REFUSED))
+    checked = [
+        (reason, names, _conditions(names, conditions, counts_processes=counts_processes))
+        for reason, names, conditions in syscall_policy.CHECKED
+        if _CHANGED.get(names, (1,))
+    ]
+    if counts_processes:
+        checked.append(("the supervisor counts", "fork vfork", (not_among(0, (), NOTIFY),)))
+    elsewhere = {name for _, names, _ in _MORE for name in names.split()} | set(_REFUSED.split())
+    elsewhere |= set(PROCESSES.split()) if counts_processes else set()
+    allowed = tuple(
+        (reason, " ".join(name for name in names.split() if name not in elsewhere))
+        for reason, names in syscall_policy.ALLOWED
+    )
+    return SimpleNamespace(
+        ALLOWED=allowed, ALLOWED_WHEN_COUNTED=_COUNTED, FORBIDDEN=forbidden, CHECKED=(*checked, *_MORE)
+    )
+
+
+def _conditions(names: str, conditions: tuple[Condition, ...], *, counts_processes: bool) -> tuple[Condition, ...]:
+    if names == "clone" and counts_processes:
+        return (*conditions, not_among(0, (), NOTIFY))
+    if names == "ioctl":
+        return tuple(_less(condition) for condition in conditions)
+    return _CHANGED.get(names, conditions)
+
+
+def _less(condition: Condition) -> Condition:
+    """Without what tells of the machine's interfaces, or sends signals."""
+    values = tuple(value for value in condition.values if value not in _OUTSIDE_IOCTLS)
+    return Condition(condition.kind, condition.argument, values, condition.outcome, condition.keep)

@@ -1,0 +1,160 @@
+"""What is decided for cells without namespaces: their places, their system calls, what became of a copied folder."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from tests.unit.supervisor.bpf_machine import ALLOWED, ARCHITECTURES, NOTIFIED, answer, seccomp_data
+
+from casemate.supervisor import kernel, seccomp
+from casemate.supervisor.namespaces import Identity
+from casemate.supervisor.plain import copies, files, notify, places, syscall_policy
+from casemate.supervisor.syscall_numbers import numbers
+
+PLACES = places.table([*places.own("/base/cell"), ("/opt/casemate", "/lib/casemate/guest")])
+NATIVE = seccomp.program(kernel.machine, memory_is_counted=True)
+NARROW = {
+    counts: seccomp.program(
+        kernel.machine, memory_is_counted=True, policy=syscall_policy.policy(counts_processes=counts)
+    )
+    for counts in (False, True)
+}
+INET, INET6 = b"\2\0", b"\n\0"
+
+
+def judged(name: str, *arguments: int, counts: bool = True) -> int | str:
+    data = seccomp_data(ARCHITECTURES[kernel.machine], numbers(kernel.machine)[name], *arguments)
+    return answer(NARROW[counts], data)
+
+
+@pytest.mark.parametrize(
+    ("path", "real"),
+    [
+        ("/workspace", "/base/cell/workspace"),
+        ("/home/user/.cache", "/base/cell/tmp/.home/.cache"),
+        ("/tmp/x", "/base/cell/tmp/x"),
+        ("/opt/casemate/bin", "/lib/casemate/guest/bin"),
+        ("/workspaces", "/workspaces"),
+        ("/usr/bin", "/usr/bin"),
+        ("workspace/x", "workspace/x"),
+    ],
+)
+def test_a_place_of_a_cell_is_found_in_its_folder_and_nothing_else_is_moved(path: str, real: str) -> None:
+    assert places.real(path, PLACES) == real
+
+
+def test_every_path_of_a_list_is_moved_and_a_text_that_only_holds_one_is_not() -> None:
+    argv, env = places.command(["/usr/bin/x", "see /tmp/x"], {"PATH": "/opt/casemate/bin:/usr/bin:/tmp"}, PLACES)
+    assert argv == ["/usr/bin/x", "see /tmp/x"]
+    assert env["PATH"] == "/lib/casemate/guest/bin:/usr/bin:/base/cell/tmp"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ("setxattr",),
+        ("fchown", 3, 0, 0),
+        ("inotify_add_watch",),
+        ("prlimit64", 4711, 7),
+        ("sched_setaffinity", 4711),
+        ("setpriority", 2, 0),
+        ("ioprio_set", 3, 0),
+        ("fcntl", 3, 8, 4711),
+        ("sendmsg", 3, 0, 0x20000000),
+        ("socketpair", 1, 2),
+        ("ptrace",),
+    ],
+)
+def test_what_reaches_other_processes_or_files_that_are_merely_readable_is_refused(call: tuple[str, int]) -> None:
+    assert judged(*call) == errno.EPERM
+
+
+@pytest.mark.parametrize("name", ["connect", "bind", "socket", "fchmod", "fchmodat", "utimensat", "clone"])
+def test_what_the_supervisor_must_see_is_never_let_through(name: str) -> None:
+    assert judged(name, *((2, 1, 0) if name == "socket" else ())) == NOTIFIED
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_the_narrower_list_permits_nothing_that_the_native_one_does_not(counts: bool) -> None:
+    """Whatever the first arguments are, as far as a few values tell."""
+    wider = [
+        (name, first, second)
+        for name, number in numbers(kernel.machine).items()
+        for first in (0, 1, 2, 10, 0o6000, 0x7E020000, 1 << 31)
+        for second in (0, 1, 2, 3, 0o6000, 1026, 0x5412)
+        for data in [seccomp_data(ARCHITECTURES[kernel.machine], number, first, second)]
+        if answer(NARROW[counts], data) == ALLOWED and answer(NATIVE, data) != ALLOWED
+    ]
+    assert wider == []
+
+
+@pytest.mark.parametrize(
+    ("address", "there"),
+    [
+        (INET + b"\0\x50" + bytes([198, 18, 0, 2]) + bytes(8), ("198.18.0.2", 80)),
+        (INET6 + b"\0\x50" + bytes(4) + bytes(15) + b"\1" + bytes(4), ("127.0.0.1", 80)),
+        (INET6 + b"\0\x50" + bytes(4) + bytes(10) + b"\xff\xff" + bytes([10, 0, 0, 1]) + bytes(4), ("10.0.0.1", 80)),
+        (INET6 + b"\0\x50" + bytes(4) + b" \1" + bytes(18), ("::", 80)),
+        (INET + b"\0\x50", None),
+        (b"\0\0" + bytes(14), None),
+    ],
+)
+def test_an_address_that_a_program_gives_is_read_strictly(address: bytes, there: tuple[str, int] | None) -> None:
+    assert notify._inet(address) == there
+
+
+def test_what_became_of_a_copied_folder_is_laid_out_as_an_overlay_has_it(tmp_path: Path) -> None:
+    source, place, upper = (tmp_path / name for name in ("source", "place", "upper"))
+    for folder in (source / "kept", source / "gone", place, upper):
+        folder.mkdir(parents=True)
+    for name in ("same", "changed", "removed", "kept/inner", "gone/inner", ".env"):
+        (source / name).write_text(name)
+    fd = os.open(source, os.O_RDONLY)
+    copy = copies.FolderCopy(fd, str(place), [".env"], Identity(os.geteuid(), os.getegid(), mapped=False))
+    os.close(fd)
+    copy.note()
+    copy.lay_out(str(upper))
+    assert os.listdir(upper) == []
+    assert sorted(os.listdir(place)) == ["changed", "gone", "kept", "removed", "same"]
+
+    (place / "changed").write_text("else")
+    (place / "removed").unlink()
+    (place / "gone/inner").unlink()
+    (place / "gone").rmdir()
+    (place / "kept/new").write_text("new")
+    copy.lay_out(str(upper))
+    assert sorted(str(path.relative_to(upper)) for path in upper.rglob("*")) == [
+        "changed", "gone", "kept", "kept/new", "removed",
+    ]  # fmt: skip
+    assert all(stat.S_ISCHR((upper / name).lstat().st_mode) for name in ("gone", "removed"))
+    assert (upper / "changed").read_text() == "else"
+
+    (place / "kept/new").unlink()
+    (place / "removed").write_text("again")
+    copy.lay_out(str(upper))
+    assert sorted(os.listdir(upper)) == ["changed", "gone", "removed"]
+    assert (upper / "removed").read_text() == "again"
+
+
+def test_a_folder_is_removed_however_deep_it_is_and_whatever_its_modes_are(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    top.mkdir()
+    fd = os.open(top, os.O_RDONLY)
+    for _ in range(2000):  # beyond what a path can say
+        os.mkdir("deeper", 0o700, dir_fd=fd)
+        inner = os.open("deeper", os.O_RDONLY, dir_fd=fd)
+        os.close(os.open("file", os.O_WRONLY | os.O_CREAT, 0o000, dir_fd=inner))
+        os.fchmod(fd, 0o000)
+        os.close(fd)
+        fd = inner
+    os.close(fd)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    top.chmod(0o700)
+    (top / "link").symlink_to(outside)
+    files.remove(str(top))
+    assert (top.exists(), outside.exists()) == (False, True)
