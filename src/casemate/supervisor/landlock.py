@@ -31,9 +31,7 @@ _EXECUTE = 1 << 0
 _WRITE_FILE = 1 << 1
 _READ_FILE = 1 << 2
 _READ_DIR = 1 << 3
-_REMOVE_FILE = 1 << 5
 _MAKE_CHAR = 1 << 6
-_MAKE_REG = 1 << 8
 _MAKE_BLOCK = 1 << 11
 _REFER = 1 << 13  # rename and link from one directory to another; without it: EXDEV
 _TRUNCATE = 1 << 14
@@ -45,7 +43,6 @@ _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _READABLE = _READ_FILE | _READ_DIR | _EXECUTE
 _WRITABLE = ((1 << 15) - 1) & ~(_MAKE_CHAR | _MAKE_BLOCK)
 _DEVICE = _READ_FILE | _WRITE_FILE | _READ_DIR | _IOCTL_DEV  # a directory: that of the terminals
-_SHARED = _READ_FILE | _WRITE_FILE | _MAKE_REG | _REMOVE_FILE | _TRUNCATE  # whose names nobody is told
 
 _SCOPES_SINCE = 6
 _SCOPE_SIGNAL = 2  # LANDLOCK_SCOPE_SIGNAL
@@ -82,7 +79,6 @@ def restrict(
     writable: Sequence[str],
     devices: Sequence[str],
     listable: Sequence[str] = (),
-    shared: Sequence[str] = (),
     *,
     network: bool = False,
 ) -> int:
@@ -91,11 +87,10 @@ def restrict(
     Below a `readable` directory files and directories are read and programs executed; below
     a `writable` one everything is possible but making devices. `devices` are files to read,
     write and control, or a directory of such (`/dev/pts`). Below a `listable` directory the names
-    in directories are read, and no more. In `shared` ones files are made and used by name. With `network` no TCP
-    socket is bound or connected (ABI 4). A path that does not exist is
-    passed over; a rule follows symbolic links and does not cover what is mounted over it
-    later. From ABI 6 on, signals and abstract unix sockets reach only what is restricted
-    along with this process.
+    in directories are read, and no more. With `network` no TCP socket is bound or connected (ABI
+    4). A path that does not exist is passed over; a rule follows symbolic links and does not
+    cover what is mounted over it later. From ABI 6 on, signals and abstract unix sockets reach
+    only what is restricted along with this process.
 
     Sets no_new_privs. Needs no capability. Returns the version of the ABI that was made use
     of: before 2 renames between directories fail (EXDEV), before 3 every file may be truncated,
@@ -111,7 +106,6 @@ def restrict(
             (writable, _WRITABLE),
             (devices, _DEVICE),
             (listable, _READ_DIR),
-            (shared, _SHARED),
         )
         for paths, rights in groups:
             for path in paths:

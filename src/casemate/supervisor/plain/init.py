@@ -105,9 +105,7 @@ def _become_program(request: dict[str, Any], settings: dict[str, Any], progress:
         init.set_rlimits(request["rlimits"])
     progress.phase = "landlock"
     if "landlock" in request["layers"] and not settings["contained"]:
-        landlock.restrict(
-            request["readable"], request["writable"], request["devices"], shared=request["shared"], network=True
-        )
+        landlock.restrict(request["readable"], request["writable"], request["devices"], network=True)
     progress.phase = "exec"
     command = None if request["interpreter"] else _command(request)
     progress.phase = "seccomp"

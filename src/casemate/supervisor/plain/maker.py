@@ -20,7 +20,7 @@ from casemate.supervisor import (
     zygotes,
 )
 from casemate.supervisor.namespaces import Identities, Identity
-from casemate.supervisor.plain import files, notify, places, syscall_policy
+from casemate.supervisor.plain import copies, files, notify, places, syscall_policy
 from casemate.supervisor.plain import init as plain_init
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 _EOPNOTSUPP = 95
+_TERMINALS = ("/dev/ptmx", "/dev/pts")  # others' are closed to a user of the cell's own
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 # Of the machine's own settings, what a root of its own would have as casemate makes it.
 _ETC = ("passwd", "group", "hosts", "resolv.conf", "nsswitch.conf", "host.conf", "shells")
@@ -53,6 +54,19 @@ class PlainRoot:
         self.readable = list(dict.fromkeys(entry["source"] for entry in binds))
 
 
+def _reachable(entry: dict[str, Any], place: str) -> dict[str, Any]:
+    """``entry``, or where what is at another place in cells lies in folders that none of their users may enter, a copy
+    of it at ``place``. Raises ``OSError``."""
+    if entry["kind"] != "bind" or entry["source"] == entry["target"]:
+        return entry
+    parts = os.path.realpath(entry["source"]).split("/")
+    folders = ["/".join(parts[:depth]) for depth in range(2, len(parts))]
+    if all(os.stat(folder).st_mode & 0o001 for folder in folders):
+        return entry
+    copies.copy(entry["source"], place)
+    return {**entry, "source": place}
+
+
 class PlainCell(pool.ReadyCell):
     """A process that waits to become a cell, or is the first of one, which ends with all that it has begun when its
     channel is shut."""
@@ -70,7 +84,6 @@ class PlainCell(pool.ReadyCell):
         """Give it its request and all descriptors. Raises ``OSError`` when it is dead."""
         assert isinstance(made, files.CellFiles)
         identity = self.identity
-        shared = identity.mapped  # objects of the same user's other programs would be open to it
         message = {
             **request,
             "rlimits": self.bounds(request["rlimits"], made.limits),
@@ -79,8 +92,7 @@ class PlainCell(pool.ReadyCell):
             "places": made.places,
             "readable": made.readable,
             "writable": made.writable,
-            "devices": [*_DEVICES, *(["/dev/ptmx", "/dev/pts"] if shared else []), f"{made.path}/steps/in_cell"],
-            "shared": ["/dev/shm"] if shared else [],
+            "devices": [*_DEVICES, *(_TERMINALS if identity.mapped else ()), f"{made.path}/steps/in_cell"],
         }
         kernel.send_fds(self.channel, wire.encode(message), fds.values())
 
@@ -125,7 +137,11 @@ class PlainMaker:
         policy = syscall_policy.policy(counts_processes=not self.identities.first.mapped)
         return seccomp.program(kernel.machine, memory_is_counted=memory_is_counted, policy=policy)
 
-    def build_root(self, key: str, entries: list[dict[str, Any]]) -> PlainRoot:  # noqa: ARG002
+    def build_root(self, key: str, entries: list[dict[str, Any]]) -> PlainRoot:
+        if self.identities.first.mapped and not self._contained:
+            place = f"{self._base}/{key}"
+            os.mkdir(place, 0o755)
+            entries = [_reachable(entry, f"{place}/{number}") for number, entry in enumerate(entries)]
         return PlainRoot(entries)
 
     def prefork(self, pending: pool.PendingCell, program: bytes) -> PlainCell:
@@ -172,10 +188,9 @@ class PlainMaker:
             kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
             zygotes.place_descriptors(fds)
             if not self._contained:
-                shared = ("/dev/shm",) if identity.mapped else ()
                 readable = [*root.readable, *(f"/etc/{name}" for name in _ETC), "/proc", zygotes.PACKAGE]
-                devices = [*_DEVICES, "/dev/ptmx", "/dev/pts"]
-                landlock.restrict(readable, [self._base], devices, shared=shared, network=True)
+                devices = [*_DEVICES, *_TERMINALS]
+                landlock.restrict(readable, [self._base], devices, network=True)
             argv, env = places.command(request["argv"], request["env"], table)
             os.execve(argv[0], argv, {**env, "PYTHONPATH": f"{path}/run/casemate/supervisor/start"})
         except BaseException as error:  # noqa: BLE001 - the end of this process, whatever happened

@@ -20,12 +20,10 @@ _MISSING = (
     "A network of its own: its servers on the loopback can be reached by other programs of this machine.",
     "The usual paths: a program that names /workspace or /tmp finds nothing there, or the machine's own; its working "
     "folder, HOME and TMPDIR are right.",
+    "Shared memory: /dev/shm is closed, so that multiprocessing has no locks and pools.",
     "A quota: files are held to limits.disk and limits.inodes by a look now and then, each one by the kernel.",
 )
-_SAME_USER = (
-    "A user of its own: shared memory of multiprocessing and terminals are closed to it, and processes are counted by "
-    "the supervisor."
-)
+_SAME_USER = "A user of its own: terminals are closed to it, and processes are counted by the supervisor."
 
 
 def make(facts: dict[str, Any], proofs: tuple[Proof, ...], proved_at: float) -> IsolationReport:

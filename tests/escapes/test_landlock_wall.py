@@ -1,0 +1,181 @@
+"""The landlock wall, without namespaces: what its cells try outside, what they leave running, where they connect.
+
+docs/explanation/walls.md has what this wall does not contain.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.waiting import until
+
+from casemate import WallUnavailable, sync
+
+ATTACK = """
+import ctypes, os, resource, signal, socket, sys
+canary, port, victim, abstract = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*arguments):
+    if libc.syscall(*arguments) < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+def connect(family, address):
+    with socket.socket(family) as one:
+        one.settimeout(1)
+        one.connect(address)
+os.symlink(canary, "link")
+folder = os.open(".", os.O_RDONLY)
+tries = {
+    "read": lambda: open(canary).read(), "write": lambda: open(canary, "a").write("x"),
+    "read by link": lambda: open("link").read(), "chmod": lambda: os.chmod(canary, 0o777),
+    "chmod by link": lambda: os.chmod("link", 0o777), "utime": lambda: os.utime(canary),
+    "chmod at": lambda: os.chmod("../../../" + canary, 0o777, dir_fd=folder), "chown": lambda: os.chown(canary, 0, 0),
+    "fchmod": lambda: os.fchmod(os.open(sys.executable, os.O_RDONLY), 0o777),
+    "xattr": lambda: os.setxattr(canary, "user.x", b"x"), "hard link": lambda: os.link(canary, "hard"),
+    "truncate": lambda: os.truncate(canary, 0), "remove": lambda: os.unlink(canary),
+    "shared memory": lambda: os.listdir("/dev/shm"), "kill": lambda: os.kill(victim, signal.SIGKILL),
+    "kill all": lambda: os.kill(-1, signal.SIGKILL) if len(sys.argv) > 5 else call(62, -victim, 9),
+    "kill init": lambda: os.kill(os.getppid(), signal.SIGKILL), "ptrace": lambda: call(101, 16, victim),
+    "limits": lambda: resource.prlimit(victim, resource.RLIMIT_NOFILE, (0, 0)),
+    "priority": lambda: os.setpriority(os.PRIO_PROCESS, victim, 19),
+    "affinity": lambda: os.sched_setaffinity(victim, {0}), "memory": lambda: open(f"/proc/{victim}/mem", "rb").read(1),
+    "environment": lambda: open(f"/proc/{victim}/environ").read(),
+    "argv": lambda: open(f"/proc/{victim}/cmdline").read(),
+    "io_uring": lambda: call(425, 1, 0), "namespace": lambda: call(272, 0x10000000), "keys": lambda: call(250, 0, 0),
+    "loopback": lambda: connect(socket.AF_INET, ("127.0.0.1", port)),
+    "ipv6": lambda: connect(socket.AF_INET6, ("::1", port)),
+    "abstract": lambda: connect(socket.AF_UNIX, "\\0" + abstract),
+    "unix": lambda: connect(socket.AF_UNIX, canary + ".sock"),
+    "unix datagram": lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM),
+    "fast open": lambda: socket.socket().sendto(b"x", 0x20000000, ("127.0.0.1", port)),
+    "bind abstract": lambda: socket.socket(socket.AF_UNIX).bind("\\0other" + abstract),
+    "elsewhere": lambda: connect(socket.AF_INET, ("192.0.2.1", 80)),
+}
+for name, action in tries.items():
+    try:
+        print(name, "DONE", action())
+    except OSError:
+        pass
+print("end of attack")
+"""
+FORKS = """
+import os, subprocess
+print(os.getcwd(), flush=True)
+subprocess.Popen(["sleep", "1000"], start_new_session=True)
+for hoppers in range(3):
+    if os.fork() == 0:
+        os.setsid()
+        while True:
+            if os.fork():
+                os._exit(0)
+            os.setsid()
+"""
+HONEST = """
+import multiprocessing.connection, os, socket, threading
+with socket.create_server(("127.0.0.1", 0)) as server:
+    threading.Thread(target=lambda: server.accept()[0].sendall(b"tcp")).start()
+    print(socket.create_connection(("localhost", server.getsockname()[1])).recv(9))
+place = os.environ["TMPDIR"] + "/socket"
+with socket.socket(socket.AF_UNIX) as server:
+    server.bind(place)
+    server.listen()
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(place)
+    server.accept()[0].sendall(b"unix")
+    print(client.recv(9))
+open("own", "w").close()
+os.chmod("own", 0o640)
+os.utime("own", (1, 2))
+print(oct(os.stat("own").st_mode), os.stat("own").st_mtime)
+"""
+
+
+@pytest.fixture(scope="module")
+def landlock(start: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[sync.Sandbox]:
+    """A sandbox behind this wall, where there is one."""
+    with sync.Sandbox(isolation="landlock", audit=tmp_path_factory.mktemp("audit") / "audit.db") as one:
+        try:
+            one.run("pass")
+        except WallUnavailable as error:
+            pytest.skip(str(error))
+        yield one
+
+
+def test_nothing_outside_is_read_changed_reached_or_disturbed(landlock: sync.Sandbox, scratch: Path) -> None:
+    canary = scratch / "canary"
+    canary.write_text("canary-secret")
+    before = canary.stat()
+    victim = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+    with (
+        socket.create_server(("127.0.0.1", 0)) as tcp,
+        socket.socket(socket.AF_UNIX) as abstract,
+        socket.socket(socket.AF_UNIX) as unix,
+    ):
+        name = f"casemate-{os.urandom(6).hex()}"
+        abstract.bind(f"\0{name}")
+        unix.bind(f"{canary}.sock")
+        for listener in (tcp, abstract, unix):
+            listener.listen()
+            listener.setblocking(False)
+        try:
+            # With two slashes the path is nothing of the cell's, which the wall would move.
+            arguments = [f"/{canary}", str(tcp.getsockname()[1]), str(victim.pid), name]
+            execution = landlock.run(ATTACK, arguments=arguments)
+            assert execution.stdout == "end of attack\n", execution.stderr
+            assert victim.poll() is None
+        finally:
+            victim.kill()
+            victim.wait()
+        for listener in (tcp, abstract, unix):
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+    assert (canary.stat(), canary.read_text()) == (before, "canary-secret")
+
+
+def test_nothing_lives_after_a_cell_however_it_forks(landlock: sync.Sandbox) -> None:
+    execution = landlock.run(FORKS)
+    cell = execution.stdout.strip().removesuffix("/workspace")
+    assert execution.ok
+    assert "/casemate-cells-" in cell
+    until(lambda: not _living_in(cell), "everything in the cell has ended")
+
+
+def _living_in(cell: str) -> list[str]:
+    """Processes whose working folder is the cell's."""
+    living = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.readlink(f"/proc/{pid}/cwd").startswith(cell):
+                living.append(pid)
+        except OSError:
+            continue
+    return living
+
+
+def test_servers_and_files_of_its_own_are_as_everywhere(landlock: sync.Sandbox) -> None:
+    assert landlock.run(HONEST).stdout == "b'tcp'\nb'unix'\n0o100640 2.0\n"
+
+
+def test_what_becomes_of_a_callers_folder_is_applied_to_it(landlock: sync.Sandbox, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    (folder / "sub").mkdir(parents=True)
+    for name in ("changed", "removed", "sub/kept", ".env"):
+        (folder / name).write_text(name)
+    program = (
+        "import os; open('changed', 'a').write('!'); os.remove('removed'); open('sub/new', 'w').close(); "
+        "print(os.path.exists('.env')); os.makedirs('.git/hooks'); open('.git/hooks/pre-commit', 'w').close()"
+    )
+    with sync.Sandbox(isolation="landlock", workspace=folder, audit=tmp_path / "audit.db") as one:
+        execution = one.run(program)
+        assert (execution.status, execution.stdout) == ("ok", "False\n")
+        with one.session() as session:
+            session.run("open('step', 'w').write('1')")
+            assert (folder / "step").read_text() == "1"
+            session.run("import os; os.remove('step')")
+    assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == [".env", "changed", "kept", "new"]
+    assert (folder / "changed").read_text() == "changed!"
