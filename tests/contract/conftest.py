@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.engine import skip_without_engine
 from tests.support.languages import LANGUAGES
 from tests.warmth import start
 
@@ -13,7 +14,7 @@ from casemate import WallUnavailable, sync
 
 __all__ = ["start"]
 
-WALLS = ("native", pytest.param("landlock", marks=pytest.mark.full))
+WALLS = ("native", *(pytest.param(name, marks=pytest.mark.full) for name in ("landlock", "docker")))
 _PATHS = "without mounts /workspace and /program are folders of other names"
 _WITNESS = "the witness knows a cell by its namespaces"
 _DISK = "files are counted now and then"
@@ -70,6 +71,8 @@ def wall(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
                 one.run("pass")
         except WallUnavailable as error:
             pytest.skip(str(error))
+    if request.param == "docker":
+        skip_without_engine()
     return str(request.param)
 
 

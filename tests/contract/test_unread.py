@@ -33,8 +33,10 @@ def made() -> list[tuple[str, bytes]]:
 
 
 @pytest.fixture
-def given(sandbox: sync.Sandbox, language: str) -> Iterator[list[tuple[str, bytes]]]:
+def given(sandbox: sync.Sandbox, language: str, wall: str) -> Iterator[list[tuple[str, bytes]]]:
     """What a run was given that has been; it had its secret, and that could be seen from here."""
+    if wall == "docker":
+        pytest.skip("its supervisors are in containers, one for each cell, which end with it")
     values = made()
     told = {kind: value.decode() for kind, value in values}
     sandbox.vault.set("UNREAD", told["secret"])

@@ -5,12 +5,12 @@ from __future__ import annotations
 from tests import structure
 
 BOUNDS = {
-    "lines of Python in src": 83_000,
-    "without docstrings, imports, comments and blanks": 53_000,
+    "lines of Python in src": 84_500,
+    "without docstrings, imports, comments and blanks": 54_000,
     "files": 460,
-    "files of 40 lines or fewer": 54,
+    "files of 40 lines or fewer": 58,
     "functions whose name is a participle or an adverb": 0,
-    "class names in more than one file": 26,
+    "class names in more than one file": 29,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 8,
     "lines of tests": 75_000,

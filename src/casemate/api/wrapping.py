@@ -80,7 +80,7 @@ class Wrapping:
             "isolation": request.isolation,
         }  # fmt: skip
         bound = bound_by_policy(options, wraps=True)
-        self._wall = open_wall(bound.isolation, launch_probe, 1)
+        self._wall = open_wall(bound.isolation, launch_probe, 1, bound.policy.at_least)
         check_namespace(request.namespace)
         self._asked = request
         self._policy = bound.policy

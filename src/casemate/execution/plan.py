@@ -18,6 +18,7 @@ from casemate.model.plan import (
     WORKSPACE,
     Bind,
     Entry,
+    Launch,
     Network,
     Plan,
     Workspace,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from casemate.execution.admit import AdmittedRequest
     from casemate.execution.context import ExecutionContext
     from casemate.execution.network import CellInterception
+    from casemate.languages.runtime import Runtime
     from casemate.model.limits import Limits
 
 _BASE_ENV = {
@@ -60,9 +62,7 @@ def plan(
     Raises ``RuntimeMissing`` and ``InvalidArgument``; starts nothing."""
     request = admitted.request
     runtime = context.runtime_for(request.language)
-    launch = runtime.launch(
-        context.environment, request.program_name, request.arguments, memory=admitted.limits.memory, session=session
-    )
+    launch = _launch_of(runtime, admitted, context, session=session)
     trust, entries = trust_for(intercepted, context)
     env = merged_env(base_env(admitted.limits, trust), launch, request.env)
     layer = _layer(context)
@@ -109,6 +109,13 @@ def plan(
                 session=session,
             )
         ),
+    )
+
+
+def _launch_of(runtime: Runtime, admitted: AdmittedRequest, context: ExecutionContext, *, session: bool) -> Launch:
+    request, memory = admitted.request, admitted.limits.memory
+    return context.wall.place(
+        runtime.launch(context.environment, request.program_name, request.arguments, memory=memory, session=session)
     )
 
 

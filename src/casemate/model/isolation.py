@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+# What walls may be asked for at least, the weakest first: what stands between a cell and the kernel that it is on.
+Strength = Literal["shared-kernel-without-namespaces", "shared-kernel", "own-kernel"]
+STRENGTHS: tuple[Strength, ...] = ("shared-kernel-without-namespaces", "shared-kernel", "own-kernel")
+_WITHOUT_NAMESPACES = ("landlock",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,13 @@ class IsolationReport:
     start: str = "exec"
     start_reason: str = ""
     notes: tuple[str, ...] = ()
+
+    @property
+    def strength(self) -> Strength:
+        """What a policy's `isolation.at_least` compares."""
+        if self.kernel_boundary != "shared":
+            return "own-kernel"
+        return "shared-kernel-without-namespaces" if self.wall in _WITHOUT_NAMESPACES else "shared-kernel"
 
     @property
     def proved(self) -> bool:

@@ -19,6 +19,7 @@ from pydantic import (
 
 from casemate.errors import InvalidArgument
 from casemate.model.foreign import key_hint
+from casemate.model.isolation import Strength
 from casemate.model.limits import LIMIT_BOUNDS
 from casemate.model.plan import Network
 from casemate.policy.document import PolicyDocument
@@ -75,6 +76,12 @@ class WebKeys(_KeyModel):
     engines: list[Literal["brave", "duckduckgo", "grokipedia", "mojeek", "startpage", "wikipedia", "yahoo"]] = []
 
 
+class IsolationKeys(_KeyModel):
+    """The weakest wall that will do; any name of one is then an argument's."""
+
+    at_least: Strength
+
+
 class PolicyKeys(_KeyModel):
     """What may cross the wall, and how much may be used."""
 
@@ -90,7 +97,7 @@ class PolicyKeys(_KeyModel):
     workspace: StrictStr | None = None
     workspace_mode: Literal["overlay", "direct", "review"] | None = None
     allow_read: Names | None = None
-    isolation: StrictStr | None = None
+    isolation: StrictStr | IsolationKeys | None = None
     host: HostKeys | None = None
     rules: Annotated[list[dict[StrictStr, Any]], Field(max_length=2000)] | None = None
     defaults: dict[StrictStr, Literal["allow", "ask", "deny"]] | None = None

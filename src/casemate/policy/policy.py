@@ -11,6 +11,7 @@ from casemate.policy.hosts import HostRule, HostRules, RequestRules
 if TYPE_CHECKING:
     from ipaddress import IPv4Network
 
+    from casemate.model.isolation import Strength
     from casemate.model.plan import Network
     from casemate.policy.host import HostTerms
     from casemate.policy.rules import Rules
@@ -37,7 +38,7 @@ class Policy:
     which `casemate wrap` alone can do; ``read_only``: where it is written that no folder of the caller's is to be
     written in. ``host``: what of the host is open. ``written``: the rules. ``arguments``: further ones of a
     ``Sandbox``, in a file for ``Sandbox.from_file``. ``settings``: everything with where it is written, for people;
-    ``warnings``: what holds otherwise than is written.
+    ``warnings``: what holds otherwise than is written. ``at_least``: the weakest wall that will do.
     """
 
     network: Network | None = None
@@ -53,6 +54,7 @@ class Policy:
     workspace: str | None = None
     workspace_mode: Literal["overlay", "direct", "review"] | None = None
     isolation: str | None = None
+    at_least: Strength | None = None
     hidden: tuple[tuple[str, str], ...] = ()
     unwritable: tuple[tuple[str, str], ...] = ()
     shown: tuple[tuple[str, str], ...] = ()

@@ -28,7 +28,7 @@ from casemate.policy.hosts import (
     host_rule,
     private_networks,
 )
-from casemate.policy.keys import ARGUMENTS_ONLY, SandboxKeys, checked_keys
+from casemate.policy.keys import ARGUMENTS_ONLY, IsolationKeys, SandboxKeys, checked_keys
 from casemate.policy.patterns import Pattern, command, is_plain_text, pattern
 from casemate.policy.policy import Policy, Setting
 from casemate.policy.rules import DEFAULTS, PACKAGE_LANGUAGES, Package, Rule, Rules, package, passed_over
@@ -262,7 +262,8 @@ def policy_of(document: PolicyDocument, folder: str, home: str, *, arguments: bo
         limits=_limits(document, keys),
         workspace=paths.get("workspace"),
         workspace_mode=keys.workspace_mode,
-        isolation=keys.isolation,
+        isolation=keys.isolation if isinstance(keys.isolation, str) else None,
+        at_least=keys.isolation.at_least if isinstance(keys.isolation, IsolationKeys) else None,
         hidden=tuple(translation.hidden) if translation else (),
         unwritable=tuple(translation.unwritable) if translation else (),
         shown=(*(translation.shown if translation else ()), *_readable(document, keys, folder, home)),

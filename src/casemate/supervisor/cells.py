@@ -38,7 +38,7 @@ class CellProcess:
         data = request["rlimits"]["DATA"]
         self.is_bounded_by_rlimit = data is not None and data - shared - self.limits["memory"] < _LOOSE_BYTES
         self.pid = ready.pid
-        self.pidfd = os.pidfd_open(ready.pid)
+        self.pidfd = ready.open_pidfd()
         self.scratch = scratch
         self.group = ready.group
         self.status_fd = ready.status_fd

@@ -81,7 +81,7 @@ def run(channel: int, status: int, cgroup_fds: list[int], program: bytes) -> Non
             os.write(fd, b"0")
         link, status = keep_own_descriptors(channel, status)
         _prepare(link, progress)
-        request, mounts, fds = _receive_request(link, progress)
+        request, mounts, fds = receive_request(link, progress)
         _attach_mounts(request, mounts, link, progress)
         place_descriptors({**fds, "status": status})
         status = STATUS
@@ -137,7 +137,7 @@ def _prepare(channel: _socket.socket, progress: SetupProgress) -> None:
     _report_prepared(channel)
 
 
-def _receive_request(
+def receive_request(
     channel: _socket.socket, progress: SetupProgress
 ) -> tuple[dict[str, Any], list[tuple[int, str]], dict[str, int]]:
     """The request, the mounts to attach, and the program's descriptors by name."""
@@ -303,7 +303,7 @@ def _count_begun() -> int:
     try:
         fd = os.open("/proc/loadavg", os.O_RDONLY)
         try:
-            return int(os.read(fd, 100).split()[-1]) - 1
+            return max(0, int(os.read(fd, 100).split()[-1]) - 1)
         finally:
             os.close(fd)
     except (OSError, ValueError, IndexError):

@@ -114,6 +114,10 @@ class ReadyCell:
         """Which of ``rlimits`` bind its program, and what besides."""
         return rlimits
 
+    def open_pidfd(self) -> int:
+        """A descriptor that can be read when its process has ended. Raises ``OSError``."""
+        return os.pidfd_open(self.pid)
+
     def end(self) -> None:
         """End it, and with its pid 1 the kernel ends everything in it (pid_namespaces(7))."""
         os.kill(self.pid, 9)  # our own child, not yet reaped, so the number is still its

@@ -43,10 +43,10 @@ _REMOVE_AGAIN = 0.02  # seconds until a cgroup that the kernel still holds is tr
 
 
 class SupervisorLoop:
-    """Serves one host over one socket, alone in its thread."""
+    """Serves one host, alone in its thread."""
 
-    def __init__(self, socket: _socket.socket, maker: Maker, groups: cgroups.Cgroups) -> None:
-        self._host = HostSocket(socket)
+    def __init__(self, host: Any, maker: Maker, groups: cgroups.Cgroups) -> None:
+        self._host = host
         self._maker = maker
         self._roots: dict[str, Any] = {}
         self._broken_roots: dict[str, str] = {}

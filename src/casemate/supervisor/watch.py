@@ -161,8 +161,22 @@ def children(pid: int) -> list[int]:
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
             pids += map(int, read(f"/proc/{pid}/task/{task}/children").split())
+    except FileNotFoundError:
+        return pids or _children_by_parent(pid)
     except OSError:
         pass
+    return pids
+
+
+def _children_by_parent(pid: int) -> list[int]:
+    """The same where the kernel has no such list, as gVisor has none: of a process that is there, by looking at all."""
+    pids = []
+    for name in os.listdir("/proc") if os.path.exists(f"/proc/{pid}") else ():
+        try:
+            if name.isdigit() and int(_fields(int(name))[1]) == pid:
+                pids.append(int(name))
+        except (OSError, ValueError, IndexError):
+            continue
     return pids
 
 

@@ -91,6 +91,24 @@ def wait() -> None:
     program.start(written)
 
 
+def wait_alone(preload: list[str]) -> None:
+    """Warm up, and wait for the order of one program, whose process this is. Returns when it has come.
+
+    Of ``preload`` what is not installed is left out.
+    """
+    begin = _compile_start(None)
+    problem = _preload(preload, optional=True)
+    if problem is not None:
+        sys.stderr.write(f"{problem}\n")
+    sys.modules["_casemate.process"].begin_randomness()
+    _rehearse()
+    _rehearse_failure()
+    program = _ProgramStart(begin, None)
+    sys.modules["_casemate.process"].keep_loaded_modules()
+    _kept_alive.append(program)
+    program.start([])
+
+
 def _plain_zygote(settings: dict[str, Any]) -> Any:
     """What is done otherwise, where cells have no mounts; else None."""
     if "module" not in settings:

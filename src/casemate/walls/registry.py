@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from casemate.errors import WallUnavailable
-    from casemate.model.isolation import IsolationReport
+    from casemate.model.isolation import IsolationReport, Strength
     from casemate.model.plan import Launch
     from casemate.walls.wall import Wall
 
@@ -20,11 +20,18 @@ if TYPE_CHECKING:
 WALLS = {
     "native": "casemate.walls.native.wall:NativeWall",
     "landlock": "casemate.walls.landlock.wall:LandlockWall",
+    "docker": "casemate.walls.docker.wall:DockerWall",
 }
+_ASKED_FOR = ("docker",)  # never "auto": they use what somebody has installed for something else
 
 
-def open_wall(name: str, launch_probe: Callable[[str, tuple[str, ...]], Launch], concurrency: int) -> Wall:
-    """The wall ``name``; for "auto" the strongest that its self-test proves.
+def open_wall(
+    name: str,
+    launch_probe: Callable[[str, tuple[str, ...]], Launch],
+    concurrency: int,
+    at_least: Strength | None = None,
+) -> Wall:
+    """The wall ``name``; for "auto" the strongest that its self-test proves. ``at_least``: a weaker one is refused.
 
     ``launch_probe`` says how the self-test's programs, which are Python, are started; ``concurrency``: the most cells
     at once, for which others may be kept ready. Raises ``InvalidArgument`` for a name that no wall has.
@@ -34,9 +41,14 @@ def open_wall(name: str, launch_probe: Callable[[str, tuple[str, ...]], Launch],
 
         known = ", ".join(map(repr, ("auto", *WALLS)))
         raise InvalidArgument("isolation", f"{name!r} is not known; choose one of {known}")
-    if name != "auto":
+    names = tuple(wall for wall in WALLS if wall not in _ASKED_FOR) if name == "auto" else (name,)
+    if name != "auto" and at_least is None:
         return cast("Wall", _class_of(name)(launch_probe, concurrency))
-    return cast("Wall", StrongestWall(lambda wall: cast("Wall", _class_of(wall)(launch_probe, concurrency))))
+
+    def open_named(wall: str) -> Wall:
+        return cast("Wall", _class_of(wall)(launch_probe, concurrency))
+
+    return cast("Wall", StrongestWall(open_named, names, at_least))
 
 
 def start_early() -> None:
@@ -51,12 +63,28 @@ def _class_of(name: str) -> Any:
     return getattr(import_module(module), wall)
 
 
-class StrongestWall:
-    """The first wall that its self-test proves; until then the first of all."""
+def _check_strength(name: str, strength: Strength, least: Strength) -> None:
+    """Raises ``WallUnavailable`` for a wall that is weaker than ``least``."""
+    from casemate.errors import WallUnavailable
+    from casemate.model.isolation import STRENGTHS
 
-    def __init__(self, open_named: Callable[[str], Wall]) -> None:
-        self._open_named = open_named
-        self._walls = [open_named(next(iter(WALLS)))]
+    if STRENGTHS.index(strength) < STRENGTHS.index(least):
+        raise WallUnavailable(
+            f"The {name} wall is {strength} here, and the policy's isolation.at_least is {least}.",
+            reason="too_weak",
+            remediation="A kernel of its own: isolation docker with the runtime runsc (docs/how-to/docker.md).",
+        )
+
+
+class StrongestWall:
+    """The first wall of ``names`` that its self-test proves and that is not weaker than ``at_least``; until then the
+    first of all."""
+
+    def __init__(
+        self, open_named: Callable[[str], Wall], names: tuple[str, ...], at_least: Strength | None = None
+    ) -> None:
+        self._open_named, self._names, self._at_least = open_named, names, at_least
+        self._walls = [open_named(names[0])]
         self._is_proved = False
 
     def __getattr__(self, name: str) -> Any:
@@ -69,10 +97,12 @@ class StrongestWall:
         from casemate.errors import WallUnavailable
 
         first: WallUnavailable | None = None
-        for name in WALLS:
+        for name in self._names:
             wall = self._walls[0] if first is None else self._open_named(name)
             try:
                 report = await wall.prove()
+                if self._at_least is not None:
+                    _check_strength(wall.name, report.strength, self._at_least)
             except WallUnavailable as error:
                 first = first or error
                 if wall is not self._walls[0]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from casemate.model.diagnosis import Warmth
     from casemate.model.isolation import IsolationReport
     from casemate.model.overview import InUse
-    from casemate.model.plan import Entry, ListeningSocket, Plan
+    from casemate.model.plan import Entry, Launch, ListeningSocket, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +238,9 @@ class Wall(Protocol):
 
     def system_entries(self) -> tuple[Entry, ...]:
         """What every cell can read of the host's system."""
+
+    def place(self, launch: Launch) -> Launch:
+        """``launch`` with the interpreter where cells have it. Raises ``RuntimeMissing``."""
 
     def start(self, plan: Plan, sink: Sink) -> Cell:
         """Start a cell for ``plan``; what it says goes to ``sink``."""

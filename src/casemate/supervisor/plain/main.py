@@ -28,7 +28,9 @@ def main(*, contained: bool = False) -> None:
         sys.exit(1)
     groups = cgroups.Cgroups(None, None) if contained else cgroups.find(f"{os.getpid()}-{os.urandom(3).hex()}")
     try:
-        server = serve.SupervisorLoop(socket, maker.PlainMaker(base, _identities(), contained=contained), groups)
+        server = serve.SupervisorLoop(
+            serve.HostSocket(socket), maker.PlainMaker(base, _identities(), contained=contained), groups
+        )
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         gc.disable()  # a collection in a forked cell would copy the whole heap's pages
         counted = server.try_cgroups()

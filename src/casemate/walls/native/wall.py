@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from casemate.model.diagnosis import Warmth
     from casemate.model.isolation import IsolationReport, Proof
     from casemate.model.overview import InUse
-    from casemate.model.plan import Entry, ListeningSocket, Plan, ReadyStart
+    from casemate.model.plan import Entry, Launch, ListeningSocket, Plan, ReadyStart
     from casemate.walls.native.pool import Lease, Pools
     from casemate.walls.native.selftest import LaunchProgram
     from casemate.walls.wall import CellEnding
@@ -40,6 +40,8 @@ class NativeWall:
     """Cells out of Linux namespaces, mounts, Landlock, seccomp and limits. See ``docs/explanation/walls.md``."""
 
     name = "native"
+    _leaves_own_files = True  # what a cell leaves on this machine belongs to the cell's own user
+    _without: frozenset[str] = frozenset()  # cases of the self-test that this wall does not hold, and says so
 
     def __init__(self, launch_probe: LaunchProgram, concurrency: int) -> None:
         """``launch_probe`` says how the self-test's programs, which are Python, are started; ``concurrency``: the most
@@ -65,6 +67,9 @@ class NativeWall:
             self._system = tuple(launch.system_entries())
         return self._system
 
+    def place(self, launch: Launch) -> Launch:
+        return launch  # it is where it is on the host
+
     async def prove(self) -> IsolationReport:
         """The self-test's outcome: from this wall's life, else the cache, else by running it now.
 
@@ -79,8 +84,10 @@ class NativeWall:
         async with self._proving:
             if self._report is None:
                 facts = await self._facts()
-                entries = self.system_entries()
-                bench = selftest.Bench(self.name, facts, self.start, entries, self._launch_probe, self._make_report)
+                bench = selftest.Bench(
+                    self.name, facts, self.start, self.system_entries(), self._launch_probe, self._make_report,
+                    self.place, self._leaves_own_files, self._without,
+                )  # fmt: skip
                 self._report = await selftest.prove(bench)
             return self._report
 

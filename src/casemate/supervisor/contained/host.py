@@ -1,0 +1,209 @@
+"""The host at the other end of a stream, as the supervisor in a container has it."""
+
+from __future__ import annotations
+
+import _socket
+import fcntl
+import os
+import select
+
+from casemate.supervisor import carriage, mirror, wire
+
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+_READ = 1 << 18
+_DATAGRAM = 4096  # bytes; questions for names are shorter
+_ADDRESS = 6  # bytes of an IPv4 address and a port
+_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+ANY = mirror.Bounds(1 << 40, 1 << 24)  # from the host, and bounded by the container's own file systems
+
+
+class StreamHost:
+    """The host, at the other end of a stream; as `serve.HostSocket`."""
+
+    def __init__(self, stream_in: int, stream_out: int, poller: carriage.Poller) -> None:
+        self._in, self._out = stream_in, stream_out
+        self._frames = carriage.CarriageReader()
+        self._poller = poller
+        self._channels = carriage.Channels(self._write, poller, 2, _memory_file, 1 << 40)
+        self._orders: dict[str, carriage.CarriedPipe] = {}  # what leads to the processes of cells, by cell
+        self._outputs: dict[str, list[carriage.CarriedPipe]] = {}  # what comes from them
+        self._inputs: dict[str, int] = {}  # files that will be their standard input
+        self._datagrams: dict[int, _socket.socket] = {}
+        self.scratch: Any = None  # of the cell
+
+    def fileno(self) -> int:
+        """To wait for its messages by."""
+        return self._in
+
+    def read(self) -> list[tuple[dict[str, Any], dict[str, int]]] | None:
+        """The messages that have come, with their descriptors; None when the host is gone."""
+        data = os.read(self._in, _READ)
+        if not data:
+            return None
+        messages = []
+        for kind, number, payload in self._frames.feed(data):
+            if kind == carriage.MESSAGE:
+                message, channels = wire.decode(payload)
+                messages.append((message, self._descriptors(message, channels)))
+            elif kind == carriage.DATA and number in self._datagrams:
+                _send_datagram(self._datagrams[number], payload)
+            elif kind == carriage.DEAF and number in self._datagrams:
+                self._close_listener(self._datagrams.pop(number))
+            else:
+                self._channels.take(kind, number, payload)
+        return messages
+
+    def _descriptors(self, message: dict[str, Any], channels: list[list[Any]]) -> dict[str, int]:
+        """What comes with a message, as the supervisor has it; pipes are put together here."""
+        cell = message.get("id", "")
+        fds: dict[str, int] = {}
+        carried: dict[str, carriage.CarriedPipe] = {}
+        for name, (kind, number) in zip(message.get("fds", ()), channels, strict=True):
+            if kind == "content":
+                fds[name] = self._channels.take_content(number)
+                continue
+            if kind == "both":
+                one, other = _socket.socketpair()
+                ours, fds[name] = one.detach(), other.detach()
+            else:
+                ends = os.pipe2(os.O_CLOEXEC)
+                ours, fds[name] = ends if kind == "write" else ends[::-1]
+            before = tuple(carried[text] for text in ("stdout", "stderr") if text in carried and name == "control")
+            carried[name] = self._channels.add(
+                number, ours, reads=kind != "read", writes=kind != "write", before=before
+            )
+        if message["op"] == "launch":
+            if "order" in carried:
+                self._orders[cell] = carried["order"]
+            self._outputs[cell] = [carried[name] for name in ("stdout", "stderr", "control") if name in carried]
+            if message["awaits_order"]:
+                self._inputs[cell] = fds["stdin"]
+                fds["stdin"] = os.open(f"/proc/self/fd/{fds['stdin']}", os.O_RDONLY | os.O_CLOEXEC)
+        elif message["op"] == "begin":
+            _fill(self._inputs.pop(cell), fds.pop("stdin"))
+            fds["order"] = os.dup(self._orders[cell].fd)
+        elif "tree" in fds:
+            self._take_tree(message, fds.pop("tree"))
+        return fds
+
+    def _take_tree(self, message: dict[str, Any], records: int) -> None:
+        """What the host has changed in the workspace, or shows, before what comes after it."""
+        if message["op"] == "show":
+            os.makedirs(message["target"], 0o755, exist_ok=True)
+            mirror.Tree(message["target"]).apply(records, ANY)
+        elif self.scratch:
+            self.scratch.tree.apply(records, ANY)
+        os.close(records)
+
+    def send(self, message: dict[str, Any], fds: Sequence[int] | None = None) -> None:
+        """Send it a message; ``fds`` stay the caller's."""
+        match message["op"]:
+            case "ended":
+                self._channels.drain(self._outputs.pop(message["id"], []))
+                channels = self._send_changes()
+            case "step over" | "files paused":
+                channels = self._send_changes()
+            case "session files":
+                channels = []
+            case "pipes":
+                channels = [["read", self._carry_pipe(message["id"], fd)] for fd in fds or ()]
+            case "listening":
+                channels = [[_kind_of(fd), self._carry_listener(fd)] for fd in fds or ()]
+            case _:
+                channels = []
+        self._write(carriage.frame(carriage.MESSAGE, 0, wire.encode([message, channels])))
+
+    def refuse(self, cell_id: str, where: str, number: int, detail: str) -> None:
+        """Tell it that there will be no such cell."""
+        self.send({"op": "launch refused", "id": cell_id, "stage": where, "errno": number, "detail": detail[:2000]})
+
+    def _send_changes(self) -> list[list[Any]]:
+        """What has changed in the workspace, if anything has."""
+        if self.scratch is None:
+            return []
+        records = _memory_file()
+        try:
+            if not self.scratch.tree.write_changes(records):
+                return []
+            number = self._channels.new_number()
+            for piece in carriage.content_frames(number, records, os.fstat(records).st_size):
+                self._write(piece)
+            return [["content", number]]
+        finally:
+            os.close(records)
+
+    def _carry_pipe(self, cell: str, fd: int) -> int:
+        number = self._channels.new_number()
+        channel = self._channels.add(number, os.dup(fd), reads=True)
+        outputs = self._outputs[cell]
+        outputs[:] = [one for one in outputs if one.is_open]
+        control = outputs[-1]
+        outputs.insert(0, channel)
+        control.before = tuple(one for one in outputs if one is not control)
+        return number
+
+    def _carry_listener(self, fd: int) -> int:
+        number = self._channels.new_number()
+        sock = self._datagrams[number] = _socket.socket(fileno=os.dup(fd))
+        sock.setblocking(False)
+        take = self._read_datagrams if sock.type == _socket.SOCK_DGRAM else self._accept
+        self._poller.set_interest(sock.fileno(), select.POLLIN, lambda: take(number, sock))
+        return number
+
+    def _close_listener(self, sock: _socket.socket) -> None:
+        self._poller.set_interest(sock.fileno(), 0, lambda: None)
+        sock.close()
+
+    def _accept(self, number: int, sock: _socket.socket) -> None:
+        try:
+            fd, _ = sock._accept()  # type: ignore[attr-defined]
+        except OSError:
+            return
+        accepted = self._channels.new_number()
+        self._write(carriage.frame(carriage.ACCEPTED, number, carriage.NUMBER.pack(accepted)))
+        self._channels.add(accepted, fd, reads=True, writes=True)
+
+    def _read_datagrams(self, number: int, sock: _socket.socket) -> None:
+        try:
+            data, (address, port) = sock.recvfrom(_DATAGRAM)
+        except OSError:
+            return
+        self._write(carriage.frame(carriage.DATA, number, _socket.inet_aton(address) + port.to_bytes(2, "big") + data))
+
+    def _write(self, data: bytes) -> None:
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._out, view) :]
+        except OSError:
+            os._exit(0)  # the host is gone, and the container ends with us
+
+
+def _kind_of(fd: int) -> str:
+    return "udp" if _socket.socket(fileno=os.dup(fd)).type == _socket.SOCK_DGRAM else "tcp"
+
+
+def _send_datagram(sock: _socket.socket, payload: bytes) -> None:
+    try:
+        address = _socket.inet_ntoa(payload[:4]), int.from_bytes(payload[4:_ADDRESS], "big")
+        sock.sendto(payload[_ADDRESS:], address)
+    except OSError:
+        return  # it asks again
+
+
+def _memory_file() -> int:
+    return os.memfd_create("casemate", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+
+
+def _fill(target: int, source: int) -> None:
+    """The standard input of a program that has been waited for; nobody can change it afterwards."""
+    at, size = 0, os.fstat(source).st_size
+    while at < size:
+        at += os.sendfile(target, source, at, size - at)
+    fcntl.fcntl(target, fcntl.F_ADD_SEALS, _SEALS)
+    os.close(target)
+    os.close(source)

@@ -1,0 +1,100 @@
+"""The entry of a supervisor in a container: serve the host at our standard streams, until it is gone.
+
+It is the container's process 1 and its only trusted one, as far as anybody outside trusts what it says: the engine
+holds the cell, whatever becomes of it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+
+from casemate.supervisor import carriage, cgroups, init, kernel, pool, serve
+from casemate.supervisor.contained.host import StreamHost
+from casemate.supervisor.contained.maker import ContainedMaker
+
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_GUEST = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "guest")
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+_NO_CGROUPS = cgroups.Cgroups(None, None)  # the engine limits
+
+
+def main() -> None:
+    """Serve the host at our standard streams, until it is gone."""
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+    kernel.default_signal(2)  # as pid 1 we then do not get it from inside
+    stream_in, stream_out = (init.duplicate_high(fd) for fd in (0, 1))
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.umask(0o022)
+    _make_places()
+    loop = ContainedLoop(stream_in, stream_out)
+    gc.disable()
+    loop.greet()
+    loop.run()
+    os._exit(0)
+
+
+def _make_places() -> None:
+    """casemate's programs where every cell has them, and folders for what is shown."""
+    for name in os.listdir(_GUEST):
+        if not os.path.lexists(f"/opt/casemate/{name}"):
+            os.symlink(f"{_GUEST}/{name}", f"/opt/casemate/{name}")
+    os.symlink(f"{_HERE}/start", "/opt/casemate/start")
+    for place in ("/packages/python", "/packages/node"):
+        os.makedirs(place, 0o755, exist_ok=True)
+
+
+def _interpreters() -> dict[str, str]:
+    """The program of each language that this image has."""
+    found = {"python": sys.executable}
+    for language, names in (("node", ("node", "nodejs")), ("shell", ("bash", "sh"))):
+        places = [f"{folder}/{name}" for name in names for folder in _PATH.split(":")]
+        found[language] = next((place for place in places if os.access(place, os.X_OK)), "")
+    return found
+
+
+class ContainedLoop(serve.SupervisorLoop):
+    """The supervisor's loop, for a host behind a stream."""
+
+    def __init__(self, stream_in: int, stream_out: int) -> None:
+        host = StreamHost(stream_in, stream_out, self)
+        super().__init__(host, ContainedMaker(host), _NO_CGROUPS)
+        self._pool = _Pool(self._maker, _NO_CGROUPS)
+        self._stream = host
+
+    def greet(self) -> None:
+        """Say that it is there, and what is."""
+        self._pool.try_cgroups()
+        interpreters = _interpreters()
+        hello = {"version": carriage.VERSION, "kernel": os.uname().release, "interpreters": interpreters}
+        self._host.send({"op": "ready", **hello})
+
+    def set_interest(self, fd: int, events: int, handle: Callable[[], None]) -> None:
+        """See `carriage.Poller`."""
+        if events:
+            self._handlers[fd] = handle
+            self._poll.register(fd, events)
+        elif self._handlers.pop(fd, None):
+            self._poll.unregister(fd)
+
+    def _receive(self) -> None:
+        messages = self._stream.read()
+        if messages is None:
+            self._serving = False
+            return
+        for message, fds in messages:
+            self._dispatch(message, fds)
+
+
+class _Pool(pool.CellPool):
+    """There is one cell at a time; the process of the next is made when it is asked for."""
+
+    def prepare(self) -> None:
+        return

@@ -1,0 +1,244 @@
+"""What the supervisor in a container makes its cell with: a cell is all that the container has besides it."""
+
+from __future__ import annotations
+
+import _socket
+import contextlib
+import os
+
+from casemate.supervisor import init, kernel, mirror, pool, scratch, wire
+from casemate.supervisor.contained.host import ANY
+
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, NoReturn
+
+    from casemate.supervisor import cells
+    from casemate.supervisor.contained.host import StreamHost
+    from casemate.supervisor.namespaces import Identity
+
+_SIGKILL = 9
+_RLIMITS = ("CPU", "CORE", "DATA", "NOFILE")  # not NPROC, which counts the same user's tasks in other containers
+_NEVER = float("inf")
+_BACKLOG = 128
+_KINDS = {"tcp": _socket.SOCK_STREAM, "udp": _socket.SOCK_DGRAM}
+_PLACES = ("/workspace", "/tmp", "/dev/shm", "/program", "/home/user")
+
+
+class _SameUser:
+    """Everybody in the container is the same user."""
+
+    uid = gid = 1000
+    mapped = False
+
+    def chown_fd(self, fd: int) -> None:
+        """It is ours already."""
+
+    def chown(self, path: str) -> None:
+        """It is ours already."""
+
+    def set_real_ids(self, uid: int, gid: int) -> None:
+        """There are no others."""
+
+
+class _SameUsers:
+    first = _SameUser()
+
+    def take(self) -> _SameUser:
+        return self.first
+
+
+class ContainedCell(pool.ReadyCell):
+    """Init of the cell, and everything in the container but us."""
+
+    has_own_network = False
+
+    def __init__(self, pid: int, pending: pool.PendingCell) -> None:
+        super().__init__(pid, pending)
+        self._life, self._held = os.pipe2(os.O_CLOEXEC)  # gVisor has no pidfd_open(2)
+
+    def open_pidfd(self) -> int:
+        return os.dup(self._life)
+
+    def send_request(self, request: dict[str, Any], scratch: scratch.Scratch, fds: dict[str, int]) -> None:
+        """Give it its request and all descriptors, the one that it ends with among them."""
+        all_fds = {**fds, "life": self._held}
+        message = {**request, "targets": [], "fds": list(all_fds)}
+        kernel.send_fds(self.channel, wire.encode(message), [*all_fds.values()], _socket.MSG_NOSIGNAL)
+        os.close(self._held)
+
+    def close(self) -> None:
+        """Let go of its channel and of what tells of its end."""
+        super().close()
+        os.close(self._life)
+
+    def end(self) -> None:
+        try:
+            os.kill(-1, _SIGKILL)  # never us, who are process 1 (kill(2))
+        except ProcessLookupError:
+            return
+
+
+class ContainedMaker:
+    """See `maker.Maker`: a cell is all that the container has besides us."""
+
+    def __init__(self, host: StreamHost) -> None:
+        self._host = host
+        self.identities: Any = _SameUsers()
+
+    def seccomp_program(self, *, memory_is_counted: bool) -> bytes:
+        return b""
+
+    def build_root(self, key: str, entries: list[dict[str, Any]]) -> Any:
+        return key
+
+    def prefork(self, pending: pool.PendingCell, program: bytes) -> pool.ReadyCell:
+        pid = os.fork()
+        if pid == 0:
+            _run_init(*pending.ends)
+        return ContainedCell(pid, pending)
+
+    def adopt_process(self, pid: int, pending: pool.PendingCell) -> pool.ReadyCell:
+        raise OSError(38, "there are no zygotes here")
+
+    def start_zygote(self, root: Any, request: dict[str, Any], fds: dict[int, int]) -> tuple[int, dict[str, Any]]:
+        raise OSError(38, "there are no zygotes here")
+
+    def prepare_scratch(
+        self, request: dict[str, Any], fds: dict[str, int], identity: Identity, root: Any
+    ) -> scratch.Scratch:
+        made = self._host.scratch = ContainedScratch(request, identity)
+        made.fill(request, fds)
+        return made
+
+    def prepare_again(self, request: dict[str, Any], earlier: scratch.Scratch, root: Any) -> scratch.Scratch:
+        assert isinstance(earlier, ContainedScratch)
+        earlier.open_steps()
+        return earlier
+
+    def attend(self, cell: cells.CellProcess, watch: Callable[..., None], unwatch: Callable[[int], None]) -> None:
+        pass
+
+    def is_survived(self, cell: cells.CellProcess) -> bool:
+        return False
+
+    def leave(self, cell: cells.CellProcess) -> None:
+        cell.ready.end()
+        try:
+            while True:
+                os.waitpid(-1, 0)  # everything in the cell has become our child by then, and ends
+        except ChildProcessError:
+            return
+
+    def open_listeners(self, cell: cells.CellProcess, sockets: Sequence[Sequence[object]]) -> list[int]:
+        return [_listen(str(kind), str(address), int(str(port))) for kind, address, port in sockets]
+
+    def show_folder(self, cell: cells.CellProcess, source: str, target: str) -> None:
+        pass  # its content has come with the message
+
+    def tidy(self, now: float) -> None:
+        pass
+
+    def next_time(self) -> float:
+        return _NEVER
+
+
+def _listen(kind: str, address: str, port: int) -> int:
+    sock = _socket.socket(_socket.AF_INET, _KINDS[kind] | _socket.SOCK_CLOEXEC, 0)
+    if kind == "tcp":
+        sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+    sock.bind((address, port))
+    if kind == "tcp":
+        sock.listen(_BACKLOG)
+    return sock.detach()
+
+
+class ContainedScratch(scratch.Scratch):
+    """What is writable in the container: file systems of its own, which the engine has mounted."""
+
+    def __init__(self, request: dict[str, Any], identity: Identity) -> None:
+        super().__init__(os.open("/workspace", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), identity)
+        self.tree = mirror.Tree("/workspace")
+        self._disk: int = request["limits"]["disk"]
+        self._steps = request["session"]
+        os.makedirs("/tmp/.home", 0o700, exist_ok=True)
+        self.open_steps()
+
+    def open_steps(self) -> None:
+        """Where the pipes of steps are, of a session."""
+        if self._steps:
+            os.makedirs("/program/steps", 0o755, exist_ok=True)
+            os.makedirs("/program/.pipes", 0o700, exist_ok=True)
+            if not os.path.lexists("/program/.pipes/in_cell"):
+                os.symlink("../steps", "/program/.pipes/in_cell")
+            self.steps_fd = os.open("/program/.pipes", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def fill(self, request: dict[str, Any], fds: dict[str, int]) -> None:
+        """The program and the files of a cell, as far as they are known. Raises ``ScratchError``."""
+        for entry in request["own_entries"]:
+            if not os.path.lexists(entry["target"]):
+                os.symlink(entry["points_to"], entry["target"])
+        if request["program"]:
+            self._put_program(request["program"], fds, fds["program"], 0)
+
+    def add_program(self, message: dict[str, Any], fds: dict[str, int]) -> None:
+        """Put the program and the files of a cell that waited where they belong. Raises ``ScratchError``."""
+        if message["program"]:
+            self._put_program(message["program"], fds, fds["order_file"], message["order_size"])
+
+    def _put_program(self, program: dict[str, Any], fds: dict[str, int], source: int, offset: int) -> None:
+        with scratch.part("workspace"):
+            if "folder" in fds:
+                self.tree.apply(fds["folder"], ANY)
+        with scratch.part("files"):
+            inputs = scratch.index(fds)
+            scratch.copy_files("/workspace", inputs, fds, self.identity)
+            self.tree.note([os.fsencode(name) for name, _, _ in inputs])
+        with scratch.part("program"):
+            os.makedirs("/workspace/output", 0o755, exist_ok=True)
+            self.tree.note([b"output"])
+            scratch.copy_in(f"/program/{program['name']}", source, offset, program["size"], self.identity)
+
+    def files_bytes(self) -> int:
+        """Bytes of memory that the files in them take."""
+        return sum((used.f_blocks - used.f_bfree) * used.f_frsize for used in map(os.statvfs, _PLACES))
+
+    def space_left(self) -> dict[str, int]:
+        """What of the limits is not used, for the host."""
+        return {
+            "space_left": max(0, self._disk - self.files_bytes()),
+            "inodes_left": min(os.statvfs(place).f_favail for place in _PLACES),
+        }
+
+
+def _run_init(channel: int, status: int) -> NoReturn:
+    """Init of a cell: what it needs to end it, and to tell of its end."""
+    progress = init.SetupProgress()
+    kernel.set_name(b"casemate-init")
+    try:
+        progress.phase = "request"
+        link, status = init.keep_own_descriptors(channel, status)
+        with contextlib.suppress(OSError):  # gVisor cannot; orphans are then process 1's, which ends them all
+            kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+        os.setsid()
+        request, _, fds = init.receive_request(link, progress)
+        link.close()
+        init.place_descriptors({**fds, "status": status}, "life")
+        status = init.STATUS
+        progress.phase = "limits"
+        for name in _RLIMITS:  # gVisor has not each; the engine limits the rest
+            with contextlib.suppress(ValueError):
+                init.set_rlimits({name: request["rlimits"][name]})
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else that file is root's
+        kernel.write_file("/proc/self/oom_score_adj", "1000")  # the kernel ends the cell and not who tells of it
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+        progress.phase = "exec"
+        pid = init.start_program(init.PAYLOAD, init.CONTROL if request["control"] else None)
+        program_fds = (0, 1, 2, init.CONTROL, init.PAYLOAD, init.ORDER)
+        init.wait_for_program(pid, init.STATUS, program_fds, waits=request["awaits_order"])
+    except BaseException as error:  # noqa: BLE001 - the end of this process, whatever happened
+        number = error.errno if isinstance(error, OSError) and error.errno else 0
+        os.write(status, wire.encode({"failed": progress.phase, "errno": number, "detail": str(error)[:500]}))
+    os._exit(125)

@@ -1,0 +1,365 @@
+"""The supervisor that a link believes to talk to, in a thread of this process. It keeps started containers, gives each
+cell one of its own, and carries messages and descriptors between the link and the supervisor in each.
+
+What comes from a container is hostile: a message is checked against the shape that it must have, and the first that
+is none ends the container. So does a deadline that passes without a word: the clocks in there are its own.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from casemate.files.temporary import TemporaryFolder
+from casemate.supervisor import carriage, wire
+from casemate.walls.docker import containers
+from casemate.walls.docker.cell import CarriedCell
+from casemate.walls.docker.containers import Container, ContainerTerms, Size
+from casemate.walls.docker.engine import Engine, EngineError
+from casemate.walls.docker.messages import check_hello, check_message
+
+_TIDY = 0.5  # seconds between looks at folders that nobody needs any more, and at clocks
+_MAKING = 2  # containers at once: starting one takes the engine a core
+_END_WITHIN = 10.0  # seconds for the engine to remove all containers at the end
+
+
+class Bridge:
+    """As `native.spawn.Supervisor`: ``socket`` for the link, and the file with its own error text."""
+
+    pid = 0  # no process of its own
+
+    def __init__(self, engine: Engine, terms: ContainerTerms, first: Size, keep: int, name_server: str) -> None:
+        """``first``: what the first containers are held to, and then what the last run was; ``keep``: how many wait."""
+        self.socket, self._link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._link.setblocking(False)
+        self.log = os.memfd_create("casemate-bridge-log", os.MFD_CLOEXEC)
+        self._engine, self._terms, self._wanted, self._keep = engine, terms, first, keep
+        self._name_server = name_server
+        self._poll = select.poll()
+        self._handlers: dict[int, Callable[[], None]] = {}
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._calls: deque[Callable[[], None]] = deque()
+        self._outbox: deque[tuple[bytes, list[int]]] = deque()
+        self._folder: TemporaryFolder | None = None
+        self._cells: dict[str, CarriedCell] = {}
+        self._kept: dict[str, CarriedCell] = {}  # of sessions whose next cell is to come, by the id of the last
+        self._ready: deque[Container] = deque()  # started, and nobody's
+        self._greetings: dict[str, dict[str, Any]] = {}
+        self._waiting: deque[CarriedCell] = deque()  # cells without a container
+        self._making = 0
+        self._mirrors: list[CarriedCell] = []  # whose folders may still be read
+        self._threads: list[threading.Thread] = []
+        self._ending = threading.Lock()
+        self._greeted = False
+        self._next_tidy = 0.0
+        self._serving = True
+        self._thread = threading.Thread(target=self._run, name="casemate-docker", daemon=True)
+        self._thread.start()
+        os.register_at_fork(after_in_child=self._let_go)
+
+    # -- as a supervisor's process
+
+    def last_words(self) -> str:
+        """What went wrong with it; empty when nothing did."""
+        return os.pread(self.log, 4096, 0).decode("utf-8", "replace").strip()
+
+    def reap(self) -> None:
+        """Wait for its end, which is there when the link has closed its socket. Bounded."""
+        self._thread.join(_END_WITHIN)
+
+    def _let_go(self) -> None:
+        """In a forked child of the application: containers must not live on through its copies of descriptors."""
+        self._serving = False
+        for container in [*self._ready, *(cell.container for cell in self._cells.values() if cell.container)]:
+            container.socket.close()
+
+    # -- the thread
+
+    def _run(self) -> None:
+        try:
+            with contextlib.suppress(OSError, EngineError):
+                containers.sweep(self._engine)
+            self._folder = TemporaryFolder("docker")
+            os.chmod(self._folder.path, 0o700)
+            self.set_interest(self._link.fileno(), select.POLLIN, self._serve_link)
+            self.set_interest(self._wake, select.POLLIN, self._catch_up)
+            self._make()
+            while self._serving:
+                self._serve()
+        except Exception as error:  # noqa: BLE001 - whatever it was, the link hears of the end and why
+            os.write(self.log, f"{type(error).__name__}: {error}".encode())
+        finally:
+            self._end()
+
+    def _serve(self) -> None:
+        busy = self._cells or self._mirrors or self._kept
+        ready = self._poll.poll(_TIDY * 1000 if busy else None)
+        if any(fd == self._link.fileno() for fd, _ in ready):
+            self._serve_link()  # first: what is written to a pipe may be about a message that came before
+        for fd, _ in ready:
+            handle = self._handlers.get(fd)
+            if handle and fd != self._link.fileno():
+                handle()
+        now = time.monotonic()
+        if now > self._next_tidy:
+            self._next_tidy = now + _TIDY
+            self._mirrors = [cell for cell in self._mirrors if not cell.mirror_is_gone()]
+        for cell in list(self._cells.values()):
+            cell.hand_on_end()
+            if cell.is_overdue(now):
+                self.lose(cell, "timeout")
+
+    def set_interest(self, fd: int, events: int, handle: Callable[[], None]) -> None:
+        """See `carriage.Poller`."""
+        if events:
+            self._handlers[fd] = handle
+            self._poll.register(fd, events)
+        elif self._handlers.pop(fd, None):
+            self._poll.unregister(fd)
+
+    def _call(self, function: Callable[[], None]) -> None:
+        """Have the thread call it. From any."""
+        self._calls.append(function)
+        with contextlib.suppress(OSError):  # it has ended
+            os.eventfd_write(self._wake, 1)
+
+    def _catch_up(self, *, wait: bool = True) -> None:
+        if wait:
+            os.eventfd_read(self._wake)
+        while self._calls:
+            self._calls.popleft()()
+
+    def _end(self) -> None:
+        with self._ending:
+            self._serving = False
+        self._catch_up(wait=False)
+        cells = [*self._cells.values(), *self._kept.values()]
+        for container in [*self._ready, *(cell.container for cell in cells if cell.container)]:
+            self._remove(container)
+        self._link.close()
+        until = time.monotonic() + _END_WITHIN
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        for cell in cells:
+            cell.leave()
+        if self._folder:
+            self._folder.remove()
+        os.close(self._wake)
+
+    # -- containers
+
+    def _make(self) -> None:
+        """Start as many as are wanted, each in a thread of its own: the engine takes a quarter of a second."""
+        wanted = [cell.size for cell in self._waiting] or [self._wanted] * (self._keep - len(self._ready))
+        for size in wanted[: max(0, min(_MAKING, len(wanted) - self._making))]:
+            self._making += 1
+            self._begin_thread(self._start, size)
+
+    def _start(self, size: Size) -> None:
+        try:
+            container = Container(self._engine, self._terms, size, self._name_server)
+        except (OSError, EngineError) as error:
+            problem = error
+            self._call(lambda: self._note_failure(problem))
+            return
+        with self._ending:
+            if self._serving:
+                self._call(lambda: self._take_started(container))
+                return
+        container.remove()
+
+    def _note_failure(self, error: OSError | EngineError) -> None:
+        self._making -= 1
+        detail = str(error)
+        status = error.status if isinstance(error, EngineError) else 0
+        if not self._greeted:
+            self.send({"op": "refused", "stage": "engine", "errno": status, "detail": detail})
+        elif self._waiting:
+            cell = self._waiting.popleft()
+            self.refuse(cell, "engine", status, detail)
+        self._make_if_waiting()
+
+    def _take_started(self, container: Container) -> None:
+        if not self._serving:
+            self._remove(container)
+            return
+        self.set_interest(container.socket.fileno(), select.POLLIN, lambda: self._greet(container))
+        self._greet(container)
+
+    def _greet(self, container: Container) -> None:
+        """The first that a container says is who it is."""
+        try:
+            frames = list(container.read())
+            if not frames:
+                return
+            if len(frames) != 1 or frames[0][0] != carriage.MESSAGE:
+                raise carriage.CarriageError("no greeting")
+            hello = check_hello(frames[0][2])
+        except (EOFError, ValueError) as error:
+            words = bytes(container.errors).decode("utf-8", "replace").strip()[-600:]
+            self._drop(container)
+            self._note_failure(EngineError(0, f"its supervisor did not start: {words or error}"))
+            return
+        self._making -= 1
+        self._greetings[container.id] = hello
+        self.set_interest(container.socket.fileno(), select.POLLIN, lambda: self._idle_ended(container))
+        self._ready.append(container)
+        if not self._greeted:
+            self._greeted = True
+            self.send({"op": "ready", "mode": "docker", **hello})
+        self._match()
+
+    def _idle_ended(self, container: Container) -> None:
+        """Nobody's container says something, which it must not, or has ended."""
+        if container in self._ready:
+            self._ready.remove(container)
+        self._drop(container)
+
+    def _drop(self, container: Container) -> None:
+        self.set_interest(container.socket.fileno(), 0, lambda: None)
+        self._greetings.pop(container.id, None)
+        self._remove(container)
+
+    def _remove(self, container: Container) -> None:
+        self._begin_thread(container.remove)
+
+    def _begin_thread(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Have the engine do something, which takes its time."""
+        thread = threading.Thread(target=work, args=arguments, name="casemate-container", daemon=True)
+        thread.start()
+        self._threads = [one for one in self._threads if one.is_alive()] + [thread]
+
+    def _match(self) -> None:
+        """Give cells containers, as far as there are any of their size."""
+        for cell in list(self._waiting):
+            container = next((one for one in self._ready if one.size == cell.size), None)
+            if container is not None:
+                self._ready.remove(container)
+                self._waiting.remove(cell)
+                del self._greetings[container.id]
+                cell.enter(container)
+        while len(self._ready) > self._keep:
+            self._drop(self._ready.popleft())
+        self._make_if_waiting()
+
+    def _make_if_waiting(self) -> None:
+        if self._waiting or (self._greeted and self._cells):
+            self._make()
+
+    # -- the link
+
+    def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+        """Send the link a message; ``fds`` are given away."""
+        self._outbox.append((wire.encode(message), fds or []))
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._outbox:
+            data, fds = self._outbox[0]
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+            try:
+                self._link.sendmsg([data], rights, socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                self.set_interest(self._link.fileno(), select.POLLIN | select.POLLOUT, self._serve_link)
+                return
+            except OSError:
+                pass  # it is gone; the next look at it ends us
+            self._outbox.popleft()
+            for fd in fds:
+                os.close(fd)
+        self.set_interest(self._link.fileno(), select.POLLIN, self._serve_link)
+
+    def _serve_link(self) -> None:
+        self._flush()
+        while True:
+            try:
+                data, fds, _, _ = socket.recv_fds(
+                    self._link, wire.MAX_MESSAGE, wire.MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+                )
+            except BlockingIOError:
+                return
+            except OSError:
+                data, fds = b"", []
+            if not data:
+                self._serving = False
+                return
+            message = wire.decode(data)
+            self._dispatch(message, dict(zip(message.get("fds", ()), fds, strict=True)))
+
+    def _dispatch(self, message: dict[str, Any], fds: dict[str, int]) -> None:
+        op, cell_id = message["op"], message.get("id", "")
+        if op == "launch":
+            self._launch(message, fds)
+        elif op == "forget":
+            kept = self._kept.pop(cell_id, None)
+            if kept:
+                self._give_up(kept)
+        elif op == "zygote":
+            self.send({"op": "zygote", "key": message["key"], "problem": "a container holds one cell"})
+        elif cell_id in self._cells:
+            self._cells[cell_id].tell(message, fds)
+        else:
+            for fd in fds.values():
+                os.close(fd)
+
+    def _launch(self, message: dict[str, Any], fds: dict[str, int]) -> None:
+        earlier = self._kept.pop(message["continues"], None)
+        assert self._folder is not None
+        cell = CarriedCell(self, self._folder.path, message, earlier)
+        self._cells[cell.id] = cell
+        if not cell.begin(fds):
+            return
+        if cell.container is None:
+            self._wanted = cell.size
+            self._waiting.append(cell)
+            self._match()
+
+    # -- cells
+
+    def receive(self, cell: CarriedCell, payload: bytes) -> None:
+        """A message from a container. Raises ``ValueError`` and ``OSError`` for what it must not say."""
+        message, channels = check_message(payload, cell.id)
+        cell.hear(message, channels)
+
+    def refuse(self, cell: CarriedCell, stage: str, number: int, detail: str) -> None:
+        """There will be no such cell."""
+        self.send({"op": "launch refused", "id": cell.id, "stage": stage, "errno": number, "detail": detail[:2000]})
+        self.over(cell, keep=False)
+
+    def lose(self, cell: CarriedCell, reason: str) -> None:
+        """Its container has ended, or must."""
+        if self._cells.get(cell.id) is cell:
+            ending = cell.lost_ending(reason)
+            if ending is None:
+                self.refuse(cell, "waiting", 0, "its container has ended")
+            else:
+                self.send({"op": "ended", "id": cell.id, "ending": ending}, [os.dup(cell.mirror.fd)])
+                self.over(cell, keep=False)
+        elif self._kept.get(cell.id) is cell:
+            del self._kept[cell.id]
+            self._give_up(cell)
+
+    def over(self, cell: CarriedCell, *, keep: bool) -> None:
+        """It has ended, and its link knows; ``keep`` its files for the session's next one."""
+        self._cells.pop(cell.id, None)
+        if cell in self._waiting:
+            self._waiting.remove(cell)
+        if keep:
+            self._kept[cell.id] = cell
+        else:
+            self._give_up(cell)
+        self._make_if_waiting()
+
+    def _give_up(self, cell: CarriedCell) -> None:
+        container = cell.leave()
+        if container is not None:
+            self._drop(container)
+        self._mirrors.append(cell)

@@ -1,0 +1,445 @@
+"""One cell of a bridge: what goes between the link and the container that it is in."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from casemate.supervisor import carriage, wire
+from casemate.supervisor.mirror import MirrorError
+from casemate.walls.docker import addresses
+from casemate.walls.docker.containers import Container, Size, new_file
+from casemate.walls.docker.mirrors import Mirror
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LATE = 5.0  # seconds that a supervisor may be late; then its container is ended
+_NEVER = float("inf")
+_MOST_PIPE = 1 << 20  # bytes that an ordinary user's pipe can hold (pipe(7))
+_MOST_ASKING = 64  # sockets of one cell that wait for names
+_RECORDS = 1 << 22  # bytes of records besides their contents
+
+
+class CellHost(Protocol):
+    """What a cell needs of `bridge.Bridge`."""
+
+    def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+        """Send the link a message; ``fds`` are given away."""
+
+    def receive(self, cell: CarriedCell, payload: bytes) -> None:
+        """A message from its container."""
+
+    def refuse(self, cell: CarriedCell, stage: str, number: int, detail: str) -> None:
+        """There will be no such cell."""
+
+    def lose(self, cell: CarriedCell, reason: str) -> None:
+        """Its container has ended, or must."""
+
+    def over(self, cell: CarriedCell, *, keep: bool) -> None:
+        """It has ended, and its link knows."""
+
+    def set_interest(self, fd: int, events: int, handle: Callable[[], None]) -> None:
+        """See `carriage.Poller`."""
+
+
+class CarriedCell:
+    """From its launch request on. It has no ``container`` until there is one of its ``size``."""
+
+    def __init__(self, bridge: CellHost, folder: Path, request: dict[str, Any], earlier: CarriedCell | None) -> None:
+        """``folder``: for its files; ``earlier``: the session's cell before it, whose container and files it takes."""
+        self.id: str = request["id"]
+        self.size = Size.of(request)
+        self._bridge, self._folder, self._request = bridge, folder, request
+        self.container: Container | None = earlier.container if earlier else None
+        self._earlier = earlier
+        self.mirror: Mirror = (
+            earlier.mirror if earlier else Mirror(folder / self.id, request["workspace"], request["limits"])
+        )
+        self._channels: carriage.Channels
+        self._outputs: list[carriage.CarriedPipe] = []  # to the link; the last is the control pipe
+        self._queue: list[tuple[dict[str, Any], dict[str, int]]] = []
+        self._stdin = -1  # of a cell that waits: what it will read, when it has been written
+        self._ended: tuple[dict[str, Any], list[tuple[str, int]]] | None = None
+        self._listeners: dict[int, str] = {}
+        self._asking: dict[tuple[int, bytes], socket.socket] = {}
+        self._count = 0  # of sockets
+        self._deadline, self._paused_at = _NEVER, 0.0
+        self._is_waiting: bool = request["awaits_order"]
+        self._began = time.monotonic()
+        self._reason = ""
+
+    # -- its container
+
+    def begin(self, fds: dict[str, int]) -> bool:
+        """Take the descriptors of its launch. False where it is refused."""
+        if self._request["workspace"]["kind"] == "direct":
+            _close(fds)
+            self._bridge.refuse(self, "workspace", 0, "a container cannot write a folder of this machine at once")
+            return False
+        if self._is_waiting:
+            self._stdin = os.dup(fds["stdin"])
+        self._queue.append((self._request, fds))
+        if self.container is not None and self._earlier is not None:
+            self._channels = self._earlier._channels
+            self._follow()
+        return True
+
+    def enter(self, container: Container) -> None:
+        """Begin in this container."""
+        self.container = container
+        most = self._request["limits"]["disk"] + _RECORDS
+        self._channels = carriage.Channels(self._send, self._bridge, 1, new_file, most)
+        self._send(self._message({"op": "root", "key": self._request["root"], "entries": []}, {}))
+        self._follow()
+
+    def _follow(self) -> None:
+        self._watch()
+        queue, self._queue = self._queue, []
+        for message, fds in queue:
+            self.tell(message, fds)
+
+    def leave(self) -> Container | None:
+        """It needs its container no more, and nobody its descriptors."""
+        container, self.container = self.container, None
+        if container is not None:
+            self._bridge.set_interest(container.socket.fileno(), 0, self._serve)
+            self._channels.close_all()
+        for _, fds in self._queue:
+            _close(fds)
+        self._queue = []
+        for sock in self._asking.values():
+            self._bridge.set_interest(sock.fileno(), 0, self._serve)
+            sock.close()
+        self._asking.clear()
+        if self._stdin >= 0:
+            os.close(self._stdin)
+            self._stdin = -1
+        os.close(self.mirror.fd)
+        return container
+
+    def mirror_is_gone(self) -> bool:
+        """Whether its files are removed, as they are when nobody reads them any more."""
+        return self.mirror.remove_if_unused()
+
+    # -- from the link
+
+    def tell(self, message: dict[str, Any], fds: dict[str, int]) -> None:
+        """The link tells the cell's supervisor something."""
+        if self.container is None:
+            if message["op"] == "kill":
+                self._reason = message["reason"]
+                self._bridge.lose(self, message["reason"])
+            else:
+                self._queue.append((message, fds))
+            return
+        self._note_time(message)
+        try:
+            self._send_frames(self._frames_of(message, fds))
+        except (OSError, MirrorError) as error:
+            self._bridge.refuse(self, "workspace", getattr(error, "errno", 0) or 0, str(error))
+
+    def _frames_of(self, message: dict[str, Any], fds: dict[str, int]) -> list[Iterator[bytes]]:
+        """The frames of a message, with what else its receiver must have."""
+        own = self._request["workspace"]
+        if message.get("listeners"):
+            message = {**message, "listeners": [[kind, addresses.to_container(address), port]
+                                                for kind, address, port in message["listeners"]]}  # fmt: skip
+        if message["op"] == "launch":
+            links = [entry for entry in message["own_entries"] if entry["kind"] == "link"]
+            message = {**message, "own_entries": links, "shown": []}
+        if message["op"] == "begin":
+            fds["stdin"], self._stdin = self._stdin, -1
+            os.close(fds.pop("order"))  # it is the link's, which has it open
+        begins = message["op"] == "begin" or (message["op"] == "launch" and not self._is_waiting)
+        if begins and own["kind"] == "overlay" and not self._request["continues"]:
+            fds["folder"] = new_file()
+            self.mirror.copy_folder(own["folder"], own["hidden"], own["inode"], fds["folder"])
+        if message["op"] == "step":
+            changes = new_file()
+            if self.mirror.write_changes(changes):
+                fds["tree"] = changes
+            else:
+                os.close(changes)
+        if message["op"] == "show":
+            fds["tree"] = _records_of(message["source"])
+        return [*self._contents(message, fds)]
+
+    def _contents(self, message: dict[str, Any], fds: dict[str, int]) -> Iterator[Iterator[bytes]]:
+        channels: list[list[Any]] = []
+        text: list[carriage.CarriedPipe] = []
+        for name, fd in fds.items():
+            number, kind = self._channels.new_number(), _kind_of(fd)
+            channels.append([kind, number])
+            if kind == "content":
+                yield _content(number, fd)
+                continue
+            before = tuple(text) if name == "control" else ()
+            channel = self._channels.add(
+                number, _own(fd, kind), reads=kind != "write", writes=kind != "read", before=before
+            )
+            if name in ("stdout", "stderr"):
+                text.append(channel)
+            if name in ("stdout", "stderr", "control"):
+                self._outputs.append(channel)
+        yield iter((_message({**message, "fds": list(fds)}, channels),))
+
+    def _message(self, message: dict[str, Any], fds: dict[str, int]) -> bytes:
+        return _message({**message, "fds": list(fds)}, [])
+
+    def _note_time(self, message: dict[str, Any]) -> None:
+        """Its own clocks are in the container; these are for one that does not keep them."""
+        now, op = time.monotonic(), message["op"]
+        if op == "begin" or (op == "launch" and not self._is_waiting):
+            self._is_waiting, self._began = False, now
+            self._deadline = now + message["deadline"] + _LATE
+        elif op == "step":
+            self._deadline = now + message["seconds"] + message["grace"] + _LATE
+        elif op == "step over":
+            self._deadline = _NEVER
+        elif op == "interrupt" and self._deadline < _NEVER:
+            self._deadline, self._paused_at = min(self._deadline, now + message["grace"] + _LATE), 0.0
+        elif op == "kill":
+            self._reason = self._reason or message["reason"]
+            self._deadline, self._paused_at = now + _LATE, 0.0
+        elif op == "pause" and not self._paused_at:
+            self._paused_at = now
+        elif op == "resume" and self._paused_at:
+            self._deadline, self._paused_at = self._deadline + now - self._paused_at, 0.0
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether it should have ended long ago."""
+        return not self._paused_at and now > self._deadline
+
+    def lost_ending(self, reason: str) -> dict[str, Any] | None:
+        """How it ended, as far as that is known here; None for one whose program never began."""
+        if self._request["awaits_order"] and self._is_waiting:
+            return None
+        return {
+            "wait_status": None, "reason": self._reason or reason, "seconds": time.monotonic() - self._began,
+            "cpu_seconds": 0.0, "tasks": 0, "begun": 0, "peak_memory": 0, "oom": False, "space_left": 0,
+            "inodes_left": 0,
+        }  # fmt: skip
+
+    # -- from the container
+
+    def _serve(self) -> None:
+        """Its stream is ready for something."""
+        container = self.container
+        if container is None:
+            return
+        try:
+            for kind, number, payload in container.read():
+                self._take(kind, number, payload)
+                if self.container is not container:
+                    return
+        except EOFError:
+            self._bridge.lose(self, "killed")
+            return
+        except (ValueError, OSError):  # nothing that it says is believed any more
+            self._bridge.lose(self, "killed")
+            return
+        self._watch()
+
+    def _take(self, kind: bytes, number: int, payload: bytes) -> None:
+        if kind == carriage.MESSAGE:
+            self._bridge.receive(self, payload)
+        elif kind == carriage.ACCEPTED:
+            self._accept(number, payload)
+        elif kind == carriage.DATA and number in self._listeners:
+            self._ask(number, payload)
+        else:
+            self._channels.take(kind, number, payload)
+
+    def hear(self, message: dict[str, Any], channels: list[tuple[str, int]]) -> None:
+        """What its supervisor says, which is well formed. Raises ``ValueError`` and ``OSError``."""
+        op = message["op"]
+        if op == "ended":
+            self._ended = message, channels
+            self.hand_on_end()
+            return
+        if op == "launch refused":
+            self._bridge.refuse(self, message["stage"], message["errno"], message["detail"])
+            return
+        fds: list[int] = []
+        if op == "session files":
+            fds = [self.mirror.open_workspace(), os.dup(self.mirror.fd)]
+        elif op == "listening":
+            if len(channels) != message["count"]:
+                raise ValueError("another number of sockets")
+            fds = [self._listen(kind, number) for kind, number in channels]
+        elif op == "pipes":
+            fds = [self._open_pipe(number) for _, number in channels]
+        else:
+            self._take_changes(channels)
+        self._bridge.send(message, fds)
+
+    def hand_on_end(self) -> None:
+        """Tell the link that the cell has ended, once all that it said is where the link reads it."""
+        if self._ended is None:
+            return
+        for channel in [one for one in self._outputs if one.is_open and one.unsent]:
+            with contextlib.suppress(OSError):  # there is no more room for it then, until somebody has read
+                fcntl.fcntl(channel.fd, fcntl.F_SETPIPE_SZ, _MOST_PIPE)
+            self._channels.write_out(channel)
+        if any(one.is_open and one.unsent for one in self._outputs):
+            return
+        (message, channels), self._ended = self._ended, None
+        try:
+            self._take_changes(channels)
+        except (ValueError, OSError):
+            self._bridge.lose(self, "killed")
+            return
+        self._deadline = _NEVER
+        self._outputs = []
+        self._bridge.send(message, [os.dup(self.mirror.fd)])
+        reason = message["ending"]["reason"]
+        self._bridge.over(self, keep=self._request["session"] and reason != "closed")
+
+    def _take_changes(self, channels: list[tuple[str, int]]) -> None:
+        for _, number in channels:
+            records = self._channels.take_content(number)
+            try:
+                self.mirror.take(records)
+            finally:
+                os.close(records)
+
+    def _open_pipe(self, number: int) -> int:
+        """The link's end of the pipe of a step."""
+        read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            channel = self._channels.add(number, write, writes=True)
+        except ValueError:
+            os.close(read)
+            raise
+        self._outputs = [channel, *(one for one in self._outputs if one.is_open)]
+        self._outputs[-1].before = tuple(self._outputs[:-1])
+        return read
+
+    # -- its network
+
+    def _listen(self, kind: str, number: int) -> int:
+        """A socket for the link, at which what comes to the container's arrives: in a folder that is ours alone."""
+        if number in self._listeners or len(self._listeners) >= carriage.MAX_CHANNELS:
+            raise ValueError("a listener too many")
+        place = self._listeners[number] = self._new_place()
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM)
+        sock.bind(place)
+        if kind == "tcp":
+            sock.listen(128)
+        return sock.detach()
+
+    def _new_place(self) -> str:
+        self._count += 1
+        return f"/proc/self/fd/{self.mirror.fd}/s{self._count}"  # shorter than the folder's name may be (unix(7))
+
+    def _accept(self, number: int, payload: bytes) -> None:
+        (accepted,) = carriage.NUMBER.unpack(payload) if len(payload) == carriage.NUMBER.size else (0,)
+        if number not in self._listeners or not accepted:
+            raise ValueError("a connection from nowhere")
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock.setblocking(False)
+            sock.connect(self._listeners[number])
+        except OSError:  # nobody listens any more
+            sock.close()
+            self._send(carriage.frame(carriage.DEAF, accepted) + carriage.frame(carriage.END, accepted))
+            return
+        self._channels.add(accepted, sock.detach(), reads=True, writes=True)
+
+    def _ask(self, number: int, payload: bytes) -> None:
+        """A question for a name, from one of the cell's sockets."""
+        who, question = (number, payload[: addresses.SENDER]), payload[addresses.SENDER :]
+        sock = self._asking.pop(who, None)
+        if sock is None:
+            if len(self._asking) >= _MOST_ASKING:
+                self._stop_asking(next(iter(self._asking)))
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            sock.setblocking(False)
+            sock.bind(self._new_place())
+            self._bridge.set_interest(sock.fileno(), select.POLLIN, lambda: self._answer(who))
+        self._asking[who] = sock
+        with contextlib.suppress(OSError):  # it asks again
+            sock.sendto(question, self._listeners[number])
+
+    def _stop_asking(self, who: tuple[int, bytes]) -> None:
+        sock = self._asking.pop(who)
+        self._bridge.set_interest(sock.fileno(), 0, self._serve)
+        with contextlib.suppress(OSError):
+            os.unlink(sock.getsockname())
+        sock.close()
+
+    def _answer(self, who: tuple[int, bytes]) -> None:
+        number, sender = who
+        with contextlib.suppress(OSError):
+            answer = self._asking[who].recv(carriage.MAX_PIECE - addresses.SENDER)
+            self._send(carriage.frame(carriage.DATA, number, sender + addresses.answer_to_container(answer)))
+
+    # -- its stream
+
+    def _send(self, data: bytes) -> None:
+        self._send_frames([iter((data,))])
+
+    def _send_frames(self, frames: list[Iterator[bytes]]) -> None:
+        if self.container is not None:
+            for each in frames:
+                self.container.send(each)
+            self._watch()
+
+    def _watch(self) -> None:
+        if self.container is not None:
+            events = select.POLLIN | (select.POLLOUT if self.container.flush() else 0)
+            self._bridge.set_interest(self.container.socket.fileno(), events, self._serve)
+
+
+def _message(message: dict[str, Any], channels: list[list[Any]]) -> bytes:
+    return carriage.frame(carriage.MESSAGE, 0, wire.encode([message, channels]))
+
+
+def _kind_of(fd: int) -> str:
+    """How a descriptor is carried: what is in it, or what comes from or goes to it."""
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISSOCK(mode):
+        return "both"
+    if not stat.S_ISFIFO(mode):
+        return "content"
+    return "write" if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY else "read"
+
+
+def _own(fd: int, kind: str) -> int:
+    """The same pipe, opened once more: that nobody waits at it concerns us alone."""
+    if kind == "both":
+        return fd
+    mode = os.O_WRONLY if kind == "write" else os.O_RDONLY
+    opened = os.open(f"/proc/self/fd/{fd}", mode | os.O_NONBLOCK | os.O_CLOEXEC)
+    os.close(fd)
+    return opened
+
+
+def _content(number: int, fd: int) -> Iterator[bytes]:
+    try:
+        size = os.fstat(fd).st_size if stat.S_ISREG(os.fstat(fd).st_mode) else 0
+        yield from carriage.content_frames(number, fd, size)
+    finally:
+        os.close(fd)
+
+
+def _records_of(folder: str) -> int:
+    from casemate.supervisor.mirror import Tree
+
+    records = new_file()
+    Tree(folder).write_changes(records)
+    return records
+
+
+def _close(fds: dict[str, int]) -> None:
+    for fd in fds.values():
+        os.close(fd)

@@ -1,0 +1,67 @@
+"""Why there are no containers here, and the command that helps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from casemate.errors import WallUnavailable
+
+if TYPE_CHECKING:
+    from casemate.walls.docker.containers import ContainerTerms
+    from casemate.walls.docker.engine import Engine
+
+_RUNTIMES = {
+    "runsc": "apt-get install runsc (https://gvisor.dev/docs/user_guide/install), then: runsc install, and "
+    "systemctl restart docker",
+}
+
+
+def check(engine: Engine, terms: ContainerTerms) -> None:
+    """Whether the engine is there, and has the image and the runtime. Blocks. Raises ``WallUnavailable``."""
+    from casemate.walls.docker.engine import EngineError
+
+    try:
+        known = engine.call("GET", "/info").get("Runtimes") or {}
+        engine.call("GET", f"/images/{terms.image}/json")
+    except PermissionError:
+        raise _refusal(
+            "engine_permission",
+            f"The container engine at {engine.address} may not be used by this user.",
+            "As root: usermod -aG docker USER, and log in again. Whoever is in that group is root on the machine.",
+        ) from None
+    except OSError as error:
+        raise _refusal(
+            "no_engine",
+            f"The container engine at {engine.address} gives no answer: {error.strerror or error}.",
+            "Start it: systemctl start docker, or for Podman: systemctl --user start podman.socket",
+        ) from None
+    except EngineError as error:
+        if error.status != 404:
+            raise explain(str(error), terms) from None
+        raise _refusal(
+            "no_image",
+            f"The container engine at {engine.address} has no image {terms.image}.",
+            f"In casemate's repository: docker build -f packaging/Dockerfile -t {terms.image} . or name another with "
+            "CASEMATE_IMAGE",
+        ) from None
+    if terms.runtime and known and terms.runtime not in known:
+        raise _refusal(
+            "no_runtime",
+            f"The container engine at {engine.address} has no runtime {terms.runtime}; it has "
+            f"{', '.join(sorted(known))}.",
+            _RUNTIMES.get(terms.runtime, "Add it to the runtimes in /etc/docker/daemon.json, and restart the engine."),
+        )
+
+
+def explain(detail: str, terms: ContainerTerms) -> WallUnavailable:
+    """What it means that a container could not be started."""
+    runtime = f" with {terms.runtime}" if terms.runtime else ""
+    return _refusal(
+        "engine",
+        f"The container engine starts no container of {terms.image}{runtime}: {detail}",
+        "The image must have python3 and this version of casemate. The engine's log says more: journalctl -u docker",
+    )
+
+
+def _refusal(reason: str, message: str, remedy: str) -> WallUnavailable:
+    return WallUnavailable(message, reason=reason, remediation=remedy)

@@ -1,0 +1,22 @@
+"""Whether there is a container engine with casemate's image."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from casemate.errors import WallUnavailable
+from casemate.walls.docker import engine, refusal
+from casemate.walls.docker.containers import ContainerTerms
+
+
+def skip_without_engine(runtime: str = "") -> engine.Engine:
+    """The engine, or a skip that says what there would have to be."""
+    image = os.environ.get("CASEMATE_IMAGE", "casemate")
+    try:
+        found = engine.find(os.environ)
+        refusal.check(found, ContainerTerms(image, runtime))
+    except WallUnavailable as error:
+        pytest.skip(f"{error.message} {error.remediation}")
+    return found

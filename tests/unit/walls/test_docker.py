@@ -1,0 +1,138 @@
+"""The docker wall's pure parts: what a container may say, where its network lies, and what an engine's answer means."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any, ClassVar
+
+import pytest
+
+from casemate.egress import wire as dns
+from casemate.errors import WallUnavailable
+from casemate.model.limits import Limits
+from casemate.supervisor import wire
+from casemate.walls.docker import addresses, containers, engine, messages, refusal
+from casemate.walls.docker.wall import _size_of
+
+ENDING = {
+    "wait_status": 0, "seconds": 0.1, "cpu_seconds": 0.1, "tasks": 1, "begun": 1, "reason": None, "peak_memory": 1,
+    "oom": False, "space_left": 1, "inodes_left": 1,
+}  # fmt: skip
+
+
+def payload(*channels: list[Any], **message: Any) -> bytes:
+    return wire.encode([message, list(channels)])
+
+
+def test_a_message_of_the_right_shape_is_taken() -> None:
+    message, channels = messages.check_message(payload(["content", 4], op="ended", id="c", ending=ENDING), "c")
+    assert message == {"op": "ended", "id": "c", "ending": ENDING}
+    assert channels == [("content", 4)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        payload(op="ended", id="another", ending=ENDING),
+        payload(op="ended", id="c", ending={**ENDING, "oom": 1}),
+        payload(op="ended", id="c", ending={**ENDING, "reason": "because"}),
+        payload(op="ended", id="c", ending={**ENDING, "seconds": float("inf")}),
+        payload(op="ended", id="c", ending={**ENDING, "more": 1}),
+        payload(op="ended", id="c"),
+        payload(op="ready", id="c"),
+        payload(op=["ended"], id="c"),
+        payload(["content", 4], op="shown", id="c", number=1, errno=0),
+        payload(["tcp", 4], op="ended", id="c", ending=ENDING),
+        payload(["read", -1], ["read", 4], op="pipes", id="c", step=1),
+        payload(op="launch refused", id="c", stage="x", errno=0, detail="x" * 9999),
+        wire.encode({"op": "ended"}),
+        b"nonsense",
+    ],
+)
+def test_what_no_honest_supervisor_says_is_refused(said: bytes) -> None:
+    with pytest.raises(ValueError):
+        messages.check_message(said, "c")
+
+
+def test_the_cell_network_lies_on_the_loopback_of_the_container() -> None:
+    assert addresses.to_container("198.18.0.1") == "127.76.0.1"
+    assert addresses.to_container("198.19.255.254") == "127.77.255.254"
+    assert addresses.to_container("127.0.0.1") == "127.0.0.1"
+
+
+def test_a_resolvers_answer_names_the_address_in_the_container() -> None:
+    query = dns.parse_query(b"\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07example\x03org\x00\x00\x01\x00\x01")
+    answer = addresses.answer_to_container(dns.answer_query(query, address="198.18.1.7", ttl=5))
+    assert answer == dns.answer_query(query, address="127.76.1.7", ttl=5)
+    none = dns.answer_query(query, dns.NO_SUCH_NAME)
+    assert addresses.answer_to_container(none) == none
+
+
+def test_a_container_has_no_network_no_capability_and_hard_limits() -> None:
+    limits = Limits(memory=1 << 28, processes=10, disk=1 << 20)
+    host = containers.describe(containers.ContainerTerms("image"), _size_of(limits), "127.76.0.1")["HostConfig"]
+    assert (host["NetworkMode"], host["CapDrop"], host["ReadonlyRootfs"]) == ("none", ["ALL"], True)
+    assert host["SecurityOpt"] == ["no-new-privileges"]
+    assert host["Memory"] == host["MemorySwap"] == (1 << 28) + (1 << 20) + (64 << 20)
+    assert host["PidsLimit"] == 12
+    assert "size=1048576," in host["Tmpfs"]["/workspace"]
+
+
+class FakeEngine(BaseHTTPRequestHandler):
+    answers: ClassVar[dict[str, tuple[int, object]]] = {}
+
+    def do_GET(self) -> None:
+        status, value = self.answers.get(self.path.partition("?")[0], (404, {"message": "no such thing"}))
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(value).encode())
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def fake() -> Iterator[engine.Engine]:
+    server = HTTPServer(("127.0.0.1", 0), FakeEngine)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    FakeEngine.answers = {"/info": (200, {"Runtimes": {"runc": {}}}), "/images/there/json": (200, {"Id": "1"})}
+    yield engine.Engine(f"tcp://127.0.0.1:{server.server_port}")
+    server.shutdown()
+    server.server_close()
+
+
+def test_an_engine_with_image_and_runtime_is_taken(fake: engine.Engine) -> None:
+    refusal.check(fake, containers.ContainerTerms("there", "runc"))
+
+
+@pytest.mark.parametrize(
+    ("terms", "reason", "command"),
+    [
+        (containers.ContainerTerms("missing"), "no_image", "docker build"),
+        (containers.ContainerTerms("there", "runsc"), "no_runtime", "apt-get install runsc"),
+    ],
+)
+def test_what_an_engine_lacks_is_named_with_the_command_that_helps(
+    fake: engine.Engine, terms: containers.ContainerTerms, reason: str, command: str
+) -> None:
+    with pytest.raises(WallUnavailable) as refused:
+        refusal.check(fake, terms)
+    assert refused.value.reason == reason
+    assert command in str(refused.value.remediation)
+
+
+@pytest.mark.parametrize("address", ["unix:///nowhere/docker.sock", "tcp://127.0.0.1:1"])
+def test_an_engine_that_is_not_there_is_named_with_the_command_that_starts_it(address: str) -> None:
+    with pytest.raises(WallUnavailable) as refused:
+        refusal.check(engine.Engine(address), containers.ContainerTerms("image"))
+    assert refused.value.reason == "no_engine"
+    assert "systemctl start docker" in str(refused.value.remediation)
+
+
+def test_an_address_that_cannot_be_used_is_refused_with_what_can() -> None:
+    with pytest.raises(WallUnavailable) as refused:
+        engine.find({"DOCKER_HOST": "ssh://host"})
+    assert "ssh -nNT -L" in str(refused.value.remediation)
