@@ -72,17 +72,18 @@ PROVOCATIONS: dict[str, Callable[[], None]] = {
 
 def become_ordinary() -> None:
     """Run once more by exec, without the rights that a new namespace gave."""
-    os.execv(sys.executable, [sys.executable, __file__, "try", sys.argv[2]])
+    os.execv(sys.executable, [sys.executable, __file__, "try", *sys.argv[2:]])
 
 
-def attempt(audit: str) -> None:
-    """Run a program, and print how that went."""
+def attempt(audit: str, isolation: str) -> None:
+    """Run a program behind a wall, and print how that went."""
     from casemate import CasemateError, WallUnavailable, sync
 
     told: dict[str, object]
     try:
-        with sync.Sandbox(audit=audit) as sandbox:
-            told = {"ran": sandbox.run("print('ran')").stdout}
+        with sync.Sandbox(audit=audit, isolation=isolation) as sandbox:
+            done = sandbox.run("print('ran')")
+            told = {"ran": done.stdout, "wall": done.isolation.wall}
     except WallUnavailable as error:
         told = {"reason": error.reason, "remedy": error.remediation, "message": error.message}
     except CasemateError as error:
@@ -92,7 +93,7 @@ def attempt(audit: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "try":
-        attempt(sys.argv[2])
+        attempt(*sys.argv[2:])
     else:
         PROVOCATIONS[sys.argv[1]]()
         become_ordinary()

@@ -14,6 +14,7 @@ from tests.journeys import provoke
 
 import casemate
 from casemate.audit.log import AuditLog
+from casemate.supervisor import landlock
 
 EXPECTED = {
     "seccomp": "seccomp=seccomp.json",
@@ -22,11 +23,11 @@ EXPECTED = {
 }
 
 
-def provoked(kind: str, folder: Path) -> dict[str, Any]:
+def provoked(kind: str, folder: Path, isolation: str) -> dict[str, Any]:
     environment = {**os.environ, "PYTHONPATH": str(Path(casemate.__file__).parents[1]), "XDG_CACHE_HOME": str(folder)}
     folder.chmod(0o777)
     done = subprocess.run(
-        [sys.executable, provoke.__file__, kind, str(folder / "audit.db")],
+        [sys.executable, provoke.__file__, kind, str(folder / "audit.db"), isolation],
         env=environment, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -36,7 +37,7 @@ def provoked(kind: str, folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", EXPECTED)
 def test_a_machine_that_refuses_is_told_apart_and_the_remedy_named(tmp_path: Path, kind: str) -> None:
-    told = provoked(kind, tmp_path)
+    told = provoked(kind, tmp_path, "auto")
     assert told.get("reason") in (kind, f"container_{kind}"), told
     assert EXPECTED[kind] in told["remedy"]
     assert "ran" not in told
@@ -45,10 +46,15 @@ def test_a_machine_that_refuses_is_told_apart_and_the_remedy_named(tmp_path: Pat
     log.close()
 
 
+@pytest.mark.skipif(landlock.abi() < 6, reason="needs Landlock's version 6: Linux 6.12 or newer")
+def test_where_the_native_wall_is_refused_the_landlock_wall_can_be_asked_for(tmp_path: Path) -> None:
+    assert provoked("masked_proc", tmp_path, "landlock") == {"ran": "ran\n", "wall": "landlock"}
+
+
 def test_where_nothing_refuses_it_runs(tmp_path: Path) -> None:
-    assert provoked("nothing", tmp_path) == {"ran": "ran\n"}
+    assert provoked("nothing", tmp_path, "auto") == {"ran": "ran\n", "wall": "native"}
 
 
 def test_the_root_of_a_user_namespace_gets_cells_or_a_reason(tmp_path: Path) -> None:
-    told = provoked("root of a user namespace", tmp_path)
+    told = provoked("root of a user namespace", tmp_path, "auto")
     assert told.get("ran") == "ran\n" or told.get("reason"), told

@@ -22,7 +22,8 @@ WALLS = {
     "landlock": "casemate.walls.landlock.wall:LandlockWall",
     "docker": "casemate.walls.docker.wall:DockerWall",
 }
-_ASKED_FOR = ("docker",)  # never "auto": they use what somebody has installed for something else
+# Not "auto": not each case of the escape suite was judged behind landlock, and an engine is there for something else.
+_ASKED_FOR = ("landlock", "docker")
 
 
 def open_wall(
