@@ -26,7 +26,6 @@ NOT_BEHIND_LANDLOCK = {
     "test_the_environment_is_the_documented_one_and_nothing_of_the_hosts": _PATHS,
     "test_a_traceback_shows_the_lines_and_the_file_name_of_the_program": _PATHS,
     "test_a_run_sees_nothing_of_the_run_before": _PATHS,
-    "test_the_report_says_what_held_the_cell_and_that_it_was_proved": "it names the native wall",
     "test_a_file_that_is_too_large_is_named_and_does_not_make_the_output_truncated": _DISK,
     "test_a_limit_that_is_met_is_named_and_what_there_was_is_kept": _DISK,
     "test_a_program_that_copes_with_a_limit_has_no_cause": _DISK,

@@ -7,7 +7,7 @@ from tests import structure
 BOUNDS = {
     "lines of Python in src": 84_500,
     "without docstrings, imports, comments and blanks": 54_000,
-    "files": 460,
+    "files": 466,
     "files of 40 lines or fewer": 58,
     "functions whose name is a participle or an adverb": 0,
     "class names in more than one file": 29,

@@ -59,6 +59,7 @@ class ContainedCell(pool.ReadyCell):
         self._life, self._held = os.pipe2(os.O_CLOEXEC)  # gVisor has no pidfd_open(2)
 
     def open_pidfd(self) -> int:
+        """A descriptor that can be read when its process has ended. Raises ``OSError``."""
         return os.dup(self._life)
 
     def send_request(self, request: dict[str, Any], scratch: scratch.Scratch, fds: dict[str, int]) -> None:

@@ -69,9 +69,8 @@ class CarriedCell:
         self._queue: list[tuple[dict[str, Any], dict[str, int]]] = []
         self._stdin = -1  # of a cell that waits: what it will read, when it has been written
         self._ended: tuple[dict[str, Any], list[tuple[str, int]]] | None = None
-        self._listeners: dict[int, str] = {}
+        self._listeners: dict[int, socket.socket] = {}
         self._asking: dict[tuple[int, bytes], socket.socket] = {}
-        self._count = 0  # of sockets
         self._deadline, self._paused_at = _NEVER, 0.0
         self._is_waiting: bool = request["awaits_order"]
         self._began = time.monotonic()
@@ -120,6 +119,9 @@ class CarriedCell:
             self._bridge.set_interest(sock.fileno(), 0, self._serve)
             sock.close()
         self._asking.clear()
+        for sock in self._listeners.values():
+            sock.close()
+        self._listeners.clear()
         if self._stdin >= 0:
             os.close(self._stdin)
             self._stdin = -1
@@ -275,7 +277,7 @@ class CarriedCell:
         elif op == "listening":
             if len(channels) != message["count"]:
                 raise ValueError("another number of sockets")
-            fds = [self._listen(kind, number) for kind, number in channels]
+            fds = [self._listen(number) for _, number in channels]
         elif op == "pipes":
             fds = [self._open_pipe(number) for _, number in channels]
         else:
@@ -326,31 +328,34 @@ class CarriedCell:
 
     # -- its network
 
-    def _listen(self, kind: str, number: int) -> int:
-        """A socket for the link, at which what comes to the container's arrives: in a folder that is ours alone."""
+    def _listen(self, number: int) -> int:
+        """One end of a pair for the link, over which each connection comes that the container has accepted."""
         if number in self._listeners or len(self._listeners) >= carriage.MAX_CHANNELS:
             raise ValueError("a listener too many")
-        place = self._listeners[number] = self._new_place()
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM)
-        sock.bind(place)
-        if kind == "tcp":
-            sock.listen(128)
-        return sock.detach()
+        self._listeners[number], theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return theirs.detach()
 
-    def _new_place(self) -> str:
-        self._count += 1
-        return f"/proc/self/fd/{self.mirror.fd}/s{self._count}"  # shorter than the folder's name may be (unix(7))
+    def _hand_over(self, number: int, kind: socket.SocketKind) -> socket.socket:
+        """Our end of a new connection, whose other end the link gets. Raises ``OSError`` where nobody listens."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+        try:
+            flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+            socket.send_fds(self._listeners[number], [b"c"], [theirs.fileno()], flags)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        return ours
 
     def _accept(self, number: int, payload: bytes) -> None:
         (accepted,) = carriage.NUMBER.unpack(payload) if len(payload) == carriage.NUMBER.size else (0,)
         if number not in self._listeners or not accepted:
             raise ValueError("a connection from nowhere")
-        sock = socket.socket(socket.AF_UNIX)
         try:
-            sock.setblocking(False)
-            sock.connect(self._listeners[number])
-        except OSError:  # nobody listens any more
-            sock.close()
+            sock = self._hand_over(number, socket.SOCK_STREAM)
+        except OSError:
             self._send(carriage.frame(carriage.DEAF, accepted) + carriage.frame(carriage.END, accepted))
             return
         self._channels.add(accepted, sock.detach(), reads=True, writes=True)
@@ -359,28 +364,28 @@ class CarriedCell:
         """A question for a name, from one of the cell's sockets."""
         who, question = (number, payload[: addresses.SENDER]), payload[addresses.SENDER :]
         sock = self._asking.pop(who, None)
-        if sock is None:
-            if len(self._asking) >= _MOST_ASKING:
-                self._stop_asking(next(iter(self._asking)))
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            sock.setblocking(False)
-            sock.bind(self._new_place())
-            self._bridge.set_interest(sock.fileno(), select.POLLIN, lambda: self._answer(who))
-        self._asking[who] = sock
         with contextlib.suppress(OSError):  # it asks again
-            sock.sendto(question, self._listeners[number])
+            if sock is None:
+                if len(self._asking) >= _MOST_ASKING:
+                    self._stop_asking(next(iter(self._asking)))
+                sock = self._hand_over(number, socket.SOCK_SEQPACKET)
+                self._bridge.set_interest(sock.fileno(), select.POLLIN, lambda: self._answer(who))
+            self._asking[who] = sock
+            sock.send(question, socket.MSG_NOSIGNAL)
 
     def _stop_asking(self, who: tuple[int, bytes]) -> None:
         sock = self._asking.pop(who)
         self._bridge.set_interest(sock.fileno(), 0, self._serve)
-        with contextlib.suppress(OSError):
-            os.unlink(sock.getsockname())
         sock.close()
 
     def _answer(self, who: tuple[int, bytes]) -> None:
         number, sender = who
+        answer = b""
         with contextlib.suppress(OSError):
             answer = self._asking[who].recv(carriage.MAX_PIECE - addresses.SENDER)
+        if not answer:  # nobody is there to answer
+            self._stop_asking(who)
+        else:
             self._send(carriage.frame(carriage.DATA, number, sender + addresses.answer_to_container(answer)))
 
     # -- its stream

@@ -1,0 +1,107 @@
+"""What the docker wall alone has to do, with a real engine; what every wall does is in tests/contract."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.engine import skip_without_engine
+from tests.support.waiting import until
+
+from casemate import WallUnavailable, sync
+from casemate.walls.docker import containers
+from casemate.walls.docker.engine import Engine
+
+pytestmark = pytest.mark.full
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return skip_without_engine()
+
+
+def owners(engine: Engine) -> list[str]:
+    found = engine.call("GET", "/containers/json", all="1", filters=f'{{"label":["{containers.LABEL}"]}}')
+    return [str(one["Labels"][containers.LABEL]) for one in found]
+
+
+def test_a_folder_is_brought_up_to_date_without_what_is_hidden(engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("secret")
+    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/b").write_text("b")
+    code = "import os, shutil; print(sorted(os.listdir())); open('a.txt', 'a').write('two'); shutil.rmtree('old')"
+    with sync.Sandbox(isolation="docker", workspace=tmp_path) as sandbox:
+        assert sandbox.run(code).text == "['a.txt', 'old', 'output']"
+    assert (tmp_path / "a.txt").read_text() == "onetwo"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".env", "a.txt"]
+
+
+class Hello(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"hello")
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hello)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_program_reaches_by_name_what_is_allowed_and_nothing_else(engine: Engine, port: int) -> None:
+    code = f"""import socket, urllib.request
+print(urllib.request.urlopen("http://host.casemate.internal:{port}/").read())
+for place in (("example.org", 80), ("192.0.2.1", 80)):
+    try:
+        socket.create_connection(place, 2)
+    except OSError:
+        print("refused")
+"""
+    with sync.Sandbox(isolation="docker", allow_local=[port]) as sandbox:
+        assert sandbox.run(code).text.split() == ["b'hello'", "refused", "refused"]
+
+
+def test_a_killed_application_leaves_no_container(engine: Engine) -> None:
+    code = (
+        "from casemate import sync\n"
+        "s = sync.Sandbox(isolation='docker').__enter__()\n"
+        "s.run('1')\nprint('there', flush=True)\nwhile True: pass\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ}) as application:
+        assert application.stdout is not None
+        assert application.stdout.readline() == b"there\n"
+        mine = [owner for owner in owners(engine) if f" {application.pid} " in owner]
+        assert mine
+        application.send_signal(signal.SIGKILL)
+    until(lambda: not set(mine) & set(owners(engine)))
+
+
+def test_gvisor_is_a_kernel_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_without_engine("runsc")
+    monkeypatch.setenv("CASEMATE_RUNTIME", "runsc")
+    with sync.Sandbox(isolation="docker", policy={"isolation": {"at_least": "own-kernel"}}) as sandbox:
+        execution = sandbox.run("import os; print(os.uname().release)")
+    assert execution.isolation.kernel_boundary == "user-space"
+    assert execution.text != os.uname().release
+
+
+def test_a_shared_kernel_is_refused_where_the_policy_wants_another(engine: Engine) -> None:
+    policy = {"isolation": {"at_least": "own-kernel"}}
+    with sync.Sandbox(isolation="docker", policy=policy) as sandbox, pytest.raises(WallUnavailable) as refused:
+        sandbox.run("1")
+    assert refused.value.reason == "too_weak"
