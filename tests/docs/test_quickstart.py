@@ -52,6 +52,7 @@ def test_commands_do_what_the_page_shows(env: dict[str, str], tmp_path: Path, co
     assert done.stdout.rstrip() == shown.rstrip()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "text", "shown"), PROGRAMS)
 def test_programs_are_files_that_print_what_the_page_shows(
     env: dict[str, str], name: str, text: str, shown: str

@@ -93,6 +93,7 @@ print(sorted(os.listdir(folder)), sorted(os.listdir(folder + "/mounted")))
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mode", ["overlay", "direct"])
 def test_another_file_system_in_the_folder_is_not_written_to_behind_ones_back(
     audit: Path, tmp_path: Path, mode: str

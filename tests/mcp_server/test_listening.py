@@ -76,6 +76,7 @@ def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listening]:
         yield one
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "filling",
     [
@@ -153,6 +154,7 @@ def is_ended(one: socket.socket) -> bool:
         return True
 
 
+@pytest.mark.full
 def test_a_head_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
     with serving(tmp_path, head=0.3) as listening, tcp(listening.port) as one:
         one.settimeout(SECONDS)

@@ -80,6 +80,7 @@ async def test_what_the_operator_allows_can_be_imported_in_the_next_cell_of_that
         assert "ModuleNotFoundError" in text_of(await agent.call("execute_code", code=SHOW))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("era", ERAS)
 async def test_the_user_of_the_client_can_allow_it_as_well(connect: Connect, era: str) -> None:
     def yes(_params: object) -> ElicitResult:

@@ -109,6 +109,7 @@ async def follow(events: Any, answer: Callable[[ApprovalRequest], Awaitable[obje
     return done
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("of", ["sandbox", "session"])
 def test_whoever_follows_a_stream_is_asked_as_well(audit: Path, of: str) -> None:
     async def main() -> tuple[Execution, Execution, Execution]:

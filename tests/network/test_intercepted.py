@@ -119,6 +119,7 @@ print(tiny.SAYS)
     assert execution.stdout == "tiny\n", execution.stderr
 
 
+@pytest.mark.full
 @needs("npm")
 def test_npm_installs_over_it(sandbox: sync.Sandbox) -> None:
     program = (
@@ -135,6 +136,7 @@ def test_git_clones_over_it(sandbox: sync.Sandbox) -> None:
     assert execution.stdout == "from git\n", execution.stderr
 
 
+@pytest.mark.full
 @needs("java", "javac")
 def test_a_java_program_trusts_it(world: World, audit: Path) -> None:
     program = """

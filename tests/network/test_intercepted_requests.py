@@ -65,6 +65,7 @@ def test_a_refusal_is_an_answer_in_http_2_and_other_requests_of_the_connection_g
     assert [what[:13] for what in new_visits(world, visits)] == ["GET /a HTTP/2", "GET /c HTTP/2"]
 
 
+@pytest.mark.full
 @needs("curl")
 @pytest.mark.parametrize("version", ["--http1.1", "--http2"])
 def test_bodies_and_long_answers_arrive_whole(world: World, audit: Path, version: str) -> None:

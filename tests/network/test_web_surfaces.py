@@ -85,6 +85,7 @@ def test_nothing_of_a_page_acts_upon_the_terminal(service: dict[str, str]) -> No
     assert not {"\x1b", "\x00", "\u202e"} & set(done.stdout)
 
 
+@pytest.mark.full
 def test_hits_are_printed_in_rows_or_as_json(service: dict[str, str]) -> None:
     done = casemate(service, "web", "search", "long", "rivers", "--limit", "2")
     assert done.stdout.splitlines()[0].split("\t")[:2] == ["https://rivers.test/0", "long rivers 0"]

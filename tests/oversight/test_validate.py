@@ -158,6 +158,7 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("code", "expected"), [("x=1\n" * 2_000_000, "too-much"), ("-" * 1_000_000 + "1", "too-deep")])
 def test_a_text_that_takes_all_memory_is_told_from_one_that_is_nested_too_deeply(code: str, expected: str) -> None:
     """Python raises the same for both. In a cell the memory is looked at as well, and may end the process first."""

@@ -47,6 +47,7 @@ async def opened(kind: str, shared: Daemon, folder: Path) -> AsyncIterator[Any]:
             yield connected
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_run_gives_the_same_execution(kind: str, shared: Daemon, tmp_path: Path) -> None:
     (tmp_path / "given.bin").write_bytes(bytes(range(256)) * 1200)

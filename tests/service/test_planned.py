@@ -86,6 +86,7 @@ async def test_a_plan_is_told_without_a_call_and_run_with_exactly_its_calls(
             assert witness.calls == [("note", {"text": "0"}), ("note", {"text": "1"})] * count
 
 
+@pytest.mark.full
 @BOTH
 async def test_a_plan_that_somebody_denies_is_not_run_and_says_why(
     kind: str, offering: Offering, witness: Witness

@@ -59,6 +59,7 @@ def test_a_body_of_very_many_values_is_refused_before_it_is_read(open_service: O
     assert (status, said["error"]["kind"]) == (413, "invalid")
 
 
+@pytest.mark.full
 def test_a_body_to_the_mcp_server_is_bounded(open_service: Open) -> None:
     lines = (
         f"POST /mcp HTTP/1.1\nHost: 127.0.0.1:{open_service.port}\nAuthorization: Bearer {open_service.agent}\n"
@@ -86,6 +87,7 @@ def test_metadata_that_no_answer_could_carry_is_refused(open_service: Open, meta
     assert (status, said["error"]["argument"]) == (400, "metadata")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("where", ["", "?session_id=made-up"])
 def test_a_session_id_that_nobody_gave_makes_no_other_caller(open_service: Open, where: str) -> None:
     handles = []

@@ -75,6 +75,7 @@ def test_ap_27_a_page_or_a_name_bound_anew_is_refused_also_with_a_token(
     assert json.loads(body)["error"]["kind"] in ("denied", "invalid") if body else status == 400
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "headers",
     ["Host: 127.0.0.1:{port}", "Host: LOCALHOST:{port}", "Host: sandbox.test:{port}", "Host: localhost:{port}\nOrigin: https://page.test"],

@@ -177,6 +177,7 @@ async def test_a_step_that_has_used_up_the_files_is_followed_by_one_in_the_same_
         assert (after.status, after.state, after.stdout) == ("ok", "kept", "1 True\n")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["reset", "crash", "expiry"])
 async def test_the_files_of_a_session_that_is_over_are_given_up(audit: Path, how: str) -> None:
     before = set(witness.serving())

@@ -200,6 +200,7 @@ async def test_cancelling_twice_is_as_cancelling_once(session: Session) -> None:
     assert task.cancelled()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("start_again", [False, True])
 async def test_cancelling_at_any_moment_leaves_the_session_in_order(opened: Open, start_again: bool) -> None:
     session = opened()

@@ -69,6 +69,7 @@ Rich()
     }  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.needs("data")
 @pytest.mark.parametrize("show", ["plt.show()", ""])
 async def test_two_plots_are_two_pictures_each_in_its_place(session: Session, show: str) -> None:

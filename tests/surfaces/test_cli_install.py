@@ -245,6 +245,7 @@ def test_an_installation_that_does_not_start_is_not_written_down(cli: Cli, tmp_p
     assert not place(cli, "cursor").exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["cursor", "codex"])
 def test_doctor_tells_of_an_entry_that_loads_modules_from_whatever_folder(cli: Cli, name: str) -> None:
     client = CLIENTS[name]

@@ -108,6 +108,7 @@ def test_a_program_with_data_works_alike(shared: sync.Sandbox, name: str) -> Non
     compare(shared, DATA[name])
 
 
+@pytest.mark.full
 @pytest.mark.needs("data")
 def test_pictures_and_tables_are_shown_from_modules_that_were_loaded_before(shared: sync.Sandbox) -> None:
     with starting("warm"):

@@ -20,6 +20,7 @@ _BIG = 200 << 20
 _PIECE = os.urandom(1 << 20)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("data", [b"", b"text\n", bytes(range(256)) * 999, b"no newline"])
 def test_bytes_pass_as_they_are_and_so_does_their_end(wrap: Wrap, data: bytes) -> None:
     done = wrap("--", "cat", stdin=data)
