@@ -2,5 +2,4 @@
 
 `main` is the supervisor's entry for these, and `maker` what it makes cells with. What every cell has at the same path
 elsewhere is a folder of its own here (`places`, `files`). `init` is the first process of a cell and ends all of it.
-In a container of its own (``contained``) a cell has the usual paths, and the container is its wall.
 """

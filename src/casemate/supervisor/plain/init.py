@@ -34,8 +34,8 @@ _NAME = b"casemate-init"
 def run(channel: int, status: int, cgroup_fds: list[int], settings: dict[str, Any]) -> places.Table:
     """The life of a cell's first process: prepare, wait for the request on ``channel``, fork the program, wait for it.
 
-    ``settings``: the seccomp ``program``, and whether the cell is ``contained``. Returns only where the program is
-    forked and not executed, in its process and behind every wall, the table of its places.
+    ``settings``: the seccomp ``program``. Returns only where the program is forked and not executed, in its process and
+    behind every wall, the table of its places.
     """
     progress = init.SetupProgress()
     kernel.set_name(_NAME)
@@ -54,7 +54,7 @@ def run(channel: int, status: int, cgroup_fds: list[int], settings: dict[str, An
         _become(request["ids"])
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         progress.phase = "landlock"
-        if not settings["contained"] and not landlock.restrict_signals():
+        if not landlock.restrict_signals():
             raise OSError(95, "Landlock cannot keep signals inside a cell")  # EOPNOTSUPP; kill(-1) would reach anybody
         init.place_descriptors({**fds, "status": status, "channel": link.detach()}, "channel")
         status = init.STATUS
@@ -104,7 +104,7 @@ def _become_program(request: dict[str, Any], settings: dict[str, Any], progress:
     if "rlimits" in request["layers"]:
         init.set_rlimits(request["rlimits"])
     progress.phase = "landlock"
-    if "landlock" in request["layers"] and not settings["contained"]:
+    if "landlock" in request["layers"]:
         landlock.restrict(request["readable"], request["writable"], request["devices"], network=True)
     progress.phase = "exec"
     command = None if request["interpreter"] else _command(request)
@@ -121,9 +121,6 @@ def _become_program(request: dict[str, Any], settings: dict[str, Any], progress:
 
 
 def _install_filter(settings: dict[str, Any], link: _socket.socket) -> None:
-    if settings["contained"]:
-        kernel.install_filter(settings["program"])
-        return
     listener = kernel.install_notifying_filter(settings["program"])
     kernel.send_fds(link, LISTENER, [listener])
     os.close(listener)

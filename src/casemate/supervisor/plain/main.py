@@ -14,23 +14,20 @@ _OLDEST_LANDLOCK = 6  # which keeps signals inside
 SOCKET = 0  # the host's socket is our standard input
 
 
-def main(*, contained: bool = False) -> None:
-    """Run as ``python -I -S``; the last argument is the folder for those of cells. ``contained``: this is a container
-    of its own for one cell, and its first process."""
+def main() -> None:
+    """Run as ``python -I -S``; the last argument is the folder for those of cells."""
     kernel.close_from(3)
     os.umask(0o022)  # what it makes is for cells, which are other users than the one who has made it
     socket = _socket.socket(fileno=os.dup(SOCKET))
     os.dup2(os.open(os.devnull, os.O_RDONLY), SOCKET)
-    base = "/" if contained else sys.argv[-1]
-    if not contained and landlock.abi() < _OLDEST_LANDLOCK:
+    base = sys.argv[-1]
+    if landlock.abi() < _OLDEST_LANDLOCK:
         detail = f"Landlock has version {landlock.abi()} here"
         socket.send(wire.encode({"op": "refused", "stage": "landlock", "errno": 0, "detail": detail}))
         sys.exit(1)
-    groups = cgroups.Cgroups(None, None) if contained else cgroups.find(f"{os.getpid()}-{os.urandom(3).hex()}")
+    groups = cgroups.find(f"{os.getpid()}-{os.urandom(3).hex()}")
     try:
-        server = serve.SupervisorLoop(
-            serve.HostSocket(socket), maker.PlainMaker(base, _identities(), contained=contained), groups
-        )
+        server = serve.SupervisorLoop(serve.HostSocket(socket), maker.PlainMaker(base, _identities()), groups)
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         gc.disable()  # a collection in a forked cell would copy the whole heap's pages
         counted = server.try_cgroups()
@@ -39,9 +36,8 @@ def main(*, contained: bool = False) -> None:
         server.run()
     finally:
         groups.remove()
-        if not contained:
-            for name in os.listdir(base):
-                files.remove(f"{base}/{name}")
+        for name in os.listdir(base):
+            files.remove(f"{base}/{name}")
     os._exit(0)
 
 

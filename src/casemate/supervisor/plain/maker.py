@@ -10,7 +10,6 @@ from casemate.supervisor import (
     init,
     kernel,
     landlock,
-    listeners,
     pool,
     scratch,
     seccomp,
@@ -75,9 +74,8 @@ class PlainCell(pool.ReadyCell):
     calls: notify.NotifiedCalls | None = None  # of its program, from when that begins
     processes: int | None = None  # how many it may have, where the kernel does not count
 
-    def __init__(self, pid: int, pending: pool.PendingCell, *, contained: bool) -> None:
+    def __init__(self, pid: int, pending: pool.PendingCell) -> None:
         super().__init__(pid, pending)
-        self.contained = contained
         self.network = notify.HostConnections()
 
     def send_request(self, request: dict[str, Any], made: scratch.Scratch, fds: dict[str, int]) -> None:
@@ -99,7 +97,7 @@ class PlainCell(pool.ReadyCell):
     def bounds(self, rlimits: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
         """The same, and the size of a file. What counts all processes of a user binds only a cell with a user of its
         own; the others are counted as they are begun."""
-        if self.identity.mapped or self.contained:
+        if self.identity.mapped:
             return {**rlimits, "FSIZE": limits["disk"]}
         self.processes = rlimits["NPROC"] - 1  # it holds init, too
         if self.calls:
@@ -120,25 +118,21 @@ class PlainCell(pool.ReadyCell):
 
 
 class PlainMaker:
-    """See `maker.Maker`. ``base``: where the folders of cells are made; ``contained``: this is a container of its own
-    for one cell, whose places are what they are called, and ``base`` is its root."""
+    """See `maker.Maker`. ``base``: where the folders of cells are made."""
 
-    def __init__(self, base: str, identities: Identities, *, contained: bool) -> None:
+    def __init__(self, base: str, identities: Identities) -> None:
         self.identities = identities
         self._base = base.rstrip("/")
-        self._contained = contained
         self._removals = files.Removals()
         self._pids: set[int] = set()  # our children that are of use: the first processes of cells, and zygotes
         self._stops: dict[str, Callable[[], None]] = {}  # of cells, what ends the answering of their calls
 
     def seccomp_program(self, *, memory_is_counted: bool) -> bytes:
-        if self._contained:
-            return seccomp.program(kernel.machine, memory_is_counted=memory_is_counted)
         policy = syscall_policy.policy(counts_processes=not self.identities.first.mapped)
         return seccomp.program(kernel.machine, memory_is_counted=memory_is_counted, policy=policy)
 
     def build_root(self, key: str, entries: list[dict[str, Any]]) -> PlainRoot:
-        if self.identities.first.mapped and not self._contained:
+        if self.identities.first.mapped:
             place = f"{self._base}/{key}"
             os.mkdir(place, 0o755)
             entries = [_reachable(entry, f"{place}/{number}") for number, entry in enumerate(entries)]
@@ -152,13 +146,13 @@ class PlainMaker:
             raise
         if pid == 0:
             channel, status, *cgroup_fds = pending.ends
-            plain_init.run(channel, status, cgroup_fds, {"program": program, "contained": self._contained})
+            plain_init.run(channel, status, cgroup_fds, {"program": program})
         self._pids.add(pid)
-        return PlainCell(pid, pending, contained=self._contained)
+        return PlainCell(pid, pending)
 
     def adopt_process(self, pid: int, pending: pool.PendingCell) -> PlainCell:
         self._pids.add(pid)
-        return PlainCell(pid, pending, contained=self._contained)
+        return PlainCell(pid, pending)
 
     def start_zygote(self, root: PlainRoot, request: dict[str, Any], fds: dict[int, int]) -> tuple[int, dict[str, Any]]:
         path, identity = self._new_path(), self.identities.first
@@ -172,7 +166,7 @@ class PlainMaker:
         if pid == 0:
             self._run_zygote(root, request, fds, path, table)
         self._pids.add(pid)
-        return pid, {"module": _ZYGOTE, "places": table, "folder": path, "contained": self._contained}
+        return pid, {"module": _ZYGOTE, "places": table, "folder": path}
 
     def _run_zygote(
         self, root: PlainRoot, request: dict[str, Any], fds: dict[int, int], path: str, table: places.Table
@@ -187,10 +181,9 @@ class PlainMaker:
                 kernel.keep_capabilities(rights, identity.uid, identity.gid)
             kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
             zygotes.place_descriptors(fds)
-            if not self._contained:
-                readable = [*root.readable, *(f"/etc/{name}" for name in _ETC), "/proc", zygotes.PACKAGE]
-                devices = [*_DEVICES, *_TERMINALS]
-                landlock.restrict(readable, [self._base], devices, network=True)
+            readable = [*root.readable, *(f"/etc/{name}" for name in _ETC), "/proc", zygotes.PACKAGE]
+            devices = [*_DEVICES, *_TERMINALS]
+            landlock.restrict(readable, [self._base], devices, network=True)
             argv, env = places.command(request["argv"], request["env"], table)
             os.execve(argv[0], argv, {**env, "PYTHONPATH": f"{path}/run/casemate/supervisor/start"})
         except BaseException as error:  # noqa: BLE001 - the end of this process, whatever happened
@@ -206,13 +199,13 @@ class PlainMaker:
         if any(one["copied"] or one["hidden"] or one["places"] != [one["source"]] for one in request["shown"]):
             why = "here nothing of the machine's can be covered, or be at another place"
             raise scratch.ScratchError("environment", OSError(_EOPNOTSUPP, why))
-        path = self._base if self._contained else self._new_path()
+        path = self._new_path()
         try:
             made = self._with_places(files.create(path, request, fds, identity), root)
         except BaseException:
             self._remove(path)
             raise
-        more = [] if self._contained else [(one, f"{path}/workspace") for one in request["workspace"]["places"]]
+        more = [(one, f"{path}/workspace") for one in request["workspace"]["places"]]
         made.places = places.table([*((row[0], row[1]) for row in made.places), *more])
         made.readable += [one["source"] for one in request["shown"]]
         return made
@@ -227,12 +220,11 @@ class PlainMaker:
         return self._with_places(made, root)
 
     def _remove(self, path: str) -> None:
-        if not self._contained:
-            self._removals.add(path)
+        self._removals.add(path)
 
     def _with_places(self, made: files.CellFiles, root: PlainRoot) -> files.CellFiles:
         path, made.on_close = made.path, self._remove
-        made.places = [] if self._contained else places.table([*root.pairs, *places.own(path)])
+        made.places = places.table([*root.pairs, *places.own(path)])
         made.readable = [
             *root.readable,
             f"{path}/program",
@@ -243,8 +235,6 @@ class PlainMaker:
         return made
 
     def attend(self, cell: cells.CellProcess, watch: Callable[..., None], unwatch: Callable[[int], None]) -> None:
-        if self._contained:
-            return
         ready, channel = cell.ready, cell.ready.channel.fileno()
         assert isinstance(ready, PlainCell)
 
@@ -305,8 +295,6 @@ class PlainMaker:
         self._pids.discard(cell.pid)
 
     def open_listeners(self, cell: cells.CellProcess, sockets: Sequence[Sequence[object]]) -> list[int]:
-        if self._contained:
-            return listeners.listen(sockets)
         assert isinstance(cell.ready, PlainCell)
         return cell.ready.network.open(sockets)
 
