@@ -91,10 +91,9 @@ def test_a_killed_application_leaves_no_container(engine: Engine) -> None:
     until(lambda: not set(mine) & set(owners(engine)))
 
 
-def test_gvisor_is_a_kernel_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gvisor_is_a_kernel_of_its_own() -> None:
     skip_without_engine("runsc")
-    monkeypatch.setenv("CASEMATE_RUNTIME", "runsc")
-    with sync.Sandbox(isolation="docker", policy={"isolation": {"at_least": "own-kernel"}}) as sandbox:
+    with sync.Sandbox(isolation="docker", runtime="runsc", policy={"isolation": {"at_least": "own-kernel"}}) as sandbox:
         execution = sandbox.run("import os; print(os.uname().release)")
     assert execution.isolation.kernel_boundary == "user-space"
     assert execution.text != os.uname().release

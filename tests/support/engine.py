@@ -13,10 +13,9 @@ from casemate.walls.docker.containers import ContainerTerms
 
 def skip_without_engine(runtime: str = "") -> engine.Engine:
     """The engine, or a skip that says what there would have to be."""
-    image = os.environ.get("CASEMATE_IMAGE", "casemate")
     try:
         found = engine.find(os.environ)
-        refusal.check(found, ContainerTerms(image, runtime))
+        refusal.check(found, ContainerTerms("casemate", runtime))
     except WallUnavailable as error:
         pytest.skip(f"{error.message} {error.remediation}")
     return found

@@ -182,7 +182,7 @@ POLICY = (
 LIMITS = tuple(map(_limit_key, LIMIT_BOUNDS))
 SANDBOX = (
     Key("timeout", "seconds", USUAL_SECONDS, low=0.01, high=WEEK, text=_TIMEOUT),
-    *_options("output_dir", "environment", "preload", "approval_timeout"),
+    *_options("image", "runtime", "output_dir", "environment", "preload", "approval_timeout"),
     Key("vault", "path", unset="user on the command line, memory in a program of yours", text=_VAULT),
     *_options(
         "audit",

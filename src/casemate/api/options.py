@@ -109,6 +109,10 @@ class SandboxOptions(TypedDict, total=False):
     """Modules that Python programs find loaded; None for the usual ones."""
     isolation: Annotated[str, Default("auto")]
     """The wall, by name; `"auto"` is the strongest that proves itself here."""
+    image: Annotated[str | None, Default(None), ConfigNote("casemate")]
+    """The image of containers that are cells; for `isolation="docker"` alone."""
+    runtime: Annotated[str | None, Default(None), ConfigNote("the engine's usual one")]
+    """The engine's runtime for them, such as `"runsc"`, gVisor's."""
     policy: Annotated[Any, Default(None)]
     """A file or mapping: the most that is permitted, which other options narrow."""
     network: Annotated[Literal["none", "listed", "public"] | None, Default(None), ConfigNote(default="listed")]

@@ -54,6 +54,8 @@ class Sandbox(SandboxProperties, metaclass=HintingClass):
             environment: Interpreter and packages: None for casemate's, the path of others, or a list of requirements.
             preload: Modules that Python programs find loaded; None for the usual ones.
             isolation: The wall, by name; `"auto"` is the strongest that proves itself here.
+            image: The image of containers that are cells; for `isolation="docker"` alone.
+            runtime: The engine's runtime for them, such as `"runsc"`, gVisor's.
             policy: A file or mapping: the most that is permitted, which other options narrow.
             network: Hosts that there are: `"none"`, `"public"`, or `"listed"` (unless given) in `allowed_domains`.
             allowed_domains: Hosts that programs may reach: `example.org`, `*.example.org`, `example.org:5432`.

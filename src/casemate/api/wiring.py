@@ -97,7 +97,8 @@ class SandboxParts:
             options[name] for name in ("approve", "environment", "preload", "vault")
         )
         self._concurrency = checked_concurrency(options["concurrency"])
-        self.wall = open_wall(bound.isolation, launch_probe, self._concurrency, bound.policy.at_least)
+        containers = options["image"], options["runtime"]
+        self.wall = open_wall(bound.isolation, launch_probe, self._concurrency, bound.policy.at_least, containers)
         check_approver(approve)
         folder = checked_folder("workspace", bound.workspace)
         output_folder = checked_output_dir(options["output_dir"])

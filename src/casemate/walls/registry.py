@@ -31,24 +31,32 @@ def open_wall(
     launch_probe: Callable[[str, tuple[str, ...]], Launch],
     concurrency: int,
     at_least: Strength | None = None,
+    containers: tuple[str | None, str | None] = (None, None),
 ) -> Wall:
     """The wall ``name``; for "auto" the strongest that its self-test proves. ``at_least``: a weaker one is refused.
 
     ``launch_probe`` says how the self-test's programs, which are Python, are started; ``concurrency``: the most cells
-    at once, for which others may be kept ready. Raises ``InvalidArgument`` for a name that no wall has.
+    at once, for which others may be kept ready; ``containers``: image and runtime of those that are cells. Raises
+    ``InvalidArgument`` for a name that no wall has, and where another wall is given ``containers``.
     """
+    for argument, value in zip(("image", "runtime"), containers, strict=True):
+        if value is not None and name != "docker":
+            from casemate.errors import InvalidArgument
+
+            raise InvalidArgument(argument, f"{value!r} is for cells in containers: isolation='docker'")
     if name != "auto" and name not in WALLS:
         from casemate.errors import InvalidArgument
 
         known = ", ".join(map(repr, ("auto", *WALLS)))
         raise InvalidArgument("isolation", f"{name!r} is not known; choose one of {known}")
     names = tuple(wall for wall in WALLS if wall not in _ASKED_FOR) if name == "auto" else (name,)
-    if name != "auto" and at_least is None:
-        return cast("Wall", _class_of(name)(launch_probe, concurrency))
 
     def open_named(wall: str) -> Wall:
-        return cast("Wall", _class_of(wall)(launch_probe, concurrency))
+        more = (containers,) if wall == "docker" else ()
+        return cast("Wall", _class_of(wall)(launch_probe, concurrency, *more))
 
+    if name != "auto" and at_least is None:
+        return open_named(name)
     return cast("Wall", StrongestWall(open_named, names, at_least))
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from casemate import sync
 from casemate.api.policy_options import policy_from
 from casemate.errors import InvalidArgument, WallUnavailable
 from casemate.model.isolation import IsolationReport
@@ -31,6 +32,11 @@ class OneWall:
 
     async def close(self) -> None:
         pass
+
+
+def test_a_runtime_for_containers_is_refused_where_cells_are_none() -> None:
+    with pytest.raises(InvalidArgument, match="isolation='docker'"):
+        sync.Sandbox(runtime="runsc")
 
 
 def strongest(*reports: IsolationReport | None, at_least: Any = None) -> IsolationReport:

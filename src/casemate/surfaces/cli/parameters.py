@@ -63,6 +63,7 @@ _FORMS = {
     ),
     "environment": _Form((), "A virtual environment or a Python interpreter to use, by its path."),
     "isolation": _Form((), "The wall's name, or auto for the strongest that proves itself here."),
+    "image": _Form((), "The image of a container that is its cell, with --isolation docker."),
     "policy": _Form((), "A file with the most that is permitted; the other options only narrow it."),
     "allowed_domains": _Form(
         ("--allow",),

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @takes(
     "language", "timeout", *LIMITS, *OUTPUT_LIMITS, "files", "env", "secrets", "namespace", "stdin", "output_dir",
-    "workspace", "workspace_mode", "allow_read", "environment", "isolation", "policy", "allowed_domains", "allow_local",
-    "tools",
+    "workspace", "workspace_mode", "allow_read", "environment", "isolation", "image", "runtime", "policy",
+    "allowed_domains", "allow_local", "tools",
     language="python, node or shell, where the file's name does not say it. Standard input is python.",
 )  # fmt: skip
 def run(

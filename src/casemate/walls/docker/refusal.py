@@ -41,8 +41,8 @@ def check(engine: Engine, terms: ContainerTerms) -> None:
         raise _refusal(
             "no_image",
             f"The container engine at {engine.address} has no image {terms.image}.",
-            f"In casemate's repository: docker build -f packaging/Dockerfile -t {terms.image} . or name another with "
-            "CASEMATE_IMAGE",
+            f"In casemate's repository: docker build -f packaging/Dockerfile -t {terms.image} . or name another "
+            "(image, CASEMATE_IMAGE)",
         ) from None
     if terms.runtime and known and terms.runtime not in known:
         raise _refusal(

@@ -35,9 +35,12 @@ class DockerWall(NativeWall):
     name = "docker"
     _leaves_own_files = False
 
-    def __init__(self, launch_probe: LaunchProgram, concurrency: int) -> None:
+    def __init__(
+        self, launch_probe: LaunchProgram, concurrency: int, containers: tuple[str | None, str | None] = (None, None)
+    ) -> None:
+        """As of `NativeWall`; ``containers``: their image and runtime, where they are named."""
         super().__init__(launch_probe, concurrency)
-        image, runtime = (os.environ.get(name, "") for name in ("CASEMATE_IMAGE", "CASEMATE_RUNTIME"))
+        image, runtime = (value or "" for value in containers)
         self._terms = ContainerTerms(image or _IMAGE, runtime)
         self._without = report.GVISOR_WITHOUT if self._terms.is_gvisor else frozenset()
         self._programs: dict[str, str] | None = None  # the interpreter of each language, once the image has told
