@@ -55,6 +55,7 @@ DEBIAN = {
 }  # fmt: skip
 # The same, for --all: what builds and runs the image, which takes minutes.
 ENGINES = {"dockerd": "docker.io", "debootstrap": "debootstrap", "podman": "podman"}
+PASSED_ON = ("CASEMATE_TESTS_EXPECT", "CASEMATE_TESTS_ENGINE", "DOCKER_HOST")  # variables, to the ordinary user
 CHECKS = {
     "ruff format": ["ruff", "format", "--check", "."],
     "ruff": ["ruff", "check", "."],
@@ -106,13 +107,12 @@ class Suite:
             return command
         home = pwd.getpwnam(self.user).pw_dir
         path = f"{self.folder}/.venv/bin:/usr/bin:/bin"
-        expected = os.environ["CASEMATE_TESTS_EXPECT"]
         variables = [
             f"HOME={home}",
             f"USER={self.user}",
             f"PATH={path}",
             "LANG=C.UTF-8",
-            f"CASEMATE_TESTS_EXPECT={expected}",
+            *(f"{name}={os.environ[name]}" for name in PASSED_ON if name in os.environ),
         ]
         return ["runuser", "-u", self.user, "--", "env", "-i", *variables, *command]
 
@@ -140,6 +140,8 @@ def main(arguments: list[str]) -> int:
             reading = threads.submit(timed, outcome, "reading the tests", read_tests)
             timed(outcome, "servers that tests talk to", install_peers, is_all)
             copying.result()
+            if is_all:
+                timed(outcome, "an engine with the image", start_engine, held)
             reading.result()
             copy_peers()
         suites = suites_for(is_quick, is_all, as_root, rest)
@@ -267,6 +269,13 @@ def install_peers(is_all: bool) -> None:
     peers.install()
     if is_all:
         packages.install()
+
+
+def start_engine(held: contextlib.ExitStack) -> None:
+    """Docker with casemate's image, for the tests of both users."""
+    from tests.distribution import engines
+
+    os.environ.update(held.enter_context(engines.with_image(USER)))
 
 
 def read_tests() -> None:

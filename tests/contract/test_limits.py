@@ -108,10 +108,25 @@ def check_kept(execution: Execution) -> None:
     assert kept.get("output/partial.txt") == b"kept"
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+_OF_PROCESSES = {name: case for name, case in CASES.items() if name.startswith("processes")}
+_OTHERS = {name: case for name, case in CASES.items() if name not in _OF_PROCESSES}
+
+
+@pytest.mark.parametrize("case", _OTHERS.values(), ids=_OTHERS)
 def test_a_limit_that_is_met_is_named_and_what_there_was_is_kept(
     sandbox: sync.Sandbox, case: Case, request: pytest.FixtureRequest
 ) -> None:
+    _check_met(sandbox, case, request)
+
+
+@pytest.mark.parametrize("case", _OF_PROCESSES.values(), ids=_OF_PROCESSES)
+def test_a_limit_of_processes_that_is_met_is_named(
+    sandbox: sync.Sandbox, case: Case, request: pytest.FixtureRequest
+) -> None:
+    _check_met(sandbox, case, request)
+
+
+def _check_met(sandbox: sync.Sandbox, case: Case, request: pytest.FixtureRequest) -> None:
     if case.language == "node":
         request.getfixturevalue("_needs_node")
     execution = sandbox.run(case.code, language=case.language, limits=case.limits, timeout=30)

@@ -1,4 +1,5 @@
-"""Engines of the tests' own, started by hand in a folder of their own: Docker, and Podman without a daemon.
+"""Engines of the tests' own, started by hand in a folder of their own: Docker with casemate's image, and Podman without
+a daemon. ./test --all has one Docker for all tests, and tells them where in a variable.
 
 A dockerd is process 1 of a process namespace and has mounts of its own, so that with it everything ends that it has
 started, however it ends.
@@ -7,16 +8,17 @@ started, however it ends.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 from tests.support.waiting import MAX_WAIT
 
 # Bookworm is the oldest Debian that has a Python for casemate.
@@ -26,12 +28,32 @@ _BRIDGE = ("--iptables=false", "--ip6tables=false", "--bip", "198.51.100.1/24") 
 _NO_BRIDGE = ("--iptables=false", "--ip6tables=false", "--bridge=none")
 
 
+IMAGE = "casemate"
+_ROOT = Path(__file__).resolve().parents[2]
+_VARIABLE = "CASEMATE_TESTS_ENGINE"
+
+
+class NoEngine(Exception):
+    """There is no engine, or no image, and why."""
+
+
 @dataclass(frozen=True)
 class Docker:
     """The command ``docker`` with a dockerd of ours. ``inside``: what runs a program in that dockerd's network."""
 
     environ: dict[str, str]
     inside: tuple[str, ...]
+    folder: Path
+
+    @staticmethod
+    def of_the_whole_run() -> Docker:
+        """The one that ./test --all has started. Raises ``NoEngine``."""
+        if _VARIABLE not in os.environ:
+            raise NoEngine("it takes minutes to build: ./test --all, as root")
+        told = json.loads(os.environ[_VARIABLE])
+        if "problem" in told:
+            raise NoEngine(told["problem"])
+        return Docker(dict(os.environ), tuple(told["inside"]), Path(told["folder"]))
 
     def __call__(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         command = ["docker", *arguments]
@@ -46,7 +68,7 @@ class Docker:
 
 @contextlib.contextmanager
 def docker(folder: Path, *, own_network: bool) -> Iterator[Docker]:
-    """A dockerd that keeps everything in ``folder``; skips where it does not start."""
+    """A dockerd that keeps everything in ``folder``. Raises ``NoEngine``."""
     words = ["--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec", "--host", f"unix://{folder}/socket"]
     command = " ".join(
         ["exec", "dockerd", "--pidfile", f"{folder}/pid", *words, *(_BRIDGE if own_network else _NO_BRIDGE)]
@@ -56,14 +78,14 @@ def docker(folder: Path, *, own_network: bool) -> Iterator[Docker]:
     with log.open("w") as said:
         process = subprocess.Popen([*_OWN, *network], stdin=subprocess.DEVNULL, stdout=said, stderr=said)
     try:
-        engine = Docker({**os.environ, "DOCKER_HOST": f"unix://{folder}/socket"}, ())
+        engine = Docker({**os.environ, "DOCKER_HOST": f"unix://{folder}/socket"}, (), folder)
         deadline = time.monotonic() + MAX_WAIT
         while engine("version").returncode:
             if process.poll() is not None or time.monotonic() > deadline:
-                pytest.skip(f"dockerd does not start here: {log.read_text()[-600:]}")
+                raise NoEngine(f"dockerd does not start here: {log.read_text()[-600:]}")
             time.sleep(0.1)
         (pid,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        yield Docker(engine.environ, ("nsenter", "--target", pid, "--net", "--"))
+        yield Docker(engine.environ, ("nsenter", "--target", pid, "--net", "--"), folder)
         for container in engine.must("ps", "--all", "--quiet").split():
             engine("rm", "--force", "--volumes", container)
         os.kill(int(pid), signal.SIGTERM)  # what it keeps is whole for the next
@@ -73,12 +95,42 @@ def docker(folder: Path, *, own_network: bool) -> Iterator[Docker]:
         process.wait()
 
 
+@contextlib.contextmanager
+def with_image(group: str) -> Iterator[dict[str, str]]:
+    """A Docker that has casemate's image, built from this tree, with Node and no further packages: the variables that
+    tell tests where. Users of ``group`` may use it, too."""
+    folder = Path(tempfile.mkdtemp(prefix="casemate-engine-", dir="/var/tmp"))  # an image takes gigabytes meanwhile
+    folder.chmod(0o755)
+    try:
+        with contextlib.ExitStack() as stack:
+            try:
+                engine = stack.enter_context(_built(folder))
+            except NoEngine as error:
+                yield {_VARIABLE: json.dumps({"problem": str(error)})}
+                return
+            shutil.chown(folder / "socket", group=group)
+            where = {"inside": engine.inside, "folder": str(folder)}
+            yield {_VARIABLE: json.dumps(where), "DOCKER_HOST": engine.environ["DOCKER_HOST"]}
+    finally:
+        subprocess.run(["rm", "-rf", folder], check=True)  # much quicker than Python's own
+
+
+@contextlib.contextmanager
+def _built(folder: Path) -> Iterator[Docker]:
+    with docker(folder, own_network=False) as engine:
+        make_base(folder, engine, "casemate-base")
+        arguments = ["--build-arg=BASE=casemate-base", "--build-arg=EXTRAS=node", "--network=host"]
+        engine.must("build", *arguments, "--file", f"{_ROOT}/packaging/Dockerfile", "--tag", IMAGE, str(_ROOT))
+    with docker(folder, own_network=True) as engine:
+        yield engine
+
+
 def make_base(folder: Path, engine: Docker, name: str) -> None:
     """Import a small Debian that has this machine's certificates and settings of pip."""
     root = folder / "base"
     done = subprocess.run([*_DEBOOTSTRAP, str(root)], capture_output=True, text=True, check=False)
     if done.returncode:
-        pytest.skip(f"debootstrap does not work here: {done.stdout[-600:]}{done.stderr[-600:]}")
+        raise NoEngine(f"debootstrap does not work here: {done.stdout[-600:]}{done.stderr[-600:]}")
     shutil.copytree("/usr/local/share/ca-certificates", root / "usr/local/share/ca-certificates", dirs_exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
         shutil.copy("/etc/pip.conf", root / "etc")

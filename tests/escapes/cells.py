@@ -158,7 +158,7 @@ def held(sandbox: sync.Sandbox, it: Attack, env: Mapping[str, str] | None = None
             assert not isinstance(event, Done), f"the attack did not stay: {event} {text[-2000:]}"
             if END in text:
                 break
-        yield Held([pid for pid in _oldest_first() if pid not in before], text)
+        yield Held(until(lambda: [pid for pid in _oldest_first() if pid not in before], "its processes"), text)
     finally:
         events.close()  # type: ignore[attr-defined]
         until(lambda: set(host.cell_processes()) <= before, "the end of everything in the cell")

@@ -12,20 +12,40 @@ from pathlib import Path
 
 import pytest
 from tests.escapes import host
+from tests.escapes.expected import UNDECIDED, WEAKER
 from tests.escapes.listeners import Listeners, listening
 from tests.escapes.stepwise import MEANT, in_sessions
 from tests.support.languages import LANGUAGES
 from tests.support.waiting import until
+from tests.support.walls import WALLS, judge, skip_without
 from tests.warmth import STARTS, starting
 
 from casemate import sync
+from casemate.walls import registry
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Every attack by exec and warm; those that mean the same as a step of a session also as one."""
+    """Every attack behind each wall, by exec and warm; those that mean the same as a step of a session also as one."""
     name = metafunc.function.__name__
     ways = (*STARTS, "session") if name in MEANT else STARTS
     metafunc.parametrize("start", ways, indirect=True, scope="module")
+    metafunc.parametrize("wall", getattr(metafunc.module, "WALLS", WALLS), indirect=True, scope="module")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What a wall does not contain is expected to fail behind it."""
+    judge(items, WEAKER, UNDECIDED)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def wall(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The wall of every sandbox of this module; programs of tests read it in a variable."""
+    name = str(request.param)
+    skip_without(name, tmp_path_factory)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CASEMATE_ISOLATION", name)
+        patch.setattr(registry, "_ASKED_FOR", tuple(other for other in registry.WALLS if other != name))
+        yield name
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -52,7 +72,7 @@ def scratch(start: str) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def sandbox(start: str, scratch: Path) -> Iterator[sync.Sandbox]:
+def sandbox(start: str, wall: str, scratch: Path) -> Iterator[sync.Sandbox]:
     """Started in a working directory and with an environment that hold secrets; see `canaries`."""
     with sync.Sandbox(audit=scratch / "audit.db") as one:
         one.run("pass")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 import threading
@@ -17,7 +18,7 @@ def peak() -> int:
 def main() -> None:
     audit, code = sys.argv[1:3]
     limits = Limits(memory="256MiB", output="64KiB", full_output="8MiB")
-    with sync.Sandbox(audit=audit, limits=limits) as sandbox:
+    with sync.Sandbox(audit=audit, limits=limits, isolation=os.environ["CASEMATE_ISOLATION"]) as sandbox:
         sandbox.run("print('x' * 100000)")
         before, cpu = peak(), sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
         execution = sandbox.run(code, timeout=60)
@@ -34,7 +35,7 @@ def main() -> None:
 def beside() -> None:
     """Whether another program runs while the hostile one stays."""
     audit, code = sys.argv[1:3]
-    sandbox = sync.Sandbox(audit=audit)
+    sandbox = sync.Sandbox(audit=audit, isolation=os.environ["CASEMATE_ISOLATION"])
     events = sandbox.stream(code)
     for event in events:
         if "taken" in str(event):

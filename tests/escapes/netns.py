@@ -89,7 +89,7 @@ def main() -> None:
     with listening(folder, ADDRESSES) as listeners:
         dns = listeners.add("resolver", socket.AF_INET, socket.SOCK_DGRAM, (RESOLVER, 53)) if _may_bind_53() else None
         env = {**listeners.as_env(), **({"UDP_RESOLVER": f"{RESOLVER} 53"} if dns else {})}
-        with sync.Sandbox(audit=folder / "audit.db") as sandbox:
+        with sync.Sandbox(audit=folder / "audit.db", isolation=os.environ["CASEMATE_ISOLATION"]) as sandbox:
             for language in sys.argv[2:]:
                 attack(sandbox, Attack("network", language), env)
                 visited[f"cell {language}"] = sorted(listeners.visitors())

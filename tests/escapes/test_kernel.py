@@ -164,7 +164,7 @@ if sys.argv[2] == "bare":
     os.execve(sys.executable, [sys.executable, "-c", sys.argv[3]], {**env, "PYTHONPATH": sys.argv[4]})
 from casemate import sync
 from tests.escapes.cells import Attack, attack
-with sync.Sandbox(audit=sys.argv[5]) as sandbox:
+with sync.Sandbox(audit=sys.argv[5], isolation=os.environ["CASEMATE_ISOLATION"]) as sandbox:
     execution = attack(sandbox, Attack("terminal", source=sys.argv[3]), env)
     assert sys.argv[1] in execution.stdout  # output is data
 """

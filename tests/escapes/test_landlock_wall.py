@@ -9,14 +9,14 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.support.waiting import until
 
-from casemate import WallUnavailable, sync
+from casemate import sync
 
+WALLS = ("landlock",)
 ATTACK = """
 import ctypes, os, resource, signal, socket, sys
 canary, port, victim, abstract = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
@@ -95,18 +95,7 @@ print(oct(os.stat("own").st_mode), os.stat("own").st_mtime)
 """
 
 
-@pytest.fixture(scope="module")
-def landlock(start: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[sync.Sandbox]:
-    """A sandbox behind this wall, where there is one."""
-    with sync.Sandbox(isolation="landlock", audit=tmp_path_factory.mktemp("audit") / "audit.db") as one:
-        try:
-            one.run("pass")
-        except WallUnavailable as error:
-            pytest.skip(str(error))
-        yield one
-
-
-def test_nothing_outside_is_read_changed_reached_or_disturbed(landlock: sync.Sandbox, scratch: Path) -> None:
+def test_nothing_outside_is_read_changed_reached_or_disturbed(sandbox: sync.Sandbox, scratch: Path) -> None:
     canary = scratch / "canary"
     canary.write_text("canary-secret")
     before = canary.stat()
@@ -125,7 +114,7 @@ def test_nothing_outside_is_read_changed_reached_or_disturbed(landlock: sync.San
         try:
             # With two slashes the path is nothing of the cell's, which the wall would move.
             arguments = [f"/{canary}", str(tcp.getsockname()[1]), str(victim.pid), name]
-            execution = landlock.run(ATTACK, arguments=arguments)
+            execution = sandbox.run(ATTACK, arguments=arguments)
             assert execution.stdout == "end of attack\n", execution.stderr
             assert victim.poll() is None
         finally:
@@ -137,8 +126,8 @@ def test_nothing_outside_is_read_changed_reached_or_disturbed(landlock: sync.San
     assert (canary.stat(), canary.read_text()) == (before, "canary-secret")
 
 
-def test_nothing_lives_after_a_cell_however_it_forks(landlock: sync.Sandbox) -> None:
-    execution = landlock.run(FORKS)
+def test_nothing_lives_after_a_cell_however_it_forks(sandbox: sync.Sandbox) -> None:
+    execution = sandbox.run(FORKS)
     cell = execution.stdout.strip().removesuffix("/workspace")
     assert execution.ok
     assert "/casemate-cells-" in cell
@@ -157,11 +146,11 @@ def _living_in(cell: str) -> list[str]:
     return living
 
 
-def test_servers_and_files_of_its_own_are_as_everywhere(landlock: sync.Sandbox) -> None:
-    assert landlock.run(HONEST).stdout == "b'tcp'\nb'unix'\n0o100640 2.0\n"
+def test_servers_and_files_of_its_own_are_as_everywhere(sandbox: sync.Sandbox) -> None:
+    assert sandbox.run(HONEST).stdout == "b'tcp'\nb'unix'\n0o100640 2.0\n"
 
 
-def test_what_becomes_of_a_callers_folder_is_applied_to_it(landlock: sync.Sandbox, tmp_path: Path) -> None:
+def test_what_becomes_of_a_callers_folder_is_applied_to_it(sandbox: sync.Sandbox, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     (folder / "sub").mkdir(parents=True)
     for name in ("changed", "removed", "sub/kept", ".env"):

@@ -15,6 +15,7 @@ from tests.contract import witness
 from tests.escapes import host
 from tests.escapes.cells import Attack, attack, bare, held, held_bare, told, without
 from tests.support.waiting import until
+from tests.warmth import is_init
 
 from casemate import Limits, sync
 
@@ -170,6 +171,7 @@ finish()
 def test_no_privilege_is_gained(sandbox: sync.Sandbox, tmp_path: Path) -> None:
     """Judged from the host: nice value, score, scheduler, ids, capabilities of what the attack has become."""
     baseline = Path("/proc/self/oom_score_adj").read_text()
+    may_empty_bounding_set = os.geteuid() == 0 or os.environ["CASEMATE_ISOLATION"] == "native"
     for layers in ((), ("seccomp",), ("capabilities",), ("capabilities", "seccomp", "rlimits")):
         with without(*layers), held(sandbox, Attack("privileges", source=PRIVILEGES)) as one:
             status = host.status_of(one.pid)
@@ -180,7 +182,8 @@ def test_no_privilege_is_gained(sandbox: sync.Sandbox, tmp_path: Path) -> None:
             assert int(Path(f"/proc/{one.pid}/oom_score_adj").read_text()) >= int(baseline)
             assert os.sched_getscheduler(one.pid) == os.SCHED_OTHER
             if not layers:
-                assert (status["Seccomp"], status["CapBnd"]) == ("2", "0" * 16)
+                assert status["Seccomp"] == "2"
+                assert status["CapBnd"] == "0" * 16 or not may_empty_bounding_set
     if os.geteuid() == 0:
         source = PRIVILEGES.split('attempt("init', maxsplit=1)[0] + "finish()"
         with held_bare(Attack("privileges", source=source), {}, tmp_path / "bare") as control:
@@ -215,9 +218,12 @@ def test_the_limits_that_a_program_has_cannot_be_raised(sandbox: sync.Sandbox) -
     code = "import resource\nfrom tests.escapes.payloads.attempts import attempt, finish\n"
     code += "for n in ('NPROC', 'NOFILE', 'DATA', 'CORE'):\n    k = getattr(resource, 'RLIMIT_' + n)\n"
     code += "    attempt(n, lambda: resource.setrlimit(k, (resource.RLIM_INFINITY,) * 2))\nfinish()\n"
+    wanted = [("open files", 64), ("core file size", 0)]
+    if os.geteuid() == 0 or os.environ["CASEMATE_ISOLATION"] == "native":
+        wanted.append(("processes", 17))  # else the supervisor counts them
     with held(sandbox, Attack("limits", source=code), limits=Limits(processes=16, open_files=64)) as one:
         limits = Path(f"/proc/{one.pid}/limits").read_text()
-        for name, value in (("open files", 64), ("processes", 17), ("core file size", 0)):
+        for name, value in wanted:
             assert re.search(rf"Max {name} +{value} +{value} ", limits), limits
 
 
@@ -233,11 +239,6 @@ def test_no_two_cells_of_root_have_a_uid_in_common(sandbox: sync.Sandbox, langua
 
 
 def _uids_by_cell() -> list[set[str]]:
-    """Of all cells of this host, those that are ready, too."""
-    found: dict[str, set[str]] = {}
-    for supervisor in witness.serving():
-        own = host.namespaces(supervisor)["user"]
-        for pid in witness.descendants(supervisor):
-            if (namespace := host.namespaces(pid)["user"]) != own:
-                found.setdefault(namespace, set()).add(host.status_of(pid)["Uid"].split()[0])
-    return list(found.values())
+    """Of all cells of this host with a program, or one that waits: those of its processes."""
+    inits = [pid for supervisor in witness.serving() for pid in witness.descendants(supervisor) if is_init(pid)]
+    return [{host.status_of(pid)["Uid"].split()[0] for pid in witness.descendants(init)} for init in inits]

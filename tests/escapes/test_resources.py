@@ -120,7 +120,8 @@ def descendants(pid):
             yield from descendants(child)
     yield pid
 
-with Sandbox(network="public", audit=tempfile.mkdtemp() + "/a.db") as sandbox, sandbox.session() as session:
+wall = os.environ["CASEMATE_ISOLATION"]
+with Sandbox(network="public", isolation=wall, audit=tempfile.mkdtemp() + "/a.db") as box, box.session() as session:
     assert session.run("1").ok
     own = [pid for pid in descendants("self") if os.access(f"/proc/{pid}/fd", os.R_OK)]
     found = [f"/proc/{pid}/fd/{fd}" for pid in own for fd in os.listdir(f"/proc/{pid}/fd")]
@@ -265,11 +266,12 @@ AWKWARD = """
 import os
 from tests.escapes.payloads.attempts import attempt, finish
 def deep():
+    workspace = os.getcwd()
     os.mkdir("deep"); os.chdir("deep")
     for _ in range(1500):
         os.mkdir("d" * 20); os.chdir("d" * 20)
     open("bottom", "w").write("x")
-    os.chdir("/workspace")
+    os.chdir(workspace)
 def shut():
     os.makedirs("shut/inner"); open("shut/inner/file", "w").write("x")
     os.chmod("shut/inner", 0); os.chmod("shut", 0)
@@ -294,7 +296,8 @@ def test_trees_that_are_hard_to_read_or_delete_leave_nothing_behind(sandbox: syn
         settle(one)  # what is kept ready for later runs has descriptors, too
         before = host.leftovers()
         execution = attack(one, Attack("awkward", source=AWKWARD))
-        assert execution.stdout.count(": done") == 4, "the control: they were made"
+        is_sparse_refused = os.environ["CASEMATE_ISOLATION"] == "landlock"  # where each file has a bound
+        assert execution.stdout.count(": done") == 4 - is_sparse_refused, "the control: they were made"
         assert sum(artifact.size for artifact in execution.artifacts) < 1 << 20
         assert host.leftovers()["mounts"] == before["mounts"]
         _back_to(before, len(execution.artifacts) + 1)

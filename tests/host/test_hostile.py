@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract import witness
 from tests.host.conftest import Opened
 from tests.host.test_commands import is_alive
 from tests.support.waiting import until_async as until
@@ -103,7 +104,9 @@ async def test_a_runner_that_was_killed_is_replaced_and_what_runs_ends_with_its_
     async with opened.sandbox() as sandbox:
         running = asyncio.create_task(sandbox.host.exec(["sleep", mark]))
         await until(lambda: is_alive(mark))
-        os.kill(sandbox.host._runner._pid, signal.SIGKILL)
+        runner = sandbox.host._runner._pid
+        os.kill(runner, signal.SIGKILL)
+        await until(lambda: witness.state(runner) == "Z")  # a command that it got just before is lost with it
         for _ in range(3):
             assert (await sandbox.host.exec(["true"])).ok
         assert is_alive(mark)

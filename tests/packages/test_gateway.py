@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.packages.index import JSON, Index, sdist, wheel
 
+from casemate.egress.accepting import accept
 from casemate.packages.gateway import Gateway
 from casemate.packages.indexes import Indexes
 from casemate.packages.indexes import index as index_at
@@ -29,7 +30,7 @@ async def serving(index: Index, folder: Path) -> AsyncIterator[tuple[Gateway, in
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     try:
-        async with gateway.serve_at(listening):
+        async with gateway.serve_at(listening, accept):
             yield gateway, port
     finally:
         await upstream.close()

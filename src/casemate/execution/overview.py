@@ -65,10 +65,12 @@ async def examine(wall: Wall, warm_up: Callable[[str], None]) -> Diagnosis:
     walls = []
     warmth = Warmth()
     try:
-        walls.append(WallState(wall.name, await wall.prove()))
+        report = await wall.prove()
         warmth = await _wait_until_settled(wall, warm_up)
     except WallUnavailable as error:
-        walls.append(WallState(wall.name, None, error.reason, error.message, error.remediation))
+        walls += [_refusal_state(name, one) for name, one in wall.refused or [(wall.name, error)]]
+    else:
+        walls += [*(_refusal_state(name, one) for name, one in wall.refused), WallState(wall.name, report)]
     found = [runtime.find_installation() for runtime in catalogue.runtimes()]
     languages = tuple(LanguageState(one.language, one.version, one.path, one.missing, one.remedy) for one in found)
     system = f"{platform.system()} {platform.release()} {platform.machine()}, Python {platform.python_version()}"
@@ -77,6 +79,10 @@ async def examine(wall: Wall, warm_up: Callable[[str], None]) -> Diagnosis:
         advice += state.report.missing if state.report else [state.remedy]
     told = tuple(line for line in advice if line)
     return Diagnosis(__version__, system, tuple(walls), languages, told, warmth, tuple(_web_states()), look())
+
+
+def _refusal_state(wall: str, error: WallUnavailable) -> WallState:
+    return WallState(wall, None, error.reason, error.message, error.remediation)
 
 
 def _web_states() -> Iterator[LanguageState]:

@@ -158,6 +158,9 @@ def _ended_by_casemate(reason: str, evidence: Evidence) -> EndDiagnosis:
             return EndDiagnosis("killed", None, _cpu(evidence))
         case "disk":
             return EndDiagnosis("killed", None, _disk(evidence))
+        case "processes":
+            message = f"It had {evidence.ending.tasks} processes and threads; limits.processes is {limits.processes}."
+            return EndDiagnosis("killed", None, Cause("process_limit", message, "Start fewer, or raise it."))
         case "output":
             message = (
                 f"It wrote {format_size(evidence.output_bytes)}; "

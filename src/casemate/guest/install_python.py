@@ -1,8 +1,9 @@
 """Installs Python packages in a cell of its own, with pip or uv, from the one index that there is: the host's.
 
-The order comes as JSON on standard input. The installer sees an environment of its own, which is empty but for notes of
+The order comes as JSON on standard input; its arguments are where uv is, if there is one, and where packages are that
+were installed before. The installer sees an environment of its own, which is empty but for notes of
 what the program's environment has already: so it installs what is missing, and what has to be newer, and changes
-nothing else. What it installed is left in /workspace/layer.
+nothing else. What it installed is left in the workspace, as layer.
 """
 
 import glob
@@ -17,18 +18,21 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_HOME = "/workspace/environment"
-_LAYER = "/workspace/layer"
+_WORKSPACE = os.getcwd()
+_HOME = f"{_WORKSPACE}/environment"
+_LAYER = f"{_WORKSPACE}/layer"
 _NOTE = "casemate"
-_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp/.home", "LANG": "C.UTF-8", "PIP_CONFIG_FILE": os.devnull}
+_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PIP_CONFIG_FILE": os.devnull}
+_ENV.update((name, os.environ[name]) for name in ("HOME", "TMPDIR") if name in os.environ)
 
 
 def main() -> int:
     """Do what the order says: the exit code."""
     order: "dict[str, Any]" = json.load(sys.stdin)
+    uv, *places = sys.argv[1:]
     site = _make_environment()
-    notes = _note_what_is_there(site, order["places"])
-    command = _uv(order) if order["uv"] else _pip(order)
+    notes = _note_what_is_there(site, places)
+    command = _uv(uv, order) if uv else _pip(order)
     if not command:
         print("ERROR: this Python has no pip, and there is no uv", file=sys.stderr)
         return 1
@@ -56,7 +60,7 @@ def _note_what_is_there(site: str, places: "list[str]") -> "list[str]":
     """For each package that programs have already, what an installer looks at, and nothing that it could take away:
     the folders of these notes."""
     notes: "list[str]" = []
-    own = [place for place in sys.path if place and not place.startswith(("/workspace", "/program"))]
+    own = [place for place in sys.path if place and not place.startswith((_WORKSPACE, os.path.dirname(sys.argv[0])))]
     for place in [*places, *own]:
         try:
             names = [name for name in os.listdir(place) if name.endswith((".dist-info", ".egg-info"))]
@@ -114,9 +118,9 @@ def _pip(order: "dict[str, Any]") -> "list[str]":
     ]
 
 
-def _uv(order: "dict[str, Any]") -> "list[str]":
+def _uv(uv: str, order: "dict[str, Any]") -> "list[str]":
     return [
-        *(order["uv"], "--no-config", "--color", "never", "--no-progress", "--cache-dir", "/workspace/cache"),
+        *(uv, "--no-config", "--color", "never", "--no-progress", "--cache-dir", f"{_WORKSPACE}/cache"),
         *("pip", "install", "--python", f"{_HOME}/bin/python", "--default-index", order["index"]),
         *("--no-python-downloads", "--compile-bytecode", "--allow-insecure-host", order["host"]),
         *(() if order["sources"] else ("--only-binary", ":all:")),

@@ -20,7 +20,7 @@ import contextlib
 import json
 import re
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -90,34 +90,50 @@ class Gateway:
     _known: dict[str, str] = field(default_factory=dict)  # the hash of what has a file's name
 
     @asynccontextmanager
-    async def serve_at(self, listener: socket.socket) -> AsyncIterator[None]:
-        """Serve at a socket that listens in the cell, until this is left; it is closed then, and so is everything."""
+    async def serve_at(
+        self, listener: socket.socket, accept: Callable[[socket.socket], socket.socket]
+    ) -> AsyncIterator[None]:
+        """Serve what ``accept`` takes from ``listener``, a socket of a cell's, until this is left; it is closed then,
+        and so is everything."""
         clients: set[asyncio.Task[None]] = set()
+        loop = asyncio.get_running_loop()
 
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            clients.add(task)
+        def take() -> None:
             try:
-                with contextlib.suppress(OSError, TimeoutError, h11.ProtocolError):
-                    if len(clients) <= _MOST_CLIENTS:
-                        await self._serve(reader, writer)
-                writer.close()
-            except asyncio.CancelledError:
-                writer.transport.abort()
-            finally:
-                clients.discard(task)
+                connection = accept(listener)
+            except BlockingIOError:
+                return
+            except (OSError, EOFError):
+                loop.remove_reader(listener)  # the cell has ended
+                return
+            if len(clients) >= _MOST_CLIENTS:
+                connection.close()
+                return
+            task = loop.create_task(self._serve_client(connection))
+            clients.add(task)
+            task.add_done_callback(clients.discard)
 
-        server = await asyncio.start_server(serve, sock=listener)
+        listener.setblocking(False)
+        loop.add_reader(listener, take)
         try:
             yield
         finally:
-            server.close()
+            loop.remove_reader(listener)
+            listener.close()
             tasks = [*clients, *self._pages.values()]
             for task in tasks:
                 task.cancel()
             if tasks:
                 await asyncio.wait(tasks)
+
+    async def _serve_client(self, connection: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=connection)
+        try:
+            with contextlib.suppress(OSError, TimeoutError, h11.ProtocolError):
+                await self._serve(reader, writer)
+            writer.close()
+        except asyncio.CancelledError:
+            writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         talk = h11.Connection(h11.SERVER, max_incomplete_event_size=_MOST_HEAD)

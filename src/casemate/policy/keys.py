@@ -106,6 +106,8 @@ class PolicyKeys(_KeyModel):
 class SandboxKeys(PolicyKeys):
     """The further arguments of a ``Sandbox``, in a file for ``Sandbox.from_file``."""
 
+    image: StrictStr | None = None
+    runtime: StrictStr | None = None
     output_dir: StrictStr | None = None
     environment: StrictStr | Names | None = None
     preload: Names | None = None

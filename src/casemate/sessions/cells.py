@@ -205,10 +205,9 @@ class SessionCells:
 
     async def show_packages(self, folder: str, place: str) -> None:
         """Have the interpreter, and those after it, see packages at ``place``. Raises ``Fault``."""
-        if folder != self._packages.get(place):
-            self._packages[place] = folder
-            if self._current is not None:
-                await self._current.show_packages(folder, place)
+        self._packages[place] = folder
+        if self._current is not None:
+            await self._current.show_packages(folder, place)
 
     async def end(self, *, keep_files: bool) -> None:
         """End the interpreter; what it knew is given up. Without its files the session is over."""

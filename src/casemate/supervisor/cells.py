@@ -44,6 +44,7 @@ class CellProcess:
         self.status_fd = ready.status_fd
         self.ready = ready  # its channel is kept until the result is sent; see init.PREPARED
         self.mounts = self.network = -1  # its namespaces, where the host has sockets or folders in it
+        self.shown: dict[str, str] = {}  # the folders, by place
         self._sockets: sockets.CellSockets | None = None  # where it has many
         self.is_waiting: bool = request["awaits_order"]
         self.session: bool = request["session"]
@@ -261,6 +262,8 @@ class CellProcess:
             self.kill("cpu")
         if self.scratch.is_over(now):
             self.kill("disk")
+        if self.ready.processes is not None and usage.tasks > self.ready.processes:
+            self.kill("processes")
 
     def _measure_interval(self, usage: watch.CellUsage) -> float:
         """Seconds until the next look, by how much memory could be taken meanwhile."""
@@ -274,19 +277,22 @@ class CellProcess:
     def _memory_in_use(self, usage: watch.CellUsage, now: float) -> int:
         files = self.scratch.files_bytes()
         if self.group and self.group.counts_memory:
-            return self.group.memory_in_use(files)
-        buffers = self._socket_memory()
+            # Sockets that the supervisor has made for it count for the supervisor.
+            return self.group.memory_in_use(files) + (
+                0 if self.ready.has_own_network else self._socket_memory(usage.pids)
+            )
+        buffers = self._socket_memory(usage.pids)
         alone = len(usage.pids) == 1 and not self.shared
         if usage.most_memory() + buffers <= self.limits["memory"] or alone:
             return usage.memory(files) + buffers
         self.next_look = now + watch.SELDOM  # the exact look takes longer
         return watch.proportional(usage, files) + buffers
 
-    def _socket_memory(self) -> int:
+    def _socket_memory(self, pids: list[int]) -> int:
         """Bytes in the buffers of its sockets; 0 where it has few, or the kernel does not tell."""
-        if not self.ready.has_own_network:
-            return 0
         try:
+            if not self.ready.has_own_network:
+                return self.ready.socket_memory(pids)
             if not sockets.are_many(watch.read(f"/proc/{self.pid}/net/sockstat")):
                 return 0
             if self._sockets is None:

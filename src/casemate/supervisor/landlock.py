@@ -121,8 +121,9 @@ def restrict_signals() -> bool:
     version = abi()
     if version < _SCOPES_SINCE:
         return False
-    ruleset = _create(0, version, 0, _SCOPE_SIGNAL)
+    ruleset = _create(_REFER, version, 0, _SCOPE_SIGNAL)
     try:
+        _allow(ruleset, "/", _REFER)  # each domain refuses it that does not give it
         _enforce(ruleset, version)
     finally:
         os.close(ruleset)

@@ -53,7 +53,7 @@ class Maker(Protocol):
         """Sockets in the cell's network, on which the host answers: kind, IPv4 address and port of each."""
 
     def show_folder(self, cell: Any, source: str, target: str) -> None:
-        """Show a folder of the host in a cell that lives."""
+        """Show a folder of the host, as it is now, in a cell that lives."""
 
     def tidy(self, now: float) -> None:
         """There is time to remove what is left of cells."""

@@ -56,8 +56,10 @@ class NamespaceMaker:
         return listeners.open_listeners(cell.network, sockets)
 
     def show_folder(self, cell: cells.CellProcess, source: str, target: str) -> None:
-        cell.keep_namespaces()
-        folders.show_folder(cell.mounts, source, target)
+        if cell.shown.get(target) != source:  # what comes into it later is seen as it is
+            cell.keep_namespaces()
+            folders.show_folder(cell.mounts, source, target)
+            cell.shown[target] = source
 
     def tidy(self, now: float) -> None:
         pass

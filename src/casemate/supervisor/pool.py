@@ -66,6 +66,7 @@ class ReadyCell:
     """A process that waits to become a cell. ``status_fd`` reports its failure, or later its program's end."""
 
     has_own_network = True
+    processes: int | None = None  # how many it may have, where the kernel does not count
 
     def __init__(self, pid: int, pending: PendingCell) -> None:
         self.pid = pid
@@ -81,6 +82,11 @@ class ReadyCell:
         message = {**request, "targets": [target for _, target in scratch.mounts], "fds": list(fds)}
         all_fds = [*(fd for fd, _ in scratch.mounts), *fds.values()]
         kernel.send_fds(self.channel, wire.encode(message), all_fds, _socket.MSG_NOSIGNAL)
+
+    def socket_memory(self, pids: list[int]) -> int:  # noqa: ARG002
+        """Bytes in the buffers of the sockets that ``pids`` have, where there is no network of its own. Raises
+        ``OSError``."""
+        return 0
 
     def wait_prepared(self) -> None:
         """Wait until it is in its cgroups and has prepared itself. Raises ``OSError`` when it could not."""

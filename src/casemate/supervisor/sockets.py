@@ -10,7 +10,11 @@ import struct
 
 from casemate.supervisor import kernel, namespaces
 
-_FEW = 64  # sockets, whose buffers are not worth the question: some 200 KiB each at most
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+FEW = 64  # sockets, whose buffers are not worth the question: some 200 KiB each at most
 _SOCK_DIAG, _DUMP = 4, 0x301  # the protocol of netlink; NLM_F_REQUEST | NLM_F_DUMP
 _BY_FAMILY, _ERROR, _DONE = 20, 2, 3
 _HEAD = struct.Struct("=IHHII")
@@ -29,28 +33,30 @@ _WITHIN = 1.0  # seconds for one answer, which takes the kernel microseconds
 
 
 class CellSockets:
-    """Asks for one cell, by a socket in its network namespace. Raises ``OSError``."""
+    """Asks for one cell, by a socket in its network namespace, -1 for ours. Raises ``OSError``."""
 
     def __init__(self, network: int) -> None:
-        fds = namespaces.open_inside(network, kernel.CLONE_NEWNET, _open, "sock_diag")
+        fds = _open() if network < 0 else namespaces.open_inside(network, kernel.CLONE_NEWNET, _open, "sock_diag")
         self._socket = _socket.socket(fileno=fds[0])
         self._socket.settimeout(_WITHIN)
 
-    def memory(self) -> int:
-        """Bytes in the buffers of all sockets. Of what a unix socket has sent, the receiver counts it where the
-        sender has gone; of datagrams then the first in each queue alone, more the kernel does not tell."""
-        unix = list(self._dump(_UNIX, 16))
+    def memory(self, inodes: Container[int] | None = None) -> int:
+        """Bytes in the buffers of all sockets, or of those with these numbers. Of what a unix socket has sent, the
+        receiver counts it where the sender has gone; of datagrams then the first in each queue alone, more the kernel
+        does not tell."""
+        unix = self._dump(_UNIX, 16, 4, inodes)
         sent, received = sum(one.get(_UNIX_MEMORY, 0) for one in unix), sum(one.get(_QUEUED, 0) for one in unix)
         return max(sent, received) + sum(
-            one.get(_INET_MEMORY, 0) for request in _INET for one in self._dump(request, 72)
+            one.get(_INET_MEMORY, 0) for request in _INET for one in self._dump(request, 72, 68, inodes)
         )
 
     def close(self) -> None:
         """Let go of its socket."""
         self._socket.close()
 
-    def _dump(self, request: bytes, fixed: int) -> list[dict[int, int]]:
-        """The sizes of each socket by attribute; a message begins with ``fixed`` bytes of other things."""
+    def _dump(self, request: bytes, fixed: int, place: int, inodes: Container[int] | None) -> list[dict[int, int]]:
+        """The sizes of each socket by attribute; a message begins with ``fixed`` bytes of other things, with the
+        socket's number at ``place``."""
         self._socket.send(_HEAD.pack(_HEAD.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)
         found: list[dict[int, int]] = []
         while True:
@@ -59,7 +65,9 @@ class CellSockets:
                 length, kind, *_ = _HEAD.unpack_from(data, at)
                 if kind in (_DONE, _ERROR):
                     return found  # a family that this kernel has not is one that no cell uses
-                found.append(_sizes(data[at + _HEAD.size + fixed : at + length]))
+                begin = at + _HEAD.size
+                if inodes is None or int.from_bytes(data[begin + place : begin + place + 4], "little") in inodes:
+                    found.append(_sizes(data[begin + fixed : at + length]))
                 at += length + 3 & ~3
 
 
@@ -84,4 +92,4 @@ def _open() -> list[int]:
 def are_many(sockstat: bytes) -> bool:
     """Whether a cell has so many sockets, by its /proc/net/sockstat, that it is worth asking."""
     words = sockstat.split(maxsplit=3)
-    return len(words) > 2 and words[2].isdigit() and int(words[2]) > _FEW
+    return len(words) > 2 and words[2].isdigit() and int(words[2]) > FEW

@@ -22,8 +22,7 @@ WALLS = {
     "landlock": "casemate.walls.landlock.wall:LandlockWall",
     "docker": "casemate.walls.docker.wall:DockerWall",
 }
-# Not "auto": not each case of the escape suite was judged behind landlock, and an engine is there for something else.
-_ASKED_FOR = ("landlock", "docker")
+_ASKED_FOR = ("docker",)  # not "auto": an engine is there for something else
 
 
 def open_wall(
@@ -87,7 +86,7 @@ def _check_strength(name: str, strength: Strength, least: Strength) -> None:
 
 class StrongestWall:
     """The first wall of ``names`` that its self-test proves and that is not weaker than ``at_least``; until then the
-    first of all."""
+    first of all. ``refused``: as of `Wall`."""
 
     def __init__(
         self, open_named: Callable[[str], Wall], names: tuple[str, ...], at_least: Strength | None = None
@@ -95,6 +94,7 @@ class StrongestWall:
         self._open_named, self._names, self._at_least = open_named, names, at_least
         self._walls = [open_named(names[0])]
         self._is_proved = False
+        self.refused: list[tuple[str, WallUnavailable]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._walls[-1], name)
@@ -105,15 +105,15 @@ class StrongestWall:
             return await self._walls[-1].prove()
         from casemate.errors import WallUnavailable
 
-        first: WallUnavailable | None = None
+        self.refused = []
         for name in self._names:
-            wall = self._walls[0] if first is None else self._open_named(name)
+            wall = self._open_named(name) if self.refused else self._walls[0]
             try:
                 report = await wall.prove()
                 if self._at_least is not None:
                     _check_strength(wall.name, report.strength, self._at_least)
             except WallUnavailable as error:
-                first = first or error
+                self.refused.append((name, error))
                 if wall is not self._walls[0]:
                     await wall.close()
                 continue
@@ -121,8 +121,7 @@ class StrongestWall:
                 self._walls.append(wall)
             self._is_proved = True
             return report
-        assert first is not None
-        raise first
+        raise self.refused[0][1]
 
     async def close(self) -> None:
         """End all of them."""

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from casemate.errors import Fault
+from casemate.errors import Fault, WallUnavailable
 
 if TYPE_CHECKING:
     from casemate.model.diagnosis import Warmth
@@ -68,6 +68,7 @@ Reason = Literal[
     "memory",
     "cpu",
     "disk",
+    "processes",
     "output",
     "cancelled",
     "killed",
@@ -229,6 +230,8 @@ class Wall(Protocol):
     """Something that holds cells."""
 
     name: str
+    refused: Sequence[tuple[str, WallUnavailable]]
+    """Stronger walls that were wanted and cannot be had, by name, once it is proved."""
 
     def warm_up(self) -> None:
         """Start what cells need without waiting for it. Raises ``Unavailable``."""

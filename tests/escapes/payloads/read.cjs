@@ -18,7 +18,11 @@ for (const name of list(PATHS)) {
 }
 for (const name of list(DIGESTS)) attempt(`digest ${name}`, () => fs.readFileSync(name));
 const pids = list(PIDS);
-if (SCAN) pids.push(...fs.readdirSync("/proc").filter((name) => /^\d+$/.test(name)));
+if (SCAN) {
+  const seen = [];
+  attempt("list processes", () => seen.push(...fs.readdirSync("/proc").filter((name) => /^\d+$/.test(name))));
+  pids.push(...(seen.length ? seen : Array.from({ length: 99 }, (_, number) => String(number + 1))));
+}
 for (const pid of pids) {
   for (const name of ["environ", "cmdline"]) attempt(`read ${pid}/${name}`, () => fs.readFileSync(`/proc/${pid}/${name}`));
   attempt(`list fds of ${pid}`, () => fs.readdirSync(`/proc/${pid}/fd`));

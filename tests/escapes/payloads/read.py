@@ -62,6 +62,7 @@ def search(roots: tuple[str, ...], needle: str) -> bytes:
     return data
 
 
+processes: list[str] = []
 for path in filter(None, os.environ["PATHS"].split(":")):
     by_detours(path)
 for path in filter(None, os.environ["DIGESTS"].split(":")):
@@ -71,7 +72,8 @@ for pid in filter(None, os.environ["PIDS"].split(":")):
 attempt("own environment", lambda: repr(dict(os.environ)).encode())
 attempt("inherited descriptors", own_descriptors)
 if os.environ.get("SCAN"):
-    for pid in [name for name in os.listdir("/proc") if name.isdigit()]:
+    attempt("list processes", lambda: processes.extend(name for name in os.listdir("/proc") if name.isdigit()))
+    for pid in processes or [str(number) for number in range(1, 100)]:
         of_process(pid)
     attempt("search", lambda: search(("/",), os.environ["NEEDLE"]))
 else:

@@ -43,14 +43,14 @@ function install() {
 
 // What was looked for in vain, Node does not look for again at the same path. So what is installed has another one after
 // each installation, which leads to the same files.
-const LAYER = '/packages/node';
+const LAYER = `${process.env.CASEMATE_CELL ?? ''}/packages/node`; // below the cell's folder, where there are no mounts
 const LAST = '/node_modules'; // where Node would look last; there is nothing
 const { existsSync, readlinkSync } = fs;
 const loaders = new Map();
 
 function installed() {
   try {
-    return path.join(LAYER, readlinkSync(`${LAYER}/current`));
+    return path.resolve(LAYER, readlinkSync(`${LAYER}/current`));
   } catch {
     return LAYER; // nothing is: casemate's own are there
   }

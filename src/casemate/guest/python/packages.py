@@ -11,9 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["use_installed"]
 
-_CURRENT = "/packages/python/current"
-_SITE = f"{_CURRENT}/site"
-_BIN = f"{_CURRENT}/bin"
+_PLACE = "/packages/python/current"
 _GUEST = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _CHILDREN = f"{_GUEST}/python_children"
 _readlink, _environ = os.readlink, os.environ
@@ -23,16 +21,18 @@ _current_generation: "Optional[str]" = None
 def use_installed() -> None:
     """Find what is installed now. Cheap when nothing has changed."""
     global _current_generation
+    current = _environ.get("CASEMATE_CELL", "") + _PLACE  # below the cell's folder, where there are no mounts
     try:
-        generation = _readlink(_CURRENT)
+        generation = _readlink(current)
     except OSError:
         return
     if generation == _current_generation:
         return
     _current_generation = generation
-    if _SITE not in sys.path:
+    packages = f"{current}/site"
+    if packages not in sys.path:
         before = list(sys.path)
-        site.addsitedir(_SITE)  # .pth files, too: they run behind the wall, as everything here
+        site.addsitedir(packages)  # .pth files, too: they run behind the wall, as everything here
         new = [place for place in sys.path if place not in before]
         sys.path[:] = before
         at = next(
@@ -41,7 +41,7 @@ def use_installed() -> None:
         sys.path[at:at] = new
         ours = f"{_GUEST}/python_bin"
         path = [place for place in _environ.get("PATH", "").split(":") if place and place != ours]
-        _environ["PATH"] = ":".join([ours, _BIN, *path])
+        _environ["PATH"] = ":".join([ours, f"{current}/bin", *path])
         rest = _environ.get("PYTHONPATH", "")
         _environ["PYTHONPATH"] = f"{_CHILDREN}:{rest}" if rest else _CHILDREN
     importlib.invalidate_caches()

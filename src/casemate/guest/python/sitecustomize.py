@@ -137,7 +137,7 @@ def _prefer_workspace() -> None:
 
 def _use_installed_packages() -> None:
     """Packages that were installed for all cells."""
-    if os.path.islink("/packages/python/current"):
+    if os.path.islink(os.environ.get("CASEMATE_CELL", "") + "/packages/python/current"):
         from _casemate.packages import use_installed  # type: ignore[import-not-found]
 
         use_installed()

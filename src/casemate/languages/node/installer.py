@@ -32,13 +32,14 @@ class NodeInstaller:
         requirements: Sequence[Requirement],
         terms: InstallTerms,
         environment: Environment,  # noqa: ARG002
-    ) -> tuple[dict[str, Any], tuple[Entry, ...]]:
-        """What the program is told: everything that is wanted by now. npm makes a whole tree of it, anew."""
+    ) -> tuple[dict[str, Any], tuple[str, ...], tuple[Entry, ...]]:
+        """What the program is told, its arguments, and what else its cell has. It is told everything that is wanted by
+        now: npm makes a whole tree of it, anew."""
         told = {
             "wanted": self._add_wanted(requirements), "scripts": terms.sources, "registry": f"http://{PROXY_ADDRESS}/",
             "npm": str(self.npm), "lock": "" if terms.upgrade else self.package_set.lock,
         }  # fmt: skip
-        return told, ()
+        return told, (), ()
 
     def match_files(self, new: Path, served: dict[str, Served]) -> tuple[tuple[InstalledPackage, ...], list[str]]:
         """The packages that came newly, each with the file that was served for it; and what has come otherwise."""

@@ -35,17 +35,16 @@ class PythonInstaller:
 
     def order(
         self, requirements: Sequence[Requirement], terms: InstallTerms, environment: Environment
-    ) -> tuple[dict[str, Any], tuple[Entry, ...]]:
-        """What the program is told, and what else its cell has."""
+    ) -> tuple[dict[str, Any], tuple[str, ...], tuple[Entry, ...]]:
+        """What the program is told, its arguments, and what else its cell has."""
         runtime = PythonRuntime()
         uv, shown = _uv_in_the_cell(self.uv, runtime.launch(environment, runtime.default_name, ()).entries)
         there = () if self.package_set.current is None else (Bind(str(self.package_set.folder), LAYERED),)
         told = {
             "requirements": [one.text for one in requirements], "sources": terms.sources, "upgrade": terms.upgrade,
             "index": f"http://{PROXY_ADDRESS}/simple/", "host": PROXY_ADDRESS,
-            "uv": uv, "places": [f"{LAYERED}/current/site"] if there else [],
         }  # fmt: skip
-        return told, (*shown, *there)
+        return told, (uv, *((f"{LAYERED}/current/site",) if there else ())), (*shown, *there)
 
     def match_files(self, new: Path, served: dict[str, Served]) -> tuple[tuple[InstalledPackage, ...], list[str]]:
         """The projects that the cell left, each with the file that was served for it; and those without one."""

@@ -13,6 +13,7 @@ import os
 import stat
 
 from casemate.supervisor.namespaces import Identity
+from casemate.supervisor.plain import places
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -166,6 +167,35 @@ def copy(source: str, place: str) -> None:
         return
     with open(source, "rb") as file, open(place, "wb") as copied:
         _copy_content(file.fileno(), copied.fileno())
+
+
+def show(source: str, place: str, table: places.Table) -> None:
+    """Have ``place`` be a link to what the folder ``source`` of packages has now: other names of the same files, and
+    links in it to places of the cell's as they are. Raises ``OSError``."""
+    number = 1
+    while os.path.lexists(f"{place}.{number}"):
+        number += 1
+    copied = f"{place}.{number}"
+    _link_folder(source, copied, table)
+    os.symlink(os.path.basename(copied), f"{place}.new")
+    os.rename(f"{place}.new", place)
+
+
+def _link_folder(source: str, place: str, table: places.Table) -> None:
+    os.mkdir(place, 0o755)
+    with os.scandir(source) as entries:
+        for entry in entries:
+            there = f"{place}/{entry.name}"
+            if entry.is_symlink():
+                os.symlink(places.real(os.readlink(entry.path), table), there)
+            elif entry.is_dir():
+                _link_folder(entry.path, there, table)
+            else:
+                try:
+                    os.link(entry.path, there)
+                except OSError:  # on another file system, or not ours
+                    copy(entry.path, there)
+                    os.chmod(there, entry.stat().st_mode & 0o755)
 
 
 def _parent(path: str) -> str:

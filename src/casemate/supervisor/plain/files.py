@@ -175,6 +175,9 @@ def make_folders(path: str, identity: Identity) -> None:
     os.symlink(_STEPS_LINK, f"{path}/program/steps")
     os.mkdir(f"{path}/opt", 0o755)
     os.symlink(_GUEST, f"{path}/opt/casemate")
+    os.makedirs(f"{path}/packages/.none", 0o755)
+    os.symlink("../../opt/casemate/node_packages", f"{path}/packages/.none/node_modules")
+    os.symlink(".none", f"{path}/packages/node")
     identity.chown(path)
 
 

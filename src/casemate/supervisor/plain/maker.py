@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 
@@ -11,20 +12,22 @@ from casemate.supervisor import (
     kernel,
     landlock,
     pool,
+    roots,
     scratch,
     seccomp,
+    sockets,
     watch,
     wire,
     zygote,
     zygotes,
 )
 from casemate.supervisor.namespaces import Identities, Identity
-from casemate.supervisor.plain import copies, files, notify, places, syscall_policy
+from casemate.supervisor.plain import copies, files, notify, places, syscall_policy, user_tasks
 from casemate.supervisor.plain import init as plain_init
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any, NoReturn
 
 _EOPNOTSUPP = 95
@@ -36,34 +39,65 @@ _ETC = ("passwd", "group", "hosts", "resolv.conf", "nsswitch.conf", "host.conf",
 _PROC = ("cpuinfo", "meminfo", "stat", "loadavg", "uptime", "version", "filesystems", "self",
          "sys/vm/overcommit_memory", "sys/kernel/osrelease", "sys/kernel/pid_max", "sys/kernel/cap_last_cap",
          "sys/fs/pipe-max-size", "sys/net/core/somaxconn", "sys/kernel/random/boot_id")  # fmt: skip
-_NODE_PACKAGES = ("/packages/node/node_modules", "/opt/casemate/node_packages")
 _ZYGOTE = "casemate.supervisor.plain.zygote"
 _ROUNDS = 1000  # in which what a killed init has left is ended, each generation of it in one
 _NAME_BYTES = 6  # of randomness in the name of a cell's folder: all are of one length
 
 
 class PlainRoot:
-    """What cells of one environment see of the machine: where, if not at the same path, and which of it."""
+    """What cells of one environment see of the machine: where, if not at the same path, and which of it; and
+    ``packages``: the folders of those that were installed for all of them, by place."""
 
     def __init__(self, entries: list[dict[str, Any]]) -> None:
         binds = [entry for entry in entries if entry["kind"] == "bind" and not entry["device"]]
-        self.pairs = [(entry["target"], entry["source"]) for entry in binds]
-        guest = places.table(self.pairs)
-        self.pairs.append((_NODE_PACKAGES[0], places.real(_NODE_PACKAGES[1], guest)))
+        pairs = [(entry["target"], entry["source"]) for entry in binds]
+        self.packages = {place: source for place, source in pairs if place in places.PACKAGES}
+        self.pairs = [(place, source) for place, source in pairs if place not in places.PACKAGES]
         self.readable = list(dict.fromkeys(entry["source"] for entry in binds))
 
 
 def _reachable(entry: dict[str, Any], place: str) -> dict[str, Any]:
-    """``entry``, or where what is at another place in cells lies in folders that none of their users may enter, a copy
-    of it at ``place``. Raises ``OSError``."""
-    if entry["kind"] != "bind" or entry["source"] == entry["target"]:
+    """``entry``, or where what is at another place in cells lies in a folder that none of their users may enter, a copy
+    of it at ``place``. Raises ``OSError`` and ``RootError``."""
+    if entry["kind"] != "bind":
         return entry
     parts = os.path.realpath(entry["source"]).split("/")
     folders = ["/".join(parts[:depth]) for depth in range(2, len(parts))]
-    if all(os.stat(folder).st_mode & 0o001 for folder in folders):
+    closed = next((folder for folder in folders if not os.stat(folder).st_mode & 0o001), "")
+    if not closed:
         return entry
+    if entry["source"] == entry["target"]:
+        why = f"as root each cell has a user of its own, who may not enter {closed}"
+        raise roots.RootError(f"{entry['source']}: {why}; run casemate as an ordinary user, or: chmod o+x {closed}")
     copies.copy(entry["source"], place)
     return {**entry, "source": place}
+
+
+def _put_environment(made: files.CellFiles, root: PlainRoot, own_entries: list[dict[str, Any]]) -> None:
+    """Packages that were installed for all cells, and links of the cell's own. Raises ``OSError``."""
+    for place, source in root.packages.items():
+        copies.show(source, made.path + place, made.places)
+    for entry in own_entries:
+        there = places.real(entry["target"], made.places)
+        if entry["kind"] == "link" and not os.path.lexists(there):
+            os.symlink(places.real(entry["points_to"], made.places), there)
+
+
+def _open_files(pid: int) -> int:
+    """How many descriptors it has (proc(5), since Linux 6.2); 0 where it has ended."""
+    try:
+        return os.stat(f"/proc/{pid}/fd").st_size
+    except OSError:
+        return 0
+
+
+def _socket_inodes(pid: int) -> Iterator[int]:
+    """The numbers of its open sockets; none of a process that has ended or cannot be looked at."""
+    with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
+        for entry in entries:
+            link = os.readlink(entry.path)
+            if link.startswith("socket:["):
+                yield int(link[8:-1])
 
 
 class PlainCell(pool.ReadyCell):
@@ -72,11 +106,12 @@ class PlainCell(pool.ReadyCell):
 
     has_own_network = False
     calls: notify.NotifiedCalls | None = None  # of its program, from when that begins
-    processes: int | None = None  # how many it may have, where the kernel does not count
 
-    def __init__(self, pid: int, pending: pool.PendingCell) -> None:
+    def __init__(self, pid: int, pending: pool.PendingCell, tasks: user_tasks.UserTasks) -> None:
         super().__init__(pid, pending)
         self.network = notify.HostConnections()
+        self._tasks = tasks
+        self._sockets: sockets.CellSockets | None = None  # where it has many
 
     def send_request(self, request: dict[str, Any], made: scratch.Scratch, fds: dict[str, int]) -> None:
         """Give it its request and all descriptors. Raises ``OSError`` when it is dead."""
@@ -94,15 +129,33 @@ class PlainCell(pool.ReadyCell):
         }
         kernel.send_fds(self.channel, wire.encode(message), fds.values())
 
-    def bounds(self, rlimits: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
-        """The same, and the size of a file. What counts all processes of a user binds only a cell with a user of its
-        own; the others are counted as they are begun."""
+    def socket_memory(self, pids: list[int]) -> int:
+        """As of `pool.ReadyCell`, asked of the network that all cells have in common."""
+        if sum(map(_open_files, pids)) <= sockets.FEW:
+            return 0
+        if self._sockets is None:
+            self._sockets = sockets.CellSockets(-1)
         if self.identity.mapped:
-            return {**rlimits, "FSIZE": limits["disk"]}
+            kernel.set_file_ids(self.identity.uid, self.identity.gid)  # who may look at what they have open
+        try:
+            return self._sockets.memory({number for pid in pids for number in _socket_inodes(pid)})
+        finally:
+            if self.identity.mapped:
+                kernel.set_file_ids(0, 0)
+
+    def close(self) -> None:
+        super().close()
+        if self._sockets is not None:
+            self._sockets.close()
+
+    def bounds(self, rlimits: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
+        """The same, and the size of a file. The kernel counts all processes of a user: where the cell has none of its
+        own, it is looked at now and then, and the kernel bounds what it can begin meanwhile."""
+        file = limits["disk"] - limits["disk"] // 16  # so that one file alone is no reason to end it
+        if self.identity.mapped:
+            return {**rlimits, "FSIZE": file}
         self.processes = rlimits["NPROC"] - 1  # it holds init, too
-        if self.calls:
-            self.calls.processes = self.processes
-        return {**rlimits, "NPROC": None, "FSIZE": limits["disk"]}
+        return {**rlimits, "NPROC": rlimits["NPROC"] + self._tasks.most(time.monotonic()), "FSIZE": file}
 
     def wait_prepared(self) -> None:
         """Wait until it is in its cgroups. Raises ``OSError`` when it could not enter them."""
@@ -124,12 +177,12 @@ class PlainMaker:
         self.identities = identities
         self._base = base.rstrip("/")
         self._removals = files.Removals()
+        self._tasks = user_tasks.UserTasks()
         self._pids: set[int] = set()  # our children that are of use: the first processes of cells, and zygotes
         self._stops: dict[str, Callable[[], None]] = {}  # of cells, what ends the answering of their calls
 
     def seccomp_program(self, *, memory_is_counted: bool) -> bytes:
-        policy = syscall_policy.policy(counts_processes=not self.identities.first.mapped)
-        return seccomp.program(kernel.machine, memory_is_counted=memory_is_counted, policy=policy)
+        return seccomp.program(kernel.machine, memory_is_counted=memory_is_counted, policy=syscall_policy.policy())
 
     def build_root(self, key: str, entries: list[dict[str, Any]]) -> PlainRoot:
         if self.identities.first.mapped:
@@ -148,11 +201,11 @@ class PlainMaker:
             channel, status, *cgroup_fds = pending.ends
             plain_init.run(channel, status, cgroup_fds, {"program": program})
         self._pids.add(pid)
-        return PlainCell(pid, pending)
+        return PlainCell(pid, pending, self._tasks)
 
     def adopt_process(self, pid: int, pending: pool.PendingCell) -> PlainCell:
         self._pids.add(pid)
-        return PlainCell(pid, pending)
+        return PlainCell(pid, pending, self._tasks)
 
     def start_zygote(self, root: PlainRoot, request: dict[str, Any], fds: dict[int, int]) -> tuple[int, dict[str, Any]]:
         path, identity = self._new_path(), self.identities.first
@@ -205,6 +258,12 @@ class PlainMaker:
         except BaseException:
             self._remove(path)
             raise
+        try:
+            with scratch.part("environment"):
+                _put_environment(made, root, request["own_entries"])
+        except BaseException:
+            made.close()
+            raise
         more = [(one, f"{path}/workspace") for one in request["workspace"]["places"]]
         made.places = places.table([*((row[0], row[1]) for row in made.places), *more])
         made.readable += [one["source"] for one in request["shown"]]
@@ -228,6 +287,7 @@ class PlainMaker:
         made.readable = [
             *root.readable,
             f"{path}/program",
+            f"{path}/packages",
             *(f"/etc/{name}" for name in _ETC),
             *(f"/proc/{name}" for name in _PROC),
         ]
@@ -250,7 +310,7 @@ class PlainMaker:
         def answer() -> None:
             assert ready.calls
             try:
-                ready.calls.answer(time.monotonic())
+                ready.calls.answer()
             except OSError:
                 stop()  # nobody is left to call
 
@@ -271,7 +331,7 @@ class PlainMaker:
         made, identity = cell.scratch, ready.identity
         assert isinstance(made, files.CellFiles)
         ids = [identity.uid, identity.gid] if identity.mapped else None
-        return notify.NotifiedCalls(listener, ready.pid, ready.network, made.writable, ids, ready.processes)
+        return notify.NotifiedCalls(listener, ready.network, made.writable, ids)
 
     def is_survived(self, cell: cells.CellProcess) -> bool:
         """As of `maker.Maker`. An init ends by itself when all else has; one that was killed leaves orphans, which are
@@ -298,8 +358,9 @@ class PlainMaker:
         assert isinstance(cell.ready, PlainCell)
         return cell.ready.network.open(sockets)
 
-    def show_folder(self, cell: cells.CellProcess, source: str, target: str) -> None:  # noqa: ARG002
-        raise OSError(_EOPNOTSUPP, "no folder can be shown later")
+    def show_folder(self, cell: cells.CellProcess, source: str, target: str) -> None:
+        assert isinstance(cell.scratch, files.CellFiles)
+        copies.show(source, cell.scratch.path + target, cell.scratch.places)
 
     def tidy(self, now: float) -> None:
         self._removals.try_all(now)

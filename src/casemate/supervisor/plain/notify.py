@@ -21,7 +21,7 @@ import select
 import stat
 import struct
 
-from casemate.supervisor import kernel, watch
+from casemate.supervisor import kernel
 from casemate.supervisor.syscall_numbers import numbers
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
@@ -48,7 +48,6 @@ _MOST_PAIRS = 4096
 _QUIET_OPTIONS = ((0, 11), (41, 25))  # IP_RECVERR, IPV6_RECVERR: glibc's resolver gives up where they are refused
 _AT_FDCWD, _AT_NOFOLLOW, _AT_EMPTY_PATH = -100, 0x100, 0x1000
 _SET_ID = 0o6000
-_RECENT = 0.01  # seconds in which a process that was permitted may not be seen yet
 _MAPPED = bytes(10) + b"\xff\xff"  # what an IPv4 address follows in an IPv6 one
 
 
@@ -122,21 +121,15 @@ class HostConnections:
 
 
 class NotifiedCalls:
-    """The notified calls of one cell, whose init is ``init``. ``folders``: those that it can write to; ``ids``: who it
-    is, where it is not us; ``processes``: how many processes and threads it may have, None where the kernel counts."""
+    """The notified calls of one cell. ``folders``: those that it can write to; ``ids``: who it is, where it is not
+    us."""
 
-    def __init__(
-        self, listener: int, init: int, network: HostConnections, folders: Sequence[str], ids: list[int] | None,
-        processes: int | None,
-    ) -> None:  # fmt: skip
+    def __init__(self, listener: int, network: HostConnections, folders: Sequence[str], ids: list[int] | None) -> None:
         self.listener = listener
-        self.processes = processes
-        self._init, self._network, self._ids = init, network, ids
+        self._network, self._ids = network, ids
         self._folders = tuple(f"{folder}/" for folder in folders)
         self._copies: dict[int, _socket.socket] = {}  # by inode number, the oldest first
         self._pairs: dict[int, None] = {}  # those of what is called UDP
-        self._permitted: list[float] = []  # when processes were permitted that may not be seen yet
-        self._free = 0
 
     def close(self) -> None:
         """Answer nothing more: every notified call fails from now on."""
@@ -145,7 +138,7 @@ class NotifiedCalls:
             copy.close()
         self._copies.clear()
 
-    def answer(self, now: float) -> None:
+    def answer(self) -> None:
         """Take the next call and answer it. Raises ``OSError`` when there will be none."""
         poll = select.poll()
         poll.register(self.listener, select.POLLIN)
@@ -165,14 +158,14 @@ class NotifiedCalls:
         try:
             if self._ids is not None:
                 kernel.set_file_ids(*self._ids)  # no more is done for a cell than it might do itself
-            self._answer(call, now)
+            self._answer(call)
         except Exception as error:  # noqa: BLE001 - whatever one cell asks for, the others' supervisor goes on
             call.send(getattr(error, "errno", None) or errno.EACCES)
         finally:
             if self._ids is not None:
                 kernel.set_file_ids(0, 0)
 
-    def _answer(self, call: NotifiedCall, now: float) -> None:
+    def _answer(self, call: NotifiedCall) -> None:
         match _NAMES.get(call.number):
             case "socket":
                 self._make_socket(call)
@@ -182,27 +175,10 @@ class NotifiedCalls:
                 call.send(self._bind(call))
             case "setsockopt":
                 call.send(0, go_on=call.arguments[1:3] not in _QUIET_OPTIONS)
-            case "clone" | "fork" | "vfork":
-                may = self._may_begin(now)
-                call.send(0 if may else errno.EAGAIN, go_on=may)
             case "chmod" | "fchmod" | "fchmodat" | "fchmodat2" | "utimensat" as name:
                 self._change_file(call, name)
             case _:
                 call.send(errno.ENOSYS)
-
-    # -- processes
-
-    def _may_begin(self, now: float) -> bool:
-        if self.processes is None:
-            return True
-        if self._free <= 0:
-            self._permitted = [when for when in self._permitted if now - when < _RECENT]
-            self._free = self.processes - watch.measure(self._init).tasks - len(self._permitted)
-        if self._free <= 0:
-            return False
-        self._free -= 1
-        self._permitted.append(now)
-        return True
 
     # -- sockets
 

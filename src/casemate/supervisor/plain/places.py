@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     Table = list[list[str]]  # place in a cell, and where that is; what lies deeper comes first
 
-
+PACKAGES = ("/packages/python", "/packages/node")  # where packages are that were installed
 # Where programs are told to do without the machine's own settings, which they may not read, though they see them.
 UNREADABLE = {"GIT_CONFIG_NOSYSTEM": "1", "SYSTEM_WGETRC": "/dev/null"}
 
@@ -26,7 +26,8 @@ def _depth(row: list[str]) -> tuple[int, str]:
 
 def own(cell: str) -> list[tuple[str, str]]:
     """The places that each cell has of its own, below the folder ``cell``."""
-    return [(inside.rstrip("/"), f"{cell}/{name}") for inside, name in wire.OWN_PLACES.items() if name != "shm"]
+    own = [(inside.rstrip("/"), f"{cell}/{name}") for inside, name in wire.OWN_PLACES.items() if name != "shm"]
+    return [*own, *((place, cell + place) for place in PACKAGES)]
 
 
 def real(path: str, places: Table) -> str:
@@ -45,4 +46,5 @@ def real_words(text: str, places: Table) -> str:
 def command(argv: Iterable[str], env: dict[str, str], places: Table) -> tuple[list[str], dict[str, str]]:
     """A command and its variables, as they are to be executed."""
     moved = {name: real_words(value, places) for name, value in env.items()}
-    return [real_words(word, places) for word in argv], {**(UNREADABLE if places else {}), **moved}
+    more = {**UNREADABLE, "CASEMATE_CELL": real("/program", places).removesuffix("/program")} if places else {}
+    return [real_words(word, places) for word in argv], {**more, **moved}

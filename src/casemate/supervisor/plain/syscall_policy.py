@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 NOTIFIED = "connect bind chmod fchmod fchmodat fchmodat2 utimensat"
-PROCESSES = "clone fork vfork"  # which make a process or a thread
 _REFUSED = """
     setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr setxattrat removexattrat
     chown fchown lchown fchownat utime utimes futimesat
@@ -78,18 +77,15 @@ _MORE = (
 )  # fmt: skip
 
 
-def policy(*, counts_processes: bool) -> Any:
-    """The names of `syscall_policy`. ``counts_processes``: the supervisor counts them, for the kernel cannot."""
+def policy() -> Any:
+    """The names of `syscall_policy`."""
     forbidden = (*syscall_policy.FORBIDDEN, ("what would reach files that are merely readable", _REFUSED))
     checked = [
-        (reason, names, _conditions(names, conditions, counts_processes=counts_processes))
+        (reason, names, _conditions(names, conditions))
         for reason, names, conditions in syscall_policy.CHECKED
         if _CHANGED.get(names, (1,))
     ]
-    if counts_processes:
-        checked.append(("the supervisor counts", "fork vfork", (not_among(0, (), NOTIFY),)))
     elsewhere = {name for _, names, _ in _MORE for name in names.split()} | set(_REFUSED.split())
-    elsewhere |= set(PROCESSES.split()) if counts_processes else set()
     allowed = tuple(
         (reason, " ".join(name for name in names.split() if name not in elsewhere))
         for reason, names in syscall_policy.ALLOWED
@@ -99,9 +95,7 @@ def policy(*, counts_processes: bool) -> Any:
     )
 
 
-def _conditions(names: str, conditions: tuple[Condition, ...], *, counts_processes: bool) -> tuple[Condition, ...]:
-    if names == "clone" and counts_processes:
-        return (*conditions, not_among(0, (), NOTIFY))
+def _conditions(names: str, conditions: tuple[Condition, ...]) -> tuple[Condition, ...]:
     if names == "ioctl":
         return tuple(_less(condition) for condition in conditions)
     return _CHANGED.get(names, conditions)

@@ -65,8 +65,7 @@ class PlainZygote:
         """A program's order, with the places that it names where they are."""
         matplotlib: Any = sys.modules.get("matplotlib")
         for name in _CACHED_FOLDERS:
-            if hasattr(getattr(matplotlib, name, None), "cache_clear"):
-                getattr(matplotlib, name).cache_clear()
+            _forget(getattr(matplotlib, name, None))
         arguments, env = places.command(order["arguments"], order["env"], self._places)
         return {**order, "arguments": arguments, "env": env}
 
@@ -78,3 +77,11 @@ class PlainZygote:
             texts[:] = [text.replace(before, folder) for text in texts]
         for place in [place for place in sys.path_importer_cache if before in place]:
             del sys.path_importer_cache[place]
+
+
+def _forget(function: Any) -> None:
+    """Have matplotlib look for a folder again, which its function remembers in a variable of its own."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    for name, variable in zip(names, getattr(function, "__closure__", None) or (), strict=True):
+        if name == "called":
+            variable.cell_contents = False

@@ -43,8 +43,8 @@ def make(facts: dict[str, Any], proofs: tuple[Proof, ...], proved_at: float) -> 
 def _mechanism(one: Mechanism, *, has_user: bool) -> Mechanism:
     match one.limit:
         case "processes":
-            counted = "RLIMIT_NPROC of the cell's own user" if has_user else "the supervisor, asked for each one"
-            return Mechanism("processes", f"{counted}; threads count", True, "cell")
+            counted = "RLIMIT_NPROC of the cell's own user" if has_user else report.LOOKS
+            return Mechanism("processes", f"{counted}; threads count", has_user, "cell")
         case "disk":
             return Mechanism("disk", "the supervisor's look at its files, and RLIMIT_FSIZE for each", False, "cell")
         case "inodes":

@@ -39,7 +39,7 @@ def make(facts: dict[str, Any], proofs: tuple[Proof, ...], proved_at: float) -> 
     )
 
 
-_LOOKS = "the supervisor's look every 20 to 100 ms (every 5 s where a session's interpreter is alone and idle)"
+LOOKS = "the supervisor's look every 20 to 100 ms (every 5 s where a session's interpreter is alone and idle)"
 
 
 def mechanisms(facts: dict[str, Any]) -> tuple[Mechanism, ...]:
@@ -47,7 +47,7 @@ def mechanisms(facts: dict[str, Any]) -> tuple[Mechanism, ...]:
     return (
         _memory(facts["memory"]),
         _cpus(facts["cpu"]),
-        Mechanism("cpu_time", f"RLIMIT_CPU, and {_LOOKS}", False, "cell"),
+        Mechanism("cpu_time", f"RLIMIT_CPU, and {LOOKS}", False, "cell"),
         Mechanism("processes", "RLIMIT_NPROC in the cell's own user namespace; threads count", True, "cell"),
         Mechanism("wall", "the supervisor's clock", True, "cell"),
         Mechanism("output", "the host's pump", True, "cell"),
@@ -62,7 +62,7 @@ def _memory(mechanism: str | None) -> Mechanism:
     if mechanism:
         name = f"{mechanism}, and the supervisor's look every 20 ms"
         return Mechanism("memory", name, True, "cell", _COUNTED)
-    name = f"RLIMIT_DATA for each process, and {_LOOKS}"
+    name = f"RLIMIT_DATA for each process, and {LOOKS}"
     return Mechanism("memory", name, False, "cell", _UNCOUNTED)
 
 

@@ -13,7 +13,7 @@ import stat
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -113,7 +113,8 @@ async def _try_escapes(bench: Bench) -> tuple[Proof, ...]:
         abstract.listen()
         # With two slashes it is no place of the cell's on a wall that moves these.
         arguments = (f"/{canary}", str(tcp.getsockname()[1]), name, str(_victim()))
-        ending, output = await _run(bench, "selftest.py", arguments, _LIMITS)
+        limits = _LIMITS if _counts_processes(bench) else replace(_LIMITS, processes=64)  # more than it begins
+        ending, output = await _run(bench, "selftest.py", arguments, limits)
         owner: int | None
         try:
             owner = os.stat("workspace/fill", dir_fd=ending.tree_fd, follow_symlinks=False).st_uid
@@ -216,11 +217,17 @@ def _judge(
         ("no new privileges can be gained", state["NoNewPrivs"] == "1", state["NoNewPrivs"]),
         ("system calls are filtered", state.get("Seccomp") == "2", state.get("Seccomp", "")),
         ("the cell is not root on the host", not _is_root(owner), owner),
-        ("the number of processes is limited", attempts["forks"] < _LIMITS.processes, attempts["forks"]),
         ("the number of open files is limited", attempts["open_files"] < _LIMITS.open_files, attempts["open_files"]),
         ("the disk is limited", 0 < attempts["filled"] <= _LIMITS.disk + _SLACK, attempts["filled"]),
     ]
+    if _counts_processes(bench):
+        rules.append(("the number of processes is limited", attempts["forks"] < _LIMITS.processes, attempts["forks"]))
     return tuple(Proof(case, held, str(detail)[:200]) for case, held, detail in rules)
+
+
+def _counts_processes(bench: Bench) -> bool:
+    """Whether the kernel does, so that a cell is not ended for having too many."""
+    return bool(bench.facts["mode"] != "plain user")
 
 
 # -- the cache

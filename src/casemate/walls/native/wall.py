@@ -40,6 +40,7 @@ class NativeWall:
     """Cells out of Linux namespaces, mounts, Landlock, seccomp and limits. See ``docs/explanation/walls.md``."""
 
     name = "native"
+    refused: Sequence[tuple[str, WallUnavailable]] = ()
     _leaves_own_files = True  # what a cell leaves on this machine belongs to the cell's own user
     _without: frozenset[str] = frozenset()  # cases of the self-test that this wall does not hold, and says so
 

@@ -1,0 +1,60 @@
+"""The walls that suites judge, and whether each can be had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from tests.support.engine import skip_without_engine
+
+from casemate import WallUnavailable, sync
+
+WALLS = ("native", *(pytest.param(name, marks=pytest.mark.full) for name in ("landlock", "docker")))
+
+
+def skip_without(wall: str, folders: pytest.TempPathFactory) -> None:
+    """Skip where this wall cannot be had, and say why. The native one must be there."""
+    if wall == "docker":
+        skip_without_engine()
+    if wall == "landlock":
+        try:
+            with sync.Sandbox(isolation=wall, audit=folders.mktemp("audit") / "audit.db") as one:
+                one.run("pass")
+        except WallUnavailable as error:
+            pytest.skip(str(error))
+
+
+Cases = Mapping[str, Mapping[str, str]]
+
+
+def judge(items: Iterable[pytest.Item], weaker: Cases, undecided: Cases) -> None:
+    """Expect what a wall does not contain to fail behind it, and leave out what comes out now so, now otherwise.
+
+    Each has for each wall the names of tests, with the value of a parameter after a blank where not all cases of one
+    are meant, and why.
+    """
+    for wall, name, values, item in _cases(items):
+        for case, reason in weaker[wall].items():
+            if _fits(case, name, values):
+                item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+        for case, reason in undecided[wall].items():
+            if _fits(case, name, values):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _fits(case: str, name: str, values: set[str]) -> bool:
+    test, _, value = case.partition(" ")
+    return name == test and (not value or value in values)
+
+
+def _cases(items: Iterable[pytest.Item]) -> Iterator[tuple[str, str, set[str], pytest.Item]]:
+    """Wall, name and values of each test that is about a wall; its values also as parts that follow each other."""
+    for item in items:
+        callspec: Any = getattr(item, "callspec", None)
+        if callspec is not None and "wall" in callspec.params:
+            wall, parts = callspec.params["wall"], callspec.id.split("-")
+            parts.remove(wall)
+            spans = range(len(parts) + 1)
+            values = {"-".join(parts[begin:end]) for begin in spans for end in spans if begin < end}
+            yield wall, item.originalname, values, item  # type: ignore[attr-defined]
