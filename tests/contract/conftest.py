@@ -22,7 +22,9 @@ _COVERED = "without mounts nothing is covered, and no folder written through"
 # docs/explanation/walls.md has what this wall does not contain.
 WEAKER: dict[str, dict[str, str]] = {
     "native": {},
-    "docker": {},
+    "docker": {
+        "test_everything_that_is_writable_shares_one_disk_limit": "each writable folder has the limit of its own",
+    },
     "landlock": {
         "test_every_file_made_or_changed_comes_back_and_given_ones_that_stayed_do_not": _PATHS,
         "test_a_program_starts_in_the_workspace": _PATHS,
@@ -52,7 +54,25 @@ WEAKER: dict[str, dict[str, str]] = {
 # What depends on the moment at which somebody looks.
 UNDECIDED: dict[str, dict[str, str]] = {
     "native": {},
-    "docker": {},
+    "docker": {
+        **dict.fromkeys(
+            ("test_a_shown_plot_is_a_picture_that_can_be_saved", "test_a_table_is_shown_as_text_and_html"),
+            "the tests' image has no pandas and no matplotlib",
+        ),
+        "test_packages_are_installed_into_a_session_one_after_the_other_and_for_all": "nothing is installed into cells",
+        **dict.fromkeys(
+            (
+                "test_text_has_both_streams_in_the_order_in_which_they_came",
+                "test_what_is_displayed_is_an_event_between_the_texts",
+                "test_a_reader_that_does_not_read_holds_the_program_up_but_not_its_deadline",
+            ),
+            "all that a cell says comes in pieces over one stream",
+        ),
+        **dict.fromkeys(
+            ("test_nothing_lives_after_a_timeout", "test_nothing_lives_after_another_limit"),
+            "the witness does not see into an engine",
+        ),
+    },
     "landlock": {"test_a_limit_of_processes_that_is_met_is_named": _COUNTED},
 }
 if os.geteuid():

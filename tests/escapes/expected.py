@@ -50,7 +50,6 @@ WEAKER: dict[str, dict[str, str]] = {
         "test_what_proc_tells_of_the_kernel_is_hidden": "it is closed without the masks, too",
         "test_without_any_one_layer_the_secrets_stay_unread landlock": _ALONE,
     },
-    "docker": {},
 }
 # Likewise, what depends on the moment at which somebody looks.
 UNDECIDED: dict[str, dict[str, str]] = {
@@ -60,7 +59,6 @@ UNDECIDED: dict[str, dict[str, str]] = {
         "test_without_any_one_layer_nothing_of_the_host_is_changed landlock": _ALONE,
         "test_without_any_one_layer_nothing_of_the_host_is_changed seccomp": _ALONE,
     },
-    "docker": {},
 }
 if os.geteuid():
     UNDECIDED["landlock"] |= {

