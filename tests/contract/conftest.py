@@ -85,7 +85,7 @@ if os.geteuid():
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What a wall does not contain is expected to fail behind it."""
-    judge(items, WEAKER, UNDECIDED)
+    judge(items, Path(__file__).parent, WEAKER, UNDECIDED)
 
 
 @pytest.fixture(scope="session", params=WALLS)

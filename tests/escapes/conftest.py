@@ -34,7 +34,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What a wall does not contain is expected to fail behind it."""
-    judge(items, WEAKER, UNDECIDED)
+    judge(items, Path(__file__).parent, WEAKER, UNDECIDED)
 
 
 @pytest.fixture(scope="module", autouse=True)

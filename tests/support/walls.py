@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,13 +29,14 @@ def skip_without(wall: str, folders: pytest.TempPathFactory) -> None:
 Cases = Mapping[str, Mapping[str, str]]
 
 
-def judge(items: Iterable[pytest.Item], weaker: Cases, undecided: Cases) -> None:
-    """Expect what a wall does not contain to fail behind it, and leave out what comes out now so, now otherwise.
+def judge(items: Iterable[pytest.Item], folder: Path, weaker: Cases, undecided: Cases) -> None:
+    """Of the tests in ``folder``, expect what a wall does not contain to fail behind it, and leave out what comes out
+    now so, now otherwise.
 
     Each has for each wall the names of tests, with the value of a parameter after a blank where not all cases of one
     are meant, and why.
     """
-    for wall, name, values, item in _cases(items):
+    for wall, name, values, item in _cases(item for item in items if item.path.is_relative_to(folder)):
         for case, reason in weaker[wall].items():
             if _fits(case, name, values):
                 item.add_marker(pytest.mark.xfail(reason=reason, strict=True))

@@ -21,6 +21,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 PROGRAMS = (
     "startup.py",
     "one_shot.py",
+    "walls.py",
     "sessions.py",
     "many_sessions.py",
     "idle_memory.py",
