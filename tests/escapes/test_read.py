@@ -311,8 +311,14 @@ def test_a_held_cell_has_no_descriptor_but_its_own(
     """
     with held(sandbox, Attack("read", "shell"), {"PATHS": "", "DIGESTS": "", "PIDS": ""}) as one:
         loaded = ("/etc/ld.so.cache", "/usr/lib/")
-        until(lambda: not any(f.startswith(loaded) for f in host.open_files(one.pid)), "the end of its loading")
-        links = host.open_files(one.pid)
+        seen: list[str] = []
+
+        def has_loaded() -> bool:
+            seen[:] = host.open_files(one.pid)
+            return not any(file.startswith(loaded) for file in seen)
+
+        until(has_loaded, "the end of its loading")
+        links = list(seen)
         own = ("/dev/null", "/program/main.sh", "/memfd:casemate (deleted)")
         assert [link for link in links if not link.startswith("pipe:") and not link.endswith(own)] == []
         assert links.count("/memfd:casemate (deleted)") <= 1
