@@ -51,7 +51,7 @@ WEAKER: dict[str, dict[str, str]] = {
         "test_what_a_policy_hides_is_hidden_from_programs_too": _COVERED,
     },
 }
-# What depends on the moment at which somebody looks.
+# What is left out, and why: mostly it comes out now one way, now the other.
 UNDECIDED: dict[str, dict[str, str]] = {
     "native": {},
     "docker": {

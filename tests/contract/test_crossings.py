@@ -38,7 +38,7 @@ ASKS = {
 }
 
 
-def test_somebody_is_asked_about_a_host_and_denies_it(wall: str, language: str, tmp_path: Path) -> None:
+def test_somebody_is_asked_about_a_host_that_no_rule_names(wall: str, language: str, tmp_path: Path) -> None:
     asked: list[ApprovalRequest] = []
 
     def deny(request: ApprovalRequest) -> bool:

@@ -15,7 +15,8 @@ _NAMES = "sockets have no abstract names, and UDP is for names alone"
 WEAKER: dict[str, dict[str, str]] = {
     "native": {},
     "landlock": {
-        "test_a_process_of_the_host_is_not_touched": _ALONE,
+        "test_a_process_of_the_host_is_not_touched landlock": _ALONE,
+        "test_a_process_of_the_host_is_not_touched all but namespaces": _ALONE,
         "test_control_without_its_layers_init_is_written_and_traced": "its init is out of reach without them, too",
         "test_control_without_init_the_pipe_can_be_opened": "its init is out of reach without that layer, too",
         "test_each_of_seccomp_and_the_sysctl_alone_forbids_namespaces missing0": _ALONE,
@@ -40,18 +41,18 @@ WEAKER: dict[str, dict[str, str]] = {
         "test_the_number_of_files_is_bounded": _DISK,
         "test_landlock_alone_keeps_unread_what_a_wrong_mount_shows": _ALONE,
         "test_links_out_of_the_workspace_are_neither_followed_nor_written direct": _DIRECT,
-        "test_no_setting_of_the_kernel_is_open_for_writing exec": _ALONE,
+        "test_no_setting_of_the_kernel_is_open_for_writing exec-landlock": _ALONE,
         "test_no_setuid_file_is_left_even_where_a_folder_is_written_through": _DIRECT,
         "test_shell_and_node_leave_no_setuid_file_either": _DIRECT,
         "test_sockets_and_fifos_in_a_callers_folder_lead_nowhere direct": _DIRECT,
         "test_the_network_namespace_alone_holds missing0": _ALONE,
         "test_the_network_namespace_alone_holds missing2": _ALONE,
         "test_the_users_of_this_machine_stay_unread": _SETTINGS,
-        "test_what_proc_tells_of_the_kernel_is_hidden": "it is closed without the masks, too",
+        "test_control_without_the_masks_proc_tells_of_the_kernel": "it is closed without the masks, too",
         "test_without_any_one_layer_the_secrets_stay_unread landlock": _ALONE,
     },
 }
-# Likewise, what depends on the moment at which somebody looks.
+# What is left out: it comes out now one way, now the other.
 UNDECIDED: dict[str, dict[str, str]] = {
     "native": {},
     "landlock": {
@@ -67,6 +68,7 @@ if os.geteuid():
     }
 WEAKER["landlock"] |= (
     {
+        "test_a_process_of_the_host_is_not_touched seccomp": _ALONE,
         "test_it_works python terminals": "terminals of others have the same user",
     }
     if os.geteuid()

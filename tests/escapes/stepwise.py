@@ -41,6 +41,7 @@ MEANT = {
     "test_control_bare_the_same_attack_reads_stops_and_kills_it",
     "test_control_bare_the_same_attack_reads_them_all",
     "test_control_bare_the_same_daemons_live_on",
+    "test_control_without_the_masks_proc_tells_of_the_kernel",
     "test_control_inside_one_cell_the_same_search_finds_them",
     "test_cpu_time_of_orphans_is_bounded",
     "test_cpu_time_over_many_processes_is_bounded",

@@ -236,27 +236,25 @@ finish()
 """
 
 
+_KERNEL_FILES = (
+    "kallsyms", "timer_list", "key-users", "cmdline", "interrupts", "softirqs", "diskstats", "pressure/cpu"
+)  # fmt: skip
+
+
 def test_what_proc_tells_of_the_kernel_is_hidden(sandbox: sync.Sandbox) -> None:
-    """The masks: what tells of the kernel and of other programs has content in a cell without them, and none with."""
-    everything = (
-        "kallsyms",
-        "timer_list",
-        "key-users",
-        "cmdline",
-        "interrupts",
-        "softirqs",
-        "diskstats",
-        "pressure/cpu",
-    )
-    names = [f"/proc/{name}" for name in everything if _has_content(f"/proc/{name}")]
+    """What tells of the kernel and of other programs has no content in a cell."""
+    names = [f"/proc/{name}" for name in _KERNEL_FILES if _has_content(f"/proc/{name}")]
     env = {"NAMES": ":".join((*names, "/proc/kcore"))}
     seen = attack(sandbox, Attack("kernel files", source=KERNEL_FILES), env).stdout
     told_nothing = ("done \n", "PermissionError", "FileNotFoundError")
     for name in (*names, "/proc/kcore"):
         assert any(f"tried {name}: {outcome}" in seen for outcome in told_nothing), seen
     assert "tried sysrq: done" not in seen
+
+
+def test_control_without_the_masks_proc_tells_of_the_kernel(sandbox: sync.Sandbox) -> None:
     with without("mounts"):
-        control = attack(sandbox, Attack("kernel files", source=KERNEL_FILES), env).stdout
+        control = attack(sandbox, Attack("kernel files", source=KERNEL_FILES), {"NAMES": "/proc/kallsyms"}).stdout
     with open("/proc/kallsyms", "rb") as file:
         first = file.read(40)[16:]
     assert first.hex() in control

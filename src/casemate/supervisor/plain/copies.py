@@ -169,16 +169,22 @@ def copy(source: str, place: str) -> None:
         _copy_content(file.fileno(), copied.fileno())
 
 
-def show(source: str, place: str, table: places.Table) -> None:
+def show(source: str, place: str, table: places.Table) -> str:
     """Have ``place`` be a link to what the folder ``source`` of packages has now: other names of the same files, and
-    links in it to places of the cell's as they are. Raises ``OSError``."""
-    number = 1
+    links in it to places of the cell's as they are. The folder of what was shown before the last time, which can go.
+    Raises ``OSError``."""
+    try:
+        before = int(os.readlink(place).rpartition(".")[2])
+    except (OSError, ValueError):
+        before = 0
+    number = before + 1
     while os.path.lexists(f"{place}.{number}"):
         number += 1
     copied = f"{place}.{number}"
     _link_folder(source, copied, table)
     os.symlink(os.path.basename(copied), f"{place}.new")
     os.rename(f"{place}.new", place)
+    return f"{place}.{before - 1}"
 
 
 def _link_folder(source: str, place: str, table: places.Table) -> None:

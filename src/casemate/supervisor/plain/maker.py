@@ -360,7 +360,7 @@ class PlainMaker:
 
     def show_folder(self, cell: cells.CellProcess, source: str, target: str) -> None:
         assert isinstance(cell.scratch, files.CellFiles)
-        copies.show(source, cell.scratch.path + target, cell.scratch.places)
+        files.remove(copies.show(source, cell.scratch.path + target, cell.scratch.places))
 
     def tidy(self, now: float) -> None:
         self._removals.try_all(now)

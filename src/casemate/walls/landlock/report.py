@@ -23,7 +23,7 @@ _MISSING = (
     "Shared memory: /dev/shm is closed, so that multiprocessing has no locks and pools.",
     "A quota: files are held to limits.disk and limits.inodes by a look now and then, each one by the kernel.",
 )
-_SAME_USER = "A user of its own: terminals are closed to it, and processes are counted by the supervisor."
+_SAME_USER = "A user of its own: terminals are closed to it, and processes are counted now and then."
 
 
 def make(facts: dict[str, Any], proofs: tuple[Proof, ...], proved_at: float) -> IsolationReport:
