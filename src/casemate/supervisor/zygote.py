@@ -103,7 +103,7 @@ def wait_alone(preload: list[str]) -> None:
     sys.modules["_casemate.process"].begin_randomness()
     _rehearse()
     _rehearse_failure()
-    program = _ProgramStart(begin, None)
+    program = _ProgramStart(begin, None, is_installed=True)
     sys.modules["_casemate.process"].keep_loaded_modules()
     _kept_alive.append(program)
     program.start([])
@@ -245,12 +245,13 @@ def _make_cell(socket: _socket.socket, ends: list[int], program: bytes, plain: A
 class _ProgramStart:
     """How a cell's program starts. What is the same for all is done here, in the zygote, as far as it can be."""
 
-    def __init__(self, begin: CodeType, plain: Any) -> None:
+    def __init__(self, begin: CodeType, plain: Any, *, is_installed: bool = False) -> None:
+        """``is_installed``: casemate is one of the packages of this interpreter."""
         self._begin = begin
         self._plain = plain
         guest, workspace = (plain.real(place) if plain else place for place in (GUEST, "/workspace"))
         self._namespace: dict[str, Any] = {"__name__": "sitecustomize", "__file__": f"{guest}/sitecustomize.py"}
-        _hide_casemate()
+        _hide_casemate(is_installed=is_installed)
         os.chdir(workspace)
         # An environment's own sitecustomize must see the program's variables, and so runs in its process.
         self._has_begun = not _has_own_sitecustomize()
@@ -276,9 +277,10 @@ class _ProgramStart:
             exec(self._begin, self._namespace)  # noqa: S102
 
 
-def _hide_casemate() -> None:
+def _hide_casemate(*, is_installed: bool) -> None:
     """A program shall not find it imported. It is kept alive, since freeing it would write to its memory."""
-    sys.path[:] = [place for place in sys.path if not _is_ours(place)]
+    if not is_installed:
+        sys.path[:] = [place for place in sys.path if not _is_ours(place)]
     for place in [place for place in sys.path_importer_cache if _is_ours(place)]:
         del sys.path_importer_cache[place]
     ours = [name for name in sys.modules if name == "casemate" or name.startswith("casemate.")]
