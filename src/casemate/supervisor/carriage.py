@@ -16,13 +16,7 @@ import struct
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Any, Protocol
-
-    class Poller(Protocol):
-        """Calls back in one thread."""
-
-        def set_interest(self, fd: int, events: int, handle: Callable[[], None]) -> None:
-            """Call ``handle`` when one of ``events`` is there; 0 for not any more."""
+    from typing import Any
 
 
 VERSION = 1  # of what both ends say to each other
@@ -39,6 +33,21 @@ _MAX_CONTENTS = 16  # files that are under way at once
 
 class CarriageError(ValueError):
     """What came is nothing that the other end would send."""
+
+
+class Poller:
+    """Of whoever has these two and looks at them in one thread."""
+
+    _poll: select.poll
+    _handlers: dict[int, Callable[[], None]]
+
+    def set_interest(self, fd: int, events: int, handle: Callable[[], None]) -> None:
+        """Call ``handle`` when one of ``events`` is there; 0 for not any more."""
+        if events:
+            self._handlers[fd] = handle
+            self._poll.register(fd, events)
+        elif self._handlers.pop(fd, None):
+            self._poll.unregister(fd)
 
 
 class CarriageReader:
@@ -80,7 +89,8 @@ def content_frames(number: int, source: int, size: int) -> Iterator[bytes]:
 class CarriedPipe:
     """One descriptor: what comes from it is sent while ``reads``, what is received is written to it while ``writes``.
 
-    ``before``: channels whose text must be on its way before anything of this one, which tells of it.
+    ``before``: channels whose text must be on its way before anything of this one, which tells of it. ``on_read``: is
+    called with each piece before it is sent.
     """
 
     def __init__(
@@ -94,6 +104,7 @@ class CarriedPipe:
         self.written = 0  # since the last credit was given
         self.is_ended = False  # nothing more will be received
         self.is_open = True
+        self.on_read: Callable[[bytes], None] = _ignore
 
 
 class Channels:
@@ -236,6 +247,7 @@ class Channels:
             self._stop_reading(channel, tell=True)
             return False
         channel.credit -= len(data)
+        channel.on_read(data)
         self._send(frame(DATA, channel.number, data))
         if channel.credit <= 0:
             self._watch(channel)
@@ -305,6 +317,10 @@ def _is_held(channel: CarriedPipe) -> bool:
 
 def _do_nothing() -> None:
     """There is nothing to do."""
+
+
+def _ignore(_data: bytes) -> None:
+    """It is nobody's business."""
 
 
 def _end_writing(fd: int) -> None:

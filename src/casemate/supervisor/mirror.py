@@ -43,6 +43,10 @@ class Tree:
         self._hidden = {os.fsencode(path) for path in hidden}
         self._known: dict[bytes, tuple[object, ...]] = {}
 
+    def has_changed(self) -> bool:
+        """Whether there is something to write."""
+        return dict(self._scan()) != self._known
+
     def write_changes(self, out: int) -> list[bytes]:
         """Write what has changed since the last time into the file ``out``; the paths. What cannot be read is left."""
         seen = dict(self._scan())

@@ -230,6 +230,8 @@ class Wall(Protocol):
     """Something that holds cells."""
 
     name: str
+    host_address: str
+    """Where cells find the host: of a plan's listeners."""
     refused: Sequence[tuple[str, WallUnavailable]]
     """Stronger walls that were wanted and cannot be had, by name, once it is proved."""
 

@@ -13,25 +13,21 @@ from casemate.supervisor import carriage
 from casemate.supervisor.carriage import CREDIT, DATA, END, MESSAGE, CarriageReader, Channels, frame
 
 
-class Loop:
+class Loop(carriage.Poller):
     """A poller that is turned by hand."""
 
     def __init__(self) -> None:
-        self.handlers: dict[int, Callable[[], None]] = {}
-        self.poll = select.poll()
+        self._handlers = {}
+        self._poll = select.poll()
 
-    def set_interest(self, fd: int, events: int, handle: Callable[[], None]) -> None:
-        if events:
-            self.handlers[fd] = handle
-            self.poll.register(fd, events)
-        elif self.handlers.pop(fd, None):
-            self.poll.unregister(fd)
+    def serve(self, fd: int) -> None:
+        if fd in self._handlers:
+            self._handlers[fd]()
 
     def turn(self) -> bool:
-        ready = self.poll.poll(0)
+        ready = self._poll.poll(0)
         for fd, _ in ready:
-            if fd in self.handlers:
-                self.handlers[fd]()
+            self.serve(fd)
         return bool(ready)
 
 
@@ -150,7 +146,7 @@ def test_text_is_sent_before_what_was_said_after_it() -> None:
     here.add(5, control_end, reads=True, before=(earlier,))
     os.write(text, b"text")
     os.write(control, b"told")
-    loop.handlers[control_end]()  # whichever is ready first
+    loop.serve(control_end)  # whichever is ready first
     assert frames == [frame(DATA, 3, b"text"), frame(DATA, 5, b"told")]
 
 

@@ -6,17 +6,23 @@ import _socket
 import fcntl
 import os
 import select
+from collections import deque
 
 from casemate.supervisor import carriage, mirror, wire
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
 _READ = 1 << 18
 _DATAGRAM = 4096  # bytes; questions for names are shorter
 _ADDRESS = 6  # bytes of an IPv4 address and a port
+_STEP_END = b'{"type":"done","step":'  # how a frame begins by which an interpreter ends a step, of every language
+_LENGTH = 4  # bytes, before each frame
+_FRAME_HEAD = _LENGTH + len(_STEP_END) + 8
+_MOST_STEP_PIPES = 8  # of the last steps
+_MOST_UNSENT = 1 << 16  # bytes
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 ANY = mirror.Bounds(1 << 40, 1 << 24)  # from the host, and bounded by the container's own file systems
 
@@ -28,11 +34,15 @@ class StreamHost:
         self._in, self._out = stream_in, stream_out
         self._frames = carriage.CarriageReader()
         self._poller = poller
-        self._channels = carriage.Channels(self._write, poller, 2, _memory_file, 1 << 40)
+        self._channels = carriage.Channels(self._write_frame, poller, 2, _memory_file, 1 << 40)
         self._orders: dict[str, carriage.CarriedPipe] = {}  # what leads to the processes of cells, by cell
         self._outputs: dict[str, list[carriage.CarriedPipe]] = {}  # what comes from them
         self._inputs: dict[str, int] = {}  # files that will be their standard input
         self._datagrams: dict[int, _socket.socket] = {}
+        self._unsent = bytearray()
+        self._is_urgent = False
+        self._step_pipes: deque[int] = deque(maxlen=_MOST_STEP_PIPES)
+        self.on_step_end: Callable[[str, int], None] = _ignore
         self.scratch: Any = None  # of the cell
 
     def fileno(self) -> int:
@@ -79,6 +89,9 @@ class StreamHost:
         if message["op"] == "launch":
             if "order" in carried:
                 self._orders[cell] = carried["order"]
+            if message["session"]:
+                ends = StepEnds()
+                carried["control"].on_read = lambda data: [self.on_step_end(cell, step) for step in ends.feed(data)]
             self._outputs[cell] = [carried[name] for name in ("stdout", "stderr", "control") if name in carried]
             if message["awaits_order"]:
                 self._inputs[cell] = fds["stdin"]
@@ -86,18 +99,24 @@ class StreamHost:
         elif message["op"] == "begin":
             _fill(self._inputs.pop(cell), fds.pop("stdin"))
             fds["order"] = os.dup(self._orders[cell].fd)
-        elif "tree" in fds:
-            self._take_tree(message, fds.pop("tree"))
+        elif "tree" in fds:  # what the host has changed in the workspace, before what comes after it
+            records = fds.pop("tree")
+            if self.scratch:
+                self.scratch.tree.apply(records, ANY)
+            os.close(records)
+        for place in [name for name in fds if name.startswith("/")]:
+            self._take_folder(message, place, fds.pop(place))
         return fds
 
-    def _take_tree(self, message: dict[str, Any], records: int) -> None:
-        """What the host has changed in the workspace, or shows, before what comes after it."""
-        if message["op"] == "show":
-            os.makedirs(message["target"], 0o755, exist_ok=True)
-            mirror.Tree(message["target"]).apply(records, ANY)
-        elif self.scratch:
-            self.scratch.tree.apply(records, ANY)
-        os.close(records)
+    def _take_folder(self, message: dict[str, Any], place: str, records: int) -> None:
+        """What is new in a folder that the host shows; the message gets the errno where there is no room for it."""
+        try:
+            os.makedirs(place, 0o755, exist_ok=True)
+            mirror.Tree(place).apply(records, ANY)
+        except OSError as error:
+            message["problem"] = error.errno or 5
+        finally:
+            os.close(records)
 
     def send(self, message: dict[str, Any], fds: Sequence[int] | None = None) -> None:
         """Send it a message; ``fds`` stay the caller's."""
@@ -111,6 +130,10 @@ class StreamHost:
                 channels = []
             case "pipes":
                 channels = [["read", self._carry_pipe(message["id"], fd)] for fd in fds or ()]
+                self._step_pipes += [number for _, number in channels]
+                if message["step"] > 1:  # nobody needs them before this step is over
+                    self._unsent += carriage.frame(carriage.MESSAGE, 0, wire.encode([message, channels]))
+                    return
             case "listening":
                 channels = [[_kind_of(fd), self._carry_listener(fd)] for fd in fds or ()]
             case _:
@@ -125,10 +148,11 @@ class StreamHost:
         """What has changed in the workspace, if anything has."""
         if self.scratch is None:
             return []
+        if not self.scratch.tree.has_changed():
+            return []
         records = _memory_file()
         try:
-            if not self.scratch.tree.write_changes(records):
-                return []
+            self.scratch.tree.write_changes(records)
             number = self._channels.new_number()
             for piece in carriage.content_frames(number, records, os.fstat(records).st_size):
                 self._write(piece)
@@ -174,13 +198,63 @@ class StreamHost:
             return
         self._write(carriage.frame(carriage.DATA, number, _socket.inet_aton(address) + port.to_bytes(2, "big") + data))
 
+    def _write_frame(self, data: bytes) -> None:
+        """A frame of a channel."""
+        kind, number, _ = carriage.HEADER.unpack_from(data)
+        if kind == carriage.END and number in self._step_pipes:
+            self._unsent += data  # nobody waits for the end of a step's pipe
+        else:
+            self._write(data)
+
     def _write(self, data: bytes) -> None:
+        self._unsent += data
+        self._is_urgent = True
+        if len(self._unsent) > _MOST_UNSENT:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what has been written since the last time, if any of it is urgent. Blocks."""
+        if not self._is_urgent:
+            return
+        data, self._unsent, self._is_urgent = self._unsent, bytearray(), False
         try:
             view = memoryview(data)
             while view:
                 view = view[os.write(self._out, view) :]
         except OSError:
             os._exit(0)  # the host is gone, and the container ends with us
+
+
+class StepEnds:
+    """Finds the ends of steps in what an interpreter says, before the host sees them. A lie stops the clock here, and
+    not the host's."""
+
+    def __init__(self) -> None:
+        self._head = bytearray()  # of a frame
+        self._skip = 0  # bytes of a frame that come and do not matter
+
+    def feed(self, data: bytes) -> list[int]:
+        """The numbers of the steps that end in ``data``."""
+        steps = []
+        self._head += data
+        while self._head:
+            passed = min(self._skip, len(self._head))
+            del self._head[:passed]
+            self._skip -= passed
+            size = _LENGTH + int.from_bytes(self._head[:_LENGTH], "big")
+            start = min(size, _FRAME_HEAD)
+            if self._skip or len(self._head) < max(start, _LENGTH):
+                break
+            kind, _, rest = self._head[_LENGTH:start].partition(_STEP_END)
+            number = rest.partition(b",")[0]
+            if not kind and number.isdigit():
+                steps.append(int(number))
+            self._skip = size
+        return steps
+
+
+def _ignore(_cell: str, _step: int) -> None:
+    """Nobody wants to know."""
 
 
 def _kind_of(fd: int) -> str:

@@ -15,13 +15,10 @@ from casemate.supervisor import carriage, cgroups, init, kernel, pool, serve
 from casemate.supervisor.contained.host import StreamHost
 from casemate.supervisor.contained.maker import ContainedMaker
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _GUEST = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "guest")
 _PATH = "/usr/local/bin:/usr/bin:/bin"
+_NEVER = float("inf")
 _NO_CGROUPS = cgroups.Cgroups(None, None)  # the engine limits
 
 
@@ -64,7 +61,7 @@ def _interpreters() -> dict[str, str]:
     return found
 
 
-class ContainedLoop(serve.SupervisorLoop):
+class ContainedLoop(serve.SupervisorLoop, carriage.Poller):
     """The supervisor's loop, for a host behind a stream."""
 
     def __init__(self, stream_in: int, stream_out: int) -> None:
@@ -72,6 +69,7 @@ class ContainedLoop(serve.SupervisorLoop):
         super().__init__(host, ContainedMaker(host), _NO_CGROUPS)
         self._pool = _Pool(self._maker, _NO_CGROUPS)
         self._stream = host
+        host.on_step_end = self._end_step
 
     def greet(self) -> None:
         """Say that it is there, and what is."""
@@ -80,13 +78,13 @@ class ContainedLoop(serve.SupervisorLoop):
         hello = {"version": carriage.VERSION, "kernel": os.uname().release, "interpreters": interpreters}
         self._host.send({"op": "ready", **hello})
 
-    def set_interest(self, fd: int, events: int, handle: Callable[[], None]) -> None:
-        """See `carriage.Poller`."""
-        if events:
-            self._handlers[fd] = handle
-            self._poll.register(fd, events)
-        elif self._handlers.pop(fd, None):
-            self._poll.unregister(fd)
+    def _end_step(self, cell: str, step: int) -> None:
+        """What the host would ask for next, so that it has the changed files when it hears of the step's end."""
+        self._dispatch({"op": "step over", "id": cell, "step": step}, {})
+
+    def _next_events(self) -> list[tuple[int, int]]:
+        self._stream.flush()
+        return super()._next_events()
 
     def _receive(self) -> None:
         messages = self._stream.read()
@@ -94,7 +92,15 @@ class ContainedLoop(serve.SupervisorLoop):
             self._serving = False
             return
         for message, fds in messages:
-            self._dispatch(message, fds)
+            if "problem" not in message:
+                self._dispatch(message, fds)
+                continue
+            kernel.close_all(fds.values())
+            number, cell = message["problem"], message["id"]
+            if message["op"] == "show":
+                self._host.send({"op": "shown", "id": cell, "number": message["number"], "errno": number})
+            else:
+                self._host.refuse(cell, "root", number, f"packages: {os.strerror(number)}")
 
 
 class _Pool(pool.CellPool):
@@ -102,3 +108,6 @@ class _Pool(pool.CellPool):
 
     def prepare(self) -> None:
         return
+
+    def next_time(self) -> float:
+        return _NEVER

@@ -31,8 +31,8 @@ _MAKING = 2  # containers at once: starting one takes the engine a core
 _END_WITHIN = 10.0  # seconds for the engine to remove all containers at the end
 
 
-class Bridge:
-    """As `native.spawn.Supervisor`: ``socket`` for the link, and the file with its own error text."""
+class Bridge(carriage.Poller):
+    """See `native.link.SupervisorProcess`."""
 
     pid = 0  # no process of its own
 
@@ -49,10 +49,12 @@ class Bridge:
         self._calls: deque[Callable[[], None]] = deque()
         self._outbox: deque[tuple[bytes, list[int]]] = deque()
         self._folder: TemporaryFolder | None = None
+        self._roots: dict[str, dict[str, str]] = {}  # the host's folders that cells of each see, by place
         self._cells: dict[str, CarriedCell] = {}
         self._kept: dict[str, CarriedCell] = {}  # of sessions whose next cell is to come, by the id of the last
         self._ready: deque[Container] = deque()  # started, and nobody's
         self._greetings: dict[str, dict[str, Any]] = {}
+        self._unsent: list[CarriedCell] = []  # whose streams are to be flushed
         self._waiting: deque[CarriedCell] = deque()  # cells without a container
         self._making = 0
         self._mirrors: list[CarriedCell] = []  # whose folders may still be read
@@ -101,13 +103,16 @@ class Bridge:
 
     def _serve(self) -> None:
         busy = self._cells or self._mirrors or self._kept
-        ready = self._poll.poll(_TIDY * 1000 if busy else None)
+        unsent, self._unsent = self._unsent, []
+        ready = self._poll.poll(0 if unsent else _TIDY * 1000 if busy else None)
         if any(fd == self._link.fileno() for fd, _ in ready):
             self._serve_link()  # first: what is written to a pipe may be about a message that came before
         for fd, _ in ready:
             handle = self._handlers.get(fd)
             if handle and fd != self._link.fileno():
                 handle()
+        for cell in unsent:
+            cell.flush()
         now = time.monotonic()
         if now > self._next_tidy:
             self._next_tidy = now + _TIDY
@@ -117,13 +122,10 @@ class Bridge:
             if cell.is_overdue(now):
                 self.lose(cell, "timeout")
 
-    def set_interest(self, fd: int, events: int, handle: Callable[[], None]) -> None:
-        """See `carriage.Poller`."""
-        if events:
-            self._handlers[fd] = handle
-            self._poll.register(fd, events)
-        elif self._handlers.pop(fd, None):
-            self._poll.unregister(fd)
+    def flush_later(self, cell: CarriedCell) -> None:
+        """Flush its stream after one more look at what else is to be sent."""
+        if cell not in self._unsent:
+            self._unsent.append(cell)
 
     def _call(self, function: Callable[[], None]) -> None:
         """Have the thread call it. From any."""
@@ -298,6 +300,9 @@ class Bridge:
         op, cell_id = message["op"], message.get("id", "")
         if op == "launch":
             self._launch(message, fds)
+        elif op == "root":
+            binds = [entry for entry in message["entries"] if entry["kind"] == "bind"]
+            self._roots[message["key"]] = {entry["target"]: entry["source"] for entry in binds}
         elif op == "forget":
             kept = self._kept.pop(cell_id, None)
             if kept:
@@ -313,7 +318,7 @@ class Bridge:
     def _launch(self, message: dict[str, Any], fds: dict[str, int]) -> None:
         earlier = self._kept.pop(message["continues"], None)
         assert self._folder is not None
-        cell = CarriedCell(self, self._folder.path, message, earlier)
+        cell = CarriedCell(self, self._folder.path, message, self._roots[message["root"]], earlier)
         self._cells[cell.id] = cell
         if not cell.begin(fds):
             return

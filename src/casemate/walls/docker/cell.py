@@ -11,16 +11,18 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from casemate.supervisor import carriage, wire
 from casemate.supervisor.mirror import MirrorError
 from casemate.walls.docker import addresses
 from casemate.walls.docker.containers import Container, Size, new_file
-from casemate.walls.docker.mirrors import Mirror
+from casemate.walls.docker.mirrors import Mirror, ShownFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
+
+    from casemate.walls.docker.bridge import Bridge
 
 _LATE = 5.0  # seconds that a supervisor may be late; then its container is ended
 _NEVER = float("inf")
@@ -29,38 +31,26 @@ _MOST_ASKING = 64  # sockets of one cell that wait for names
 _RECORDS = 1 << 22  # bytes of records besides their contents
 
 
-class CellHost(Protocol):
-    """What a cell needs of `bridge.Bridge`."""
-
-    def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
-        """Send the link a message; ``fds`` are given away."""
-
-    def receive(self, cell: CarriedCell, payload: bytes) -> None:
-        """A message from its container."""
-
-    def refuse(self, cell: CarriedCell, stage: str, number: int, detail: str) -> None:
-        """There will be no such cell."""
-
-    def lose(self, cell: CarriedCell, reason: str) -> None:
-        """Its container has ended, or must."""
-
-    def over(self, cell: CarriedCell, *, keep: bool) -> None:
-        """It has ended, and its link knows."""
-
-    def set_interest(self, fd: int, events: int, handle: Callable[[], None]) -> None:
-        """See `carriage.Poller`."""
-
-
 class CarriedCell:
     """From its launch request on. It has no ``container`` until there is one of its ``size``."""
 
-    def __init__(self, bridge: CellHost, folder: Path, request: dict[str, Any], earlier: CarriedCell | None) -> None:
-        """``folder``: for its files; ``earlier``: the session's cell before it, whose container and files it takes."""
+    def __init__(
+        self,
+        bridge: Bridge,
+        folder: Path,
+        request: dict[str, Any],
+        folders: Mapping[str, str],
+        earlier: CarriedCell | None,
+    ) -> None:
+        """``folder``: for its files; ``folders``: of the host, that it sees, by place; ``earlier``: the session's cell
+        before it, whose container and files it takes."""
         self.id: str = request["id"]
         self.size = Size.of(request)
         self._bridge, self._folder, self._request = bridge, folder, request
         self.container: Container | None = earlier.container if earlier else None
         self._earlier = earlier
+        self._folders = folders
+        self._shown: dict[str, ShownFolder] = earlier._shown if earlier else {}
         self.mirror: Mirror = (
             earlier.mirror if earlier else Mirror(folder / self.id, request["workspace"], request["limits"])
         )
@@ -75,6 +65,7 @@ class CarriedCell:
         self._is_waiting: bool = request["awaits_order"]
         self._began = time.monotonic()
         self._reason = ""
+        self._step_over = 0  # of the last step that is
 
     # -- its container
 
@@ -101,7 +92,7 @@ class CarriedCell:
         self._follow()
 
     def _follow(self) -> None:
-        self._watch()
+        self.flush()
         queue, self._queue = self._queue, []
         for message, fds in queue:
             self.tell(message, fds)
@@ -144,6 +135,8 @@ class CarriedCell:
                 self._queue.append((message, fds))
             return
         self._note_time(message)
+        if message["op"] == "step over" and message["step"] == self._step_over:
+            return  # its supervisor has seen that by itself
         try:
             self._send_frames(self._frames_of(message, fds))
         except (OSError, MirrorError) as error:
@@ -165,14 +158,16 @@ class CarriedCell:
         if begins and own["kind"] == "overlay" and not self._request["continues"]:
             fds["folder"] = new_file()
             self.mirror.copy_folder(own["folder"], own["hidden"], own["inode"], fds["folder"])
-        if message["op"] == "step":
-            changes = new_file()
-            if self.mirror.write_changes(changes):
-                fds["tree"] = changes
-            else:
-                os.close(changes)
+        if message["op"] == "step" and (changes := self.mirror.changes()) is not None:
+            fds["tree"] = changes
+        shown = {**self._folders} if message["op"] in ("launch", "begin") else {}
         if message["op"] == "show":
-            fds["tree"] = _records_of(message["source"])
+            shown = {message["target"]: message["source"]}
+            message = {**message, "source": ""}
+        for place, source in shown.items():
+            records = self._shown.setdefault(place, ShownFolder()).changes(source)
+            if records is not None:
+                fds[place] = records
         return [*self._contents(message, fds)]
 
     def _contents(self, message: dict[str, Any], fds: dict[str, int]) -> Iterator[Iterator[bytes]]:
@@ -249,7 +244,7 @@ class CarriedCell:
         except (ValueError, OSError):  # nothing that it says is believed any more
             self._bridge.lose(self, "killed")
             return
-        self._watch()
+        self.flush()
 
     def _take(self, kind: bytes, number: int, payload: bytes) -> None:
         if kind == carriage.MESSAGE:
@@ -271,6 +266,8 @@ class CarriedCell:
         if op == "launch refused":
             self._bridge.refuse(self, message["stage"], message["errno"], message["detail"])
             return
+        if op == "step over":
+            self._step_over = message["step"]
         fds: list[int] = []
         if op == "session files":
             fds = [self.mirror.open_workspace(), os.dup(self.mirror.fd)]
@@ -397,9 +394,10 @@ class CarriedCell:
         if self.container is not None:
             for each in frames:
                 self.container.send(each)
-            self._watch()
+            self._bridge.flush_later(self)
 
-    def _watch(self) -> None:
+    def flush(self) -> None:
+        """Send what waits, as far as there is room, and go on when there is more."""
         if self.container is not None:
             events = select.POLLIN | (select.POLLOUT if self.container.flush() else 0)
             self._bridge.set_interest(self.container.socket.fileno(), events, self._serve)
@@ -435,14 +433,6 @@ def _content(number: int, fd: int) -> Iterator[bytes]:
         yield from carriage.content_frames(number, fd, size)
     finally:
         os.close(fd)
-
-
-def _records_of(folder: str) -> int:
-    from casemate.supervisor.mirror import Tree
-
-    records = new_file()
-    Tree(folder).write_changes(records)
-    return records
 
 
 def _close(fds: dict[str, int]) -> None:

@@ -11,10 +11,32 @@ from pathlib import Path
 from typing import Any
 
 from casemate.supervisor import mirror
+from casemate.walls.docker.containers import new_file
 
+_CURRENT = "current"  # in a folder that is shown: a link that changes with what is in it
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _SLACK_ENTRIES = 64  # folders that casemate makes itself
 _SLACK_BYTES = 1 << 20
+
+
+class ShownFolder:
+    """What a container has at one place of a folder of the host's that changes with its link ``current``."""
+
+    def __init__(self) -> None:
+        self._tree = mirror.Tree("")
+        self._shown = ("", "")
+
+    def changes(self, source: str) -> int | None:
+        """A file with what there is in ``source`` that the container has not; None where nothing is. Raises
+        ``OSError``."""
+        link = f"{source}/{_CURRENT}"
+        now = source, os.readlink(link) if os.path.islink(link) else ""
+        if now == self._shown:
+            return None
+        records = new_file()
+        self._shown, self._tree.root = now, os.fsencode(source)
+        self._tree.write_changes(records)
+        return records
 
 
 class Mirror:
@@ -56,11 +78,13 @@ class Mirror:
         """What the cell has changed. Raises ``OSError`` and ``MirrorError``: then nothing more is taken of it."""
         self._lay_out(self.tree.apply(records, self._bounds))
 
-    def write_changes(self, records: int) -> bool:
-        """Write what has been changed here, for the cell; whether anything has."""
-        paths = self.tree.write_changes(records)
-        self._lay_out(paths)
-        return bool(paths)
+    def changes(self) -> int | None:
+        """A file with what has been changed here, for the cell; None where nothing has. Raises ``OSError``."""
+        if not self.tree.has_changed():
+            return None
+        records = new_file()
+        self._lay_out(self.tree.write_changes(records))
+        return records
 
     def remove_if_unused(self) -> bool:
         """Remove it when nobody holds its descriptor any more; whether that is so."""

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from casemate.model.isolation import IsolationReport, Proof
     from casemate.walls.native.running import RunningSession
     from casemate.walls.native.selftest import LaunchProgram
-    from casemate.walls.native.spawn import Supervisor
     from casemate.walls.wall import SessionSink, Sink, Standard
 
 _IMAGE = "casemate"
@@ -33,6 +32,7 @@ class DockerWall(NativeWall):
     """Cells out of containers, one for each. See ``docs/explanation/walls.md``."""
 
     name = "docker"
+    host_address = addresses.to_container(PROXY_ADDRESS)
     _leaves_own_files = False
 
     def __init__(
@@ -72,14 +72,12 @@ class DockerWall(NativeWall):
         self._programs = hello["interpreters"]
         return {**hello, **await asyncio.to_thread(self._describe_engine)}
 
-    def _start_supervisor(self) -> Supervisor:
+    def _start_supervisor(self) -> Bridge:
         found = engine.find(os.environ)
         refusal.check(found, self._terms)
         size = _size_of(Limits())
         keep = min(_KEPT, self._concurrency)
-        bridge: Any = Bridge(found, self._terms, size, keep, addresses.to_container(PROXY_ADDRESS))
-        supervisor: Supervisor = bridge
-        return supervisor
+        return Bridge(found, self._terms, size, keep, self.host_address)
 
     def _explain(self, stage: str, number: int, detail: str) -> WallUnavailable:  # noqa: ARG002
         return refusal.explain(detail, self._terms)

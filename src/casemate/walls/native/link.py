@@ -22,7 +22,6 @@ from typing import Any, Protocol
 
 from casemate.errors import Fault
 from casemate.supervisor import wire
-from casemate.walls.native import spawn
 from casemate.walls.native.descriptors import (
     PIPE,
     Outbox,
@@ -49,6 +48,21 @@ _REST = 4  # times as long as that a pipe that took longer rests, so that other 
 _PIECE = PIPE // 16  # bytes that are read of it at once from then on
 
 
+class SupervisorProcess(Protocol):
+    """A supervisor that was started, as its link has it. ``pid``: 0 where it is no process; ``socket``: to it; ``log``:
+    the file with its own error text."""
+
+    pid: int
+    log: int
+    socket: socket.socket
+
+    def last_words(self) -> str:
+        """The end of its own error text; empty when it has had no errors."""
+
+    def reap(self) -> None:
+        """Wait for its end. Bounded."""
+
+
 class PoolKeeper(Protocol):
     """The pools, as the link calls them. All of it is called in the pump thread."""
 
@@ -65,7 +79,7 @@ class PoolKeeper(Protocol):
 class SupervisorLink:
     """One running supervisor."""
 
-    def __init__(self, supervisor: spawn.Supervisor) -> None:
+    def __init__(self, supervisor: SupervisorProcess) -> None:
         """``supervisor`` was just started, and is given away."""
         self.pools: PoolKeeper | None = None
         self.hello: Future[dict[str, Any]] = Future()

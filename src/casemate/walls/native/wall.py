@@ -10,14 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from casemate.errors import Fault, SandboxClosed, WallUnavailable
+from casemate.model.plan import PROXY_ADDRESS
 from casemate.supervisor import wire
 from casemate.walls.native import launch, refusal, report, spawn
 from casemate.walls.native.descriptors import close_all, memory_file
 from casemate.walls.native.launch import Silent, copies_of
-from casemate.walls.native.link import SupervisorLink
+from casemate.walls.native.link import SupervisorLink, SupervisorProcess
 from casemate.walls.native.refusal import Unlaunched, explain_os_errors, why_unlaunched
 from casemate.walls.native.running import GONE, MISSED, RunningCell, RunningSession, outcome
-from casemate.walls.native.spawn import Supervisor
 from casemate.walls.wall import Reason, SessionSink, Sink, Standard
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class NativeWall:
     """Cells out of Linux namespaces, mounts, Landlock, seccomp and limits. See ``docs/explanation/walls.md``."""
 
     name = "native"
+    host_address = PROXY_ADDRESS
     refused: Sequence[tuple[str, WallUnavailable]] = ()
     _leaves_own_files = True  # what a cell leaves on this machine belongs to the cell's own user
     _without: frozenset[str] = frozenset()  # cases of the self-test that this wall does not hold, and says so
@@ -244,7 +245,7 @@ class NativeWall:
             raise self._explain(hello["stage"], hello["errno"], hello["detail"])
         return hello
 
-    def _start_supervisor(self) -> Supervisor:
+    def _start_supervisor(self) -> SupervisorProcess:
         """A supervisor that makes cells of this wall. Raises ``OSError``."""
         return spawn.take()
 
