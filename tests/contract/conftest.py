@@ -59,7 +59,6 @@ UNDECIDED: dict[str, dict[str, str]] = {
             ("test_a_shown_plot_is_a_picture_that_can_be_saved", "test_a_table_is_shown_as_text_and_html"),
             "the tests' image has no pandas and no matplotlib",
         ),
-        "test_packages_are_installed_into_a_session_one_after_the_other_and_for_all": "nothing is installed into cells",
         **dict.fromkeys(
             (
                 "test_text_has_both_streams_in_the_order_in_which_they_came",

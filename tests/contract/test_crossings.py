@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.packages.index import Index, wheel
+from tests.packages.registry import Registry
 from tests.tools.peer import Peer
 from tests.tools.test_cells import bounded, offering
 
@@ -71,5 +72,28 @@ def test_packages_are_installed_into_a_session_one_after_the_other_and_for_all(
                 step = session.run(f"!pip install -q {name}\nimport {name}; print({name}.VERSION)")
                 assert step.stdout == "1.0\n", step.text
         assert not sandbox.run("import alpha").ok
-        assert sandbox.packages.install(["alpha"]).ok
-        assert sandbox.run("import alpha; print(alpha.VERSION)").stdout == "1.0\n"
+        for name in ("alpha", "beta"):
+            assert sandbox.packages.install([name]).ok
+            assert sandbox.run(f"import {name}; print({name}.VERSION)").stdout == "1.0\n"
+        assert sandbox.packages.remove(["alpha"]) == (("alpha", "1.0"),)
+        assert not sandbox.run("import alpha").ok
+
+
+def test_packages_of_node_are_installed_into_a_session(
+    wall: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("NPM_CONFIG_USERCONFIG", str(tmp_path / "npmrc"))
+    registry = Registry()
+    try:
+        (tmp_path / "npmrc").write_text(f"registry={registry.url}\n")
+        registry.add("alpha", dependencies={"beta": "^1.0.0"})
+        registry.add("beta")
+        given = {"approve": lambda request: request.kind == "package", "audit": tmp_path / "audit.db"}
+        with sync.Sandbox(isolation=wall, **given) as sandbox, sandbox.session(language="node") as session:
+            installed = sandbox.packages.install(["alpha"], language="node", session=session)
+            assert installed.ok, installed
+            step = session.run("console.log(require('alpha').VERSION, require('beta').VERSION)")
+            assert step.stdout == "1.0.0 1.0.0\n", step.text
+    finally:
+        registry.close()

@@ -4,6 +4,7 @@
 
 const { spawnSync } = require('node:child_process');
 const fs = require('node:fs');
+const path = require('node:path');
 
 const WORKSPACE = process.cwd();
 const HOME = `${WORKSPACE}/environment`;
@@ -24,7 +25,9 @@ const flags = [
 ];
 const { PATH, HOME: home, TMPDIR = '/tmp' } = process.env;
 const env = { PATH, HOME: home, LANG: 'C.UTF-8', TMPDIR };
-const npm = spawnSync(process.execPath, [order.npm, 'install', ...flags], {
+const places = [`${path.dirname(process.execPath)}/../lib/node_modules`, '/usr/share/nodejs'].map((one) => `${one}/npm/bin/npm-cli.js`);
+const program = order.npm || places.find((one) => fs.existsSync(one)) || places[0];
+const npm = spawnSync(process.execPath, [program, 'install', ...flags], {
   cwd: HOME,
   env,
   stdio: ['ignore', 'inherit', 'inherit'],

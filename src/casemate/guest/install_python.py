@@ -30,6 +30,8 @@ def main() -> int:
     """Do what the order says: the exit code."""
     order: "dict[str, Any]" = json.load(sys.stdin)
     uv, *places = sys.argv[1:]
+    if uv and not os.path.isabs(uv):  # the image's, if it has one
+        uv = shutil.which(uv, path=f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}") or ""
     site = _make_environment()
     notes = _note_what_is_there(site, places)
     command = _uv(uv, order) if uv else _pip(order)

@@ -290,8 +290,9 @@ class _Whose:
 
 @dataclass(slots=True)
 class Registry(Gateway):
-    """One installation's. ``served`` is by name and version: ``left-pad@1.3.0``."""
+    """One installation's. ``served`` is by name and version: ``left-pad@1.3.0``. ``address``: the cell's for it."""
 
+    address: str = PROXY_ADDRESS
     _documents: dict[str, asyncio.Lock] = field(default_factory=dict)
     _written: dict[str, bytes] = field(default_factory=dict)
     _whose: dict[str, _Whose] = field(default_factory=dict)  # by the address of the file
@@ -333,7 +334,7 @@ class Registry(Gateway):
             self._files[path] = link
             bundles = bool(said.get("bundleDependencies") or said.get("bundledDependencies"))
             self._whose[link.url] = _Whose(name, number, bundles)
-            dist = {"tarball": f"http://{PROXY_ADDRESS}{path}", **_hashes_of(said["dist"])}
+            dist = {"tarball": f"http://{self.address}{path}", **_hashes_of(said["dist"])}
             kept = {key: said[key] for key in _KEPT if key in said}
             kept["hasInstallScript"] = bool(said.get("hasInstallScript")) or _has_script(said.get("scripts"))
             versions[number] = {**kept, "name": name, "version": number, "dist": dist}

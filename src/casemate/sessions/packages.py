@@ -301,7 +301,7 @@ class Packages:
         hashes = sorted(f"{wanted.name} {one}" for wanted in self._wanted for one in wanted.hashes)
         indexes = [one.url for one in (await self._python_indexes()).indexes]
         key = key_of([python.version, executable], sorted(texts), hashes, indexes)
-        found = await asyncio.to_thread(kept.find, key)
+        found = await asyncio.to_thread(kept.find, key) if self._has_hosts_programs else None
         if found is None:
             made = await self._request_install(
                 self._wanted, None, InstallTerms(False, False, self._context.limits.wall)
@@ -312,7 +312,8 @@ class Packages:
                 )
             made_set = await self._package_set("python", "")
             assert isinstance(made_set, PackageSet)
-            await asyncio.to_thread(kept.keep, key, made_set, texts, made.packages)
+            if self._has_hosts_programs:
+                await asyncio.to_thread(kept.keep, key, made_set, texts, made.packages)
             return made.packages
         cached, packages = found
         async with self._context.approvals().open_requester(self._namespace) as requester:
@@ -361,7 +362,11 @@ class Packages:
             installer, indexes = await self._installer(package_set)
             store = PackageStore(default_folder(self._env) / "files")
             upstream = Upstream(indexes, store, _MOST_FILE, self.report)
-            kind = partial(Gateway, hashes=hashes_of(wanted)) if language == "python" else Registry
+            kind = (
+                partial(Gateway, hashes=hashes_of(wanted))
+                if language == "python"
+                else partial(Registry, address=installer.host)
+            )
             try:
                 order = Order(wanted, terms, installer, self._namespace)
                 installed = await install(order, context, kind(upstream, store, terms.sources), requester)
@@ -378,14 +383,22 @@ class Packages:
         from casemate.languages.node.installer import NodeInstaller
         from casemate.languages.python.installer import PythonInstaller
 
+        wall = self._context.wall
         if isinstance(package_set, PackageSet):
-            return PythonInstaller(package_set, _uv(self._env)), await self._python_indexes()
+            uv = _uv(self._env) if self._has_hosts_programs else Path("uv")
+            return PythonInstaller(package_set, uv, wall.host_address), await self._python_indexes()
         node = self._context.runtime_for("node")
         program = await asyncio.to_thread(lambda: node.launch(None, node.default_name, ()).argv[0])
         npm = await asyncio.to_thread(npm_of, program)
         if self._registries is None:
             self._registries = await asyncio.to_thread(read_npm_registries, (program, str(npm)), self._env)
-        return NodeInstaller(package_set, npm), self._registries
+        npm_there = npm if self._has_hosts_programs else None
+        return NodeInstaller(package_set, npm_there, wall.host_address), self._registries
+
+    @property
+    def _has_hosts_programs(self) -> bool:
+        """Whether cells have this machine's interpreters and installers, and not an image's."""
+        return bool(self._context.wall.system_entries())
 
     async def _python_indexes(self) -> Indexes:
         """Those that were given, else the operator's. Raises ``Unavailable``."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.languages.python.installer import package_of
 from casemate.model.overview import InstalledPackage, InstallTerms
-from casemate.model.plan import BESIDE_PROGRAM, PROXY_ADDRESS, Entry
+from casemate.model.plan import BESIDE_PROGRAM, Entry
 from casemate.packages.gateway import Served
 from casemate.packages.names import Requirement
 from casemate.packages.package_sets import MODULES, NodePackageSet, modules
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NodeInstaller:
-    """``npm``: the program, where it is on the host and in the cell."""
+    """``npm``: the program, where it is on the host and in the cell; None for the one beside the cell's own Node.
+    ``host``: where cells find the gateway."""
 
     package_set: NodePackageSet
-    npm: Path
+    npm: Path | None
+    host: str
     language: str = "node"
     program: str = f"require('{BESIDE_PROGRAM}/install_node.cjs')\n"
 
@@ -36,8 +38,8 @@ class NodeInstaller:
         """What the program is told, its arguments, and what else its cell has. It is told everything that is wanted by
         now: npm makes a whole tree of it, anew."""
         told = {
-            "wanted": self._add_wanted(requirements), "scripts": terms.sources, "registry": f"http://{PROXY_ADDRESS}/",
-            "npm": str(self.npm), "lock": "" if terms.upgrade else self.package_set.lock,
+            "wanted": self._add_wanted(requirements), "scripts": terms.sources, "registry": f"http://{self.host}/",
+            "npm": str(self.npm or ""), "lock": "" if terms.upgrade else self.package_set.lock,
         }  # fmt: skip
         return told, (), ()
 

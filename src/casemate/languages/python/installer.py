@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.languages.python.runtime import PythonRuntime
 from casemate.model.overview import InstalledPackage, InstallTerms
-from casemate.model.plan import BESIDE_PROGRAM, LAYERED, PROXY_ADDRESS, Bind, Entry
+from casemate.model.plan import BESIDE_PROGRAM, LAYERED, Bind, Entry
 from casemate.packages.gateway import Served
 from casemate.packages.names import Requirement, normalize
 from casemate.packages.package_sets import PackageSet, projects
@@ -23,10 +23,12 @@ _UV = "/packages/uv"  # where the host's is, in the cell
 
 @dataclass(frozen=True, slots=True)
 class PythonInstaller:
-    """uv, or the environment's pip; ``uv``: the host's, None for pip."""
+    """uv, or the environment's pip; ``uv``: the host's, None for pip, its name alone for what cells have. ``host``:
+    where cells find the gateway."""
 
     package_set: PackageSet
     uv: Path | None
+    host: str
     language: str = "python"
     program: str = (
         f"__file__ = __file__.rpartition('/')[0] + '/{BESIDE_PROGRAM}/install_python.py'\n"
@@ -42,7 +44,7 @@ class PythonInstaller:
         there = () if self.package_set.current is None else (Bind(str(self.package_set.folder), LAYERED),)
         told = {
             "requirements": [one.text for one in requirements], "sources": terms.sources, "upgrade": terms.upgrade,
-            "index": f"http://{PROXY_ADDRESS}/simple/", "host": PROXY_ADDRESS,
+            "index": f"http://{self.host}/simple/", "host": self.host,
         }  # fmt: skip
         return told, (uv, *((f"{LAYERED}/current/site",) if there else ())), (*shown, *there)
 
@@ -75,8 +77,8 @@ def package_of(name: str, version: str, file: Served) -> InstalledPackage:
 
 def _uv_in_the_cell(uv: Path | None, entries: Iterable[Entry]) -> tuple[str, tuple[Bind, ...]]:
     """Where it is in the cell, and what it takes for that: a cell like the others may be ready, another is not."""
-    if uv is None:
-        return "", ()
+    if uv is None or not uv.is_absolute():
+        return str(uv or ""), ()
     places = [entry.target for entry in entries if isinstance(entry, Bind) and entry.source == entry.target]
     if any(uv.is_relative_to(place) for place in places) and not uv.is_symlink():
         return str(uv), ()
