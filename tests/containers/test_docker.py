@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import os
 import signal
+import socket
+import socketserver
 import subprocess
 import sys
 import threading
@@ -17,7 +20,7 @@ from tests.support.waiting import until
 
 from casemate import WallUnavailable, sync
 from casemate.walls.docker import containers
-from casemate.walls.docker.engine import Engine
+from casemate.walls.docker.engine import Engine, EngineError
 
 pytestmark = pytest.mark.full
 
@@ -74,6 +77,58 @@ for place in (("example.org", 80), ("192.0.2.1", 80)):
 """
     with sync.Sandbox(isolation="docker", allow_local=[port]) as sandbox:
         assert sandbox.run(code).text.split() == ["b'hello'", "refused", "refused"]
+
+
+def test_a_container_that_waits_takes_no_processor_time(engine: Engine) -> None:
+    seen: list[list[int]] = [[]]
+
+    def rest() -> bool:
+        """Whether none of ours has run since the last look."""
+        found = engine.call("GET", "/containers/json", filters=f'{{"label":["{containers.LABEL}"]}}')
+        ours = [one["Id"] for one in found if one["Labels"][containers.LABEL] == containers.owner_mark()]
+        with contextlib.suppress(EngineError):  # one has gone meanwhile
+            usages = [engine.call("GET", f"/containers/{one}/stats", stream="false")["cpu_stats"] for one in ours]
+            seen.append([usage["cpu_usage"]["total_usage"] for usage in usages])
+        return bool(seen[-1]) and seen[-1] == seen[-2]
+
+    with sync.Sandbox(isolation="docker") as sandbox:
+        sandbox.run("1")
+        until(rest)
+
+
+@pytest.fixture
+def by_tcp(engine: Engine) -> Iterator[str]:
+    """A port of loopback that leads to the engine."""
+
+    class Forwarder(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.socket(socket.AF_UNIX) as there:
+                there.connect(engine.address.removeprefix("unix://"))
+                back = threading.Thread(target=copy, args=(there, self.request), daemon=True)
+                back.start()
+                copy(self.request, there)
+                back.join()
+
+    def copy(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Forwarder) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"tcp://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_an_engine_is_reached_by_tcp(by_tcp: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", by_tcp)
+    (tmp_path / "a.txt").write_text("one")
+    with sync.Sandbox(isolation="docker", workspace=tmp_path) as sandbox, sandbox.session() as session:
+        assert session.run("open('b.txt', 'w').write(open('a.txt').read() + 'two')").ok
+        assert by_tcp in " ".join(sandbox.run("1").isolation.layers)
+    assert (tmp_path / "b.txt").read_text() == "onetwo"
 
 
 def test_a_killed_application_leaves_no_container(engine: Engine) -> None:

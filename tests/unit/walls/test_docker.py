@@ -124,6 +124,14 @@ def test_what_an_engine_lacks_is_named_with_the_command_that_helps(
     assert command in str(refused.value.remediation)
 
 
+def test_podman_is_refused_with_what_its_containers_lack(fake: engine.Engine) -> None:
+    FakeEngine.answers["/info"] = (200, {"Runtimes": {"runc": {}}, "BuildahVersion": "1.28.2"})
+    with pytest.raises(WallUnavailable) as refused:
+        refusal.check(fake, containers.ContainerTerms("there"))
+    assert refused.value.reason == "podman"
+    assert "docker.io" in str(refused.value.remediation)
+
+
 @pytest.mark.parametrize("address", ["unix:///nowhere/docker.sock", "tcp://127.0.0.1:1"])
 def test_an_engine_that_is_not_there_is_named_with_the_command_that_starts_it(address: str) -> None:
     with pytest.raises(WallUnavailable) as refused:

@@ -1,6 +1,6 @@
-"""A container engine, by its HTTP interface: Docker, and Podman where its service runs.
+"""A container engine, by its HTTP interface.
 
-Source: the Docker Engine API reference (1.40 and newer, of which nothing is used that Podman does not have).
+Source: the Docker Engine API reference (1.40 and newer).
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ class Engine:
             first, _, rest = answer.partition(b"\r\n\r\n")
             status = first.split(b" ", 2)[1:2]
             if status not in ([b"101"], [b"200"]):
-                raise EngineError(int(status[0]) if status and status[0].isdigit() else 0, "it did not attach")
+                number = int(status[0]) if status and status[0].isdigit() else 0
+                raise EngineError(number, f"it did not attach: {rest.decode('utf-8', 'replace').strip()[:1000]}")
         except BaseException:
             sock.close()
             raise
@@ -140,8 +141,8 @@ def find(environment: Mapping[str, str]) -> Engine:
         if os.path.exists(path):
             return Engine(f"unix://{path}")
     raise WallUnavailable(
-        "There is no container engine here: no socket of Docker or Podman, and no DOCKER_HOST.",
+        "There is no container engine here: no socket of Docker's, and no DOCKER_HOST.",
         reason="no_engine",
-        remediation="Install one: apt-get install docker.io (and be in the group docker), or apt-get install podman "
-        "and systemctl --user start podman.socket. DOCKER_HOST names another machine's.",
+        remediation="Install one: apt-get install docker.io (and be in the group docker). DOCKER_HOST names another "
+        "machine's.",
     )

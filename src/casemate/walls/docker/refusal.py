@@ -21,7 +21,15 @@ def check(engine: Engine, terms: ContainerTerms) -> None:
     from casemate.walls.docker.engine import EngineError
 
     try:
-        known = engine.call("GET", "/info").get("Runtimes") or {}
+        facts = engine.call("GET", "/info")
+        if "BuildahVersion" in facts:
+            raise _refusal(
+                "podman",
+                f"The container engine at {engine.address} is Podman, whose containers hold no cell: it takes no bound "
+                "for the number of files in memory, and its filter of system calls lets programs make namespaces.",
+                "Use Docker: apt-get install docker.io. Where both are there: DOCKER_HOST=unix:///var/run/docker.sock",
+            )
+        known = facts.get("Runtimes") or {}
         engine.call("GET", f"/images/{terms.image}/json")
     except PermissionError:
         raise _refusal(
@@ -33,7 +41,7 @@ def check(engine: Engine, terms: ContainerTerms) -> None:
         raise _refusal(
             "no_engine",
             f"The container engine at {engine.address} gives no answer: {error.strerror or error}.",
-            "Start it: systemctl start docker, or for Podman: systemctl --user start podman.socket",
+            "Start it: systemctl start docker",
         ) from None
     except EngineError as error:
         if error.status != 404:
