@@ -62,6 +62,7 @@ UNDECIDED: dict[str, dict[str, str]] = {
         **dict.fromkeys(
             (
                 "test_text_has_both_streams_in_the_order_in_which_they_came",
+                "test_full_output_holds_both_streams_to_the_last_byte",
                 "test_what_is_displayed_is_an_event_between_the_texts",
                 "test_a_reader_that_does_not_read_holds_the_program_up_but_not_its_deadline",
             ),

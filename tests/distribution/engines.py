@@ -97,7 +97,7 @@ def docker(folder: Path, *, own_network: bool) -> Iterator[Docker]:
 
 @contextlib.contextmanager
 def with_image(group: str) -> Iterator[dict[str, str]]:
-    """A Docker that has casemate's image, built from this tree, with Node and no further packages: the variables that
+    """A Docker that has casemate's image, built from this tree, with Node, uv and no more packages: the variables that
     tell tests where. Users of ``group`` may use it, too."""
     folder = Path(tempfile.mkdtemp(prefix="casemate-engine-", dir="/var/tmp"))  # an image takes gigabytes meanwhile
     folder.chmod(0o755)
@@ -119,7 +119,7 @@ def with_image(group: str) -> Iterator[dict[str, str]]:
 def _built(folder: Path) -> Iterator[Docker]:
     with docker(folder, own_network=False) as engine:
         make_base(folder, engine, "casemate-base")
-        arguments = ["--build-arg=BASE=casemate-base", "--build-arg=EXTRAS=node", "--network=host"]
+        arguments = ["--build-arg=BASE=casemate-base", "--build-arg=EXTRAS=node,packages", "--network=host"]
         engine.must("build", *arguments, "--file", f"{_ROOT}/packaging/Dockerfile", "--tag", IMAGE, str(_ROOT))
     with docker(folder, own_network=True) as engine:
         yield engine

@@ -40,6 +40,7 @@ class StreamHost:
         self._inputs: dict[str, int] = {}  # files that will be their standard input
         self._datagrams: dict[int, _socket.socket] = {}
         self._unsent = bytearray()
+        self._reported = ("", 0)  # the last step that was over, by its cell
         self._is_urgent = False
         self._step_pipes: deque[int] = deque(maxlen=_MOST_STEP_PIPES)
         self.on_step_end: Callable[[str, int], None] = _ignore
@@ -124,7 +125,12 @@ class StreamHost:
             case "ended":
                 self._channels.drain(self._outputs.pop(message["id"], []))
                 channels = self._send_changes()
-            case "step over" | "files paused":
+            case "step over":
+                if self._reported == (message["id"], message["step"]):
+                    return
+                self._reported = message["id"], message["step"]
+                channels = self._send_changes()
+            case "files paused":
                 channels = self._send_changes()
             case "session files":
                 channels = []
@@ -226,8 +232,8 @@ class StreamHost:
 
 
 class StepEnds:
-    """Finds the ends of steps in what an interpreter says, before the host sees them. A lie stops the clock here, and
-    not the host's."""
+    """Finds the ends of steps in what an interpreter says, before the host sees them. It may lie: nothing depends on
+    them but when the host is told of files."""
 
     def __init__(self) -> None:
         self._head = bytearray()  # of a frame

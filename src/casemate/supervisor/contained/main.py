@@ -69,7 +69,7 @@ class ContainedLoop(serve.SupervisorLoop, carriage.Poller):
         super().__init__(host, ContainedMaker(host), _NO_CGROUPS)
         self._pool = _Pool(self._maker, _NO_CGROUPS)
         self._stream = host
-        host.on_step_end = self._end_step
+        host.on_step_end = self._report_step
 
     def greet(self) -> None:
         """Say that it is there, and what is."""
@@ -78,9 +78,12 @@ class ContainedLoop(serve.SupervisorLoop, carriage.Poller):
         hello = {"version": carriage.VERSION, "kernel": os.uname().release, "interpreters": interpreters}
         self._host.send({"op": "ready", **hello})
 
-    def _end_step(self, cell: str, step: int) -> None:
-        """What the host would ask for next, so that it has the changed files when it hears of the step's end."""
-        self._dispatch({"op": "step over", "id": cell, "step": step}, {})
+    def _report_step(self, cell_id: str, step: int) -> None:
+        """What the host would ask for next, so that it has the changed files when it hears of the step's end. The step
+        is over when the host says so."""
+        cell = self._cells.get(cell_id)
+        if cell is not None and cell.reason is None:
+            self._host.send({"op": "step over", "id": cell_id, "step": step, "usage": cell.usage()})
 
     def _next_events(self) -> list[tuple[int, int]]:
         self._stream.flush()

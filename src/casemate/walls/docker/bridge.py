@@ -21,7 +21,7 @@ from typing import Any
 from casemate.files.temporary import TemporaryFolder
 from casemate.supervisor import carriage, wire
 from casemate.walls.docker import containers
-from casemate.walls.docker.cell import CarriedCell
+from casemate.walls.docker.cell import CarriedCell, CellHost
 from casemate.walls.docker.containers import Container, ContainerTerms, Size
 from casemate.walls.docker.engine import Engine, EngineError
 from casemate.walls.docker.messages import check_hello, check_message
@@ -31,7 +31,7 @@ _MAKING = 2  # containers at once: starting one takes the engine a core
 _END_WITHIN = 10.0  # seconds for the engine to remove all containers at the end
 
 
-class Bridge(carriage.Poller):
+class Bridge(CellHost):
     """See `native.link.SupervisorProcess`."""
 
     pid = 0  # no process of its own
@@ -111,12 +111,13 @@ class Bridge(carriage.Poller):
             handle = self._handlers.get(fd)
             if handle and fd != self._link.fileno():
                 handle()
-        for cell in unsent:
-            cell.flush()
         now = time.monotonic()
         if now > self._next_tidy:
             self._next_tidy = now + _TIDY
             self._mirrors = [cell for cell in self._mirrors if not cell.mirror_is_gone()]
+            unsent = [*self._cells.values()]
+        for cell in unsent:
+            cell.flush()
         for cell in list(self._cells.values()):
             cell.hand_on_end()
             if cell.is_overdue(now):

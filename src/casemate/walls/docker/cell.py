@@ -22,13 +22,34 @@ from casemate.walls.docker.mirrors import Mirror, ShownFolder
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from casemate.walls.docker.bridge import Bridge
-
 _LATE = 5.0  # seconds that a supervisor may be late; then its container is ended
+_SOON = 1.0  # seconds; what waits to be sent does so for half of it at most
 _NEVER = float("inf")
 _MOST_PIPE = 1 << 20  # bytes that an ordinary user's pipe can hold (pipe(7))
 _MOST_ASKING = 64  # sockets of one cell that wait for names
 _RECORDS = 1 << 22  # bytes of records besides their contents
+
+
+class CellHost(carriage.Poller):
+    """What a cell needs of `bridge.Bridge`, which is one."""
+
+    def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+        """Send the link a message; ``fds`` are given away."""
+
+    def receive(self, cell: CarriedCell, payload: bytes) -> None:
+        """A message from its container."""
+
+    def refuse(self, cell: CarriedCell, stage: str, number: int, detail: str) -> None:
+        """There will be no such cell."""
+
+    def lose(self, cell: CarriedCell, reason: str) -> None:
+        """Its container has ended, or must."""
+
+    def over(self, cell: CarriedCell, *, keep: bool) -> None:
+        """It has ended, and its link knows."""
+
+    def flush_later(self, cell: CarriedCell) -> None:
+        """Flush its stream after one more look at what else is to be sent."""
 
 
 class CarriedCell:
@@ -36,7 +57,7 @@ class CarriedCell:
 
     def __init__(
         self,
-        bridge: Bridge,
+        bridge: CellHost,
         folder: Path,
         request: dict[str, Any],
         folders: Mapping[str, str],
@@ -65,7 +86,8 @@ class CarriedCell:
         self._is_waiting: bool = request["awaits_order"]
         self._began = time.monotonic()
         self._reason = ""
-        self._step_over = 0  # of the last step that is
+        self._is_read = False  # its files are, by somebody here, and do not change
+        self._step_over, self._step_until = 0, 0.0  # the last step that is, and when it would have been interrupted
 
     # -- its container
 
@@ -134,11 +156,11 @@ class CarriedCell:
             else:
                 self._queue.append((message, fds))
             return
+        is_known = message["op"] == "step over" and message["step"] == self._step_over
+        waits = is_known and self._step_until - time.monotonic() > _SOON  # it goes with the next step
         self._note_time(message)
-        if message["op"] == "step over" and message["step"] == self._step_over:
-            return  # its supervisor has seen that by itself
         try:
-            self._send_frames(self._frames_of(message, fds))
+            self._send_frames(self._frames_of(message, fds), waits=waits)
         except (OSError, MirrorError) as error:
             self._bridge.refuse(self, "workspace", getattr(error, "errno", 0) or 0, str(error))
 
@@ -158,6 +180,8 @@ class CarriedCell:
         if begins and own["kind"] == "overlay" and not self._request["continues"]:
             fds["folder"] = new_file()
             self.mirror.copy_folder(own["folder"], own["hidden"], own["inode"], fds["folder"])
+        if message["op"] == "resume files":
+            self._is_read = False
         if message["op"] == "step" and (changes := self.mirror.changes()) is not None:
             fds["tree"] = changes
         shown = {**self._folders} if message["op"] in ("launch", "begin") else {}
@@ -199,7 +223,8 @@ class CarriedCell:
             self._is_waiting, self._began = False, now
             self._deadline = now + message["deadline"] + _LATE
         elif op == "step":
-            self._deadline = now + message["seconds"] + message["grace"] + _LATE
+            self._step_until = now + message["seconds"]
+            self._deadline = self._step_until + message["grace"] + _LATE
         elif op == "step over":
             self._deadline = _NEVER
         elif op == "interrupt" and self._deadline < _NEVER:
@@ -280,6 +305,8 @@ class CarriedCell:
         else:
             self._take_changes(channels)
         self._bridge.send(message, fds)
+        if op == "files paused":
+            self._is_read = message["complete"]
 
     def hand_on_end(self) -> None:
         """Tell the link that the cell has ended, once all that it said is where the link reads it."""
@@ -304,6 +331,8 @@ class CarriedCell:
         self._bridge.over(self, keep=self._request["session"] and reason != "closed")
 
     def _take_changes(self, channels: list[tuple[str, int]]) -> None:
+        if channels and self._is_read:
+            raise ValueError("files changed while all was paused")
         for _, number in channels:
             records = self._channels.take_content(number)
             try:
@@ -390,11 +419,13 @@ class CarriedCell:
     def _send(self, data: bytes) -> None:
         self._send_frames([iter((data,))])
 
-    def _send_frames(self, frames: list[Iterator[bytes]]) -> None:
+    def _send_frames(self, frames: list[Iterator[bytes]], *, waits: bool = False) -> None:
+        """Send frames: in a moment, or where they can wait, when something else is sent."""
         if self.container is not None:
             for each in frames:
                 self.container.send(each)
-            self._bridge.flush_later(self)
+            if not waits:
+                self._bridge.flush_later(self)
 
     def flush(self) -> None:
         """Send what waits, as far as there is room, and go on when there is more."""
