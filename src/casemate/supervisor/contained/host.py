@@ -91,8 +91,7 @@ class StreamHost:
             if "order" in carried:
                 self._orders[cell] = carried["order"]
             if message["session"]:
-                ends = StepEnds()
-                carried["control"].on_read = lambda data: [self.on_step_end(cell, step) for step in ends.feed(data)]
+                carried["control"].on_read = self._look_for_step_ends(cell)
             self._outputs[cell] = [carried[name] for name in ("stdout", "stderr", "control") if name in carried]
             if message["awaits_order"]:
                 self._inputs[cell] = fds["stdin"]
@@ -108,6 +107,15 @@ class StreamHost:
         for place in [name for name in fds if name.startswith("/")]:
             self._take_folder(message, place, fds.pop(place))
         return fds
+
+    def _look_for_step_ends(self, cell: str) -> Callable[[bytes], None]:
+        steps = StepEnds()
+
+        def look(data: bytes) -> None:
+            for step in steps.feed(data):
+                self.on_step_end(cell, step)
+
+        return look
 
     def _take_folder(self, message: dict[str, Any], place: str, records: int) -> None:
         """What is new in a folder that the host shows; the message gets the errno where there is no room for it."""

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from casemate.files.temporary import TemporaryFolder
+from casemate.model.plan import LAYERED, LAYERED_NODE
 from casemate.supervisor import carriage, wire
 from casemate.walls.docker import containers
 from casemate.walls.docker.cell import CarriedCell, CellHost
@@ -49,7 +50,7 @@ class Bridge(CellHost):
         self._calls: deque[Callable[[], None]] = deque()
         self._outbox: deque[tuple[bytes, list[int]]] = deque()
         self._folder: TemporaryFolder | None = None
-        self._roots: dict[str, dict[str, str]] = {}  # the host's folders that cells of each see, by place
+        self._roots: dict[str, dict[str, str]] = {}  # the host's folders of packages that cells see, by place
         self._cells: dict[str, CarriedCell] = {}
         self._kept: dict[str, CarriedCell] = {}  # of sessions whose next cell is to come, by the id of the last
         self._ready: deque[Container] = deque()  # started, and nobody's
@@ -302,8 +303,8 @@ class Bridge(CellHost):
         if op == "launch":
             self._launch(message, fds)
         elif op == "root":
-            binds = [entry for entry in message["entries"] if entry["kind"] == "bind"]
-            self._roots[message["key"]] = {entry["target"]: entry["source"] for entry in binds}
+            shown = [entry for entry in message["entries"] if entry["target"] in (LAYERED, LAYERED_NODE)]
+            self._roots[message["key"]] = {entry["target"]: entry["source"] for entry in shown}
         elif op == "forget":
             kept = self._kept.pop(cell_id, None)
             if kept:
