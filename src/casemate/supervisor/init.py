@@ -327,7 +327,9 @@ def start_program(payload: int, control: int | None) -> int:
     if control is None:
         fcntl.fcntl(3, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
     os.chdir(command["cwd"])
-    return os.posix_spawn(command["argv"][0], command["argv"], command["env"], setsid=True, setsigdef=IGNORED_BY_PYTHON)
+    return os.posix_spawn(
+        command["argv"][0], command["argv"], command["env"], setsid=True, setsigmask=(), setsigdef=IGNORED_BY_PYTHON
+    )
 
 
 def _reap_until(pid: int) -> int:

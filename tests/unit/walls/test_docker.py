@@ -76,9 +76,19 @@ def test_a_container_has_no_network_no_capability_and_hard_limits() -> None:
     host = containers.describe(containers.ContainerTerms("image"), _size_of(limits), "127.76.0.1")["HostConfig"]
     assert (host["NetworkMode"], host["CapDrop"], host["ReadonlyRootfs"]) == ("none", ["ALL"], True)
     assert host["SecurityOpt"] == ["no-new-privileges"]
+    assert {"/sys", "/proc/kallsyms", "/proc/key-users"} <= set(host["MaskedPaths"])
     assert host["Memory"] == host["MemorySwap"] == (1 << 28) + (1 << 20) + (64 << 20)
     assert host["PidsLimit"] == 12
     assert "size=1048576," in host["Tmpfs"]["/workspace"]
+
+
+def test_each_container_has_a_user_of_its_own_that_an_engine_with_a_user_namespace_has() -> None:
+    limits = _size_of(Limits())
+    plain, mapped = (containers.ContainerTerms("image", maps_users=is_mapped) for is_mapped in (False, True))
+    users = {containers.describe(plain, limits, "127.76.0.1")["User"] for _ in range(20)}
+    assert len(users) == 20
+    assert all(0x70000000 <= int(user.split(":")[0]) < 0x7FFFFFFF for user in users)
+    assert int(containers.describe(mapped, limits, "127.76.0.1")["User"].split(":")[0]) < 1 << 16
 
 
 class FakeEngine(BaseHTTPRequestHandler):
@@ -104,8 +114,10 @@ def fake() -> Iterator[engine.Engine]:
     server.server_close()
 
 
-def test_an_engine_with_image_and_runtime_is_taken(fake: engine.Engine) -> None:
-    refusal.check(fake, containers.ContainerTerms("there", "runc"))
+@pytest.mark.parametrize(("options", "maps_users"), [([], False), (["name=seccomp", "name=rootless"], True)])
+def test_an_engine_with_image_and_runtime_is_taken(fake: engine.Engine, options: list[str], maps_users: bool) -> None:
+    FakeEngine.answers["/info"] = (200, {"Runtimes": {"runc": {}}, "SecurityOptions": options})
+    assert refusal.check(fake, containers.ContainerTerms("there", "runc")) == maps_users
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,7 @@ class ContainedLoop(serve.SupervisorLoop, carriage.Poller):
     def greet(self) -> None:
         """Say that it is there, and what is."""
         self._pool.try_cgroups()
+        self._pool.seccomp_program()  # which takes a while, before anybody waits for it
         interpreters = _interpreters()
         hello = {"version": carriage.VERSION, "kernel": os.uname().release, "interpreters": interpreters}
         self._host.send({"op": "ready", **hello})

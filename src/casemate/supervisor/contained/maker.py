@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import _socket
 import contextlib
 import os
 
-from casemate.supervisor import init, kernel, mirror, pool, scratch, wire
+from casemate.supervisor import init, kernel, mirror, pool, scratch, seccomp, sockets, watch, wire
 from casemate.supervisor.contained.host import ANY
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from casemate.supervisor.namespaces import Identity
 
 _SIGKILL = 9
-_RLIMITS = ("CPU", "CORE", "DATA", "NOFILE")  # not NPROC, which counts the same user's tasks in other containers
+# Not NPROC, which counts the same user's tasks in other containers.
+_RLIMITS = ("CPU", "CORE", "DATA", "NOFILE", "SIGPENDING", "MSGQUEUE", "MEMLOCK")
 _NEVER = float("inf")
 _BACKLOG = 128
 _KINDS = {"tcp": _socket.SOCK_STREAM, "udp": _socket.SOCK_DGRAM}
@@ -29,7 +31,7 @@ _PLACES = ("/workspace", "/tmp", "/dev/shm", "/program", "/home/user")
 class _SameUser:
     """Everybody in the container is the same user."""
 
-    uid = gid = 1000
+    uid = gid = os.getuid()
     mapped = False
 
     def chown_fd(self, fd: int) -> None:
@@ -57,6 +59,7 @@ class ContainedCell(pool.ReadyCell):
     def __init__(self, pid: int, pending: pool.PendingCell) -> None:
         super().__init__(pid, pending)
         self._life, self._held = os.pipe2(os.O_CLOEXEC)  # gVisor has no pidfd_open(2)
+        self._sockets: sockets.CellSockets | None = None
 
     def open_pidfd(self) -> int:
         """A descriptor that can be read when its process has ended. Raises ``OSError``."""
@@ -73,6 +76,15 @@ class ContainedCell(pool.ReadyCell):
         """Let go of its channel and of what tells of its end."""
         super().close()
         os.close(self._life)
+        if self._sockets:
+            self._sockets.close()
+
+    def socket_memory(self, pids: list[int]) -> int:
+        """Bytes in the buffers of all sockets; 0 where there are few. Raises ``OSError``."""
+        if not sockets.are_many(watch.read("/proc/net/sockstat")):
+            return 0
+        self._sockets = self._sockets or sockets.CellSockets(-1)
+        return self._sockets.memory()
 
     def end(self) -> None:
         try:
@@ -89,7 +101,7 @@ class ContainedMaker:
         self.identities: Any = _SameUsers()
 
     def seccomp_program(self, *, memory_is_counted: bool) -> bytes:
-        return b""
+        return seccomp.program(kernel.machine, memory_is_counted=True)  # by the engine
 
     def build_root(self, key: str, entries: list[dict[str, Any]]) -> Any:
         return key
@@ -97,7 +109,7 @@ class ContainedMaker:
     def prefork(self, pending: pool.PendingCell, program: bytes) -> pool.ReadyCell:
         pid = os.fork()
         if pid == 0:
-            _run_init(*pending.ends)
+            _run_init(program, *pending.ends)
         return ContainedCell(pid, pending)
 
     def adopt_process(self, pid: int, pending: pool.PendingCell) -> pool.ReadyCell:
@@ -213,7 +225,7 @@ class ContainedScratch(scratch.Scratch):
         }
 
 
-def _run_init(channel: int, status: int) -> NoReturn:
+def _run_init(program: bytes, channel: int, status: int) -> NoReturn:
     """Init of a cell: what it needs to end it, and to tell of its end."""
     progress = init.SetupProgress()
     kernel.set_name(b"casemate-init")
@@ -228,14 +240,18 @@ def _run_init(channel: int, status: int) -> NoReturn:
         init.place_descriptors({**fds, "status": status}, "life")
         status = init.STATUS
         progress.phase = "limits"
-        for name in _RLIMITS:  # gVisor has not each; the engine limits the rest
-            with contextlib.suppress(ValueError):
+        for name in _RLIMITS if "rlimits" in request["layers"] else ():
+            with contextlib.suppress(ValueError):  # gVisor has not each; the engine limits the rest
                 init.set_rlimits({name: request["rlimits"][name]})
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else that file is root's
         kernel.write_file("/proc/self/oom_score_adj", "1000")  # the kernel ends the cell and not who tells of it
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+        progress.phase = "seccomp"
+        if "seccomp" in request["layers"]:
+            kernel.install_filter(program)
         progress.phase = "exec"
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())  # its program may send it any
         pid = init.start_program(init.PAYLOAD, init.CONTROL if request["control"] else None)
         program_fds = (0, 1, 2, init.CONTROL, init.PAYLOAD, init.ORDER)
         init.wait_for_program(pid, init.STATUS, program_fds, waits=request["awaits_order"])

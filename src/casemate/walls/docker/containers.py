@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import tempfile
 from collections import deque
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 LABEL = "io.casemate.cell"  # on every container of ours: the process that it is for
 _OWN_MEMORY = 64 << 20  # bytes for the supervisor in the container
+_OWN_INODES = 24  # for folders that casemate makes itself
 _OWN_TASKS = 2  # the supervisor and init
 _SENTRY_TASKS = 2048  # gVisor's own threads count as well, and it fails when it gets none
 _COMMAND = ["python3", "-I", "-c", "from casemate.supervisor.contained.main import main; main()"]
@@ -24,14 +26,27 @@ _ENGINE_HEAD = 8  # bytes before each piece: which stream, and its length
 _AT_ONCE = 1 << 16  # bytes that are sent together: each time wakes three processes
 _MAX_STDERR = 4096
 _STDOUT, _STDERR = 1, 2
-USER = 1000
+# Numbers of users that nothing else on a machine gives (systemd, UIDS-GIDS.md), and in a user namespace of the engine's
+# those that it has: the first, and how many.
+_USERS, _MAPPED_USERS = (0x70000000, 0x0FFFFFFF), (1000, 60000)
+# What tells of the kernel, of the machine and of other programs.
+_HIDDEN = [
+    "/sys",
+    *(f"/proc/{name}" for name in (
+        "acpi", "asound", "bus", "cmdline", "diskstats", "driver", "fs", "interrupts", "irq", "kallsyms", "kcore",
+        "key-users", "keys", "latency_stats", "pressure", "sched_debug", "scsi", "softirqs", "sysrq-trigger",
+        "timer_list", "timer_stats",
+    )),
+]  # fmt: skip
 
 
 class ContainerTerms(NamedTuple):
-    """What every container of a wall has in common. ``runtime``: of the engine's, empty for its usual one."""
+    """What every container of a wall has in common. ``runtime``: of the engine's, empty for its usual one;
+    ``maps_users``: whether users in it are others to the machine."""
 
     image: str
     runtime: str = ""
+    maps_users: bool = False
 
     @property
     def is_gvisor(self) -> bool:
@@ -59,18 +74,21 @@ class Size(NamedTuple):
 
 
 def describe(terms: ContainerTerms, size: Size, name_server: str) -> dict[str, Any]:
-    """The container as the engine takes it."""
+    """The container as the engine takes it, of a user of its own: the kernel counts some things for each."""
+    first, many = _MAPPED_USERS if terms.maps_users else _USERS
+    user = first + secrets.randbelow(many)
 
     def tmpfs(most: int, mode: str) -> str:
-        owner = f"uid={USER},gid={USER}"
-        return f"rw,exec,nosuid,nodev,size={most},nr_inodes={size.inodes + 64},mode={mode},{owner}"
+        return (
+            f"rw,exec,nosuid,nodev,size={most},nr_inodes={size.inodes + _OWN_INODES},mode={mode},uid={user},gid={user}"
+        )
 
     memory = size.memory + size.disk + _OWN_MEMORY
     return {
         "Image": terms.image,
         "Entrypoint": _COMMAND[:1],
         "Cmd": _COMMAND[1:],
-        "User": f"{USER}:{USER}",
+        "User": f"{user}:{user}",
         "WorkingDir": "/",
         "Hostname": "casemate",
         "Env": ["PYTHONDONTWRITEBYTECODE=1"],
@@ -88,6 +106,7 @@ def describe(terms: ContainerTerms, size: Size, name_server: str) -> dict[str, A
             "ReadonlyRootfs": True,
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges"],
+            "MaskedPaths": _HIDDEN,
             "IpcMode": "private",
             "Dns": [name_server],
             "DnsOptions": ["ndots:1"],

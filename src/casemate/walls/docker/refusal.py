@@ -14,22 +14,24 @@ _RUNTIMES = {
     "runsc": "apt-get install runsc (https://gvisor.dev/docs/user_guide/install), then: runsc install, and "
     "systemctl restart docker",
 }
+_MAPPING = ("name=rootless", "name=userns")  # as engines tell of them
 
 
-def check(engine: Engine, terms: ContainerTerms) -> None:
-    """Whether the engine is there, and has the image and the runtime. Blocks. Raises ``WallUnavailable``."""
+def check(engine: Engine, terms: ContainerTerms) -> bool:
+    """Whether the engine is there, and has the image and the runtime; it tells whether it has a user namespace for its
+    containers. Blocks. Raises ``WallUnavailable``."""
     from casemate.walls.docker.engine import EngineError
 
     try:
-        facts = engine.call("GET", "/info")
-        if "BuildahVersion" in facts:
+        info = engine.call("GET", "/info")
+        if "BuildahVersion" in info:
             raise _refusal(
                 "podman",
                 f"The container engine at {engine.address} is Podman, whose containers hold no cell: it takes no bound "
                 "for the number of files in memory, and its filter of system calls lets programs make namespaces.",
                 "Use Docker: apt-get install docker.io. Where both are there: DOCKER_HOST=unix:///var/run/docker.sock",
             )
-        known = facts.get("Runtimes") or {}
+        known = info.get("Runtimes") or {}
         engine.call("GET", f"/images/{terms.image}/json")
     except PermissionError:
         raise _refusal(
@@ -59,6 +61,7 @@ def check(engine: Engine, terms: ContainerTerms) -> None:
             f"{', '.join(sorted(known))}.",
             _RUNTIMES.get(terms.runtime, "Add it to the runtimes in /etc/docker/daemon.json, and restart the engine."),
         )
+    return any(option in _MAPPING for option in info.get("SecurityOptions") or ())
 
 
 def explain(detail: str, terms: ContainerTerms) -> WallUnavailable:

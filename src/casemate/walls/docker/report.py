@@ -10,25 +10,22 @@ _LAYERS = (
     "a container of its own: mount, pid, network, ipc and uts namespaces",
     "a read-only root, which is the image's",
     "no network, no capabilities, no new privileges",
-    "the engine's seccomp filter",
+    "the engine's seccomp filter, and a list of permitted system calls",
+    "a user of its own, that owns nothing else on the engine's machine",
 )
 _SHARED = (
-    "Landlock and casemate's own list of system calls: the engine's filter permits more.",
-    "A user namespace: who breaks out of the container is user 1000 on the engine's machine.",
+    "Landlock: for files there is the container alone.",
+    "A user namespace, unless the engine has one: who breaks out is a user of the engine's machine, who owns nothing.",
     "An init out of reach: the supervisor in the container is the program's user, and what it says is not believed.",
 )
 # Cases of the self-test that gVisor does not hold, with what its report says of them.
 GVISOR_WITHOUT = frozenset(
     (
-        "system calls are filtered",
-        "no namespace can be made",
-        "there are no capabilities",  # in a namespace that was made
         "the number of processes is limited",
         "memory of many processes together is limited",
     )
 )
 _GVISOR_MISSING = (
-    "A filter of system calls: gVisor's own kernel answers them. A program can make user namespaces of that kernel.",
     "A limit of processes: gVisor's own tasks would count.",
     "A look at memory: the engine ends the container, at limits.memory + limits.disk + 64 MiB.",
     "Pauses: the clock of a run goes on while somebody is asked.",
@@ -50,7 +47,7 @@ def make(facts: dict[str, Any], proofs: tuple[Proof, ...], proved_at: float) -> 
         wall="docker",
         kernel_boundary="user-space" if is_gvisor else "shared",
         layers=(*_LAYERS, *(("gVisor",) if is_gvisor else ()), f"engine {engine}", f"image {facts['image']}"),
-        missing=(*_GVISOR_MISSING, _SHARED[-1]) if is_gvisor else _SHARED,
+        missing=(*_GVISOR_MISSING, _SHARED[0], _SHARED[-1]) if is_gvisor else _SHARED,
         proofs=proofs,
         proved_at=proved_at,
         limits=_mechanisms(is_gvisor=is_gvisor),

@@ -74,10 +74,10 @@ class DockerWall(NativeWall):
 
     def _start_supervisor(self) -> Bridge:
         found = engine.find(os.environ)
-        refusal.check(found, self._terms)
+        terms = self._terms._replace(maps_users=refusal.check(found, self._terms))
         size = _size_of(Limits())
         keep = min(_KEPT, self._concurrency)
-        return Bridge(found, self._terms, size, keep, self.host_address)
+        return Bridge(found, terms, size, keep, self.host_address)
 
     def _explain(self, stage: str, number: int, detail: str) -> WallUnavailable:  # noqa: ARG002
         return refusal.explain(detail, self._terms)
