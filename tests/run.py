@@ -54,7 +54,7 @@ DEBIAN = {
     "certutil": "libnss3-tools",
 }  # fmt: skip
 # The same, for --all: what builds and runs the image, which takes minutes.
-ENGINES = {"dockerd": "docker.io", "debootstrap": "debootstrap", "podman": "podman"}
+ENGINES = {"dockerd": "docker.io", "debootstrap": "debootstrap", "podman": "podman", "runsc": "runsc"}
 PASSED_ON = ("CASEMATE_TESTS_EXPECT", "CASEMATE_TESTS_ENGINE", "DOCKER_HOST")  # variables, to the ordinary user
 CHECKS = {
     "ruff format": ["ruff", "format", "--check", "."],

@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from tests.support import containers
 
 from casemate.execution import pipeline
 from casemate.model.plan import Plan, ReadyStart
@@ -20,7 +21,7 @@ from casemate.walls.native.pool import Pools
 STARTS = ("exec", "warm")
 _MAX_WAIT = 60.0  # seconds a zygote has to be ready, on a machine under heavy load
 _PAUSE = 0.002
-_SUPERVISOR = b"casemate-supervisor"
+_SUPERVISORS = (b"casemate-supervisor", containers.SUPERVISOR)
 
 
 @contextlib.contextmanager
@@ -102,9 +103,14 @@ def is_casemates_own(pid: int) -> bool:
     that has not come to that yet, or what one runs: matplotlib asks for fonts when it is preloaded."""
     with contextlib.suppress(OSError):
         parent = next(_ancestors(pid), 0)
-        named = is_init(pid) or "casemate-zygote" in (_name(pid), _name(parent)) or _SUPERVISOR in _command(pid)
+        named = is_init(pid) or "casemate-zygote" in (_name(pid), _name(parent)) or _is_supervisor(pid)
         return named or os.readlink(f"/proc/{pid}/fd/0").startswith("/memfd:casemate-no-input")
     return False
+
+
+def _is_supervisor(pid: int) -> bool:
+    command = _command(pid)
+    return any(name in command for name in _SUPERVISORS)
 
 
 def is_init(pid: int) -> bool:

@@ -68,10 +68,6 @@ UNDECIDED: dict[str, dict[str, str]] = {
             ),
             "all that a cell says comes in pieces over one stream",
         ),
-        **dict.fromkeys(
-            ("test_nothing_lives_after_a_timeout", "test_nothing_lives_after_another_limit"),
-            "the witness does not see into an engine",
-        ),
     },
     "landlock": {"test_a_limit_of_processes_that_is_met_is_named": _COUNTED},
 }

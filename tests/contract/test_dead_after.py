@@ -90,7 +90,7 @@ for n in 1 2 3 4 5; do setsid sleep 1000 & done
 sleep 1000 & kill -STOP $!
 echo ready; while :; do sleep 1000; done""", 7),
 }  # fmt: skip
-LIMITS = Limits(memory="1GiB", processes=80)
+LIMITS = Limits(memory="1GiB", processes=80, full_output="8MiB")
 TIMES = (3.0, 12.0, 48.0)  # seconds in which everything must be there and have been looked at: more on a busy machine
 
 

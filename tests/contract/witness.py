@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support import containers
 from tests.support.waiting import MAX_WAIT
 from tests.warmth import is_init, runs_a_program
 
@@ -71,7 +72,7 @@ def supervisors(host: int | None = None) -> list[int]:
 
 def serving(host: int | None = None) -> list[int]:
     """The process of each supervisor that is the parent of cells: pid 1 of its namespace, where it has one."""
-    pids = []
+    pids = containers.supervisors() if host in (None, os.getpid()) else []
     for first in supervisors(host):
         below = [pid for pid in children(first) if SUPERVISOR in command(pid) and _depth(pid) > _depth(first)]
         pids += below or [first]

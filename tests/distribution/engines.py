@@ -26,6 +26,8 @@ _DEBOOTSTRAP = ("debootstrap", "--variant=minbase", "--include=ca-certificates",
 _OWN = ("setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 _BRIDGE = ("--iptables=false", "--ip6tables=false", "--bip", "198.51.100.1/24")  # within a network of its own
 _NO_BRIDGE = ("--iptables=false", "--ip6tables=false", "--bridge=none")
+# gVisor; in an engine with namespaces of its own it can make no network; a cell has none.
+_RUNTIMES = {"runsc": {"path": "runsc", "runtimeArgs": ["--network=none"]}}
 
 
 IMAGE = "casemate"
@@ -69,7 +71,9 @@ class Docker:
 @contextlib.contextmanager
 def docker(folder: Path, *, own_network: bool) -> Iterator[Docker]:
     """A dockerd that keeps everything in ``folder``. Raises ``NoEngine``."""
+    (folder / "settings").write_text(json.dumps({"runtimes": _RUNTIMES if shutil.which("runsc") else {}}))
     words = ["--data-root", f"{folder}/data", "--exec-root", f"{folder}/exec", "--host", f"unix://{folder}/socket"]
+    words += ["--config-file", f"{folder}/settings"]
     command = " ".join(
         ["exec", "dockerd", "--pidfile", f"{folder}/pid", *words, *(_BRIDGE if own_network else _NO_BRIDGE)]
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import select
 import subprocess
@@ -25,6 +26,7 @@ from casemate.execution.context import ExecutionContext
 from casemate.model.events import Done, Output
 from casemate.model.plan import Bind, Plan, ReadyStart
 from casemate.sessions import cells as session_cells
+from casemate.walls.docker import containers
 from casemate.walls.native import launch
 
 HERE = Path(__file__).parent
@@ -32,6 +34,14 @@ ROOT = HERE.parents[1]
 _PREFIX = "tests/escapes/payloads"
 _ENDINGS = {"python": "py", "node": "cjs", "shell": "sh"}
 _BARE_TIMEOUT = 60.0
+# What an engine is told where a layer is left out of a container; what forbids namespaces there is the engine's filter.
+_WEAKER_CONTAINERS: dict[str, dict[str, Any]] = {
+    "namespaces": {"SecurityOpt": ["no-new-privileges", "seccomp=unconfined"]},
+    "capabilities": {"CapDrop": []},
+    "mounts": {"MaskedPaths": [], "ReadonlyPaths": []},
+    "rlimits": {"Ulimits": []},
+}
+_weakenings = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -196,12 +206,22 @@ def without(*layers: str, entries: tuple[Bind, ...] = (), unruled: tuple[str, ..
     def weakened_request(*arguments: Any, **options: Any) -> dict[str, Any]:
         request = real_request(*arguments, **options)
         request["readable"] = [path for path in request["readable"] if path not in unruled]
+        request["limits"]["inodes"] += own_size
         return request
 
+    def weakened_container(*arguments: Any) -> dict[str, Any]:
+        described = real_container(*arguments)
+        for layer in layers:
+            described["HostConfig"] |= _WEAKER_CONTAINERS.get(layer, {})
+        return described
+
+    own_size = next(_weakenings) if layers else 0  # containers of a size of their own, which are no one else's
     real_plan, real_request = pipeline.make_plan, launch.request  # type: ignore[attr-defined]
+    real_container = containers.describe
     with (
         mock.patch.object(pipeline, "make_plan", weakened_plan),
         mock.patch.object(session_cells, "make_plan", weakened_plan),
         mock.patch.object(launch, "request", weakened_request),
+        mock.patch.object(containers, "describe", weakened_container),
     ):
         yield

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.contract.witness import command, descendants, state
+from tests.support import containers
 from tests.warmth import runs_a_program
 
 DEADLINE = 60.0  # seconds a wait may take on a busy machine before the test gives up
@@ -41,8 +42,9 @@ def secret() -> str:
 
 
 def cell_processes(of: int | None = None) -> list[int]:
-    """Processes that code in a cell runs: below the host, alive, and not the supervisor's own."""
-    return [pid for pid in descendants(of or os.getpid()) if runs_a_program(pid)]
+    """Processes that code in a cell runs: below the host or in its containers, alive, and not the supervisor's."""
+    roots = [of] if of else [os.getpid(), *containers.supervisors()]
+    return [pid for root in roots for pid in descendants(root) if runs_a_program(pid)]
 
 
 def tasks_of(pids: list[int]) -> int:

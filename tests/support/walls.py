@@ -16,8 +16,8 @@ WALLS = ("native", *(pytest.param(name, marks=pytest.mark.full) for name in ("la
 
 def skip_without(wall: str, folders: pytest.TempPathFactory) -> None:
     """Skip where this wall cannot be had, and say why. The native one must be there."""
-    if wall == "docker":
-        skip_without_engine()
+    if wall in ("docker", "gvisor"):
+        skip_without_engine("runsc" if wall == "gvisor" else "")
     if wall == "landlock":
         try:
             with sync.Sandbox(isolation=wall, audit=folders.mktemp("audit") / "audit.db") as one:
