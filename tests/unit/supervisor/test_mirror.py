@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from pathlib import Path
@@ -44,6 +45,25 @@ def carry(source: Tree, target: Tree) -> list[bytes]:
     fd = os.memfd_create("records")
     source.write_changes(fd)
     return target.apply(fd, ROOM)
+
+
+def test_files_are_whole_where_a_kernel_tells_nothing_of_holes(
+    trees: tuple[Path, Tree, Path, Tree], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As gVisor's."""
+
+    def seek(fd: int, at: int, how: int) -> int:
+        if how in (os.SEEK_DATA, os.SEEK_HOLE):
+            raise OSError(errno.EINVAL, "no such way")
+        return lseek(fd, at, how)
+
+    lseek = os.lseek
+    monkeypatch.setattr(os, "lseek", seek)
+    here, mine, there, theirs = trees
+    (here / "a").write_bytes(b"whole")
+    (here / "empty").touch()
+    carry(mine, theirs)
+    assert seen(there) == {"a": b"whole", "empty": b""}
 
 
 def test_changes_are_done_again_and_come_back_to_nobody(trees: tuple[Path, Tree, Path, Tree]) -> None:
