@@ -47,6 +47,23 @@ def test_a_folder_is_brought_up_to_date_without_what_is_hidden(engine: Engine, t
     assert sorted(path.name for path in tmp_path.iterdir()) == [".env", "a.txt"]
 
 
+def test_a_cell_writes_only_where_the_size_is_limited(engine: Engine) -> None:
+    """Not to what the image wants kept on a disk."""
+    code = """
+for line in open("/proc/self/mountinfo"):
+    place, kind = line.split()[4], line.split(" - ")[1].split()[0]
+    try:
+        open(f"{place}/x", "w").close()
+        print(kind, place)
+    except OSError:
+        pass
+"""
+    with sync.Sandbox(isolation="docker") as sandbox:
+        written = sandbox.run(code).text.splitlines()
+    assert "tmpfs /workspace" in written
+    assert [line for line in written if not line.startswith("tmpfs ")] == []
+
+
 class Hello(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200)

@@ -117,7 +117,10 @@ def fake() -> Iterator[engine.Engine]:
 @pytest.mark.parametrize(("options", "maps_users"), [([], False), (["name=seccomp", "name=rootless"], True)])
 def test_an_engine_with_image_and_runtime_is_taken(fake: engine.Engine, options: list[str], maps_users: bool) -> None:
     FakeEngine.answers["/info"] = (200, {"Runtimes": {"runc": {}}, "SecurityOptions": options})
-    assert refusal.check(fake, containers.ContainerTerms("there", "runc")) == maps_users
+    FakeEngine.answers["/images/there/json"] = (200, {"Config": {"Volumes": {"/state": {}}}})
+    terms = refusal.check(fake, containers.ContainerTerms("there", "runc"))
+    assert terms == containers.ContainerTerms("there", "runc", maps_users, ("/state",))
+    assert containers.describe(terms, _size_of(Limits()), "127.76.0.1")["HostConfig"]["Tmpfs"]["/state"][:3] == "ro,"
 
 
 @pytest.mark.parametrize(

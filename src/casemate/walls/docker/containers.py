@@ -42,11 +42,13 @@ _HIDDEN = [
 
 class ContainerTerms(NamedTuple):
     """What every container of a wall has in common. ``runtime``: of the engine's, empty for its usual one;
-    ``maps_users``: whether users in it are others to the machine."""
+    ``maps_users``: whether users in it are others to the machine; ``volumes``: folders that the image wants kept on a
+    disk, which has no limit."""
 
     image: str
     runtime: str = ""
     maps_users: bool = False
+    volumes: tuple[str, ...] = ()
 
     @property
     def is_gvisor(self) -> bool:
@@ -121,6 +123,7 @@ def describe(terms: ContainerTerms, size: Size, name_server: str) -> dict[str, A
                 {"Name": "nofile", "Soft": max(1024, size.open_files), "Hard": max(1024, size.open_files)},
             ],
             "Tmpfs": {
+                **dict.fromkeys(terms.volumes, "ro,noexec,nosuid,nodev,size=4096"),
                 "/workspace": tmpfs(size.disk, "755"),
                 "/tmp": tmpfs(size.disk, "1777"),
                 "/home/user": tmpfs(size.disk, "700"),

@@ -17,9 +17,9 @@ _RUNTIMES = {
 _MAPPING = ("name=rootless", "name=userns")  # as engines tell of them
 
 
-def check(engine: Engine, terms: ContainerTerms) -> bool:
-    """Whether the engine is there, and has the image and the runtime; it tells whether it has a user namespace for its
-    containers. Blocks. Raises ``WallUnavailable``."""
+def check(engine: Engine, terms: ContainerTerms) -> ContainerTerms:
+    """Whether the engine is there, and has the image and the runtime; ``terms`` with what these say. Blocks. Raises
+    ``WallUnavailable``."""
     from casemate.walls.docker.engine import EngineError
 
     try:
@@ -32,7 +32,7 @@ def check(engine: Engine, terms: ContainerTerms) -> bool:
                 "Use Docker: apt-get install docker.io. Where both are there: DOCKER_HOST=unix:///var/run/docker.sock",
             )
         known = info.get("Runtimes") or {}
-        engine.call("GET", f"/images/{terms.image}/json")
+        image = engine.call("GET", f"/images/{terms.image}/json")
     except PermissionError:
         raise _refusal(
             "engine_permission",
@@ -61,7 +61,8 @@ def check(engine: Engine, terms: ContainerTerms) -> bool:
             f"{', '.join(sorted(known))}.",
             _RUNTIMES.get(terms.runtime, "Add it to the runtimes in /etc/docker/daemon.json, and restart the engine."),
         )
-    return any(option in _MAPPING for option in info.get("SecurityOptions") or ())
+    maps_users = any(option in _MAPPING for option in info.get("SecurityOptions") or ())
+    return terms._replace(maps_users=maps_users, volumes=tuple((image.get("Config") or {}).get("Volumes") or ()))
 
 
 def explain(detail: str, terms: ContainerTerms) -> WallUnavailable:

@@ -74,7 +74,7 @@ class DockerWall(NativeWall):
 
     def _start_supervisor(self) -> Bridge:
         found = engine.find(os.environ)
-        terms = self._terms._replace(maps_users=refusal.check(found, self._terms))
+        terms = refusal.check(found, self._terms)
         size = _size_of(Limits())
         keep = min(_KEPT, self._concurrency)
         return Bridge(found, terms, size, keep, self.host_address)
