@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from casemate.supervisor.namespaces import Identity
 
 _SIGKILL = 9
-# Not NPROC, which counts the same user's tasks in other containers.
+# Not NPROC: the engine counts tasks.
 _RLIMITS = ("CPU", "CORE", "DATA", "NOFILE", "SIGPENDING", "MSGQUEUE", "MEMLOCK")
 _NEVER = float("inf")
 _BACKLOG = 128

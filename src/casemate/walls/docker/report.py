@@ -26,7 +26,7 @@ GVISOR_WITHOUT = frozenset(
     )
 )
 _GVISOR_MISSING = (
-    "A limit of processes: gVisor's own tasks would count. A limit of inodes, and of the cpu time of all together.",
+    "A limit of processes: gVisor's own tasks would count. A limit of inodes.",
     "A look at memory: the engine ends the container, at limits.memory + limits.disk + 64 MiB.",
     "Pauses: the clock of a run goes on while somebody is asked.",
 )
@@ -56,16 +56,14 @@ def make(facts: dict[str, Any], proofs: tuple[Proof, ...], proved_at: float) -> 
 
 
 def _mechanisms(*, is_gvisor: bool) -> tuple[Mechanism, ...]:
-    processes, cpu_time, inodes = (
+    processes, inodes = (
         (
             Mechanism("processes", "none: gVisor's own tasks would count", False, "cell"),
-            Mechanism("cpu_time", "RLIMIT_CPU", False, "process"),
             Mechanism("inodes", "none: gVisor does not count them", False, "cell"),
         )
         if is_gvisor
         else (
             Mechanism("processes", "the container's pids limit", True, "cell"),
-            Mechanism("cpu_time", f"RLIMIT_CPU, and {_LOOK}", False, "cell"),
             Mechanism("inodes", "inodes of each tmpfs of the container", False, "cell"),
         )
     )
@@ -76,7 +74,7 @@ def _mechanisms(*, is_gvisor: bool) -> tuple[Mechanism, ...]:
             "by the look",
         ),
         Mechanism("cpus", "the container's cpu quota", True, "cell"),
-        cpu_time,
+        Mechanism("cpu_time", f"RLIMIT_CPU, and {_LOOK}", False, "cell"),
         processes,
         Mechanism("wall", "the clock in the container, and this machine's five seconds later", True, "cell"),
         Mechanism("output", "the host's pump", True, "cell"),
