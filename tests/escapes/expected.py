@@ -100,7 +100,11 @@ UNDECIDED: dict[str, dict[str, str]] = {
         "test_nothing_of_the_host_is_changed shell": _FORKS,
         "test_secrets_of_the_host_stay_unread shell": _FORKS,
     },
-    "docker": {},
+    "docker": {
+        "test_big_arrays_and_frames_work": _IMAGE,
+        "test_it_works shell listing": _IMAGE,
+        "test_plots_are_drawn_and_cached": _IMAGE,
+    },
     "landlock": {
         "test_what_a_dead_cell_left_anywhere_is_not_found_by_the_next missing1": _ALONE,
         "test_without_any_one_layer_nothing_of_the_host_is_changed landlock": _ALONE,
