@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.contract import witness
 from tests.support.engine import skip_without_engine
 from tests.support.waiting import until
 
-from casemate import WallUnavailable, sync
+from casemate import Done, WallUnavailable, sync
 from casemate.walls.docker import containers
 from casemate.walls.docker.engine import Engine, EngineError
 
@@ -161,6 +162,23 @@ def test_a_killed_application_leaves_no_container(engine: Engine) -> None:
         assert mine
         application.send_signal(signal.SIGKILL)
     until(lambda: not set(mine) & set(owners(engine)))
+
+
+@pytest.mark.root_only
+def test_the_end_of_a_cell_whose_supervisor_keeps_no_clock_is_told_when_nothing_of_it_lives(engine: Engine) -> None:
+    code = "print('here', flush=True); import time; time.sleep(100)"
+    with (
+        sync.Sandbox(isolation="docker") as sandbox,
+        witness.leaving(sandbox.stream(code, timeout=8)) as stream,
+    ):
+        next(stream)
+        with witness.watching(witness.in_cells()) as watched:
+            assert watched.living() >= 2, "the control"
+            for pid in witness.serving():
+                os.kill(pid, signal.SIGSTOP)
+            *_, last = stream
+            assert isinstance(last, Done)
+            assert (last.execution.status, watched.living()) == ("timeout", 0)
 
 
 def test_gvisor_is_a_kernel_of_its_own() -> None:

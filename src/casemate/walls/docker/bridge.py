@@ -57,6 +57,7 @@ class Bridge(CellHost):
         self._greetings: dict[str, dict[str, Any]] = {}
         self._unsent: list[CarriedCell] = []  # whose streams are to be flushed
         self._waiting: deque[CarriedCell] = deque()  # cells without a container
+        self._lost: set[CarriedCell] = set()  # whose containers end, and who are not told of yet
         self._making = 0
         self._mirrors: list[CarriedCell] = []  # whose folders may still be read
         self._threads: list[threading.Thread] = []
@@ -342,7 +343,20 @@ class Bridge(CellHost):
         self.over(cell, keep=False)
 
     def lose(self, cell: CarriedCell, reason: str) -> None:
-        """Its container has ended, or must."""
+        """Its container has ended, or must; that is told when nothing lives in it any more, which the engine knows."""
+        container = cell.let_go()
+        if container is not None:
+            self._lost.add(cell)
+            self._begin_thread(self._end_lost, cell, container, reason)
+        elif cell not in self._lost:
+            self._tell_lost(cell, reason)
+
+    def _end_lost(self, cell: CarriedCell, container: Container, reason: str) -> None:
+        container.remove()
+        self._call(lambda: self._tell_lost(cell, reason))
+
+    def _tell_lost(self, cell: CarriedCell, reason: str) -> None:
+        self._lost.discard(cell)
         if self._cells.get(cell.id) is cell:
             ending = cell.lost_ending(reason)
             if ending is None:

@@ -119,12 +119,18 @@ class CarriedCell:
         for message, fds in queue:
             self.tell(message, fds)
 
-    def leave(self) -> Container | None:
-        """It needs its container no more, and nobody its descriptors."""
+    def let_go(self) -> Container | None:
+        """Its container, of which it hears no more."""
         container, self.container = self.container, None
         if container is not None:
             self._bridge.set_interest(container.socket.fileno(), 0, self._serve)
             self._channels.close_all()
+            self._deadline = _NEVER
+        return container
+
+    def leave(self) -> Container | None:
+        """It needs its container no more, and nobody its descriptors."""
+        container = self.let_go()
         for _, fds in self._queue:
             _close(fds)
         self._queue = []
