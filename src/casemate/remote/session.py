@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self, Unpack, cast
 from casemate.errors import InvalidArgument, NotFound, SandboxClosed, Unavailable
 from casemate.model.call_options import StepOptions
 from casemate.model.options import complete, takes_options
+from casemate.model.preview import Preview
 from casemate.model.review import Applied, Diff
 from casemate.operations.documents import revive, type_named
 from casemate.remote.arguments import plain
 from casemate.remote.runs import Run, run_to_end, stream_to_end
 from casemate.remote.service import ServiceConnection
 from casemate.sessions.files import FileInfo
+from casemate.sessions.previews import HOUR
 from casemate.sessions.protocol import Variable
 
 if TYPE_CHECKING:
@@ -116,6 +118,23 @@ class Session:
     async def discard(self) -> None:
         """See :meth:`casemate.Session.discard`."""
         await self._service.call("sessions.discard", session=self.id)
+
+    async def expose(
+        self, port: int, *, expires: float = HOUR, unix: bool = False, third_parties: bool = False
+    ) -> Preview:
+        """See :meth:`casemate.Session.expose`. It is shown on the service's machine."""
+        arguments = {"port": port, "expires": float(expires), "unix": unix, "third_parties": third_parties}
+        return cast(
+            "Preview", revive(Preview, await self._service.call("sessions.expose", session=self.id, **arguments))
+        )
+
+    async def unexpose(self, port: int) -> None:
+        """See :meth:`casemate.Session.unexpose`."""
+        await self._service.call("sessions.unexpose", session=self.id, port=port)
+
+    async def previews(self) -> builtins.list[Preview]:
+        """See :meth:`casemate.Session.previews`."""
+        return [revive(Preview, one) for one in await self._service.call("sessions.previews", session=self.id)]
 
     async def close(self) -> None:
         """End it. Harmless when repeated."""
