@@ -38,11 +38,13 @@ APPLICATION = (
 open('app.py', 'w').write("""
 import asyncio, hashlib
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse, RedirectResponse, StreamingResponse
+from starlette.responses import FileResponse, JSONResponse, RedirectResponse, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 
 async def hello(request):
     return JSONResponse({'path': request.url.path, 'query': request.url.query, 'headers': dict(request.headers)})
+async def page(request):
+    return FileResponse('page.html')
 async def take(request):
     body = await request.body()
     return JSONResponse({'size': len(body), 'sha256': hashlib.sha256(body).hexdigest()})
@@ -65,8 +67,11 @@ async def echo(websocket):
     await websocket.accept()
     async for text in websocket.iter_text():
         await websocket.send_text(text.upper())
-routes = [Route('/take', take, methods=['POST', 'PUT']), Route('/give', give), Route('/login', login, methods=['POST']),
-          Route('/changes', changes), WebSocketRoute('/live', echo), Route('/{path:path}', hello)]
+routes = [
+    Route('/page', page), Route('/take', take, methods=['POST', 'PUT']), Route('/give', give),
+    Route('/login', login, methods=['POST']), Route('/changes', changes), WebSocketRoute('/live', echo),
+    Route('/{path:path}', hello),
+]
 app = Starlette(routes=routes)
 """)
 import subprocess, sys

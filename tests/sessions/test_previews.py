@@ -6,8 +6,11 @@ import asyncio
 import hashlib
 import json
 import os
+import re
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,10 +21,12 @@ import websockets
 from tests.contract import witness
 from tests.sessions.driver import Open, cell_of
 from tests.sessions.previewing import APPLICATION, LISTENS, SITE, client, cookie_of, live, name_of, visitor
-from tests.support.waiting import until_async
+from tests.support.waiting import MAX_WAIT, until_async
 from tests.support.walls import skip_without
 
+import casemate
 from casemate import Denied, InvalidArgument, Sandbox, SandboxClosed, Unavailable
+from casemate.languages.browser import find_browser
 from casemate.sessions.session import Session
 
 
@@ -343,9 +348,72 @@ async def test_what_is_no_port_or_time_is_an_error(session: Session) -> None:
 
 
 @pytest.mark.full
+def test_the_example_of_the_documentation_does_what_it_says(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    example = root / "examples" / "previews.py"
+    assert f"```python\n{example.read_text()}```\n" in (root / "docs" / "how-to" / "previews.md").read_text()
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "PYTHONPATH": str(Path(casemate.__file__).parents[1])}
+    ran = subprocess.run([sys.executable, example], env=env, capture_output=True, text=True, check=False)
+    link, listed = ran.stdout.splitlines()
+    assert listed == str([(8000, link.partition("?")[0])]), ran.stderr
+
+
+@pytest.mark.full
 async def test_a_wall_without_networks_of_its_own_shows_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
     skip_without("landlock", tmp_path_factory)
     audit = tmp_path_factory.mktemp("audit") / "audit.db"
     async with Sandbox(audit=audit, preload=(), isolation="landlock") as sandbox, sandbox.session() as session:
         with pytest.raises(Unavailable, match="landlock wall cannot show servers"):
             await session.expose(8000)
+
+
+# Each thing that it finds out it says to its own server.
+PAGE = """
+<img src="{elsewhere}/image"><script src="{elsewhere}/script"></script><link rel=stylesheet href="{elsewhere}/style">
+<iframe src="{elsewhere}/frame"></iframe>
+<script>
+const say = text => fetch('/said/' + encodeURIComponent(text));
+say('cookie ' + document.cookie);
+say('link ' + location.search);
+navigator.sendBeacon('{elsewhere}/beacon', 'secret');
+fetch('{elsewhere}/fetch', {{mode: 'no-cors'}}).catch(() => 0).then(() => say('asked'));
+const live = new WebSocket('ws://' + location.host + '/live');
+live.onopen = () => live.send('live');
+live.onmessage = event => say(event.data);
+new EventSource('/changes').onmessage = event => say(event.data);
+</script>
+"""
+
+
+@pytest.mark.full
+@pytest.mark.needs("browser")
+@pytest.mark.parametrize("third_parties", [False, True])
+async def test_a_page_in_a_browser_works_and_reaches_another_host_only_where_that_is_allowed(
+    opened: Open, third_parties: bool, tmp_path: Path
+) -> None:
+    asked: set[str] = set()
+
+    async def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.add((await reader.readline()).split()[1].decode())
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    session = await begun(opened(), APPLICATION)
+    async with await asyncio.start_server(note, "127.0.0.1", 0) as elsewhere:
+        page = PAGE.format(elsewhere=f"http://127.0.0.1:{elsewhere.sockets[0].getsockname()[1]}")
+        await session.files.write("page.html", page)
+        preview = await session.expose(8000, third_parties=third_parties)
+        browser = await asyncio.create_subprocess_exec(
+            find_browser()[0], "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}",
+            "--remote-debugging-port=0", preview.url.replace("/?", "/page?"), stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            said: set[str] = set()
+            async with asyncio.timeout(MAX_WAIT):
+                while len(said) < 5:
+                    said = set(re.findall(r"/said/(\S+)", await session.files.read_text("server.log")))
+        finally:
+            browser.kill()
+            await browser.wait()
+    assert said == {"cookie%20", "link%20", "asked", "LIVE", "begun"}
+    assert asked == ({"/beacon", "/fetch", "/frame", "/image", "/script", "/style"} if third_parties else set())

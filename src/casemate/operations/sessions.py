@@ -18,7 +18,7 @@ from casemate.model.preview import Preview
 from casemate.model.review import Applied, Diff
 from casemate.operations.lookup import FilterKey, Filters, apply_filters, match_handle
 from casemate.policy.hosts import MOST_PORT
-from casemate.sessions.previews import HOUR, MOST_SECONDS
+from casemate.sessions.previews import MOST_SECONDS
 from casemate.sessions.protocol import Variable
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class SessionOperations:
         session: Name,
         port: Annotated[int, Between(1, MOST_PORT)],
         *,
-        expires: Annotated[float, Between(1.0, MOST_SECONDS)] = HOUR,
+        expires: Annotated[float, Between(1.0, MOST_SECONDS)] = 3600.0,
         unix: bool = False,
         third_parties: bool = False,
         principal: Principal,
@@ -188,7 +188,9 @@ class SessionOperations:
             return await found.expose(port, expires=expires, unix=unix, third_parties=third_parties)
 
     @operation()
-    async def unexpose(self, session: Name, port: int, *, principal: Principal) -> None:
+    async def unexpose(
+        self, session: Name, port: Annotated[int, Between(1, MOST_PORT)], *, principal: Principal
+    ) -> None:
         """Show what listens at a port of a session no more: its links end. ``session``: its handle or name. ``port``:
         as it was shown."""
         with called_by(principal):

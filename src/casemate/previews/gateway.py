@@ -106,7 +106,7 @@ class PreviewGateway:
 async def _serve_socket(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, shown: Shown) -> None:
     """Bytes as they are: whoever connects is the user."""
     try:
-        with contextlib.suppress(asyncio.CancelledError, OSError), shown.served():
+        with contextlib.suppress(asyncio.CancelledError, OSError), shown.count_client():
             there = await asyncio.open_connection(sock=await shown.connect(), limit=AT_ONCE)
             try:
                 more_in, more_out = await relay((reader, writer), there)

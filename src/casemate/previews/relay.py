@@ -112,7 +112,7 @@ async def _serve_next(client: _End, find: Find, wait: float) -> bool:
         await client.say(judged)
         return False
     shown = judged.shown
-    with shown.served():
+    with shown.count_client():
         async with asyncio.timeout(judged.end - time.monotonic()):
             try:
                 async with asyncio.timeout(_CONNECT_WITHIN):

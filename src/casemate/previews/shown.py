@@ -70,7 +70,7 @@ class Shown:
         return max((one.end for one in self._links.values()), default=0.0) - time.monotonic() if self._links else None
 
     @contextlib.contextmanager
-    def served(self) -> Iterator[None]:
+    def count_client(self) -> Iterator[None]:
         """Meanwhile the task that runs serves somebody with it: it is cancelled when it is withdrawn. Raises
         ``ConnectionRefusedError`` where it serves too many."""
         task = asyncio.current_task()

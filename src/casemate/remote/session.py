@@ -19,7 +19,6 @@ from casemate.remote.arguments import plain
 from casemate.remote.runs import Run, run_to_end, stream_to_end
 from casemate.remote.service import ServiceConnection
 from casemate.sessions.files import FileInfo
-from casemate.sessions.previews import HOUR
 from casemate.sessions.protocol import Variable
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ class Session:
         await self._service.call("sessions.discard", session=self.id)
 
     async def expose(
-        self, port: int, *, expires: float = HOUR, unix: bool = False, third_parties: bool = False
+        self, port: int, *, expires: float = 3600.0, unix: bool = False, third_parties: bool = False
     ) -> Preview:
         """See :meth:`casemate.Session.expose`. It is shown on the service's machine."""
         arguments = {"port": port, "expires": float(expires), "unix": unix, "third_parties": third_parties}

