@@ -36,7 +36,7 @@ APPLICATION = (
     LISTENS
     + '''
 open('app.py', 'w').write("""
-import asyncio, hashlib
+import asyncio, hashlib, json
 from starlette.applications import Starlette
 from starlette.responses import FileResponse, JSONResponse, RedirectResponse, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
@@ -44,7 +44,7 @@ from starlette.routing import Route, WebSocketRoute
 async def hello(request):
     return JSONResponse({'path': request.url.path, 'query': request.url.query, 'headers': dict(request.headers)})
 async def page(request):
-    return FileResponse('page.html')
+    return FileResponse('page.html', headers=json.load(open('headers.json')))
 async def take(request):
     body = await request.body()
     return JSONResponse({'size': len(body), 'sha256': hashlib.sha256(body).hexdigest()})

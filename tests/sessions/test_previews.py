@@ -367,22 +367,52 @@ async def test_a_wall_without_networks_of_its_own_shows_nothing(tmp_path_factory
             await session.expose(8000)
 
 
-# Each thing that it finds out it says to its own server.
+# What it finds out it says to its own server. At last it leaves for elsewhere.
 PAGE = """
-<img src="{elsewhere}/image"><script src="{elsewhere}/script"></script><link rel=stylesheet href="{elsewhere}/style">
-<iframe src="{elsewhere}/frame"></iframe>
+<script type=speculationrules>{{"prefetch": [{{"urls": ["{elsewhere}/ahead"], "eagerness": "immediate"}}]}}</script>
+<link rel=preconnect href="{elsewhere}"><link rel=stylesheet href="{elsewhere}/style">
+<img src="{elsewhere}/image"><script src="{elsewhere}/script"></script>
+<iframe src="{elsewhere}/frame"></iframe><object data="{elsewhere}/object"></object>
 <script>
-const say = text => fetch('/said/' + encodeURIComponent(text));
+let missing = 5;
+const say = async text => {{
+    await fetch('/said/' + encodeURIComponent(text));
+    if (--missing) return;
+    addEventListener('pagehide', () => navigator.sendBeacon('/end'));
+    setTimeout(() => fetch('/end'), 1000);
+    location = '{elsewhere}/left?' + document.cookie;
+}};
+document.cookie = 'all=1; domain=localhost';
 say('cookie ' + document.cookie);
 say('link ' + location.search);
 navigator.sendBeacon('{elsewhere}/beacon', 'secret');
+const peer = new RTCPeerConnection({{iceServers: [{{urls: 'stun:127.0.0.1:{stun}'}}]}});
+peer.createDataChannel('data');
+peer.createOffer().then(offer => peer.setLocalDescription(offer)).then(() => say('offered'));
 fetch('{elsewhere}/fetch', {{mode: 'no-cors'}}).catch(() => 0).then(() => say('asked'));
 const live = new WebSocket('ws://' + location.host + '/live');
 live.onopen = () => live.send('live');
-live.onmessage = event => say(event.data);
-new EventSource('/changes').onmessage = event => say(event.data);
+live.onmessage = event => new EventSource('/changes').onmessage = one => say(event.data + one.data);
 </script>
 """
+EVERYWHERE = {
+    "/ahead", "/beacon", "/fetch", "/frame", "/image", "/left?", "/report", "/script", "/style", "stun",
+}  # fmt: skip
+
+
+class Elsewhere(asyncio.DatagramProtocol):
+    """Another host, and what it was asked, with TCP and UDP."""
+
+    def __init__(self) -> None:
+        self.asked: set[str] = set()
+
+    def datagram_received(self, data: bytes, addr: object) -> None:
+        self.asked.add("stun")
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.asked.add((await reader.readline()).decode().partition(" ")[2].partition(" ")[0] or "connected ahead")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
 
 
 @pytest.mark.full
@@ -391,29 +421,27 @@ new EventSource('/changes').onmessage = event => say(event.data);
 async def test_a_page_in_a_browser_works_and_reaches_another_host_only_where_that_is_allowed(
     opened: Open, third_parties: bool, tmp_path: Path
 ) -> None:
-    asked: set[str] = set()
-
-    async def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.add((await reader.readline()).split()[1].decode())
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-        writer.close()
-
-    session = await begun(opened(), APPLICATION)
-    async with await asyncio.start_server(note, "127.0.0.1", 0) as elsewhere:
-        page = PAGE.format(elsewhere=f"http://127.0.0.1:{elsewhere.sockets[0].getsockname()[1]}")
+    session, other = await begun(opened(), APPLICATION), Elsewhere()
+    udp, _ = await asyncio.get_running_loop().create_datagram_endpoint(lambda: other, ("127.0.0.1", 0))
+    async with await asyncio.start_server(other.answer, "127.0.0.1", 0) as elsewhere:
+        there = f"http://127.0.0.1:{elsewhere.sockets[0].getsockname()[1]}"
+        page = PAGE.format(elsewhere=there, stun=udp.get_extra_info("sockname")[1])
         await session.files.write("page.html", page)
+        own = {"Content-Security-Policy": f"object-src 'none',report-uri {there}/report; object-src 'none'"}
+        await session.files.write("headers.json", json.dumps(own))
         preview = await session.expose(8000, third_parties=third_parties)
         browser = await asyncio.create_subprocess_exec(
             find_browser()[0], "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}",
             "--remote-debugging-port=0", preview.url.replace("/?", "/page?"), stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
         try:
-            said: set[str] = set()
+            log = ""
             async with asyncio.timeout(MAX_WAIT):
-                while len(said) < 5:
-                    said = set(re.findall(r"/said/(\S+)", await session.files.read_text("server.log")))
+                while " /end " not in log or (third_parties and not other.asked >= EVERYWHERE):
+                    log = await session.files.read_text("server.log")
         finally:
             browser.kill()
             await browser.wait()
-    assert said == {"cookie%20", "link%20", "asked", "LIVE", "begun"}
-    assert asked == ({"/beacon", "/fetch", "/frame", "/image", "/script", "/style"} if third_parties else set())
+            udp.close()
+    assert set(re.findall(r"/said/(\S+)", log)) == {"cookie%20", "link%20", "offered", "asked", "LIVEbegun"}
+    assert third_parties or other.asked == set()

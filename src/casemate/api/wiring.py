@@ -25,7 +25,7 @@ from casemate.api.arguments import (
 from casemate.api.policy_options import Bounded, bound_by_policy, rulebook
 from casemate.api.record import open_log
 from casemate.errors import InvalidArgument, QueueFull, SandboxClosed
-from casemate.execution.context import ExecutionContext, Tally
+from casemate.execution.context import ExecutionContext, Tally, no_previews
 from casemate.execution.network import Interceptions, Offer, SandboxNetwork
 from casemate.execution.request import check_timeout
 from casemate.languages.catalogue import launch_probe, runtime_for
@@ -125,7 +125,7 @@ class SandboxParts:
             offers=self._offers, step_offers=self._step_offers, ready=self._ready, finished=self._note_finished,
             layer=lambda: self.packages.shared_folders() if "packages" in vars(self) else (),
             policy_sha256=lambda: self.policy_sha256, sign=self._sign,
-            **({} if not bound.policy.previews else {"previews": lambda: self.previews}),
+            previews=(lambda: self.previews) if bound.policy.previews else no_previews,
         )  # fmt: skip
         self._most, self._tally, self._without_files = bound.limits, Tally(), deque[str](maxlen=_MOST_KNOWN)
         self.making = threading.RLock()  # other threads may ask for parts

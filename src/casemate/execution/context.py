@@ -31,7 +31,8 @@ async def _at_once() -> None:
     """There is nothing to wait for."""
 
 
-def _no_previews() -> PreviewGateway:
+def no_previews() -> PreviewGateway:
+    """Raises ``Denied``."""
     raise Denied("servers of sessions are shown to nobody here: the policy says previews: false")
 
 
@@ -69,7 +70,7 @@ class ExecutionContext:
     guard: Guard | None = None
     policy_sha256: Callable[[], str] = str
     sign: Callable[[Execution], dict[str, Any]] | None = None
-    previews: Callable[[], PreviewGateway] = _no_previews
+    previews: Callable[[], PreviewGateway] = no_previews
 
     def admit(self, request: Request, *, stream: bool) -> AdmittedRequest:
         """Whether ``request`` may run, and within which bounds. ``stream``: its events are followed, so that whoever

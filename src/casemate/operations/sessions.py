@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from casemate.sessions.session import Session
 
 MOST_OPEN = 100  # sessions of one caller
+Port = Annotated[int, Between(1, MOST_PORT)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,7 @@ class SessionOperations:
     async def expose(
         self,
         session: Name,
-        port: Annotated[int, Between(1, MOST_PORT)],
+        port: Port,
         *,
         expires: Annotated[float, Between(1.0, MOST_SECONDS)] = 3600.0,
         unix: bool = False,

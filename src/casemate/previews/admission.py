@@ -6,12 +6,13 @@ of its own; a name that is not known is refused (DNS rebinding), and so is what 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from casemate.previews.shown import MOST_CLIENTS, TOKEN, Shown
+from casemate.previews.shown import TOKEN, Shown
 
 if TYPE_CHECKING:
     import h11
@@ -66,8 +67,6 @@ def admit(request: h11.Request, find: Callable[[str], Shown | None]) -> Admitted
     origin = _value(headers, b"origin").lower()
     if origin and origin not in (b"http://" + host, b"https://" + host):
         return _refuse(shown, 403, "Pages of another origin may not use this preview.")
-    if len(shown.clients) >= MOST_CLIENTS:
-        return Answer(503, f"{MOST_CLIENTS} connections to this preview are open already.", ((b"retry-after", b"1"),))
     upgrades = _value(headers, b"upgrade").lower() == b"websocket"
     added = () if shown.third_parties else _contain(host)
     return Admitted(shown, list(_headers_for_cell(headers, upgrades=upgrades)), max(ends), upgrades, added)
@@ -75,13 +74,31 @@ def admit(request: h11.Request, find: Callable[[str], Shown | None]) -> Admitted
 
 def headers_for_client(headers: Iterable[Header], admitted: Admitted, *, upgrades: bool = False) -> list[Header]:
     """Of the cell's answer. How its body is framed is decided anew."""
-    kept = [
-        (name, value)
-        for name, value in headers
-        if (name not in _OF_CONNECTION and (name != b"transfer-encoding"))
-        and not (name == b"set-cookie" and value.strip().lower().startswith(_OWN))
-    ]
-    return [*kept, *(_UPGRADE if upgrades else ()), *admitted.added]
+    kept = list(_UPGRADE) if upgrades else []
+    for name, value in headers:
+        if name in _OF_CONNECTION or name == b"transfer-encoding":
+            continue
+        if name == b"set-cookie" and value.strip().lower().startswith(_OWN):
+            continue
+        if name in _LEFT_OUT and not admitted.shown.third_parties:
+            continue
+        is_policy = name.startswith(b"content-security-policy") and not admitted.shown.third_parties
+        kept.append((name, _REPORT_DIRECTIVE.sub(b"no-\\g<0>", value) if is_policy else value))
+    return [*kept, *admitted.added]
+
+
+# What would undo ours, and what has browsers report to whomever it names, whatever the policy (Reporting API).
+_LEFT_OUT = frozenset(
+    {
+        b"connection-allowlist",
+        b"nel",
+        b"referrer-policy",
+        b"report-to",
+        b"reporting-endpoints",
+        b"x-dns-prefetch-control",
+    }
+)
+_REPORT_DIRECTIVE = re.compile(rb"report-(uri|to)", re.IGNORECASE)
 
 
 _UPGRADE = ((b"connection", b"Upgrade"), (b"upgrade", b"websocket"))
@@ -105,15 +122,19 @@ _FRAMES = (b"host", b"content-length", b"transfer-encoding")  # which no connect
 
 
 def _contain(host: bytes) -> tuple[Header, ...]:
-    """What keeps a page to its own origin: nothing leaves a cell because somebody has looked at it (CSP level 3)."""
+    """What keeps a page to its own server: Content Security Policy level 3, and where a browser has it the Connection
+    Allowlist (WICG), which holds for navigation, WebRTC and what is fetched ahead, too."""
     own = b"'self' data: blob:"
     policy = (
         b"default-src %b 'unsafe-inline' 'unsafe-eval'; connect-src %b ws://%b; form-action 'self'; base-uri 'self'; "
-        b"webrtc 'block'" % (own, own, host)
+        b"sandbox allow-scripts allow-same-origin allow-forms allow-modals allow-downloads" % (own, own, host)
     )
     return (
-        (b"content-security-policy", policy), (b"referrer-policy", b"same-origin"), (b"x-dns-prefetch-control", b"off"),
-    )  # fmt: skip
+        (b"content-security-policy", policy),
+        (b"connection-allowlist", b'(response-origin "ws://%b/*")' % host),
+        (b"referrer-policy", b"same-origin"),
+        (b"x-dns-prefetch-control", b"off"),
+    )
 
 
 def _exchange(request: h11.Request, shown: Shown, target: bytes, tokens: list[bytes]) -> Answer:

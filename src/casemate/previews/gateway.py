@@ -109,9 +109,7 @@ async def _serve_socket(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
         with contextlib.suppress(asyncio.CancelledError, OSError), shown.count_client():
             there = await asyncio.open_connection(sock=await shown.connect(), limit=AT_ONCE)
             try:
-                more_in, more_out = await relay((reader, writer), there)
-                shown.bytes_in += more_in
-                shown.bytes_out += more_out
+                await relay(shown, (reader, writer), there)
             finally:
                 there[1].transport.abort()
     finally:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import time
 from collections.abc import Callable
 from typing import Any
@@ -73,28 +72,29 @@ async def serve_client(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
         writer.transport.abort()
 
 
-async def relay(
-    one: tuple[asyncio.StreamReader, asyncio.StreamWriter], other: tuple[asyncio.StreamReader, asyncio.StreamWriter]
-) -> tuple[int, int]:
-    """Both directions as they are, until both have ended, or one has a while ago; how many bytes ``one`` and ``other``
-    have said."""
-    said = [0, 0]
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
-    async def pump(which: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+
+async def relay(shown: Shown, client: Streams, cell: Streams) -> None:
+    """Both directions as they are, until both have ended, or one has a while ago."""
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(AT_ONCE):
-                said[which] += len(data)
+                if reader is cell[0]:
+                    shown.bytes_out += len(data)
+                else:
+                    shown.bytes_in += len(data)
                 writer.write(data)
                 await writer.drain()
             writer.write_eof()
 
     async with asyncio.TaskGroup() as both:
-        pumps = [both.create_task(pump(0, one[0], other[1])), both.create_task(pump(1, other[0], one[1]))]
+        pumps = [both.create_task(pump(client[0], cell[1])), both.create_task(pump(cell[0], client[1]))]
         await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait(pumps, timeout=_LAST_WORDS)
         for running in pumps:
             running.cancel()
-    return said[0], said[1]
 
 
 async def _serve_next(client: _End, find: Find, wait: float) -> bool:
@@ -111,50 +111,39 @@ async def _serve_next(client: _End, find: Find, wait: float) -> bool:
     if isinstance(judged, Answer):
         await client.say(judged)
         return False
-    shown = judged.shown
-    with shown.count_client():
-        async with asyncio.timeout(judged.end - time.monotonic()):
-            try:
-                async with asyncio.timeout(_CONNECT_WITHIN):
-                    there = await shown.connect()
-            except (OSError, TimeoutError) as error:
-                await client.say(Answer(502, f"The preview cannot be reached: {_why(error)}."))
-                return False
-            ends = await asyncio.open_connection(sock=there, limit=AT_ONCE)
-            cell = _End(h11.Connection(h11.CLIENT, _MOST_HEAD), *ends)
-            try:
-                return await _forward(client, cell, request, judged)
-            finally:
-                cell.writer.transport.abort()
+    try:
+        with judged.shown.count_client():
+            async with asyncio.timeout(judged.end - time.monotonic()):
+                return await _forward(client, request, judged)
+    except OSError as error:
+        await client.say(Answer(502, f"The preview cannot be reached: {error.strerror or 'it took too long'}."))
+        return False
 
 
-def _why(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
-        return "its server takes no more connections"
-    if isinstance(error, OSError) and error.errno == errno.ECONNREFUSED:
-        return "nothing listens at that port in the session"
-    return getattr(error, "strerror", None) or "the session has ended"
-
-
-async def _forward(client: _End, cell: _End, request: h11.Request, admitted: Admitted) -> bool:
-    """Send a request on, and answer what the cell does; whether another may come."""
-    await cell.send(h11.Request(method=request.method, target=request.target, headers=admitted.headers))
-    async with asyncio.TaskGroup() as both:
-        answering = both.create_task(_answer(client, cell, admitted))
-        sending = both.create_task(_send_body(client, cell, admitted.shown))
-        await asyncio.wait({answering, sending}, return_when=asyncio.FIRST_COMPLETED)
-        if not answering.done() and sending.result():  # else there is nobody to be answered
-            await asyncio.wait({answering})
-        answering.cancel()
-        sending.cancel()
-    if answering.cancelled() or not answering.result():
-        return client.http.our_state is h11.DONE and client.http.their_state is h11.DONE
-    for one, other in ((client, cell), (cell, client)):
-        other.writer.write(one.http.trailing_data[0])
-    more_in, more_out = await relay((client.reader, client.writer), (cell.reader, cell.writer))
-    admitted.shown.bytes_in += more_in
-    admitted.shown.bytes_out += more_out
-    return False
+async def _forward(client: _End, request: h11.Request, admitted: Admitted) -> bool:
+    """Send a request on, and answer what the cell does; whether another may come. Raises ``OSError``."""
+    async with asyncio.timeout(_CONNECT_WITHIN):
+        there = await admitted.shown.connect()
+    ends = await asyncio.open_connection(sock=there, limit=AT_ONCE)
+    cell = _End(h11.Connection(h11.CLIENT, _MOST_HEAD), *ends)
+    try:
+        await cell.send(h11.Request(method=request.method, target=request.target, headers=admitted.headers))
+        async with asyncio.TaskGroup() as both:
+            answering = both.create_task(_answer(client, cell, admitted))
+            sending = both.create_task(_send_body(client, cell, admitted.shown))
+            await asyncio.wait({answering, sending}, return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done() and sending.result():  # else there is nobody to be answered
+                await asyncio.wait({answering})
+            answering.cancel()
+            sending.cancel()
+        if answering.cancelled() or not answering.result():
+            return client.http.our_state is h11.DONE and client.http.their_state is h11.DONE
+        for one, other in ((client, cell), (cell, client)):
+            other.writer.write(one.http.trailing_data[0])
+        await relay(admitted.shown, (client.reader, client.writer), ends)
+        return False
+    finally:
+        cell.writer.transport.abort()
 
 
 async def _send_body(client: _End, cell: _End, shown: Shown) -> bool:
@@ -181,6 +170,8 @@ async def _answer(client: _End, cell: _End, admitted: Admitted) -> bool:
                 event = await cell.receive()
             except (h11.RemoteProtocolError, OSError):
                 event = None
+            if isinstance(event, h11.InformationalResponse) and event.status_code not in (100, 101):
+                continue  # Early Hints have a browser connect before there is a policy
             if isinstance(event, h11.InformationalResponse | h11.Response):
                 is_upgraded = event.status_code == 101
                 headers = headers_for_client(event.headers, admitted, upgrades=is_upgraded)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import secrets
 import socket
@@ -17,7 +18,7 @@ TOKEN = "casemate-token"  # noqa: S105 - a name: of the parameter of a link
 _BEGIN = "casemate_preview_"
 _BYTES = 32  # 256 bits, so that a fast hash of it tells nobody anything
 _MOST_LINKS = 100  # that hold at once
-MOST_CLIENTS = 128  # connections at once, of some 400 KiB of buffers each
+_MOST_CLIENTS = 128  # connections at once, of some 400 KiB of buffers each
 
 Connect = Callable[[], Awaitable[socket.socket]]
 
@@ -72,11 +73,11 @@ class Shown:
     @contextlib.contextmanager
     def count_client(self) -> Iterator[None]:
         """Meanwhile the task that runs serves somebody with it: it is cancelled when it is withdrawn. Raises
-        ``ConnectionRefusedError`` where it serves too many."""
+        ``OSError`` where it serves too many."""
         task = asyncio.current_task()
         assert task is not None
-        if len(self.clients) >= MOST_CLIENTS:
-            raise ConnectionRefusedError(f"{MOST_CLIENTS} connections to it are open already")
+        if len(self.clients) >= _MOST_CLIENTS:
+            raise OSError(errno.EBUSY, f"{_MOST_CLIENTS} connections to it are open already")
         self.clients.add(task)
         self.connections += 1
         try:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 MOST_SECONDS = 30 * 86400.0  # that a link holds
 _MOST = 20  # ports of one session
 _AT_ONCE = 8  # sockets
+_NOBODY = (errno.ECONNREFUSED, errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENETUNREACH)  # the last of no IPv6
 
 
 class ExposedServers:
@@ -178,19 +179,18 @@ class SessionPreviews:
         interpreter = self._cells.current
         if interpreter is None or not interpreter.is_alive:
             raise OSError(errno.ESRCH, "the session's interpreter has ended, and its next step begins another")
-        failure = OSError()
         for address in ("127.0.0.1", "::1"):  # servers for people listen at either
-            one = await self._sockets.take(interpreter, address)
+            one = None
             try:
+                one = await self._sockets.take(interpreter, address)
                 await asyncio.get_running_loop().sock_connect(one, (address, port))
                 return one
-            except OSError as error:
-                one.close()
-                failure = failure if failure.errno else error
-            except BaseException:
-                one.close()
-                raise
-        raise failure
+            except BaseException as error:
+                if one is not None:
+                    one.close()
+                if not isinstance(error, OSError) or error.errno not in _NOBODY:
+                    raise
+        raise OSError(errno.ECONNREFUSED, "nothing listens at that port in the session")
 
 
 class _ClientSockets:
