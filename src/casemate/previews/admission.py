@@ -58,6 +58,8 @@ def admit(request: h11.Request, find: Callable[[str], Shown | None]) -> Admitted
         return Answer(421, "Nothing is shown under this name.")
     if not request.target.startswith(b"/") or request.method in (b"CONNECT", b"TRACE"):
         return _refuse(shown, 400, "A preview takes paths of its own alone.")
+    if _value(headers, b"transfer-encoding") and _value(headers, b"content-length"):
+        return _refuse(shown, 400, "A body has one length.")
     target, tokens = _split_target(request.target)
     if tokens:
         return _exchange(request, shown, target, tokens)

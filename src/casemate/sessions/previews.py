@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from casemate.errors import InvalidArgument, NotFound, RecordUnavailable, Unavailable
+from casemate.errors import InvalidArgument, NotFound, RecordUnavailable, SandboxClosed, Unavailable
 from casemate.model.execution import Crossing
 from casemate.model.operation import caller
 from casemate.model.preview import Preview
@@ -92,6 +92,7 @@ class SessionPreviews:
         self._session, self._namespace = terms.admitted.request.id, terms.admitted.request.namespace
         self._cells, self._context, self._lifetime = cells, context, lifetime
         self._open: dict[tuple[int, bool], tuple[Shown, Preview]] = {}  # by port, and whether at a Unix socket
+        self._showing = asyncio.Lock()
         self._gateway: PreviewGateway | None = None
         self._sockets = _ClientSockets()
 
@@ -103,7 +104,8 @@ class SessionPreviews:
         interpreter = await self._cells.get_current()
         if interpreter is not None:
             await self._sockets.check(interpreter)
-        shown, preview = self._open.get((port, unix)) or await self._show(port, unix=unix, third_parties=third_parties)
+        async with self._showing:
+            shown, preview = self._open.get((port, unix)) or await self._show(port, unix, third_parties)
         if preview.third_parties != third_parties:
             raise InvalidArgument("third_parties", f"port {port} is shown otherwise already; take it back first")
         if unix:
@@ -114,7 +116,7 @@ class SessionPreviews:
         self._note({"action": "linked", "port": port, "host": shown.host, "seconds": seconds})
         return replace(preview, url=f"{preview.url}?{TOKEN}={link}", expires=time.time() + seconds)
 
-    async def _show(self, port: int, *, unix: bool, third_parties: bool) -> tuple[Shown, Preview]:
+    async def _show(self, port: int, unix: bool, third_parties: bool) -> tuple[Shown, Preview]:
         from casemate.previews.shown import Shown
 
         if len(self._open) >= _MOST:
@@ -128,9 +130,11 @@ class SessionPreviews:
         self._note({"action": "exposed", "port": port, "host": host, "unix": unix, "third_parties": third_parties})
         assert self._gateway is not None
         url, path = ("", await self._gateway.open_socket(shown)) if unix else (await self._gateway.open_port(shown), "")
-        preview = Preview(self._session, port, url, path, None, third_parties)
-        self._open[port, unix] = shown, preview
-        return shown, preview
+        self._open[port, unix] = shown, Preview(self._session, port, url, path, None, third_parties)
+        if self._sockets.is_closed:  # meanwhile
+            self.close()
+            raise SandboxClosed("the session was closed")
+        return self._open[port, unix]
 
     def list(self) -> list[Preview]:
         """All that are shown, without links."""
@@ -201,7 +205,7 @@ class _ClientSockets:
         self._made: dict[str, list[socket.socket]] = {}  # by the address that they are for
         self._of: InterpreterCell | None = None
         self._making = asyncio.Lock()
-        self._is_closed = False
+        self.is_closed = False
 
     async def check(self, interpreter: InterpreterCell) -> None:
         """Raises ``Unavailable`` where this cell's servers cannot be reached."""
@@ -231,13 +235,13 @@ class _ClientSockets:
             if not self._made.get(address):
                 made = await interpreter.open_client_sockets(address, _AT_ONCE)
                 self._made[address] = made
-                if self._is_closed:
+                if self.is_closed:
                     self._forget()
                     raise OSError(errno.ESRCH, "the session has ended")
 
     def close(self) -> None:
         """Let go of them, and make no more."""
-        self._is_closed = True
+        self.is_closed = True
         self._forget()
 
     def _forget(self) -> None:
