@@ -133,7 +133,7 @@ async def test_who_has_no_link_or_another_name_or_page_is_refused(opened: Open, 
             await live(preview, cookie=cookie, origin=origin)
     await session.close()
     denied = [one for kind, one in await rows(sandbox, session) if kind == "crossing" and one["decision"] == "denied"]
-    assert [(one["port"], one["connections"]) for one in denied] == [(8000, 9)]
+    assert [(one["port"], one["requests"]) for one in denied] == [(8000, 9)]
 
 
 async def test_a_link_leads_nowhere_else_and_leaves_no_token_behind(opened: Open) -> None:
@@ -200,16 +200,16 @@ async def test_previews_are_on_record_and_listed(opened: Open, sandbox: Sandbox)
     await session.close()
     assert await session.previews() == []
     told = [
-        (kind, one.get("action") or one["reason"], one.get("connections"))
+        (kind, one.get("action") or one["reason"], one.get("requests"))
         for kind, one in await rows(sandbox, session)
-        if kind == "crossing" or one.get("port")
+        if kind in ("preview", "crossing")
     ]
     assert told == [
-        ("session", "exposed", None),
-        ("session", "linked", None),
-        ("crossing", "a preview was opened by its link", 1),
-        ("crossing", "a preview: the session ended", 2),
-        ("session", "unexposed", None),
+        ("preview", "exposed", None),
+        ("preview", "linked", None),
+        ("crossing", "opened by its link", None),
+        ("crossing", "the session ended", 2),
+        ("preview", "unexposed", None),
     ]
     last = [one for kind, one in await rows(sandbox, session) if kind == "crossing"][-1]
     assert last["bytes_out"] == 2 * len("<h1>hello</h1>")

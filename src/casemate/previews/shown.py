@@ -39,7 +39,7 @@ class Shown:
     note_use: Callable[[], None]
     third_parties: bool = False
     refusals: int = 0
-    connections: int = 0
+    requests: int = 0  # or connections, at a Unix socket
     bytes_out: int = 0  # that came from the cell
     bytes_in: int = 0
     clients: set[asyncio.Task[object]] = field(default_factory=set)  # connections of these
@@ -79,7 +79,7 @@ class Shown:
         if len(self.clients) >= _MOST_CLIENTS:
             raise OSError(errno.EBUSY, f"{_MOST_CLIENTS} connections to it are open already")
         self.clients.add(task)
-        self.connections += 1
+        self.requests += 1
         try:
             yield
         finally:

@@ -8,11 +8,10 @@ import errno
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from casemate.errors import InvalidArgument, NotFound, RecordUnavailable, SandboxClosed, Unavailable
-from casemate.model.execution import Crossing
 from casemate.model.operation import caller
 from casemate.model.preview import Preview
 from casemate.policy.hosts import MOST_PORT
@@ -113,7 +112,7 @@ class SessionPreviews:
         from casemate.previews.shown import TOKEN
 
         link = shown.make_link(seconds)
-        self._note({"action": "linked", "port": port, "host": shown.host, "seconds": seconds})
+        self._note({"action": "linked", "port": port, "preview": shown.host, "seconds": seconds})
         return replace(preview, url=f"{preview.url}?{TOKEN}={link}", expires=time.time() + seconds)
 
     async def _show(self, port: int, unix: bool, third_parties: bool) -> tuple[Shown, Preview]:
@@ -124,10 +123,10 @@ class SessionPreviews:
         host = f"{port}-{self._session}.localhost"
 
         def note_use() -> None:
-            self._note_crossing(Crossing(host, port, "allowed", "a preview was opened by its link", is_reached=True))
+            self._note_crossing(host, port, "allowed", "opened by its link")
 
         shown = Shown(host, lambda: self._connect(port), note_use, third_parties)
-        self._note({"action": "exposed", "port": port, "host": host, "unix": unix, "third_parties": third_parties})
+        self._note({"action": "exposed", "port": port, "preview": host, "unix": unix, "third_parties": third_parties})
         assert self._gateway is not None
         url, path = ("", await self._gateway.open_socket(shown)) if unix else (await self._gateway.open_port(shown), "")
         self._open[port, unix] = shown, Preview(self._session, port, url, path, None, third_parties)
@@ -159,22 +158,22 @@ class SessionPreviews:
         shown, _ = self._open.pop(key)
         assert self._gateway is not None
         self._gateway.withdraw(shown)
-        port, reason = key[0], f"a preview: {why}"
+        port, amounts = key[0], {"bytes_out": shown.bytes_out, "bytes_in": shown.bytes_in}
         if shown.refusals:
-            self._note_crossing(Crossing(shown.host, port, "denied", "without a link that holds", shown.refusals))
-        if shown.connections:
-            amounts = shown.connections, shown.bytes_out, shown.bytes_in
-            self._note_crossing(Crossing(shown.host, port, "allowed", reason, *amounts, is_reached=True))
+            self._note_crossing(shown.host, port, "denied", "without a link that holds", requests=shown.refusals)
+        if shown.requests:
+            self._note_crossing(shown.host, port, "allowed", why, requests=shown.requests, **amounts)
         with contextlib.suppress(RecordUnavailable):
-            self._note({"action": "unexposed", "port": port, "host": shown.host, "reason": why})
+            self._note({"action": "unexposed", "port": port, "preview": shown.host, "reason": why})
 
     def _note(self, detail: Mapping[str, object]) -> None:
         """Put on record who does what. Raises ``RecordUnavailable``."""
         known = {name: value for name, value in {**detail, "caller": caller()}.items() if value}
-        self._context.log.append("session", self._session, self._namespace, known)
+        self._context.log.append("preview", self._session, self._namespace, known)
 
-    def _note_crossing(self, crossing: Crossing) -> None:
-        self._context.log.append_if_possible("crossing", self._session, self._namespace, asdict(crossing))
+    def _note_crossing(self, host: str, port: int, decision: str, reason: str, **amounts: int) -> None:
+        detail = {"kind": "preview", "preview": host, "port": port, "decision": decision, "reason": reason, **amounts}
+        self._context.log.append_if_possible("crossing", self._session, self._namespace, detail)
 
     async def _connect(self, port: int) -> socket.socket:
         """A connection to a server in the cell, from its own loopback. Raises ``OSError``."""
