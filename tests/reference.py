@@ -118,6 +118,7 @@ def python_page() -> str:
     sections = [_class_section(name, cls, _methods_of(name, cls)) for name, cls in classes]
     sections += [_class_section(name, type_named(place), names.split()) for name, (place, names) in _PARTS.items()]
     sections.append("## Functions\n\n" + _routine("allow_all", casemate.allow_all))
+    sections.append(_routine("widget", casemate.widget))
     sections.append("## Errors\n")
     sections += [_class_section(name, cls, [], "###") for name, cls in errors]
     return "\n".join([_BEGIN_PYTHON, *sections])

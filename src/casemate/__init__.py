@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from casemate.sessions.protocol import Variable
     from casemate.sessions.run import Run
     from casemate.sessions.session import Session
+    from casemate.surfaces.notebook import widget
     from casemate.tools.connections.answers import Answer
     from casemate.tools.tools import ToolSummary
 
@@ -104,6 +105,7 @@ _HOME = {
     "casemate.sessions.run": "Run",
     "casemate.sessions.session": "Session",
     "casemate.sessions.protocol": "Variable",
+    "casemate.surfaces.notebook": "widget",
     "casemate.tools.connections.answers": "Answer",
     "casemate.tools.tools": "ToolSummary",
 }
@@ -187,6 +189,7 @@ __all__ = [
     "WebUnavailable",
     "__version__",
     "allow_all",
+    "widget",
 ]
 
 

@@ -32,6 +32,7 @@ from tests.contract.programs_with_secrets import (
     WAIT,
     S,
 )
+from tests.support.whole import whole
 
 from casemate import Done, Event, Execution, Inject, InvalidArgument, Limits, Output, sync
 from casemate.audit.log import AuditLog
@@ -85,7 +86,7 @@ def test_va_01_a_printed_secret_is_in_nothing_that_comes_out(sandbox: sync.Sandb
 
 def test_va_01_a_printed_secret_is_in_no_event(sandbox: sync.Sandbox, language: str) -> None:
     events: list[Event] = list(sandbox.stream(PRINTED[language], language=language, secrets=[NAME]))
-    assert S not in repr(events)
+    assert S not in whole(events)
     assert "".join(event.text for event in said(events)) == f"{MARKER}\n"
     assert S.encode() not in b"".join(event.data for event in said(events))
 
@@ -114,7 +115,7 @@ def test_va_04_nothing_of_a_secret_is_left_where_output_is_cut(wall: str, langua
     assert execution.full_output is not None
     assert execution.cause is not None
     assert execution.cause.code == "output_limit"
-    for text in (execution.stdout, execution.full_output.read_bytes().decode(), repr(events)):
+    for text in (execution.stdout, execution.full_output.read_bytes().decode(), whole(events)):
         assert S[:4] not in text
         assert S[-8:] not in text
 
@@ -364,7 +365,7 @@ def test_va_16_the_egress_proxy_tells_of_no_secret(wall: str, tmp_path: Path, in
     with sync.Sandbox(isolation=wall, audit=tmp_path / "audit.db", allowed_domains=allowed) as one:
         one.vault.set("HOST_TOKEN", value, inject=inject)
         execution = one.run(code, secrets=["HOST_TOKEN"])
-        told = repr(execution) + json.dumps(rows(one, execution))
+        told = whole(execution) + json.dumps(rows(one, execution))
     assert execution.stdout == "refused\n" * 2
     assert "[secret:HOST_TOKEN].evil.test" in {crossing.host for crossing in execution.crossings}
     assert value.lower() not in told.lower()

@@ -26,6 +26,7 @@ from casemate import (
     Sandbox,
     SandboxClosed,
     Unavailable,
+    sync,
 )
 from casemate.remote.client import connect
 from casemate.remote.facade import ConnectedSandbox
@@ -344,3 +345,21 @@ def test_every_public_method_of_a_sandbox_is_there_on_a_connected_one() -> None:
         "sessions", "approvals", "tools", "vault", "packages", "artifacts", "audit", "egress", "host", "web",
         "evidence", "limits", "namespace",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_session_shows_itself_alike(kind: str, shared: Daemon, tmp_path: Path) -> None:
+    async with opened(kind, shared, tmp_path) as sandbox:
+        async with sandbox.session("shell", name="<b>") as session:
+            assert repr(session) == f"<Session '<b>' shell {session.id}>"
+            shown = session._repr_mimebundle_()
+            assert shown["text/plain"] == f"Session\nname: <b>\nlanguage: shell\nhandle: {session.id}\nstate: open"
+            assert "&lt;b&gt;" in shown["text/html"]
+        assert repr(session).endswith(" closed>")
+        assert session._repr_mimebundle_()["text/plain"].endswith("state: closed")
+
+
+def test_a_session_without_await_shows_itself_alike(tmp_path: Path) -> None:
+    with sync.Sandbox(audit=tmp_path / "audit.db", preload=()) as sandbox, sandbox.session("shell", name="<b>") as one:
+        assert repr(one) == f"<Session '<b>' shell {one.id}>"
+        assert one._repr_mimebundle_() == one.asynchronous._repr_mimebundle_()

@@ -13,6 +13,7 @@ from tests.contract import witness
 from tests.contract.programs_with_secrets import FAILED, LONG_ERRORS, MARKER, NAME, OF_MANY_KINDS, PRINTED, REVERSED, S
 from tests.sessions.driver import Open
 from tests.support.languages import every_language
+from tests.support.whole import whole
 
 from casemate import ApprovalRequest, Display, Done, ErrorEvent, InvalidArgument, Output, ResultEvent, Sandbox
 from casemate.audit.log import AuditLog
@@ -71,7 +72,7 @@ async def test_every_step_sees_the_value_and_none_says_it(opened: Open, language
         assert (await session.run(REVERSED[language])).stdout == f"{len(S)} {S[::-1]}\n"
         execution = await session.run(PRINTED[language])
         assert (execution.stdout, execution.text) == (f"{MARKER}\n", MARKER)
-        assert S not in repr(execution)
+        assert S not in whole(execution)
 
 
 @every_language
@@ -79,8 +80,8 @@ async def test_va_02_no_error_of_a_step_has_it(opened: Open, language: str) -> N
     execution = await opened(language, secrets=[NAME]).run(FAILED[language])
     assert execution.status == "failed"
     assert MARKER in execution.text + (execution.error.traceback if execution.error else "")
-    assert S not in repr(execution)
-    assert json.dumps(S)[1:-1] not in repr(execution)
+    assert S not in whole(execution)
+    assert json.dumps(S)[1:-1] not in whole(execution)
 
 
 async def test_va_02_no_result_display_or_event_has_it(opened: Open) -> None:
@@ -91,7 +92,7 @@ async def test_va_02_no_result_display_or_event_has_it(opened: Open) -> None:
     ]
     events += [event async for event in session.stream(OF_MANY_KINDS)]
     events += [event async for event in session.stream("raise ValueError(os.environ['API_TOKEN'])")]
-    assert S not in repr([dict(one.result) if isinstance(one, Display | ResultEvent) else one for one in events])
+    assert S not in whole(events)
     assert [type(one) for one in events if not isinstance(one, Output)] == [
         ResultEvent, Done, ResultEvent, Done, Display, Done, ErrorEvent, Done,
     ]  # fmt: skip
@@ -224,7 +225,7 @@ async def test_va_16_a_request_for_approval_shows_none_of_it(tmp_path: Path, lan
         rows = sandbox._parts.log.tail(100)
     assert len(told) == 1
     assert MARKER in told[0].arguments["command"]
-    assert S not in repr((told, events, rows))
+    assert S not in whole((told, events, rows))
     assert [json.loads(row.detail)["decision"] for row in rows if row.kind == "decision"] == ["allowed"]
     assert "".join(event.text for event in events if isinstance(event, Output)).strip().startswith(MARKER)
 
@@ -278,7 +279,7 @@ async def test_va_04_no_name_key_or_id_that_is_cut_shows_a_part_of_it(opened: Op
     with pytest.raises(InvalidArgument) as refused:
         await session.get("u")
     events = [event async for event in session.stream("display(1, display_id='x' * 185 + t)")]
-    told = repr(([one.name for one in await session.variables()], refused.value.message, events))
+    told = whole(([one.name for one in await session.variables()], refused.value.message, events))
     assert MARKER in told
     assert "…" in told
     assert S[:5] not in told

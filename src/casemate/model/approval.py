@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from casemate.errors import InvalidArgument
 from casemate.model.call_options import DecisionOptions
 from casemate.model.options import complete, takes_options
+from casemate.model.shown import Shown
+
+if TYPE_CHECKING:
+    from casemate.model.showing import Summary
 
 Kind = Literal[
     "tool", "egress", "package", "shell", "process", "host", "files", "server", "plan", "elicitation", "secret"
@@ -85,8 +89,8 @@ class ApprovalVerdict:
     expires: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalRequest:
+@dataclass(frozen=True, slots=True, repr=False)
+class ApprovalRequest(Shown):
     """A question that must be answered before something crosses the wall.
 
     Attributes:
@@ -134,6 +138,27 @@ class ApprovalRequest:
 
     def _decide(self, decision: Decision) -> bool:
         return self._answer is not None and self._answer(decision)
+
+    def _line(self) -> str:
+        return f"ApprovalRequest {self.id} {self.kind}: {self.summary}"
+
+    def _summary(self) -> Summary:
+        from casemate.model.showing import Part, Summary
+        from casemate.policy.shown import request_text
+
+        facts = (
+            ("caller", self.caller),
+            ("namespace", self.namespace),
+            ("session", self.session or ""),
+            ("run", self.run),
+            ("hash", self.hash),
+            ("state", self.state),
+        )
+        text = request_text(
+            "the program", kind=self.kind, server=self.server, tool=self.tool, summary=self.summary,
+            arguments=self.arguments,
+        )  # fmt: skip
+        return Summary(f"Approval request: {self.kind}", facts, [Part("what would cross", text)])
 
 
 def allow_all(_request: ApprovalRequest) -> bool:

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from casemate.errors import ExecutionFailed, Unavailable
 from casemate.model.isolation import IsolationReport
+from casemate.model.shown import Shown
 
 if TYPE_CHECKING:
     from os import PathLike
+
+    from casemate.model.showing import Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,8 +274,8 @@ class SkippedFile:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Execution:
+@dataclass(frozen=True, slots=True, repr=False)
+class Execution(Shown):
     """What came of running some code. The program's failure is a value here, not an exception.
 
     Attributes:
@@ -336,3 +339,37 @@ class Execution:
         if self.prover is None:
             raise Unavailable("this outcome is of no sandbox that could sign it")
         return self.prover.sign(self)
+
+    def _line(self) -> str:
+        text = self.text[:200]  # as long as a line may be
+        return f"Execution {self._describe_end()} {self.id}{f': {text!r}' if text else ''}"
+
+    def _describe_end(self) -> str:
+        """How it ended, and how much it left to look at."""
+        code = f" with {self.exit_code}" if self.exit_code else ""
+        counted = ((len(self.results), "result"), (len(self.artifacts), "file"))
+        more = "".join(f", {number} {what}{'s' if number > 1 else ''}" for number, what in counted if number)
+        return f"{self.status}{code} in {self.duration:.3g} s{more}"
+
+    def _summary(self) -> Summary:
+        from casemate.model.limits import format_size
+        from casemate.model.showing import Part, Summary, list_first, part_of
+
+        cause = self.cause
+        facts = (
+            ("files", list_first([f"{one.name} ({format_size(one.size)})" for one in self.artifacts])),
+            ("left out", list_first([f"{one.name}: {one.reason}" for one in self.skipped])),
+            ("not reached", list_first([f"{where}: {why}" for where, why in not_reached(self.crossings)])),
+            ("output", "cut; full_output has all of it" if self.truncated else ""),
+            ("state", self.state or ""),
+            ("lost", list_first(self.lost_names)),
+            ("used", f"{self.usage.cpu_seconds:.3g} s of cpu, {format_size(self.usage.peak_memory)}"),
+            ("id", self.id),
+        )
+        why = f"{cause.message} {cause.remediation}".strip() if cause else ""
+        texts = {"why": why, "stdout": self.stdout, "stderr": self.stderr}
+        if self.error is not None and self.error.traceback.strip() not in self.stderr:
+            texts["error"] = self.error.traceback
+        written = (Part(label, text) for label, text in texts.items() if text)
+        parts = [*written, *map(part_of, self.results)]
+        return Summary(f"Execution {self._describe_end()}", facts, parts, "good" if self.ok else "bad")

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+from casemate.model.shown import Shown
+
+if TYPE_CHECKING:
+    from casemate.model.showing import Summary
 
 # What walls may be asked for at least, the weakest first: what stands between a cell and the kernel that it is on.
 Strength = Literal["shared-kernel-without-namespaces", "shared-kernel", "own-kernel"]
@@ -36,8 +41,8 @@ class Proof:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class IsolationReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class IsolationReport(Shown):
     """Which wall held the cell and how that is known.
 
     Attributes:
@@ -76,3 +81,28 @@ class IsolationReport:
     def proved(self) -> bool:
         """Whether every case of the self-test held."""
         return bool(self.proofs) and all(proof.held for proof in self.proofs)
+
+    def _line(self) -> str:
+        proved = "proved" if self.proved else "not proved"
+        missing = f", missing: {', '.join(self.missing)}" if self.missing else ""
+        return f"IsolationReport {self.wall}, {proved}, kernel {self.kernel_boundary}, start {self.start}{missing}"
+
+    def _summary(self) -> Summary:
+        from casemate.model.showing import Summary
+
+        failed = [f"{one.case}: {one.detail}" for one in self.proofs if not one.held]
+        facts = (
+            ("kernel", self.kernel_boundary),
+            ("strength", self.strength),
+            ("self-test", f"{len(self.proofs) - len(failed)} of {len(self.proofs)} cases held"),
+            ("did not hold", "; ".join(failed)),
+            ("layers", ", ".join(self.layers)),
+            ("missing", "; ".join(self.missing)),
+            (
+                "limits",
+                "; ".join(f"{one.limit} by {one.mechanism}{'' if one.hard else ', not hard'}" for one in self.limits),
+            ),
+            ("start", f"{self.start}: {self.start_reason}" if self.start_reason else self.start),
+            ("notes", " ".join(self.notes)),
+        )
+        return Summary(f"Isolation: {self.wall}", facts, tone="good" if self.proved else "bad")

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from casemate.model.execution import SkippedFile
+from casemate.model.shown import Shown
+from casemate.visible import visible
+
+if TYPE_CHECKING:
+    from casemate.model.showing import Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +51,8 @@ class Change:
     conflict: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Diff:
+@dataclass(frozen=True, slots=True, repr=False)
+class Diff(Shown):
     """Everything that is kept back.
 
     Attributes:
@@ -59,6 +64,19 @@ class Diff:
     changes: tuple[Change, ...]
     hash: str
     unlisted: int = 0
+
+    def _line(self) -> str:
+        return f"Diff of {len(self.changes)}: {'; '.join(map(shown_change, self.changes[:8]))}"
+
+    def _summary(self) -> Summary:
+        from casemate.model.showing import Part, Summary
+
+        lines = [visible(shown_change(one)) for one in self.changes]
+        lines += [f"and {self.unlisted} more that are refused"] if self.unlisted else []
+        parts = [Part("changes", "\n".join(lines))] if lines else []
+        parts += [Part(one.path, one.diff) for one in self.changes if one.diff]
+        is_bad = any(one.refused or one.conflict for one in self.changes)
+        return Summary(f"Diff of {len(self.changes)}", (("hash", self.hash),), parts, "bad" if is_bad else "plain")
 
 
 @dataclass(frozen=True, slots=True)

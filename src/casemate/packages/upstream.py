@@ -47,8 +47,11 @@ class IndexUnreachable(Unfetched):
 class Upstream:
     """Requests to ``indexes``; what is fetched is kept in ``store``. Used in one event loop, and closed there."""
 
-    def __init__(self, indexes: Indexes, store: PackageStore, most_bytes: int) -> None:
-        """``most_bytes``: of one file."""
+    def __init__(
+        self, indexes: Indexes, store: PackageStore, most_bytes: int, report: Callable[[int], None] | None = None
+    ) -> None:
+        """``most_bytes``: of one file; ``report`` gets how many bytes of files have come, from any thread."""
+        self._report = report
         self._indexes = indexes.indexes
         self._store = store
         self._most = most_bytes
@@ -181,6 +184,8 @@ class Upstream:
         if self._fetched > _MOST_BYTES:
             raise Unfetched(f"one installation may fetch {_MOST_BYTES >> 30} GiB, and no more")
         incoming.write(piece)
+        if self._report is not None:
+            self._report(self._fetched)
 
     @asynccontextmanager
     async def _got(self, url: str, accept: str, page: str) -> AsyncIterator[tuple[httpx2.Response, str]]:

@@ -19,13 +19,13 @@ from casemate.errors import CasemateError, InvalidArgument, Unavailable
 from casemate.operations.documents import error_from
 from casemate.remote.address import Address, address_of
 from casemate.remote.fingerprints import different, fingerprints
-from casemate.remote.http import MOST_BODY, Http, HttpAnswer
+from casemate.remote.http import MOST_BODY, Http, HttpAnswer, Report, ignore
 from casemate.remote.places import places_of
 from casemate.remote.sse import EventReader
 from casemate.remote.starting import find_service, start_service
 from casemate.version import __version__
 
-_JSON = {"content-type": "application/json"}
+_JSON: dict[str, Any] = {"content-type": "application/json"}
 _ENDS_WITHIN = 10.0  # seconds that an idle service of another version has to end
 _IS_ENDING = "the service that runs is ending"
 _RESUMABLE = frozenset({"runs.stream"})  # leaving these changes nothing
@@ -83,11 +83,14 @@ class RemoteOperations:
                 if operation not in _RESUMABLE or failures > _RESUMES:
                     raise lost.error from None
 
-    async def request(self, method: str, path: str, body: bytes = b"", **headers: str) -> HttpAnswer:
-        """One request; its answer, whatever its status. Raises ``Unavailable`` where nobody answers."""
+    async def request(
+        self, method: str, path: str, body: bytes = b"", report: Report = ignore, **headers: str
+    ) -> HttpAnswer:
+        """One request; its answer, whatever its status. ``report`` gets how many bytes of it have gone. Raises
+        ``Unavailable`` where nobody answers."""
         for is_last in (self._again is None, True):
             try:
-                answer = await self._http.request(method, path, body, **headers)
+                answer = await self._http.request(method, path, body, report, **headers)
             except OSError as error:  # it was not even sent
                 if is_last:
                     raise _nobody(self.address, error) from error
@@ -97,9 +100,10 @@ class RemoteOperations:
             await self._revive()
         raise AssertionError("the last attempt gives an answer, or raises")
 
-    async def upload(self, content: bytes) -> str:
-        """A handle for ``content``, which arguments may name for a short while. Raises as a call."""
-        handle: str = _value(await self.request("PUT", "/v1/uploads", content))["handle"]
+    async def upload(self, content: bytes, report: Report = ignore) -> str:
+        """A handle for ``content``, which arguments may name for a short while. ``report`` gets how many bytes have
+        gone. Raises as a call."""
+        handle: str = _value(await self.request("PUT", "/v1/uploads", content, report))["handle"]
         return handle
 
     async def download(self, *parts: str) -> bytes:
@@ -123,7 +127,7 @@ class RemoteOperations:
         self,
         parts: Sequence[str],
         target: BinaryIO,
-        report: Callable[[int], None] = lambda _count: None,
+        report: Report = ignore,
         most: float = MOST_BODY,
     ) -> None:
         """Write the bytes of a file or an archive (``"archives", handle``) to ``target``, ``most`` of them; ``report``

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ssl
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,12 @@ _IDLE_MOST = 20.0  # seconds that a connection is kept; the service keeps it lon
 _KEPT = 16  # connections
 _CHUNK = 65536
 MOST_BODY = 256 * 2**20  # bytes of one answer
+_PIECE = 1 << 20  # bytes that are sent before somebody is told
+Report = Callable[[int], None]
+
+
+def ignore(_count: int) -> None:
+    """Nobody wants to know how far it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +46,14 @@ class _HttpConnection:
     http: h11.Connection = field(default_factory=lambda: h11.Connection(h11.CLIENT))
     used: float = 0.0
 
-    async def send(self, *events: Any) -> None:
-        """All at once: the other end may answer and close as soon as it has seen the head."""
-        self.writer.write(b"".join(data for event in events if (data := self.http.send(event)) is not None))
-        async with asyncio.timeout(self.step_timeout):
-            await self.writer.drain()
+    async def send(self, *events: Any, report: Report = ignore) -> None:
+        """As much as is there at once: the other end may answer and close as soon as it has seen the head."""
+        data = b"".join(data for event in events if (data := self.http.send(event)) is not None)
+        for place in range(0, len(data), _PIECE):
+            self.writer.write(data[place : place + _PIECE])
+            async with asyncio.timeout(self.step_timeout):
+                await self.writer.drain()
+            report(place + _PIECE)
 
     async def next_event(self) -> Any:
         while (event := self.http.next_event()) is h11.NEED_DATA:
@@ -69,13 +78,15 @@ class Http:
         self.headers = {"host": address.host_header, **headers}
         self._kept: list[_HttpConnection] = []
 
-    async def request(self, method: str, path: str, body: bytes = b"", **headers: str) -> HttpAnswer:
+    async def request(
+        self, method: str, path: str, body: bytes = b"", report: Report = ignore, **headers: str
+    ) -> HttpAnswer:
         """One request and its whole answer. Cancelling it closes its connection, which the service notices.
 
         Raises ``ConnectionError`` where nobody listens, and ``Unavailable`` where the connection is lost, or whoever
         listens has no certificate that is trusted.
         """
-        async with self._exchange(method, path, body, headers) as (connection, answer):
+        async with self._exchange(method, path, body, headers, report) as (connection, answer):
             parts = [part async for part in self._parts(connection)]
         return HttpAnswer(answer.status_code, _plain(answer), b"".join(parts))
 
@@ -100,7 +111,7 @@ class Http:
 
     @contextlib.asynccontextmanager
     async def _exchange(
-        self, method: str, path: str, body: bytes, headers: Mapping[str, str]
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str], report: Report = ignore
     ) -> AsyncGenerator[tuple[_HttpConnection, h11.Response]]:
         connection = self._take() or await self._connect()
         is_whole = False
@@ -108,7 +119,7 @@ class Http:
             sized = {**self.headers, **trace_headers(), **headers, "content-length": str(len(body))}
             head = h11.Request(method=method, target=path, headers=list(sized.items()))
             with contextlib.suppress(ConnectionError):  # it may have answered already, and read no more
-                await connection.send(head, *([h11.Data(data=body)] if body else []), h11.EndOfMessage())
+                await connection.send(head, *([h11.Data(data=body)] if body else []), h11.EndOfMessage(), report=report)
             while not isinstance(answer := await connection.next_event(), h11.Response):
                 if isinstance(answer, h11.ConnectionClosed):
                     raise ConnectionResetError("closed before it answered")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import builtins
 import contextlib
 import inspect
-from collections.abc import AsyncGenerator, Callable, Mapping
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from casemate.artifacts.content import Spool
-from casemate.errors import InvalidArgument
+from casemate.errors import CasemateError, InvalidArgument
+from casemate.event_loop import run_in_loop
 from casemate.model.approval import Decision
 from casemate.model.call_options import DecisionOptions
 from casemate.model.execution import Artifact
@@ -30,6 +33,8 @@ from casemate.tools.connections.answers import ABSENT, Answer
 
 if TYPE_CHECKING:
     from casemate.model.approval import ApprovalRequest
+
+_TRIES_AGAIN = 2.0  # seconds after a service is gone; it may be starting anew
 
 
 class RemotePart:
@@ -92,6 +97,41 @@ class Approvals:
         """Answer a request by its id: only ``allow=True`` allows. False where there is none, or it is over."""
         decision = Decision(allow is True, **complete(DecisionOptions, options, "decide"))
         return decide(self._service, str(request_id), decision)
+
+    @contextlib.contextmanager
+    def watch(self, call: Callable[[], None]) -> Iterator[None]:
+        """``call`` whenever :meth:`pending` may give something else, from a thread, as long as this is entered. What
+        waits is kept waiting meanwhile."""
+        following: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = []
+        remote, began = self._service.remote.duplicate(), threading.Event()
+
+        async def follow() -> None:
+            following.append((asyncio.get_running_loop(), cast("asyncio.Task[None]", asyncio.current_task())))
+            began.set()
+            try:
+                while True:
+                    with contextlib.suppress(CasemateError):  # whoever looks at what waits is told
+                        async with contextlib.aclosing(remote.stream("approvals.events")) as events:
+                            async for _ in events:
+                                call()
+                    call()
+                    await asyncio.sleep(_TRIES_AGAIN)
+            finally:
+                await remote.close()
+
+        def follow_until_cancelled() -> None:
+            with contextlib.suppress(asyncio.CancelledError):
+                run_in_loop(follow())
+
+        thread = threading.Thread(target=follow_until_cancelled, name="casemate-approvals", daemon=True)
+        thread.start()
+        began.wait()
+        try:
+            yield
+        finally:
+            loop, task = following[0]
+            loop.call_soon_threadsafe(task.cancel)
+            thread.join()
 
     def deny_all(self, reason: str = "", *, session: str | None = None) -> int:
         """Deny everything that waits; of one session, or of all. How many that were."""

@@ -14,6 +14,7 @@ from casemate.model.call_options import StepOptions
 from casemate.model.options import complete, takes_options
 from casemate.model.preview import Preview
 from casemate.model.review import Applied, Diff
+from casemate.model.shown import ShownSession
 from casemate.operations.documents import revive, type_named
 from casemate.remote.arguments import plain
 from casemate.remote.runs import Run, run_to_end, stream_to_end
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from casemate.model.execution import Execution
 
 
-class Session:
+class Session(ShownSession):
     """See :class:`casemate.Session`: the same methods, and they do the same; ``id`` is its handle."""
 
     def __init__(self, state: Mapping[str, Any], service: ServiceConnection) -> None:
@@ -37,10 +38,6 @@ class Session:
         self.files = Files(self.id, service)
         self._service = service
         self._closed = False
-
-    def __repr__(self) -> str:
-        name = f" {self.name!r}" if self.name else ""
-        return f"<Session{name} {self.language} {self.id}{' closed' if self._closed else ''}>"
 
     async def __aenter__(self) -> Self:
         return self

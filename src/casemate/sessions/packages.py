@@ -159,6 +159,7 @@ class Packages:
         self._given = indexes
         self._env = env
         self._wanted = wanted
+        self.report: Callable[[int], None] | None = None  # gets how many bytes of files have come, from any thread
         self._prepared: tuple[InstalledPackage, ...] | None = None
         self._preparing: asyncio.Lock | None = None
         self._known: Indexes | None = None
@@ -359,7 +360,7 @@ class Packages:
             package_set = await self._package_set(*key)
             installer, indexes = await self._installer(package_set)
             store = PackageStore(default_folder(self._env) / "files")
-            upstream = Upstream(indexes, store, _MOST_FILE)
+            upstream = Upstream(indexes, store, _MOST_FILE, self.report)
             kind = partial(Gateway, hashes=hashes_of(wanted)) if language == "python" else Registry
             try:
                 order = Order(wanted, terms, installer, self._namespace)

@@ -27,6 +27,7 @@ from casemate.model.execution import Crossing, Execution, since
 from casemate.model.operation import caller
 from casemate.model.options import complete, takes_options
 from casemate.model.plan import Request
+from casemate.model.shown import ShownSession
 from casemate.sessions.cells import SessionCells
 from casemate.sessions.commands import Commands
 from casemate.sessions.files import SessionFiles
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from casemate.sessions.review import SessionReview
 
 
-class Session(ExposedServers):
+class Session(ExposedServers, ShownSession):
     """A stateful interpreter in a cell of its own. See :meth:`casemate.Sandbox.session`.
 
     It starts on first use; ``async with`` only makes sure of :meth:`close`. Steps run one after the other, in the order
@@ -284,10 +285,6 @@ class Session(ExposedServers):
     def record_open(self) -> None:
         """Put on record that it is open."""
         self._note({"action": "opened", "language": self.language, "name": self.name, "caller": caller()})
-
-    def __repr__(self) -> str:
-        name = f" {self.name!r}" if self.name else ""
-        return f"<Session{name} {self.language} {self.id}{' closed' if self._close_reason else ''}>"
 
     @property
     def is_busy(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from casemate.api import call_plan
 from casemate.model.execution import Execution
+from casemate.model.shown import ShownSession
 from casemate.sessions import registry, run, session
 from casemate.sync.parts import Blocking, Wait, block_on, block_on_stream
 
@@ -21,7 +22,7 @@ class Run(Blocking):
     cancel = block_on(run.Run.cancel)
 
 
-class Session(Blocking):
+class Session(ShownSession, Blocking):
     """``casemate.sessions.Session`` with blocking methods; from any thread. An interrupt (Ctrl-C) interrupts the step,
     and so does leaving a stream."""
 

@@ -25,9 +25,11 @@ from casemate.surfaces.cli.connection import PLAIN, ServiceOptions, with_service
 from casemate.surfaces.cli.failures import WHAT_THERE_IS, say
 from casemate.surfaces.cli.outcome import count_of
 from casemate.surfaces.cli.parameters import Name
-from casemate.surfaces.cli.terminal import Progress
+from casemate.surfaces.cli.progress import Progress
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from casemate.remote.client import RemoteOperations
 
 
@@ -172,7 +174,7 @@ class _Copying:
 
     async def _archive(self, made: dict[str, Any], archive: BinaryIO) -> None:
         try:
-            await self._remote.fetch(("archives", made["handle"]), archive, self._progress.bytes)
+            await self._remote.fetch(("archives", made["handle"]), archive, self._report(made["bytes"]))
         finally:
             await self._remote("archives.drop", {"handle": made["handle"]})
         archive.seek(0)
@@ -185,11 +187,11 @@ class _Copying:
             if sys.stdin.isatty():
                 raise InvalidArgument("source", "an archive comes from a file or from tar, and not from a terminal")
             data = _read_bounded(sys.stdin.buffer, "the archive")
-            return await self._unpack_upload(await self._remote.upload(data), place, place.path)
+            return await self._unpack_upload(await self._upload(data), place, place.path)
         path, is_folder = _resolve_source(source)
         if not is_folder:
             data = _content(path)
-            handle = await self._remote.upload(data)
+            handle = await self._upload(data)
             try:
                 written = {"path": place.within(path.name, "file"), "handle": handle}
                 await self._remote("files.write", {**place.of, **written})
@@ -203,8 +205,14 @@ class _Copying:
         with tempfile.TemporaryFile(prefix="casemate-") as archive:
             packed = _pack_folder(path, archive, self._progress)
             archive.seek(0)
-            handle = await self._remote.upload(archive.read())
+            handle = await self._upload(archive.read())
         return _sum(await self._unpack_upload(handle, place, into), packed)
+
+    async def _upload(self, data: bytes) -> str:
+        return await self._remote.upload(data, self._report(len(data)))
+
+    def _report(self, total: int) -> Callable[[int], None]:
+        return lambda reached: self._progress.bytes(min(reached, total), total)
 
     async def _unpack_upload(self, handle: str, place: _RemotePath, path: str) -> dict[str, Any]:
         try:

@@ -11,6 +11,7 @@ from casemate.model.events import Display, Done, ErrorEvent, Output, ResultEvent
 from casemate.operations.documents import UnsentContent, event_of, execution_of
 from casemate.surfaces.cli import failures
 from casemate.surfaces.cli.failures import say
+from casemate.surfaces.cli.progress import Progress
 from casemate.surfaces.cli.terminal import Streams, is_picture
 
 if TYPE_CHECKING:
@@ -37,16 +38,19 @@ async def follow(remote: RemoteOperations, run: str, *, raw: bool = False) -> in
     Raises ``CasemateError``, and ``ReaderGone`` where nobody reads what is printed.
     """
     try:
-        return await _print_events(remote, run, raw=raw)
+        with Progress(shows=True) as progress:
+            progress.wait("running")
+            return await _print_events(remote, run, progress, raw=raw)
     except BaseExceptionGroup as failed:  # what went wrong, and not that it did so beside questions
         raise failed.exceptions[0] from None
 
 
-async def _print_events(remote: RemoteOperations, run: str, *, raw: bool) -> int:
+async def _print_events(remote: RemoteOperations, run: str, progress: Progress, *, raw: bool) -> int:
     streams, screen = Streams(raw=raw), asyncio.Lock()
     documents = remote.stream("runs.stream", {"run": run})
     async with contextlib.aclosing(documents), asyncio.TaskGroup() as questions:
         async for document in documents:
+            progress.end()
             match event_of(document, UnsentContent):
                 case Output() as event:
                     async with screen:

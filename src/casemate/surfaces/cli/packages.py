@@ -22,6 +22,7 @@ from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.inert import inert
 from casemate.surfaces.cli.inputs import configured_arguments
 from casemate.surfaces.cli.parameters import Name, Output
+from casemate.surfaces.cli.progress import Progress
 
 app = App(name="packages", help="Install Python packages ahead, in a cell, and keep them.")
 
@@ -49,13 +50,21 @@ def install(
         raise InvalidArgument("name", "name one or more packages, such as 'requests' or 'requests>=2'")
 
     def approve(request: ApprovalRequest) -> bool:
+        progress.end()
         _show(request)
         return yes or _confirm()
 
     said = configured_arguments("policy", "package_indexes", "audit", "namespace")
     given = {name: value for name, value in (("package_indexes", index), ("policy", policy)) if value}
     sandbox = Sandbox(**{**said, **given, "environment": list(names), "approve": approve})
-    packages = interrupts.run_in(sandbox, lambda sandbox: sandbox.packages.prepare())
+
+    async def prepare(sandbox: Sandbox) -> tuple[InstalledPackage, ...]:
+        progress.wait("installing")
+        sandbox.packages.report = progress.bytes
+        return await sandbox.packages.prepare()
+
+    with Progress(shows=output == "text") as progress:
+        packages = interrupts.run_in(sandbox, prepare)
     lines = (f"{one.name}=={one.version} sha256:{one.sha256}" for one in packages)
     return print_answer(document(Installed("installed", packages)), lines, is_json=output == "json")
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from casemate.model.events import Event
     from casemate.model.execution import Execution
     from casemate.policy.policy import Policy
+    from casemate.surfaces.cli.progress import Progress
     from casemate.surfaces.cli.terminal import Streams
 
 
@@ -150,6 +151,9 @@ async def _run(sandbox: Sandbox, request: RunRequest, arguments: dict[str, Any],
             loop.add_signal_handler(number, terminate)
     try:
         async with sandbox:
+            with _progress(request) as progress:
+                progress.wait("starting")
+                await sandbox._parts.wall.prove()
             await _install(sandbox, request, arguments["language"])
             execution = await _execute(sandbox, request, arguments, asking)
     except asyncio.CancelledError:
@@ -160,6 +164,12 @@ async def _run(sandbox: Sandbox, request: RunRequest, arguments: dict[str, Any],
     return failures.exit_code_of(execution)
 
 
+def _progress(request: RunRequest) -> Progress:
+    from casemate.surfaces.cli.progress import Progress
+
+    return Progress(shows=request.format == "text")
+
+
 async def _install(sandbox: Sandbox, request: RunRequest, language: str) -> None:
     """The packages that were asked for: whoever asks allows them. Raises ``Unavailable`` where they do not come."""
     if not request.packages:
@@ -167,7 +177,10 @@ async def _install(sandbox: Sandbox, request: RunRequest, language: str) -> None
     from casemate.languages.catalogue import runtime_for
 
     say(f"installing {', '.join(request.packages)}")
-    done = await sandbox.packages.install(request.packages, language=runtime_for(language).language)
+    with _progress(request) as progress:
+        progress.wait("installing")
+        sandbox.packages.report = progress.bytes
+        done = await sandbox.packages.install(request.packages, language=runtime_for(language).language)
     if done.status != "installed":
         raise Unavailable(f"{', '.join(request.packages)} cannot be installed: {done.reason}")
 
@@ -190,6 +203,11 @@ async def _stream(sandbox: Sandbox, request: RunRequest, arguments: dict[str, An
 
     streams = Streams(raw=request.raw)
     async with aclosing(sandbox.stream(**arguments)) as events:
+        with _progress(request) as progress:
+            progress.wait("running")
+            first = await anext(events)
+        if execution := await _show(first, streams, asking):
+            return execution
         async for event in events:
             if execution := await _show(event, streams, asking):
                 return execution

@@ -8,11 +8,9 @@ import os
 import select
 import sys
 import termios
-import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from casemate.model.limits import format_size
 from casemate.surfaces.cli.failures import say
 
 if TYPE_CHECKING:
@@ -49,6 +47,21 @@ class _StandardStream:
         start = "\n" if self._in_line else ""
         await self.write(f"{start}{text}\n".encode("utf-8", "replace"))
 
+    async def draw(self, result: Result) -> None:
+        """Show a picture, where this is a terminal that can."""
+        from casemate.model.pictures import picture_of
+        from casemate.surfaces.cli.pictures import END, draw, protocol_of
+
+        if not (protocol := protocol_of(self._fd)) or (picture := picture_of(result)) is None:
+            return
+        await self.write(b"\n" if self._in_line else b"")
+        try:
+            await self._write_all(draw(picture, protocol, self._fd))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.write(self._fd, END)
+            raise
+
     async def end(self) -> None:
         """Show what was held back."""
         if self._inert:
@@ -83,8 +96,10 @@ class Streams:
         await self._streams[event.stream].write(event.data)
 
     async def result(self, result: Result) -> None:
-        """Print the text of something the program displayed, unless it is something to look at."""
-        if result.text is not None and not is_picture(result):
+        """Show what the program displayed: a picture where the terminal can, of all else the text."""
+        if is_picture(result):
+            await self._streams["stdout"].draw(result)
+        elif result.text is not None:
             await self._streams["stdout"].write_line(result.text)
 
     async def error(self, error: ProgramError) -> None:
@@ -112,43 +127,6 @@ async def _writable(fd: int) -> None:
         await ready.wait()
     finally:
         loop.remove_writer(fd)
-
-
-_EVERY = 0.1  # seconds
-_CLEAR = "\r\x1b[K"
-
-
-class Progress:
-    """Shows on standard error, where that is a terminal and ``shows``; the line is gone when the block is left."""
-
-    def __init__(self, *, shows: bool) -> None:
-        self._shows = shows and sys.stderr.isatty()
-        self._last = 0.0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        if self._last:
-            self._write(_CLEAR)
-
-    def files(self, number: int, size: int) -> None:
-        """So many files, with so many bytes, are done."""
-        self._show(f"files: {number}, {format_size(size)}")
-
-    def bytes(self, reached: int) -> None:
-        """So many bytes were fetched."""
-        self._show(f"fetched {format_size(reached)}")
-
-    def _show(self, text: str) -> None:
-        now = time.monotonic()
-        if self._shows and now - self._last >= _EVERY:
-            self._last = now
-            self._write(f"{_CLEAR}casemate: {text}")
-
-    def _write(self, text: str) -> None:
-        sys.stderr.write(text)
-        sys.stderr.flush()
 
 
 _LONGEST_LINE = 4096  # bytes of an answer; a terminal's line has no more (termios(3), MAX_CANON)

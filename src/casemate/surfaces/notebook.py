@@ -1,0 +1,123 @@
+"""``casemate.widget(sandbox)``: what waits to be approved, with buttons, in a notebook."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from casemate.errors import CasemateError, InvalidArgument, Unavailable
+from casemate.visible import visible
+
+if TYPE_CHECKING:
+    from ipywidgets import VBox
+
+    from casemate.model.approval import ApprovalRequest
+
+_SCOPES = {"once": "once", "for this run": "run", "for this session": "session"}
+_ENDS: dict[str, float | None] = {"without end": None, "for 10 minutes": 600.0, "for an hour": 3600.0}
+
+
+def widget(sandbox: Any) -> ApprovalWidget:
+    """Show what waits to be approved, with buttons that answer it.
+
+    It shows exactly what any approver is shown, live, from its making to its ``close``. As long as it is there requests
+    wait for an answer, also where nobody else could give one.
+
+    Args:
+        sandbox: A ``casemate.Sandbox`` or ``casemate.sync.Sandbox``, or one that is connected to a service.
+
+    Returns:
+        The widget: what a notebook shows when it is a cell's last expression.
+
+    Raises:
+        InvalidArgument: It is no sandbox.
+        Unavailable: ipywidgets is not installed.
+    """
+    if not hasattr(sandbox, "approvals"):
+        raise InvalidArgument("sandbox", f"{type(sandbox).__name__} is no sandbox")
+    try:
+        import ipywidgets  # noqa: F401 - whether it is there
+    except ImportError:
+        raise Unavailable(
+            "widgets need ipywidgets, which is not installed", remediation="pip install 'casemate[notebook]'"
+        ) from None
+    return ApprovalWidget(sandbox.approvals)
+
+
+class ApprovalWidget:
+    """What :func:`widget` gives. ``box``: the ipywidgets box, with a child for each request that waits."""
+
+    def __init__(self, approvals: Any) -> None:
+        from ipywidgets import VBox
+
+        self._approvals = approvals
+        self.box: VBox = VBox()
+        self._waiting: dict[str, VBox] = {}
+        self._news, self._is_closed = threading.Event(), False
+        self._watching = ExitStack()
+        self._watching.enter_context(approvals.watch(self._news.set))
+        self._refresh()
+        # Neither the caller's event loop may wait for this, nor the thread that tells of news.
+        threading.Thread(target=self._follow, name="casemate-widget", daemon=True).start()
+
+    def close(self) -> None:
+        """Take it away. What waits is denied where nobody else could answer it."""
+        self._is_closed = True
+        self._news.set()
+        self._watching.close()
+        _take_away(self.box)
+
+    def _repr_mimebundle_(self, **arguments: Any) -> Any:
+        return self.box._repr_mimebundle_(**arguments)
+
+    def _follow(self) -> None:
+        while self._news.wait() and not self._is_closed:
+            self._news.clear()
+            self._refresh()
+
+    def _refresh(self) -> None:
+        from ipywidgets import Label
+
+        try:
+            requests = {request.id: request for request in self._approvals.pending()}
+        except CasemateError as error:
+            self._waiting, self.box.children = {}, (Label(visible(error.message)),)
+            return
+        before = self._waiting
+        self._waiting = {one: before.get(one) or self._row(request) for one, request in requests.items()}
+        self.box.children = tuple(self._waiting.values()) or (Label("Nothing waits to be approved."),)
+        for gone in before.keys() - requests.keys():
+            _take_away(before[gone])
+
+    def _row(self, request: ApprovalRequest) -> VBox:
+        """A request with its buttons."""
+        from ipywidgets import HTML, Button, Dropdown, HBox, Label, Text, VBox
+
+        scope, end = Dropdown(options=_SCOPES, description="Allow"), Dropdown(options=_ENDS)
+        reason, said = Text(placeholder="reason, for a denial"), Label()
+        allow = Button(description="Allow", button_style="success", disabled=request.kind == "elicitation")
+        deny = Button(description="Deny", button_style="danger")
+
+        def decide(button: Button) -> None:
+            terms = {"scope": scope.value, "expires": end.value} if button is allow else {"reason": reason.value}
+            try:
+                is_first = self._approvals.decide(request.id, button is allow, **terms)
+                said.value = "" if is_first else "That came too late: it was answered elsewhere, or is over."
+            except CasemateError as error:
+                said.value = visible(error.message)
+            self._news.set()
+
+        allow.on_click(decide)
+        deny.on_click(decide)
+        if request.kind == "elicitation":
+            said.value = "It asks for something to be filled in, which cannot be done here."
+        shown = HTML(request._repr_mimebundle_()["text/html"])
+        return VBox((shown, HBox((allow, scope, end)), HBox((deny, reason)), said))
+
+
+def _take_away(shown: Any) -> None:
+    """Close a widget and all that is in it."""
+    for child in getattr(shown, "children", ()):
+        _take_away(child)
+    shown.close()

@@ -1,0 +1,20 @@
+"""All of a value as text: the repr of an execution is one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+
+def whole(value: object) -> str:
+    """The repr of all fields that a repr may hold, however deep."""
+    return repr(_fields_of(value))
+
+
+def _fields_of(value: object) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _fields_of(getattr(value, field.name)) for field in fields(value) if field.repr}
+    if isinstance(value, Mapping):
+        return {key: _fields_of(one) for key, one in value.items()}
+    return [_fields_of(one) for one in value] if isinstance(value, list | tuple | set | frozenset) else value

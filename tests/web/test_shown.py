@@ -1,0 +1,77 @@
+"""A page that shows what a hostile program left, in Chromium: nothing of it runs, and nothing is fetched."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from tests.unit.model.test_showing import HOSTILE, bundle
+
+from casemate import Result
+from casemate.languages.browser import find_browser
+
+OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000", "--dump-dom")
+PAGE = """<img src={u}img><link rel=stylesheet href={u}css><link rel=prefetch href={u}prefetch>
+<style>@import url({u}import);body{background:url({u}background)}</style>
+<script>fetch('{u}script');top.document.title='taken'</script><meta http-equiv=refresh content="0;url={u}meta">
+<iframe src={u}frame></iframe><object data={u}object></object><embed src={u}embed>
+<video src={u}video poster={u}poster autoplay></video><audio src={u}audio autoplay></audio>
+<svg><image href={u}svgimage /><use href={u}use#x /></svg><input type=image src={u}input>
+<form action={u}form><input name=a autofocus onfocus="document.forms[0].submit()"></form>
+<body onload="location='{u}onload'"><picture><source srcset={u}srcset><img></picture>
+<base href={u}base/><img src=rel>"""
+SVG = """<svg xmlns="http://www.w3.org/2000/svg" onload="fetch('{u}onload')">
+<image href="{u}image" width="9" height="9"/>
+<style>@import url({u}css);</style><foreignObject><img xmlns="http://www.w3.org/1999/xhtml" src="{u}foreign"/>
+</foreignObject></svg>"""
+
+
+@pytest.fixture
+def fetched() -> Iterator[tuple[str, list[str]]]:
+    """The address of a server, and what was asked of it."""
+    paths: list[str] = []
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            paths.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/", paths
+        server.shutdown()
+        thread.join()
+
+
+def title_of(folder: Path, body: str) -> str:
+    """The title that a page has when it has had its time."""
+    page = folder / "page.html"
+    page.write_text(f"<meta charset=utf-8><title>ours</title>{body}")
+    home = {"HOME": str(folder), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [find_browser()[0], *OPTIONS, page.as_uri()], env=home, capture_output=True, text=True, check=True, timeout=90
+    )
+    return done.stdout.partition("<title>")[2].partition("</title>")[0]
+
+
+@pytest.mark.full
+@pytest.mark.needs("browser")
+def test_what_a_hostile_program_shows_fetches_nothing_and_runs_nowhere(
+    fetched: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    address, paths = fetched
+    page, svg = PAGE.replace("{u}", address), SVG.replace("{u}", address)
+    results = (Result({"text/html": page}), Result({"image/svg+xml": svg}), Result({"text/plain": page}))
+    shown = bundle(replace(HOSTILE, results=results, stdout=page, stderr=page))["text/html"]
+    assert (title_of(tmp_path, shown), paths) == ("ours", [])
+    title_of(tmp_path, page)
+    assert "/img" in paths
