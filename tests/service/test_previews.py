@@ -20,18 +20,15 @@ async def answer_to(url: str) -> httpx.Response:
 
 
 async def test_the_command_line_shows_a_server_lists_it_and_takes_it_back(shared: Daemon) -> None:
-    handle = shared.command("sessions", "open", "site").stdout.strip()
-    shared.command("exec", "site", SITE)
-    url = shared.command("expose", "site", "8000", "--expires", "600").stdout.strip()
-    assert (await answer_to(url)).text == "<h1>hello</h1>"
-    listed = json.loads(shared.command("expose", "--format", "json").stdout)
-    assert [(one["session"], one["port"], one["url"]) for one in listed] == [(handle, 8000, url.partition("?")[0])]
-    assert f"8000-{handle}.localhost" in shared.command("expose", "site").stdout
-    shared.command("unexpose", "site", "8000")
-    with pytest.raises(AssertionError, match="Nothing is shown"):
-        await answer_to(url)
-    assert json.loads(shared.command("expose", "site", "--format", "json").stdout) == []
-    shared.command("sessions", "close", "site")
+    async with ConnectedSandbox(await shared.connect()) as sandbox, sandbox.session(name="site") as session:
+        (await session.run(SITE)).raise_for_status()
+        url = shared.command("expose", "site", "8000", "--expires", "600").stdout.strip()
+        assert (await answer_to(url)).text == "<h1>hello</h1>"
+        [listed] = json.loads(shared.command("expose", "--format", "json").stdout)
+        assert (listed["session"], listed["port"], listed["url"]) == (session.id, 8000, url.partition("?")[0])
+        shared.command("unexpose", "site", "8000")
+        with pytest.raises(AssertionError, match="Nothing is shown"):
+            await answer_to(url)
 
 
 async def test_a_connected_session_is_shown_as_one_of_this_process(shared: Daemon) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from casemate.previews.shown import TOKEN, Shown
+from casemate.previews.exposed import TOKEN, ExposedServer
 
 if TYPE_CHECKING:
     import h11
@@ -41,37 +41,37 @@ class Answer:
 class Admitted:
     """What may be sent on, until ``end`` (monotonic). ``upgrades``: to a WebSocket."""
 
-    shown: Shown
+    exposed: ExposedServer
     headers: list[Header]
     end: float
     upgrades: bool
     added: tuple[Header, ...]  # to what the cell answers
 
 
-def admit(request: h11.Request, find: Callable[[str], Shown | None]) -> Admitted | Answer:
+def admit(request: h11.Request, find: Callable[[str], ExposedServer | None]) -> Admitted | Answer:
     """``find`` gives what is shown under a host name."""
     headers = list(request.headers)
     host = _value(headers, b"host").lower()
     name = host.decode("latin-1").rpartition(":")
-    shown = find(name[0] or name[2])
-    if shown is None:
+    exposed = find(name[0] or name[2])
+    if exposed is None:
         return Answer(421, "Nothing is shown under this name.")
     if not request.target.startswith(b"/") or request.method in (b"CONNECT", b"TRACE"):
-        return _refuse(shown, 400, "A preview takes paths of its own alone.")
+        return _refuse(exposed, 400, "A preview takes paths of its own alone.")
     if _value(headers, b"transfer-encoding") and _value(headers, b"content-length"):
-        return _refuse(shown, 400, "A body has one length.")
+        return _refuse(exposed, 400, "A body has one length.")
     target, tokens = _split_target(request.target)
     if tokens:
-        return _exchange(request, shown, target, tokens)
-    ends = [end for token in _tokens(headers) if (end := shown.end_of(token)) is not None]
+        return _exchange(request, exposed, target, tokens)
+    ends = [end for token in _tokens(headers) if (end := exposed.end_of(token)) is not None]
     if not ends:
-        return _refuse(shown, 401, _NO_LINK)
+        return _refuse(exposed, 401, _NO_LINK)
     origin = _value(headers, b"origin").lower()
     if origin and origin not in (b"http://" + host, b"https://" + host):
-        return _refuse(shown, 403, "Pages of another origin may not use this preview.")
+        return _refuse(exposed, 403, "Pages of another origin may not use this preview.")
     upgrades = _value(headers, b"upgrade").lower() == b"websocket"
-    added = () if shown.third_parties else _contain(host)
-    return Admitted(shown, list(_headers_for_cell(headers, upgrades=upgrades)), max(ends), upgrades, added)
+    added = () if exposed.third_parties else _contain(host)
+    return Admitted(exposed, list(_headers_for_cell(headers, upgrades=upgrades)), max(ends), upgrades, added)
 
 
 def headers_for_client(headers: Iterable[Header], admitted: Admitted, *, upgrades: bool = False) -> list[Header]:
@@ -82,27 +82,18 @@ def headers_for_client(headers: Iterable[Header], admitted: Admitted, *, upgrade
             continue
         if name == b"set-cookie" and value.strip().lower().startswith(_OWN):
             continue
-        if name in _LEFT_OUT and not admitted.shown.third_parties:
+        if name in _LEFT_OUT and not admitted.exposed.third_parties:
             continue
-        is_policy = name.startswith(b"content-security-policy") and not admitted.shown.third_parties
+        is_policy = name.startswith(b"content-security-policy") and not admitted.exposed.third_parties
         kept.append((name, _REPORT_DIRECTIVE.sub(b"no-\\g<0>", value) if is_policy else value))
     return [*kept, *admitted.added]
 
 
 # What would undo ours, and what has browsers report to whomever it names, whatever the policy (Reporting API).
 _LEFT_OUT = frozenset(
-    {
-        b"connection-allowlist",
-        b"nel",
-        b"referrer-policy",
-        b"report-to",
-        b"reporting-endpoints",
-        b"x-dns-prefetch-control",
-    }
+    b"connection-allowlist nel referrer-policy report-to reporting-endpoints x-dns-prefetch-control".split()
 )
 _REPORT_DIRECTIVE = re.compile(rb"report-(uri|to)", re.IGNORECASE)
-
-
 _UPGRADE = ((b"connection", b"Upgrade"), (b"upgrade", b"websocket"))
 
 
@@ -139,11 +130,11 @@ def _contain(host: bytes) -> tuple[Header, ...]:
     )
 
 
-def _exchange(request: h11.Request, shown: Shown, target: bytes, tokens: list[bytes]) -> Answer:
+def _exchange(request: h11.Request, exposed: ExposedServer, target: bytes, tokens: list[bytes]) -> Answer:
     """A link becomes a cookie, so that no page, history or referrer has it."""
-    end = shown.end_of(tokens[0]) if len(tokens) == 1 and request.method in (b"GET", b"HEAD") else None
+    end = exposed.end_of(tokens[0]) if len(tokens) == 1 and request.method in (b"GET", b"HEAD") else None
     if end is None:
-        return _refuse(shown, 403, _ENDED)
+        return _refuse(exposed, 403, _ENDED)
     is_framed = _value(list(request.headers), b"sec-fetch-dest") == b"iframe"  # of another site's page, the console
     where = b"Secure; SameSite=None; Partitioned" if is_framed else b"SameSite=Lax"
     seconds = max(1, int(end - time.monotonic()))
@@ -178,8 +169,8 @@ def _bearer(value: bytes) -> bytes:
     return token.strip() if scheme.lower() == b"bearer" else b""
 
 
-def _refuse(shown: Shown, status: int, text: str) -> Answer:
-    shown.refusals += 1
+def _refuse(exposed: ExposedServer, status: int, text: str) -> Answer:
+    exposed.refusals += 1
     return Answer(status, text)
 
 

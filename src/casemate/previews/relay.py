@@ -15,7 +15,7 @@ from typing import Any
 import h11
 
 from casemate.previews.admission import Admitted, Answer, admit, headers_for_client
-from casemate.previews.shown import Shown
+from casemate.previews.exposed import ExposedServer
 
 AT_ONCE = 64 * 1024  # bytes that are read at once; some times as many lie in buffers
 _MOST_HEAD = 64 * 1024
@@ -26,7 +26,7 @@ _TAKEN_WITHIN = 10.0  # seconds that a client has to take the rest of an answer
 _LAST_WORDS = 30.0  # seconds that one end may go on talking when the other has ended
 _PLAIN = ((b"content-type", b"text/plain; charset=utf-8"), (b"cache-control", b"no-store"))
 
-Find = Callable[[str], Shown | None]
+Find = Callable[[str], ExposedServer | None]
 
 
 class _End:
@@ -75,16 +75,16 @@ async def serve_client(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def relay(shown: Shown, client: Streams, cell: Streams) -> None:
+async def relay(exposed: ExposedServer, client: Streams, cell: Streams) -> None:
     """Both directions as they are, until both have ended, or one has a while ago."""
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(AT_ONCE):
                 if reader is cell[0]:
-                    shown.bytes_out += len(data)
+                    exposed.bytes_out += len(data)
                 else:
-                    shown.bytes_in += len(data)
+                    exposed.bytes_in += len(data)
                 writer.write(data)
                 await writer.drain()
             writer.write_eof()
@@ -112,7 +112,7 @@ async def _serve_next(client: _End, find: Find, wait: float) -> bool:
         await client.say(judged)
         return False
     try:
-        with judged.shown.count_client():
+        with judged.exposed.count_client():
             async with asyncio.timeout(judged.end - time.monotonic()):
                 return await _forward(client, request, judged)
     except OSError as error:
@@ -123,14 +123,14 @@ async def _serve_next(client: _End, find: Find, wait: float) -> bool:
 async def _forward(client: _End, request: h11.Request, admitted: Admitted) -> bool:
     """Send a request on, and answer what the cell does; whether another may come. Raises ``OSError``."""
     async with asyncio.timeout(_CONNECT_WITHIN):
-        there = await admitted.shown.connect()
+        there = await admitted.exposed.connect()
     ends = await asyncio.open_connection(sock=there, limit=AT_ONCE)
     cell = _End(h11.Connection(h11.CLIENT, _MOST_HEAD), *ends)
     try:
         await cell.send(h11.Request(method=request.method, target=request.target, headers=admitted.headers))
         async with asyncio.TaskGroup() as both:
             answering = both.create_task(_answer(client, cell, admitted))
-            sending = both.create_task(_send_body(client, cell, admitted.shown))
+            sending = both.create_task(_send_body(client, cell, admitted.exposed))
             await asyncio.wait({answering, sending}, return_when=asyncio.FIRST_COMPLETED)
             if not answering.done() and sending.result():  # else there is nobody to be answered
                 await asyncio.wait({answering})
@@ -140,17 +140,17 @@ async def _forward(client: _End, request: h11.Request, admitted: Admitted) -> bo
             return client.http.our_state is h11.DONE and client.http.their_state is h11.DONE
         for one, other in ((client, cell), (cell, client)):
             other.writer.write(one.http.trailing_data[0])
-        await relay(admitted.shown, (client.reader, client.writer), ends)
+        await relay(admitted.exposed, (client.reader, client.writer), ends)
         return False
     finally:
         cell.writer.transport.abort()
 
 
-async def _send_body(client: _End, cell: _End, shown: Shown) -> bool:
+async def _send_body(client: _End, cell: _End, exposed: ExposedServer) -> bool:
     """Send it on, and wait for what comes next; whether the client is still there."""
     try:
         while isinstance(event := await client.receive(), h11.Data):
-            shown.bytes_in += len(event.data)
+            exposed.bytes_in += len(event.data)
             with contextlib.suppress(OSError):  # a server need not read all: what it answers counts
                 await cell.send(event)
         with contextlib.suppress(OSError):
@@ -179,7 +179,7 @@ async def _answer(client: _End, cell: _End, admitted: Admitted) -> bool:
                 if is_upgraded:
                     return True
             elif isinstance(event, h11.Data):
-                admitted.shown.bytes_out += len(event.data)
+                admitted.exposed.bytes_out += len(event.data)
                 await client.send(event)
             elif isinstance(event, h11.EndOfMessage):
                 await client.send(h11.EndOfMessage())

@@ -18,8 +18,8 @@ from casemate.policy.hosts import MOST_PORT
 
 if TYPE_CHECKING:
     from casemate.execution.context import ExecutionContext
+    from casemate.previews.exposed import ExposedServer
     from casemate.previews.gateway import PreviewGateway
-    from casemate.previews.shown import Shown
     from casemate.sessions.cells import SessionCells
     from casemate.sessions.interpreter_cell import InterpreterCell
     from casemate.sessions.terms import Lifetime, SessionTerms
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 MOST_SECONDS = 30 * 86400.0  # that a link holds
 _MOST = 20  # ports of one session
 _AT_ONCE = 8  # sockets
+_REFUSED = "without a link that holds, or not by a page of its own"
 _NOBODY = (errno.ECONNREFUSED, errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENETUNREACH)  # the last of no IPv6
 
 
-class ExposedServers:
+class PreviewedSession:
     """The part of a session that shows servers of its programs."""
 
     _previews: SessionPreviews
@@ -90,7 +91,7 @@ class SessionPreviews:
     def __init__(self, terms: SessionTerms, cells: SessionCells, context: ExecutionContext, lifetime: Lifetime) -> None:
         self._session, self._namespace = terms.admitted.request.id, terms.admitted.request.namespace
         self._cells, self._context, self._lifetime = cells, context, lifetime
-        self._open: dict[tuple[int, bool], tuple[Shown, Preview]] = {}  # by port, and whether at a Unix socket
+        self._open: dict[tuple[int, bool], tuple[ExposedServer, Preview]] = {}  # by port, and whether at a Unix socket
         self._showing = asyncio.Lock()
         self._gateway: PreviewGateway | None = None
         self._sockets = _ClientSockets()
@@ -104,19 +105,19 @@ class SessionPreviews:
         if interpreter is not None:
             await self._sockets.check(interpreter)
         async with self._showing:
-            shown, preview = self._open.get((port, unix)) or await self._show(port, unix, third_parties)
+            exposed, preview = self._open.get((port, unix)) or await self._show(port, unix, third_parties)
         if preview.third_parties != third_parties:
             raise InvalidArgument("third_parties", f"port {port} is shown otherwise already; take it back first")
         if unix:
             return preview
-        from casemate.previews.shown import TOKEN
+        from casemate.previews.exposed import TOKEN
 
-        link = shown.make_link(seconds)
-        self._note({"action": "linked", "port": port, "preview": shown.host, "seconds": seconds})
+        link = exposed.make_link(seconds)
+        self._note({"action": "linked", "port": port, "preview": exposed.host, "seconds": seconds})
         return replace(preview, url=f"{preview.url}?{TOKEN}={link}", expires=time.time() + seconds)
 
-    async def _show(self, port: int, unix: bool, third_parties: bool) -> tuple[Shown, Preview]:
-        from casemate.previews.shown import Shown
+    async def _show(self, port: int, unix: bool, third_parties: bool) -> tuple[ExposedServer, Preview]:
+        from casemate.previews.exposed import ExposedServer
 
         if len(self._open) >= _MOST:
             raise InvalidArgument("port", f"{_MOST} ports of this session are shown already; take one back")
@@ -125,11 +126,12 @@ class SessionPreviews:
         def note_use() -> None:
             self._note_crossing(host, port, "allowed", "opened by its link")
 
-        shown = Shown(host, lambda: self._connect(port), note_use, third_parties)
+        exposed = ExposedServer(host, lambda: self._connect(port), note_use, third_parties)
         self._note({"action": "exposed", "port": port, "preview": host, "unix": unix, "third_parties": third_parties})
         assert self._gateway is not None
-        url, path = ("", await self._gateway.open_socket(shown)) if unix else (await self._gateway.open_port(shown), "")
-        self._open[port, unix] = shown, Preview(self._session, port, url, path, None, third_parties)
+        where = await (self._gateway.open_socket if unix else self._gateway.open_port)(exposed)
+        url, path = ("", where) if unix else (where, "")
+        self._open[port, unix] = exposed, Preview(self._session, port, url, path, None, third_parties)
         if self._sockets.is_closed:  # meanwhile
             self.close()
             raise SandboxClosed("the session was closed")
@@ -137,7 +139,7 @@ class SessionPreviews:
 
     def list(self) -> list[Preview]:
         """All that are shown, without links."""
-        ends = [(preview, shown.last_end()) for shown, preview in self._open.values()]
+        ends = [(preview, exposed.last_end()) for exposed, preview in self._open.values()]
         return [replace(one, expires=None if end is None else time.time() + end) for one, end in ends]
 
     def unexpose(self, port: int) -> None:
@@ -155,16 +157,16 @@ class SessionPreviews:
         self._sockets.close()
 
     def _withdraw(self, key: tuple[int, bool], why: str) -> None:
-        shown, _ = self._open.pop(key)
+        exposed, _ = self._open.pop(key)
         assert self._gateway is not None
-        self._gateway.withdraw(shown)
-        port, amounts = key[0], {"bytes_out": shown.bytes_out, "bytes_in": shown.bytes_in}
-        if shown.refusals:
-            self._note_crossing(shown.host, port, "denied", "without a link that holds", requests=shown.refusals)
-        if shown.requests:
-            self._note_crossing(shown.host, port, "allowed", why, requests=shown.requests, **amounts)
+        self._gateway.withdraw(exposed)
+        port, amounts = key[0], {"bytes_out": exposed.bytes_out, "bytes_in": exposed.bytes_in}
+        if exposed.refusals:
+            self._note_crossing(exposed.host, port, "denied", _REFUSED, requests=exposed.refusals)
+        if exposed.requests:
+            self._note_crossing(exposed.host, port, "allowed", why, requests=exposed.requests, **amounts)
         with contextlib.suppress(RecordUnavailable):
-            self._note({"action": "unexposed", "port": port, "preview": shown.host, "reason": why})
+            self._note({"action": "unexposed", "port": port, "preview": exposed.host, "reason": why})
 
     def _note(self, detail: Mapping[str, object]) -> None:
         """Put on record who does what. Raises ``RecordUnavailable``."""

@@ -34,7 +34,7 @@ from casemate.sessions.files import SessionFiles
 from casemate.sessions.inbox import RunningStep
 from casemate.sessions.interpreter_cell import GRACE, InterpreterCell
 from casemate.sessions.outcome import StepEnd, denied_end, outcome_of
-from casemate.sessions.previews import ExposedServers, SessionPreviews
+from casemate.sessions.previews import PreviewedSession, SessionPreviews
 from casemate.sessions.protocol import Variable, parse_variable
 from casemate.sessions.run import Run, StartedRuns
 from casemate.sessions.terms import Lifetime, SessionTerms, StepSlot
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from casemate.sessions.review import SessionReview
 
 
-class Session(ExposedServers, ShownSession):
+class Session(PreviewedSession, ShownSession):
     """A stateful interpreter in a cell of its own. See :meth:`casemate.Sandbox.session`.
 
     It starts on first use; ``async with`` only makes sure of :meth:`close`. Steps run one after the other, in the order

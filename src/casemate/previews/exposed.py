@@ -30,7 +30,7 @@ class _Link:
 
 
 @dataclass(slots=True, eq=False)
-class Shown:
+class ExposedServer:
     """``host``: the name under which it is shown; ``connect`` gives a connection to it, or raises ``OSError``;
     ``note_use`` is called once for each link that somebody comes with; ``third_parties``: as a preview has it."""
 
