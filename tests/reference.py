@@ -125,8 +125,11 @@ def python_page() -> str:
 
 
 def _methods_of(name: str, cls: type) -> list[str]:
+    """Also those of bases that are not public themselves."""
     internal = _INTERNAL.get(name, "").split()
-    return [one for one in vars(cls) if not one.startswith("_") and one not in internal]
+    bases = [one for one in cls.__mro__[1:] if one.__module__.startswith("casemate.")]
+    kinds = [cls, *(one for one in bases if one.__name__ not in casemate.__all__)]
+    return [one for kind in kinds for one in vars(kind) if not one.startswith("_") and one not in internal]
 
 
 def _class_section(name: str, cls: type, names: Sequence[str], level: str = "##") -> str:

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         Validation,
         VariableInfo,
     )
+    from casemate.model.preview import Preview
     from casemate.model.review import Applied, Change, Diff
     from casemate.model.room import Room
     from casemate.model.web import BrowsedPage, SearchHit, WebLink, WebPage
@@ -92,6 +93,7 @@ _HOME = {
     "casemate.model.room": "Room",
     "casemate.host.host": "HostAccess HostAnswer HostResult",
     "casemate.model.web": "BrowsedPage SearchHit WebLink WebPage",
+    "casemate.model.preview": "Preview",
     "casemate.model.review": "Applied Change Diff",
     "casemate.audit.chain": "AuditRow Verdict",
     "casemate.audit.reading": "AuditEvent",
@@ -153,6 +155,7 @@ __all__ = [
     "Output",
     "PlanDenied",
     "PlannedCall",
+    "Preview",
     "ProgramError",
     "ProgramPlan",
     "Proof",

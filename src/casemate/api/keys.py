@@ -176,6 +176,7 @@ POLICY = (
     _in_file("web", "who is asked in searches"),
     *_options("intercept", "trust", "workspace", "workspace_mode", "allow_read", "isolation"),
     _in_file("host", "commands and files of this machine that agents may ask for"),
+    _in_file("previews", "false: servers in sessions are shown to nobody", "true"),
     _in_file("rules", "what is allowed, asked about or denied"),
     _in_file("defaults", "what holds for a kind of request that no rule is about", "as docs/how-to/policy.md says"),
 )

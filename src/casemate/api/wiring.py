@@ -25,7 +25,7 @@ from casemate.api.arguments import (
 from casemate.api.policy_options import Bounded, bound_by_policy, rulebook
 from casemate.api.record import open_log
 from casemate.errors import InvalidArgument, QueueFull, SandboxClosed
-from casemate.execution.context import ExecutionContext, Tally
+from casemate.execution.context import ExecutionContext, Tally, no_previews
 from casemate.execution.network import Interceptions, Offer, SandboxNetwork
 from casemate.execution.request import check_timeout
 from casemate.languages.catalogue import launch_probe, runtime_for
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from casemate.packages.indexes import Index
     from casemate.packages.names import Requirement
     from casemate.policy.hosts import HostRules
+    from casemate.previews.gateway import PreviewGateway
     from casemate.sessions.packages import Packages
     from casemate.sessions.registry import Sessions
     from casemate.sessions.run import Run, StartedRuns
@@ -124,6 +125,7 @@ class SandboxParts:
             offers=self._offers, step_offers=self._step_offers, ready=self._ready, finished=self._note_finished,
             layer=lambda: self.packages.shared_folders() if "packages" in vars(self) else (),
             policy_sha256=lambda: self.policy_sha256, sign=self._sign,
+            previews=(lambda: self.previews) if bound.policy.previews else no_previews,
         )  # fmt: skip
         self._most, self._tally, self._without_files = bound.limits, Tally(), deque[str](maxlen=_MOST_KNOWN)
         self.making = threading.RLock()  # other threads may ask for parts
@@ -139,6 +141,13 @@ class SandboxParts:
             partial(rulebook, self._policy, self.log, self.namespace), has_rules=self._policy.written is not None,
             record_request=partial(self.log.append, "request"),
         )  # fmt: skip
+
+    @_Part
+    def previews(self) -> PreviewGateway:
+        """Where servers of sessions are shown."""
+        from casemate.previews.gateway import PreviewGateway
+
+        return PreviewGateway()
 
     @_Part
     def vault(self) -> Vault:
@@ -431,7 +440,7 @@ class SandboxParts:
                     closing.push_async_callback(to_thread_to_end, made[name].close)
             closing.push_async_callback(to_thread_to_end, self.context.sandbox_network.close)
             closing.push_async_callback(self.wall.close)
-            for name in ("web", "sessions", "background"):
+            for name in ("previews", "web", "sessions", "background"):
                 if name in made:
                     closing.push_async_callback(made[name].close)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from casemate.errors import Denied
 from casemate.execution.admit import AdmittedRequest, SandboxBounds, admit
 
 if TYPE_CHECKING:
@@ -21,12 +22,18 @@ if TYPE_CHECKING:
     from casemate.model.limits import Limits
     from casemate.model.plan import Request
     from casemate.policy.hosts import HostRules
+    from casemate.previews.gateway import PreviewGateway
     from casemate.walls.wall import Wall
     from casemate.workspace.guarding import Guard
 
 
 async def _at_once() -> None:
     """There is nothing to wait for."""
+
+
+def no_previews() -> PreviewGateway:
+    """Raises ``Denied``."""
+    raise Denied("servers of sessions are shown to nobody here: the policy says previews: false")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +46,7 @@ class ExecutionContext:
     sandbox was asked for; ``asks``: somebody may be asked, else only rules decide; ``keeps``: what a run changes in the
     caller's folder is applied to it; ``finished``: is told of each execution that came to its end; ``guard``: what of
     a caller's folder is hidden from cells, None where there is no folder; ``sign``: signs what came of an
-    execution."""
+    execution; ``previews``: where servers of sessions are shown, or it raises ``Denied``."""
 
     wall: Wall
     log: AuditLog
@@ -63,6 +70,7 @@ class ExecutionContext:
     guard: Guard | None = None
     policy_sha256: Callable[[], str] = str
     sign: Callable[[Execution], dict[str, Any]] | None = None
+    previews: Callable[[], PreviewGateway] = no_previews
 
     def admit(self, request: Request, *, stream: bool) -> AdmittedRequest:
         """Whether ``request`` may run, and within which bounds. ``stream``: its events are followed, so that whoever

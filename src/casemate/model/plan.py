@@ -182,9 +182,9 @@ Network = Literal["none", "listed", "public"]  # which hosts a cell may reach, f
 
 
 class ListeningSocket(NamedTuple):
-    """A socket that the host has in a cell's network."""
+    """A socket that the host has in a cell's network. A ``client`` does not listen: the host connects it."""
 
-    kind: Literal["tcp", "udp"]
+    kind: Literal["tcp", "udp", "client"]
     address: str
     port: int
 

@@ -12,10 +12,13 @@ from casemate.api.options import Language, Name, Names, SessionOptions
 from casemate.errors import InvalidArgument, NotFound, SandboxClosed, Unavailable
 from casemate.execution.request import Content
 from casemate.languages.catalogue import LANGUAGES
-from casemate.model.operation import Audience, Most, Principal, called_by, operation
+from casemate.model.operation import Audience, Between, Most, Principal, called_by, operation
 from casemate.model.options import complete, takes_options
+from casemate.model.preview import Preview
 from casemate.model.review import Applied, Diff
 from casemate.operations.lookup import FilterKey, Filters, apply_filters, match_handle
+from casemate.policy.hosts import MOST_PORT
+from casemate.sessions.previews import MOST_SECONDS
 from casemate.sessions.protocol import Variable
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from casemate.sessions.session import Session
 
 MOST_OPEN = 100  # sessions of one caller
+Port = Annotated[int, Between(1, MOST_PORT)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +165,43 @@ class SessionOperations:
         handle or name."""
         with called_by(principal):
             await self.find(session, principal).session.discard()
+
+    @operation()
+    async def expose(
+        self,
+        session: Name,
+        port: Port,
+        *,
+        expires: Annotated[float, Between(1.0, MOST_SECONDS)] = 3600.0,
+        unix: bool = False,
+        third_parties: bool = False,
+        principal: Principal,
+    ) -> Preview:
+        """Show the server that listens at a port of a session's loopback, on the service's machine, until the session
+        ends. The answer has a link in it: whoever has that may look.
+
+        ``session``: its handle or name. ``port``: at which a program of the session listens, or will. ``expires``:
+        seconds after which the link ends. ``unix``: at a Unix socket that the service's user alone can use, instead.
+        ``third_parties``: let its pages load from other hosts, and send to them, with the browser of whoever looks.
+        """
+        with called_by(principal):
+            found = self.find(session, principal).session
+            return await found.expose(port, expires=expires, unix=unix, third_parties=third_parties)
+
+    @operation()
+    async def unexpose(
+        self, session: Name, port: Annotated[int, Between(1, MOST_PORT)], *, principal: Principal
+    ) -> None:
+        """Show what listens at a port of a session no more: its links end. ``session``: its handle or name. ``port``:
+        as it was shown."""
+        with called_by(principal):
+            await self.find(session, principal).session.unexpose(port)
+
+    @operation()
+    async def previews(self, session: Name | None = None, *, principal: Principal) -> tuple[Preview, ...]:
+        """What is shown of sessions, without links. ``session``: only of this one, by its handle or name."""
+        found = [self.find(session, principal)] if session is not None else self._all()
+        return tuple([preview for one in found for preview in await one.session.previews()])
 
     @operation(audience=Audience.AGENT)
     async def variables(self, session: Name, *, principal: Principal) -> tuple[Variable, ...]:

@@ -99,6 +99,7 @@ class PolicyKeys(_KeyModel):
     allow_read: Names | None = None
     isolation: StrictStr | IsolationKeys | None = None
     host: HostKeys | None = None
+    previews: StrictBool | None = None
     rules: Annotated[list[dict[StrictStr, Any]], Field(max_length=2000)] | None = None
     defaults: dict[StrictStr, Literal["allow", "ask", "deny"]] | None = None
 

@@ -36,8 +36,9 @@ class Policy:
     absolute path. ``web``: who is asked in searches. ``hidden``, ``unwritable``: absolute paths and patterns that a
     cell must not see, or change, each with where it is written; ``shown``: what it is to see besides the workspace,
     which `casemate wrap` alone can do; ``read_only``: where it is written that no folder of the caller's is to be
-    written in. ``host``: what of the host is open. ``written``: the rules. ``arguments``: further ones of a
-    ``Sandbox``, in a file for ``Sandbox.from_file``. ``settings``: everything with where it is written, for people;
+    written in. ``host``: what of the host is open. ``previews``: servers in cells may be shown. ``written``: the rules.
+    ``arguments``: further ones of a ``Sandbox``, in a file for ``Sandbox.from_file``. ``settings``: everything with
+    where it is written, for people;
     ``warnings``: what holds otherwise than is written. ``at_least``: the weakest wall that will do.
     """
 
@@ -60,6 +61,7 @@ class Policy:
     shown: tuple[tuple[str, str], ...] = ()
     read_only: str = ""
     host: HostTerms | None = None
+    previews: bool = True
     written: Rules | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
     settings: tuple[Setting, ...] = ()

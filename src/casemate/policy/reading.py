@@ -269,6 +269,7 @@ def policy_of(document: PolicyDocument, folder: str, home: str, *, arguments: bo
         shown=(*(translation.shown if translation else ()), *_readable(document, keys, folder, home)),
         read_only=translation.read_only if translation else "",
         host=_host_terms(document, keys, folder, home),
+        previews=keys.previews is not False,
         written=rules,
         arguments={**given, **{name: path for name, path in paths.items() if name in given}},
         settings=tuple(_settings(document, paths, translation)),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self, Unpack, cast
 from casemate.errors import InvalidArgument, NotFound, SandboxClosed, Unavailable
 from casemate.model.call_options import StepOptions
 from casemate.model.options import complete, takes_options
+from casemate.model.preview import Preview
 from casemate.model.review import Applied, Diff
 from casemate.model.shown import ShownSession
 from casemate.operations.documents import revive, type_named
@@ -113,6 +114,23 @@ class Session(ShownSession):
     async def discard(self) -> None:
         """See :meth:`casemate.Session.discard`."""
         await self._service.call("sessions.discard", session=self.id)
+
+    async def expose(
+        self, port: int, *, expires: float = 3600.0, unix: bool = False, third_parties: bool = False
+    ) -> Preview:
+        """See :meth:`casemate.Session.expose`. It is shown on the service's machine."""
+        arguments = {"port": port, "expires": float(expires), "unix": unix, "third_parties": third_parties}
+        return cast(
+            "Preview", revive(Preview, await self._service.call("sessions.expose", session=self.id, **arguments))
+        )
+
+    async def unexpose(self, port: int) -> None:
+        """See :meth:`casemate.Session.unexpose`."""
+        await self._service.call("sessions.unexpose", session=self.id, port=port)
+
+    async def previews(self) -> builtins.list[Preview]:
+        """See :meth:`casemate.Session.previews`."""
+        return [revive(Preview, one) for one in await self._service.call("sessions.previews", session=self.id)]
 
     async def close(self) -> None:
         """End it. Harmless when repeated."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, Fault
@@ -12,6 +13,7 @@ from casemate.execution.capture import Capture
 from casemate.execution.guarding import Watch
 from casemate.execution.network import CellNetwork
 from casemate.languages.session_program import StepRequest
+from casemate.model.plan import ListeningSocket
 from casemate.sessions.inbox import Inbox, RunningStep
 from casemate.walls.wall import CellEnding, CellMissed
 
@@ -161,6 +163,17 @@ class InterpreterCell:
             return os.open(workspace.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         return os.dup(self._folders.result()[0])
 
+    async def open_client_sockets(self, address: str, count: int) -> list[socket.socket]:
+        """Sockets of the cell's network, of the family of ``address``, for the host to connect. Raises ``OSError``."""
+        await self._wait_unless_ended(self._folders)
+        making = asyncio.wrap_future(self.cell.listen([ListeningSocket("client", address, 0)] * count))
+        try:
+            await asyncio.wait([making])  # it ends with the cell at the latest
+        except asyncio.CancelledError:
+            making.add_done_callback(_close_sockets)
+            raise
+        return [socket.socket(fileno=fd) for fd in making.result()]
+
     @property
     def tree_fd(self) -> int:
         """The folder of all that it can write; its own, until it is let go. Only when it has begun a step."""
@@ -251,6 +264,12 @@ class InterpreterCell:
             if not waited_for:
                 self.cell.kill("silent")
                 seconds = None
+
+
+def _close_sockets(making: asyncio.Future[list[int]]) -> None:
+    if making.exception() is None:
+        for fd in making.result():
+            os.close(fd)
 
 
 def _ignore_exception(future: asyncio.Future[Any]) -> None:

@@ -34,6 +34,7 @@ from casemate.sessions.files import SessionFiles
 from casemate.sessions.inbox import RunningStep
 from casemate.sessions.interpreter_cell import GRACE, InterpreterCell
 from casemate.sessions.outcome import StepEnd, denied_end, outcome_of
+from casemate.sessions.previews import PreviewedSession, SessionPreviews
 from casemate.sessions.protocol import Variable, parse_variable
 from casemate.sessions.run import Run, StartedRuns
 from casemate.sessions.terms import Lifetime, SessionTerms, StepSlot
@@ -41,14 +42,13 @@ from casemate.sessions.terms import Lifetime, SessionTerms, StepSlot
 if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
     from casemate.execution.capture import Emitter
-    from casemate.model.approval import Decision
     from casemate.model.plan import Plan
     from casemate.model.review import Applied, Diff
     from casemate.sessions.protocol import Reply
     from casemate.sessions.review import SessionReview
 
 
-class Session(ShownSession):
+class Session(PreviewedSession, ShownSession):
     """A stateful interpreter in a cell of its own. See :meth:`casemate.Sandbox.session`.
 
     It starts on first use; ``async with`` only makes sure of :meth:`close`. Steps run one after the other, in the order
@@ -75,6 +75,7 @@ class Session(ShownSession):
         self._cells = SessionCells(terms.admitted, context, self._redaction)
         self.files = SessionFiles(self._workspace, self._redaction, self._cells.hides, self._cells.note_upload)
         self._lifetime = Lifetime(terms.idle_timeout, terms.lifetime, self._expire)
+        self._previews = SessionPreviews(terms, self._cells, context, self._lifetime)
         self._runs = StartedRuns()
         self._running = ""  # the id of the step that runs
         self._interrupted = False  # somebody asked for its end
@@ -142,14 +143,12 @@ class Session(ShownSession):
         """
         request = self._make_request("start", code, options)
 
-        def answer(request_id: str) -> Callable[[Decision], bool]:
-            return self._context.approvals().answer_function(request_id)
-
         def interrupt(_emitter: Emitter | None) -> bool:
             return self._interrupt(request.id)
 
-        work = partial(self._run, request, wait=True)
-        return self._runs.add(Run(request.id, work, interrupt, answer, is_step=True))
+        work, approvals = partial(self._run, request, wait=True), self._context.approvals
+        run = Run(request.id, work, interrupt, lambda asked: approvals().answer_function(asked), is_step=True)
+        return self._runs.add(run)
 
     async def attach(self, run_id: str) -> Run:
         """Find a run of this session that was begun with :meth:`start`.
@@ -482,6 +481,7 @@ class Session(ShownSession):
         if not self._close_reason:
             self._note({"action": "closed", "reason": why})
         self._close_reason = self._close_reason or why
+        self._previews.close()
         self._stop_asking(why)
         self._context.approvals().forget_session(self._terms.admitted.request.namespace, self.id)
         if self._cells.current is not None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from casemate.supervisor.maker import Maker
 
 _BACKLOG = 128  # connections that wait for the host
-_KINDS = {"tcp": _socket.SOCK_STREAM, "udp": _socket.SOCK_DGRAM}
+_KINDS = {"tcp": _socket.SOCK_STREAM, "client": _socket.SOCK_STREAM, "udp": _socket.SOCK_DGRAM}
 # All addresses of a cell network are the cell's own: set aside for tests of devices (RFC 2544), used by nobody.
 _RANGE, _PREFIX = "198.18.0.0", 15
 _LOOPBACK_INDEX = 1  # of a network's first interface
@@ -29,7 +29,8 @@ _AF_NETLINK, _NETLINK_ROUTE = 16, 0
 
 def open_listeners(network: int, sockets: Sequence[Sequence[object]]) -> list[int]:
     """Listen at each of ``sockets``, kind (``"tcp"`` or ``"udp"``), IPv4 address and port, in the network namespace
-    ``network``; addresses of the cell network are made the cell's own.
+    ``network``; addresses of the cell network are made the cell's own. A ``"client"`` is a socket of the address's
+    family that the host connects: it stays of the network in which it was made.
 
     Raises ``OSError``.
     """
@@ -38,13 +39,16 @@ def open_listeners(network: int, sockets: Sequence[Sequence[object]]) -> list[in
 
 def listen(sockets: Sequence[Sequence[object]]) -> list[int]:
     """The same in the network of this process."""
-    if any(not str(address).startswith("127.") for _, address, _ in sockets):
+    if any(kind != "client" and not str(address).startswith("127.") for kind, address, _ in sockets):
         _add_route()
     return [_open_socket(str(kind), address, port).detach() for kind, address, port in sockets]
 
 
 def _open_socket(kind: str, address: object, port: object) -> _socket.socket:
-    sock = _socket.socket(_socket.AF_INET, _KINDS[kind] | _socket.SOCK_CLOEXEC, 0)
+    family = _socket.AF_INET6 if ":" in str(address) else _socket.AF_INET
+    sock = _socket.socket(family, _KINDS[kind] | _socket.SOCK_CLOEXEC, 0)
+    if kind == "client":
+        return sock
     if kind == "tcp":  # over what is left of an earlier one's connections; nobody can bind over one that listens
         sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
     sock.bind((address, port))

@@ -47,6 +47,9 @@ class Session(ShownSession, Blocking):
     diff = block_on(session.Session.diff)
     apply = block_on(session.Session.apply)
     discard = block_on(session.Session.discard)
+    expose = block_on(session.Session.expose)
+    unexpose = block_on(session.Session.unexpose)
+    previews = block_on(session.Session.previews)
     close = block_on(session.Session.close)
 
     def __enter__(self) -> Self:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import _socket
 import contextlib
+import errno
 import os
 
 from casemate.supervisor import init, kernel, mirror, pool, scratch, seccomp, sockets, watch, wire
@@ -145,6 +146,8 @@ class ContainedMaker:
             return
 
     def open_listeners(self, cell: cells.CellProcess, sockets: Sequence[Sequence[object]]) -> list[int]:
+        if any(kind == "client" for kind, _, _ in sockets):
+            raise OSError(errno.EOPNOTSUPP, "descriptors of a container's sockets cannot be handed out")
         return [_listen(str(kind), str(address), int(str(port))) for kind, address, port in sockets]
 
     def show_folder(self, cell: cells.CellProcess, source: str, target: str) -> None:

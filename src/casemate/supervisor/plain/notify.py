@@ -62,7 +62,10 @@ class HostConnections:
         self._listener: _socket.socket | None = None
 
     def open(self, sockets: Sequence[Sequence[object]]) -> list[int]:
-        """The host's ends, for kind, address and port of each. Raises ``OSError``."""
+        """The host's ends, for kind, address and port of each. Raises ``OSError``, also for what would connect to the
+        cell: it has no network of its own, and another server of this machine might answer in its place."""
+        if any(kind == "client" for kind, _, _ in sockets):
+            raise OSError(errno.EOPNOTSUPP, "no network of its own")
         theirs = []
         for kind, address, port in sockets:
             ours, end = _socket.socketpair(_UNIX, _SEQPACKET)

@@ -41,6 +41,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "diff": (f"{_HERE}.review:diff", "Show what a session has changed in its folder."),
         "apply": (f"{_HERE}.review:apply", "Apply what a session has changed to the folder."),
         "discard": (f"{_HERE}.review:discard", "Give up what a session has changed."),
+        "expose": (f"{_HERE}.previews:expose", "Show a server in a session by a link."),
+        "unexpose": (f"{_HERE}.previews:unexpose", "Show it no more."),
         "inspect": (f"{_HERE}.operations:inspect_session", "Show what is known of a session."),
         "bridge": (f"{_HERE}.operations:bridge", "Bind a name in a session to a value."),
         "queue": (f"{_HERE}.operations:queue", "Show how many programs run and wait."),

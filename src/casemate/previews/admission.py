@@ -1,0 +1,178 @@
+"""Whether a request for a preview may be sent on to its cell, and what of it.
+
+The browser of an operator holds what a page would like to have: so each server has a host name, and thereby an origin,
+of its own; a name that is not known is refused (DNS rebinding), and so is what comes from another origin's page.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from casemate.previews.exposed import TOKEN, ExposedServer
+
+if TYPE_CHECKING:
+    import h11
+
+Header = tuple[bytes, bytes]
+_COOKIE = b"casemate-preview"
+_OWN = b"casemate"  # what tokens and cookies of casemate's begin with, of which a cell sees none
+# RFC 9110, section 7.6.1: of one connection. What frames the body stays, and is checked by h11.
+_OF_CONNECTION = frozenset(
+    {b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"te", b"trailer", b"upgrade"}
+)
+_NO_LINK = "This is a preview of a program in a sandbox. It opens by its link: casemate expose SESSION PORT gives one."
+_ENDED = "This link has ended, or never was one. casemate expose SESSION PORT gives another."
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is answered instead of the cell."""
+
+    status: int
+    text: str
+    headers: tuple[Header, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """What may be sent on, until ``end`` (monotonic). ``upgrades``: to a WebSocket."""
+
+    exposed: ExposedServer
+    headers: list[Header]
+    end: float
+    upgrades: bool
+    added: tuple[Header, ...]  # to what the cell answers
+
+
+def admit(request: h11.Request, find: Callable[[str], ExposedServer | None]) -> Admitted | Answer:
+    """``find`` gives what is shown under a host name."""
+    headers = list(request.headers)
+    host = _value(headers, b"host").lower()
+    name = host.decode("latin-1").rpartition(":")
+    exposed = find(name[0] or name[2])
+    if exposed is None:
+        return Answer(421, "Nothing is shown under this name.")
+    if not request.target.startswith(b"/") or request.method in (b"CONNECT", b"TRACE"):
+        return _refuse(exposed, 400, "A preview takes paths of its own alone.")
+    if _value(headers, b"transfer-encoding") and _value(headers, b"content-length"):
+        return _refuse(exposed, 400, "A body has one length.")
+    target, tokens = _split_target(request.target)
+    if tokens:
+        return _exchange(request, exposed, target, tokens)
+    ends = [end for token in _tokens(headers) if (end := exposed.end_of(token)) is not None]
+    if not ends:
+        return _refuse(exposed, 401, _NO_LINK)
+    origin = _value(headers, b"origin").lower()
+    if origin and origin not in (b"http://" + host, b"https://" + host):
+        return _refuse(exposed, 403, "Pages of another origin may not use this preview.")
+    upgrades = _value(headers, b"upgrade").lower() == b"websocket"
+    added = () if exposed.third_parties else _contain(host)
+    return Admitted(exposed, list(_headers_for_cell(headers, upgrades=upgrades)), max(ends), upgrades, added)
+
+
+def headers_for_client(headers: Iterable[Header], admitted: Admitted, *, upgrades: bool = False) -> list[Header]:
+    """Of the cell's answer. How its body is framed is decided anew."""
+    kept = list(_UPGRADE) if upgrades else []
+    for name, value in headers:
+        if name in _OF_CONNECTION or name == b"transfer-encoding":
+            continue
+        if name == b"set-cookie" and value.strip().lower().startswith(_OWN):
+            continue
+        if name in _LEFT_OUT and not admitted.exposed.third_parties:
+            continue
+        is_policy = name.startswith(b"content-security-policy") and not admitted.exposed.third_parties
+        kept.append((name, _REPORT_DIRECTIVE.sub(b"no-\\g<0>", value) if is_policy else value))
+    return [*kept, *admitted.added]
+
+
+# What would undo ours, and what has browsers report to whomever it names, whatever the policy (Reporting API).
+_LEFT_OUT = frozenset(
+    b"connection-allowlist nel referrer-policy report-to reporting-endpoints x-dns-prefetch-control".split()
+)
+_REPORT_DIRECTIVE = re.compile(rb"report-(uri|to)", re.IGNORECASE)
+_UPGRADE = ((b"connection", b"Upgrade"), (b"upgrade", b"websocket"))
+
+
+def _headers_for_cell(headers: list[Header], *, upgrades: bool) -> Iterable[Header]:
+    listed = {one.strip().lower() for one in _value(headers, b"connection").split(b",")}
+    for name, value in headers:
+        if name == b"cookie":
+            kept = [one for one in value.split(b";") if not one.strip().lower().startswith(_OWN)]
+            if kept:
+                yield name, b";".join(kept).strip()
+        elif name == b"authorization" and _bearer(value).startswith(_OWN):
+            continue
+        elif name not in _OF_CONNECTION and (name not in listed or name in _FRAMES):
+            yield name, value
+    yield from _UPGRADE if upgrades else ((b"connection", b"close"),)
+
+
+_FRAMES = (b"host", b"content-length", b"transfer-encoding")  # which no connection may take away
+
+
+def _contain(host: bytes) -> tuple[Header, ...]:
+    """What keeps a page to its own server: Content Security Policy level 3, and where a browser has it the Connection
+    Allowlist (WICG), which holds for navigation, WebRTC and what is fetched ahead, too."""
+    own = b"'self' data: blob:"
+    policy = (
+        b"default-src %b 'unsafe-inline' 'unsafe-eval'; connect-src %b ws://%b; form-action 'self'; base-uri 'self'; "
+        b"sandbox allow-scripts allow-same-origin allow-forms allow-modals allow-downloads" % (own, own, host)
+    )
+    return (
+        (b"content-security-policy", policy),
+        (b"connection-allowlist", b'(response-origin "ws://%b/*")' % host),
+        (b"referrer-policy", b"same-origin"),
+        (b"x-dns-prefetch-control", b"off"),
+    )
+
+
+def _exchange(request: h11.Request, exposed: ExposedServer, target: bytes, tokens: list[bytes]) -> Answer:
+    """A link becomes a cookie, so that no page, history or referrer has it."""
+    end = exposed.end_of(tokens[0]) if len(tokens) == 1 and request.method in (b"GET", b"HEAD") else None
+    if end is None:
+        return _refuse(exposed, 403, _ENDED)
+    is_framed = _value(list(request.headers), b"sec-fetch-dest") == b"iframe"  # of another site's page, the console
+    where = b"Secure; SameSite=None; Partitioned" if is_framed else b"SameSite=Lax"
+    seconds = max(1, int(end - time.monotonic()))
+    cookie = b"%b=%b; Path=/; HttpOnly; Max-Age=%d; %b" % (_COOKIE, tokens[0], seconds, where)
+    return Answer(303, "", ((b"location", target), (b"set-cookie", cookie), (b"referrer-policy", b"no-referrer")))
+
+
+def _split_target(target: bytes) -> tuple[bytes, list[bytes]]:
+    """A target without the tokens in it, as a path that leads nowhere else, and these."""
+    path, _, query = target.partition(b"?")
+    begin = TOKEN.encode() + b"="
+    parts = query.split(b"&") if query else []
+    tokens = [one.removeprefix(begin) for one in parts if one.startswith(begin)]
+    rest = b"&".join(one for one in parts if not one.startswith(begin))
+    return b"/" + path.lstrip(b"/\\") + (b"?" + rest if rest else b""), tokens
+
+
+def _tokens(headers: list[Header]) -> Iterable[bytes]:
+    """Those in cookies, or which a program sends as a bearer."""
+    for name, value in headers:
+        if name == b"cookie":
+            for one in value.split(b";"):
+                key, _, token = one.strip().partition(b"=")
+                if key == _COOKIE:
+                    yield token
+        elif name == b"authorization":
+            yield _bearer(value)
+
+
+def _bearer(value: bytes) -> bytes:
+    scheme, _, token = value.partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else b""
+
+
+def _refuse(exposed: ExposedServer, status: int, text: str) -> Answer:
+    exposed.refusals += 1
+    return Answer(status, text)
+
+
+def _value(headers: list[Header], name: bytes) -> bytes:
+    return next((value for key, value in headers if key == name), b"")

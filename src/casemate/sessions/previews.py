@@ -1,0 +1,258 @@
+"""Servers of a session's programs, shown on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from casemate.errors import InvalidArgument, NotFound, RecordUnavailable, SandboxClosed, Unavailable
+from casemate.model.operation import caller
+from casemate.model.preview import Preview
+from casemate.policy.hosts import MOST_PORT
+
+if TYPE_CHECKING:
+    from casemate.execution.context import ExecutionContext
+    from casemate.previews.exposed import ExposedServer
+    from casemate.previews.gateway import PreviewGateway
+    from casemate.sessions.cells import SessionCells
+    from casemate.sessions.interpreter_cell import InterpreterCell
+    from casemate.sessions.terms import Lifetime, SessionTerms
+
+MOST_SECONDS = 30 * 86400.0  # that a link holds
+_MOST = 20  # ports of one session
+_AT_ONCE = 8  # sockets
+_REFUSED = "without a link that holds, or not by a page of its own"
+_NOBODY = (errno.ECONNREFUSED, errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENETUNREACH)  # the last of no IPv6
+
+
+class PreviewedSession:
+    """The part of a session that shows servers of its programs."""
+
+    _previews: SessionPreviews
+
+    async def expose(
+        self, port: int, *, expires: float = 3600.0, unix: bool = False, third_parties: bool = False
+    ) -> Preview:
+        """Show the server that listens at a port of the session's loopback, on this machine, until the session ends.
+
+        Its URL has a host name of its own and a link: whoever has that may look until it ends. Repeated, it gives a
+        further link. Pages see no cookie and no token of casemate's, and reach nothing but their own server.
+
+        Args:
+            port: At which a program of the session listens, or will.
+            expires: Seconds after which the link ends, at most 30 days.
+            unix: Show it at a Unix socket that this user alone can use instead; whatever speaks TCP can be shown there.
+            third_parties: Let its pages load from other hosts, and send to them, with the browser of whoever looks.
+
+        Returns:
+            The preview, with the ``url`` or ``socket``.
+
+        Raises:
+            InvalidArgument: It names the argument.
+            Denied: The policy has switched previews off.
+            Unavailable: The wall has no network for each cell, or this machine no port or place for the preview.
+            SandboxClosed: The session has ended.
+        """
+        self._check_open()
+        return await self._previews.expose(port, expires, unix=unix, third_parties=third_parties)
+
+    async def unexpose(self, port: int) -> None:
+        """Show what listens at ``port`` no more: its links end, and so do connections to it.
+
+        Args:
+            port: As :meth:`expose` had it.
+
+        Raises:
+            InvalidArgument: It is not shown.
+        """
+        self._previews.unexpose(port)
+
+    async def previews(self) -> list[Preview]:
+        """List what is shown of it, without links.
+
+        Returns:
+            The previews, the oldest first.
+        """
+        return self._previews.list()
+
+    def _check_open(self) -> None:
+        """Raises ``SandboxClosed`` for a session that has ended."""
+
+
+class SessionPreviews:
+    """What of one session is shown; each connection says that somebody uses it."""
+
+    def __init__(self, terms: SessionTerms, cells: SessionCells, context: ExecutionContext, lifetime: Lifetime) -> None:
+        self._session, self._namespace = terms.admitted.request.id, terms.admitted.request.namespace
+        self._cells, self._context, self._lifetime = cells, context, lifetime
+        self._open: dict[tuple[int, bool], tuple[ExposedServer, Preview]] = {}  # by port, and whether at a Unix socket
+        self._showing = asyncio.Lock()
+        self._gateway: PreviewGateway | None = None
+        self._sockets = _ClientSockets()
+
+    async def expose(self, port: int, seconds: float, *, unix: bool, third_parties: bool) -> Preview:
+        """As of :meth:`casemate.Session.expose`."""
+        _check("port", port, 1, MOST_PORT)
+        _check("expires", seconds, 1, MOST_SECONDS)
+        self._gateway = self._context.previews()
+        interpreter = await self._cells.get_current()
+        if interpreter is not None:
+            await self._sockets.check(interpreter)
+        async with self._showing:
+            exposed, preview = self._open.get((port, unix)) or await self._show(port, unix, third_parties)
+        if preview.third_parties != third_parties:
+            raise InvalidArgument("third_parties", f"port {port} is shown otherwise already; take it back first")
+        if unix:
+            return preview
+        from casemate.previews.exposed import TOKEN
+
+        link = exposed.make_link(seconds)
+        self._note({"action": "linked", "port": port, "preview": exposed.host, "seconds": seconds})
+        return replace(preview, url=f"{preview.url}?{TOKEN}={link}", expires=time.time() + seconds)
+
+    async def _show(self, port: int, unix: bool, third_parties: bool) -> tuple[ExposedServer, Preview]:
+        from casemate.previews.exposed import ExposedServer
+
+        if len(self._open) >= _MOST:
+            raise InvalidArgument("port", f"{_MOST} ports of this session are shown already; take one back")
+        host = f"{port}-{self._session}.localhost"
+
+        def note_use() -> None:
+            self._note_crossing(host, port, "allowed", "opened by its link")
+
+        exposed = ExposedServer(host, lambda: self._connect(port), note_use, third_parties)
+        self._note({"action": "exposed", "port": port, "preview": host, "unix": unix, "third_parties": third_parties})
+        assert self._gateway is not None
+        where = await (self._gateway.open_socket if unix else self._gateway.open_port)(exposed)
+        url, path = ("", where) if unix else (where, "")
+        self._open[port, unix] = exposed, Preview(self._session, port, url, path, None, third_parties)
+        if self._sockets.is_closed:  # meanwhile
+            self.close()
+            raise SandboxClosed("the session was closed")
+        return self._open[port, unix]
+
+    def list(self) -> list[Preview]:
+        """All that are shown, without links."""
+        ends = [(preview, exposed.last_end()) for exposed, preview in self._open.values()]
+        return [replace(one, expires=None if end is None else time.time() + end) for one, end in ends]
+
+    def unexpose(self, port: int) -> None:
+        """As of :meth:`casemate.Session.unexpose`."""
+        keys = [key for key in self._open if key[0] == port]
+        if not keys:
+            raise NotFound("port", f"port {port!r} of this session is not shown")
+        for key in keys:
+            self._withdraw(key, "it was taken back")
+
+    def close(self) -> None:
+        """The session is over. Harmless when repeated."""
+        for key in tuple(self._open):
+            self._withdraw(key, "the session ended")
+        self._sockets.close()
+
+    def _withdraw(self, key: tuple[int, bool], why: str) -> None:
+        exposed, _ = self._open.pop(key)
+        assert self._gateway is not None
+        self._gateway.withdraw(exposed)
+        port, amounts = key[0], {"bytes_out": exposed.bytes_out, "bytes_in": exposed.bytes_in}
+        if exposed.refusals:
+            self._note_crossing(exposed.host, port, "denied", _REFUSED, requests=exposed.refusals)
+        if exposed.requests:
+            self._note_crossing(exposed.host, port, "allowed", why, requests=exposed.requests, **amounts)
+        with contextlib.suppress(RecordUnavailable):
+            self._note({"action": "unexposed", "port": port, "preview": exposed.host, "reason": why})
+
+    def _note(self, detail: Mapping[str, object]) -> None:
+        """Put on record who does what. Raises ``RecordUnavailable``."""
+        known = {name: value for name, value in {**detail, "caller": caller()}.items() if value}
+        self._context.log.append("preview", self._session, self._namespace, known)
+
+    def _note_crossing(self, host: str, port: int, decision: str, reason: str, **amounts: int) -> None:
+        detail = {"kind": "preview", "preview": host, "port": port, "decision": decision, "reason": reason, **amounts}
+        self._context.log.append_if_possible("crossing", self._session, self._namespace, detail)
+
+    async def _connect(self, port: int) -> socket.socket:
+        """A connection to a server in the cell, from its own loopback. Raises ``OSError``."""
+        with self._lifetime.in_use():
+            pass
+        interpreter = self._cells.current
+        if interpreter is None or not interpreter.is_alive:
+            raise OSError(errno.ESRCH, "the session's interpreter has ended, and its next step begins another")
+        for address in ("127.0.0.1", "::1"):  # servers for people listen at either
+            one = None
+            try:
+                one = await self._sockets.take(interpreter, address)
+                await asyncio.get_running_loop().sock_connect(one, (address, port))
+                return one
+            except BaseException as error:
+                if one is not None:
+                    one.close()
+                if not isinstance(error, OSError) or error.errno not in _NOBODY:
+                    raise
+        raise OSError(errno.ECONNREFUSED, "nothing listens at that port in the session")
+
+
+class _ClientSockets:
+    """Sockets of a cell's network that nothing is connected with yet: a child of the supervisor makes some at once,
+    which takes a millisecond."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, list[socket.socket]] = {}  # by the address that they are for
+        self._of: InterpreterCell | None = None
+        self._making = asyncio.Lock()
+        self.is_closed = False
+
+    async def check(self, interpreter: InterpreterCell) -> None:
+        """Raises ``Unavailable`` where this cell's servers cannot be reached."""
+        try:
+            await self._fill(interpreter, "127.0.0.1")
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise Unavailable(f"the cell's servers cannot be reached: {error.strerror}") from None
+            raise Unavailable(
+                f"the {interpreter.report.wall} wall cannot show servers of a cell: another server of this machine "
+                "could answer in its place, or the cell's sockets cannot be had outside",
+                remediation="Use the native wall: casemate doctor says what this machine lacks for it.",
+            ) from None
+
+    async def take(self, interpreter: InterpreterCell, address: str) -> socket.socket:
+        """One for ``address``. Raises ``OSError``."""
+        await self._fill(interpreter, address)
+        one = self._made[address].pop()
+        one.setblocking(False)
+        return one
+
+    async def _fill(self, interpreter: InterpreterCell, address: str) -> None:
+        async with self._making:
+            if self._of is not interpreter:
+                self._forget()
+                self._of = interpreter
+            if not self._made.get(address):
+                made = await interpreter.open_client_sockets(address, _AT_ONCE)
+                self._made[address] = made
+                if self.is_closed:
+                    self._forget()
+                    raise OSError(errno.ESRCH, "the session has ended")
+
+    def close(self) -> None:
+        """Let go of them, and make no more."""
+        self.is_closed = True
+        self._forget()
+
+    def _forget(self) -> None:
+        for made in self._made.values():
+            for one in made:
+                one.close()
+        self._made.clear()
+
+
+def _check(argument: str, value: object, low: float, high: float) -> None:
+    kinds = (int,) if argument == "port" else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
+        raise InvalidArgument(argument, f"{value!r} is not a number from {low} to {high:.0f}")
