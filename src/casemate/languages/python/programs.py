@@ -14,6 +14,8 @@ from casemate.model.plan import BESIDE_PROGRAM
 # A file of the user's that is called like a module of IPython's must not keep the next interpreter from starting.
 _PROGRAM = b"""import sys
 workspace = sys.path.pop(0)
+import _casemate
+_casemate.rehearses = False
 from _casemate import session
 sys.path.insert(0, workspace)
 session.main()
