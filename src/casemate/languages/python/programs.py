@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
+from typing import get_args
 
 from casemate.languages.checker import Checker
 from casemate.languages.session_program import JsonProgram
+from casemate.model.front_end import Task
 from casemate.model.overview import Fix, Issue
 from casemate.model.plan import BESIDE_PROGRAM
 
@@ -20,7 +22,7 @@ from _casemate import session
 sys.path.insert(0, workspace)
 session.main()
 """
-SESSION = JsonProgram(_PROGRAM)
+SESSION = JsonProgram(_PROGRAM, get_args(Task))
 
 
 _COLON = re.compile(r"expected ':'")
