@@ -1,4 +1,4 @@
-"""An ipykernel of our own, where it and jupyter_client are installed, as something to compare with.
+"""An ipykernel of our own, where it and jupyter_client are installed, as something to compare with; or another kernel.
 
 It is talked to through sockets in a folder: nothing listens on a network. What it writes goes into that folder too.
 """
@@ -25,7 +25,8 @@ def missing() -> str:
 class Kernel:
     """A kernel that has answered once, to ``first``. ``hears``: what its cells write and give can be asked for."""
 
-    def __init__(self, first: str = "pass", *, hears: bool = False) -> None:
+    def __init__(self, first: str = "pass", *, hears: bool = False, argv: tuple[str, ...] = ()) -> None:
+        """``argv``: of another kernel than ipykernel, without the connection file."""
         self._folder = tempfile.mkdtemp(prefix="casemate-kernel-")
         places = ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")
         env = os.environ | {place: f"{self._folder}/{place.lower()}" for place in places}
@@ -33,6 +34,9 @@ class Kernel:
         self._manager: Any = manager(
             transport="ipc", ip=f"{self._folder}/socket", connection_file=f"{self._folder}/connection.json"
         )
+        if argv:
+            spec = importlib.import_module("jupyter_client.kernelspec").KernelSpec
+            self._manager._kernel_spec = spec(argv=[*argv, "-f", "{connection_file}"], language="python")
         self._client: Any = None
         try:
             self._manager.start_kernel(env=env)

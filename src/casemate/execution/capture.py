@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from casemate.artifacts.content import Spool
     from casemate.model.events import Event
     from casemate.model.execution import Artifact, ProgramError, Result, SkippedFile
+    from casemate.model.front_end import FrontEvent, StepTerms
     from casemate.model.limits import Limits
     from casemate.redaction.redaction import Redaction
     from casemate.walls.wall import Reason
@@ -31,7 +32,8 @@ class Emitter:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._arrived = asyncio.Event()
-        self._events: deque[tuple[Event | None, int]] = deque()  # None: the end
+        self.terms: StepTerms | None = None  # of a front end, which gets its own events, too
+        self._events: deque[tuple[Any, int]] = deque()  # None: the end
         self._waiting = 0  # bytes
         self._lock = threading.Lock()
         self.on_room: Callable[[], None] | None = None  # called when a full queue has room again
@@ -50,7 +52,7 @@ class Emitter:
         if was_followed and not is_followed and self.on_unfollowed:
             self.on_unfollowed()
 
-    def emit(self, event: Event | None, size: int) -> None:
+    def emit(self, event: Event | FrontEvent | None, size: int) -> None:
         """Hand on ``event``, which takes about ``size`` bytes. From any thread; never blocks."""
         with self._lock:
             self._events.append((event, size))
@@ -63,12 +65,12 @@ class Emitter:
     def is_full(self) -> bool:
         return self._waiting > _HIGH_WATER
 
-    async def events(self) -> AsyncIterator[Event]:
+    async def events(self) -> AsyncIterator[Any]:
         """Every event in order, until the end."""
         while (event := await self._next()) is not None:
             yield event
 
-    async def _next(self) -> Event | None:
+    async def _next(self) -> Any:
         while not self._events:
             await self._arrived.wait()
             self._arrived.clear()

@@ -111,8 +111,8 @@ def _check_depth(value: Any, most: int) -> None:
             _check_depth(item, most - 1)
 
 
-def parse_bundle(bundle: Any) -> DisplayFrame | None:
-    """What a display's MIME bundle shows, or None when it is none."""
+def parse_bundle(bundle: Any, metadata: Any = None) -> DisplayFrame | None:
+    """What a display's MIME bundle shows, or None when it is none. ``metadata`` that is no mapping is passed over."""
     if not isinstance(bundle, dict) or not 0 < len(bundle) <= _MAX_TYPES:
         return None
     for media_type, data in bundle.items():
@@ -120,7 +120,7 @@ def parse_bundle(bundle: Any) -> DisplayFrame | None:
             return None
         if not isinstance(data, str) and not media_type.endswith("json"):
             return None
-    return DisplayFrame(Result(bundle))
+    return DisplayFrame(Result(bundle, metadata if isinstance(metadata, dict) else None))
 
 
 def _is_media_type(name: str) -> bool:

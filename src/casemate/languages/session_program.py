@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
 from casemate.errors import InvalidArgument
+from casemate.model.front_end import StepTerms, Task
 from casemate.model.plan import STEPS
 
 CommandKind = Literal["shell", "process"]
@@ -17,13 +18,14 @@ COMMAND_KINDS: tuple[CommandKind, ...] = get_args(CommandKind)
 @dataclass(frozen=True, slots=True)
 class StepRequest:
     """A step to run: its ``number``, and ``cwd`` to begin in (None: where the one before ended). ``asks``: the
-    kinds of commands that it has to ask about before it runs them."""
+    kinds of commands that it has to ask about before it runs them. ``terms``: a front end's."""
 
     number: int
     code: bytes
     stdin: bytes | None
     cwd: str | None
     asks: tuple[CommandKind, ...] = ()
+    terms: StepTerms = StepTerms()  # noqa: RUF009 - immutable
 
     @property
     def pipes(self) -> tuple[str, str]:
@@ -32,11 +34,12 @@ class StepRequest:
 
 
 class SessionProgram(Protocol):
-    """``program`` is what the cell runs, ``repeat`` the seconds after which it is interrupted once more; the others are
-    requests as bytes."""
+    """``program`` is what the cell runs, ``repeat`` the seconds after which it is interrupted once more, ``tasks`` what
+    it does for front ends; the others are requests as bytes."""
 
     program: bytes
     repeat: float
+    tasks: tuple[Task, ...]
 
     def run(self, step: StepRequest) -> bytes:
         """Run a step."""
@@ -64,16 +67,20 @@ class JsonProgram:
 
     repeat = 1.0  # once, while there is still time: what the program does when it is interrupted shall not be
 
-    def __init__(self, program: bytes) -> None:
+    def __init__(self, program: bytes, tasks: tuple[Task, ...] = ("code",)) -> None:
         self.program = program
+        self.tasks = tasks
 
     def run(self, step: StepRequest) -> bytes:
         out, err = step.pipes
         stdin = None if step.stdin is None else base64.b64encode(step.stdin).decode()
         code = step.code.decode()
+        terms = step.terms
+        asks = (*step.asks, *(("input",) if terms.answers else ()))
         return _frame(
-            op="run", step=step.number, code=code, out=out, err=err, stdin=stdin, cwd=step.cwd, asks=step.asks
-        )
+            op="run", step=step.number, code=code, out=out, err=err, stdin=stdin, cwd=step.cwd, asks=asks,
+            task=terms.task, front=terms.message, remembers=terms.remembers,
+        )  # fmt: skip
 
     def variables(self, number: int) -> bytes:
         return _frame(op="variables", id=number)

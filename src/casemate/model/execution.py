@@ -130,13 +130,15 @@ class Result(Mapping[str, Any]):
     """One displayed object: a mapping of MIME type to data.
 
     Text types are ``str``, ``application/json`` is a Python value, binary types are base64
-    ``str``, as in Jupyter. The attributes give the usual types, or None.
+    ``str``, as in Jupyter. The attributes give the usual types, or None. ``metadata``: how Jupyter is to show it (the
+    size of a picture), by type; of sessions.
     """
 
-    __slots__ = ("_bundle",)
+    __slots__ = ("_bundle", "metadata")
 
-    def __init__(self, bundle: Mapping[str, Any]) -> None:
+    def __init__(self, bundle: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
         self._bundle = dict(bundle)
+        self.metadata = dict(metadata or {})
 
     def __getitem__(self, media_type: str) -> Any:
         return self._bundle[media_type]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from casemate.execution.capture import STREAMS, Capture
 from casemate.execution.frames import ErrorFrame
 from casemate.model.events import Display, Output, ResultEvent
+from casemate.model.front_end import Cleared, CommMessage, LineRequest, StepTerms
 from casemate.sessions.protocol import (
-    Cleared,
     CommandRequest,
     Displayed,
     MessageOrder,
@@ -27,6 +27,7 @@ from casemate.sessions.protocol import (
 if TYPE_CHECKING:
     from casemate.execution.capture import Emitter
     from casemate.languages.session_program import CommandKind
+    from casemate.model.front_end import FrontEvent
     from casemate.redaction.redaction import Redaction
     from casemate.walls.wall import SessionCell, StepUsage, Stream
 
@@ -51,6 +52,7 @@ class RunningStep:
         self.done: StepDone | None = None
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.used: asyncio.Future[StepUsage] = asyncio.get_running_loop().create_future()
+        self.terms = emitter.terms if emitter is not None and emitter.terms is not None else StepTerms()
         self.displays: dict[str, int] = {}  # results by the names that the step gave them
         self.is_clear_due = False  # when the step displays something else
         self.background_bytes = 0  # that it has emitted
@@ -65,6 +67,11 @@ class RunningStep:
         self.is_clear_due = False
         self.displays.clear()
         self.capture.clear()
+
+    def emit_to_front_end(self, event: FrontEvent, size: int) -> None:
+        """For those who follow the step as a front end does."""
+        if self.emitter is not None and self.emitter.terms is not None:
+            self.emitter.emit(event, size)
 
     def display(self, displayed: Displayed, size: int) -> None:
         """Display something, or show anew what it had displayed by the same name."""
@@ -217,10 +224,13 @@ class Inbox:
                 running.display(displayed, message.size)
             case Value(result):
                 running.capture.show(result, message.size, ResultEvent(result))
-            case Cleared(wait):
+            case Cleared(wait) as cleared:
                 running.is_clear_due = wait
                 if not wait:
                     running.clear()
+                running.emit_to_front_end(cleared, message.size)
+            case LineRequest() | CommMessage() as said:
+                running.emit_to_front_end(said, message.size)
             case CommandRequest() as request:
                 if running.on_command:
                     running.on_command(request)

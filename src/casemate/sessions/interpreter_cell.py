@@ -77,7 +77,7 @@ class InterpreterCell:
         step.has_begun = True
         self._inbox.begin_step(step)
         self.cell.begin_step(step.number, seconds, GRACE, self._protocol.repeat)
-        self.cell.send(self._protocol.run(StepRequest(step.number, code, stdin, cwd, step.asks)))
+        self.cell.send(self._protocol.run(StepRequest(step.number, code, stdin, cwd, step.asks, step.terms)))
 
     def make_capture(self, limits: Limits, emitter: Emitter | None, redaction: Redaction | None) -> Capture:
         """What takes in the output of a step; too much of it interrupts the step, and its state is kept."""

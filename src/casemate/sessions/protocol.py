@@ -8,15 +8,17 @@ The other way, requests, is what each language's interpreter reads: see `casemat
 
 from __future__ import annotations
 
+import binascii
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard, get_args
 
 from casemate.execution import frames
 from casemate.execution.frames import ErrorFrame
 from casemate.languages.session_program import COMMAND_KINDS, CommandKind
 from casemate.model.execution import Result
+from casemate.model.front_end import Cleared, CommKind, CommMessage, LineRequest
 
 if TYPE_CHECKING:
     from casemate.walls.wall import Stream
@@ -28,6 +30,8 @@ _MOST_COMMAND = 1 << 18  # characters of a command: with JSON's escapes within w
 _MOST_EXIT = 255
 _MOST_VARIABLE_TEXT = 200  # characters of its name, its type and its value
 _MOST_SIZE = 1 << 62  # bytes of a variable
+_MOST_PROMPT = 10_000  # characters
+_MOST_BUFFERS = 1000  # of one message of a widget
 
 Position = tuple[int, int] | None  # bytes written to the step's two pipes before; None: all that is in them
 
@@ -53,13 +57,6 @@ class Value:
     """The value of a step's last expression."""
 
     result: Result
-
-
-@dataclass(frozen=True, slots=True)
-class Cleared:
-    """A step takes back what it displayed; with ``wait`` when it displays something else."""
-
-    wait: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +104,9 @@ class Variable:
     repr: str
 
 
-StepContent = Displayed | Value | Cleared | OrderMark | CommandRequest | ErrorFrame | StepDone
+StepContent = (
+    Displayed | Value | Cleared | OrderMark | CommandRequest | LineRequest | CommMessage | ErrorFrame | StepDone
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +234,7 @@ def _parse_content(message: dict[str, Any]) -> StepContent | None:
         case "display":
             return _parse_display(message)
         case "result":
-            shown = frames.parse_bundle(message.get("bundle"))
+            shown = frames.parse_bundle(message.get("bundle"), message.get("metadata"))
             return Value(shown.result) if shown is not None else None
         case "clear":
             return Cleared(message.get("wait") is True)
@@ -243,6 +242,10 @@ def _parse_content(message: dict[str, Any]) -> StepContent | None:
             return OrderMark()
         case "ask":
             return _parse_command(message)
+        case "input":
+            return _parse_line_request(message)
+        case "comm":
+            return _parse_comm(message)
         case "error":
             return frames.parse_error(message)
         case "done":
@@ -251,7 +254,7 @@ def _parse_content(message: dict[str, Any]) -> StepContent | None:
 
 
 def _parse_display(message: dict[str, Any]) -> Displayed | None:
-    display, name = frames.parse_bundle(message.get("bundle")), message.get("id")
+    display, name = frames.parse_bundle(message.get("bundle"), message.get("metadata")), message.get("id")
     if display is None or not (name is None or (isinstance(name, str) and len(name) <= _MOST_NAME)):
         return None
     return Displayed(display.result, name, message.get("update") is True)
@@ -265,6 +268,28 @@ def _parse_command(message: dict[str, Any]) -> CommandRequest | None:
     is_known = {"command"} <= set(arguments) <= {"command", "input"}
     is_short = all(isinstance(text, str) and len(text) <= _MOST_COMMAND for text in arguments.values())
     return CommandRequest(kind, number, arguments) if is_known and is_short else None
+
+
+def _parse_line_request(message: dict[str, Any]) -> LineRequest | None:
+    number, prompt = message.get("id"), message.get("prompt")
+    if not _is_count(number) or not isinstance(prompt, str):
+        return None
+    return LineRequest(number, prompt[:_MOST_PROMPT], message.get("hidden") is True)
+
+
+def _parse_comm(message: dict[str, Any]) -> CommMessage | None:
+    kind = next((one for one in get_args(CommKind) if one == message.get("kind")), None)
+    names, buffers = [message.get(key) for key in ("comm", "target")], message.get("buffers")
+    contents = [message.get(key) for key in ("data", "metadata")]
+    if kind is None or not all(isinstance(name, str) and len(name) <= _MOST_NAME for name in names):
+        return None
+    if not all(isinstance(content, dict) for content in contents) or not isinstance(buffers, list):
+        return None
+    try:
+        decoded = tuple(binascii.a2b_base64(data, strict_mode=True) for data in buffers[:_MOST_BUFFERS])
+    except (TypeError, ValueError):
+        return None
+    return CommMessage(kind, str(names[0]), str(names[1]), contents[0] or {}, contents[1] or {}, decoded)
 
 
 def _parse_done(message: dict[str, Any]) -> StepDone | None:

@@ -361,6 +361,9 @@ def test_pipes_that_are_not_there_fail_the_step_and_no_other(new: Session) -> No
         {
             "op": "run",
             "asks": [],
+            "task": "code",
+            "front": None,
+            "remembers": True,
             "step": 2,
             "code": "x = 1",
             "out": "/nosuch/out",

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
+from typing import Any
 
-from casemate.sessions.protocol import MessageOrder, OrderMark, StepMessage
+import pytest
+
+from casemate.model.front_end import CommMessage, LineRequest
+from casemate.sessions.protocol import MessageOrder, OrderMark, StepMessage, parse
 
 
 def _said(out: int, err: int, number: int = 0) -> StepMessage:
@@ -91,3 +96,51 @@ def _joined(items: Sequence[object]) -> list[object]:
         else:
             joined.append(item)
     return joined
+
+
+COMM: dict[str, Any] = {
+    "type": "comm", "kind": "msg", "comm": "c", "target": "", "data": {"n": 1}, "metadata": {}, "buffers": ["AP8="],
+}  # fmt: skip
+LINE: dict[str, Any] = {"type": "input", "id": 3, "prompt": "name? ", "hidden": True}
+
+
+def _content(message: dict[str, Any]) -> object:
+    parsed = parse(json.dumps({"step": 1, "at": [0, 0], **message}).encode())
+    return parsed.content if isinstance(parsed, StepMessage) else parsed
+
+
+def test_what_a_front_end_is_to_get_is_read() -> None:
+    assert _content(COMM) == CommMessage("msg", "c", "", {"n": 1}, {}, (b"\x00\xff",))
+    assert _content(LINE) == LineRequest(3, "name? ", hidden=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "run"},
+        {"kind": ["msg"]},
+        {"comm": "c" * 201},
+        {"comm": 1},
+        {"target": None},
+        {"data": [1]},
+        {"metadata": "x"},
+        {"buffers": "AP8="},
+        {"buffers": ["A"]},
+        {"buffers": ["A P8="]},
+        {"buffers": [None]},
+    ],
+    ids=str,
+)
+def test_a_message_of_a_widget_that_does_not_fit_is_dropped(change: dict[str, Any]) -> None:
+    assert _content({**COMM, **change}) is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"id": -1}, {"id": True}, {"id": "3"}, {"prompt": None}, {"prompt": ["x"]}], ids=str
+)
+def test_a_question_that_does_not_fit_is_dropped(change: dict[str, Any]) -> None:
+    assert _content({**LINE, **change}) is None
+
+
+def test_a_prompt_is_cut_and_only_true_hides_what_is_typed() -> None:
+    assert _content({**LINE, "prompt": "x" * 20_000, "hidden": 1}) == LineRequest(3, "x" * 10_000, hidden=False)

@@ -232,6 +232,13 @@ def _patch_display_functions(module: "Any") -> None:
     module.display = _wrap_like(show, show_in_shell)
 
 
+def _patch_comm(module: "Any") -> None:
+    """Comms of widgets reach the front end of a session, where it has one."""
+    front = sys.modules.get("_casemate.session_front")
+    if front is not None:
+        front.install(module)
+
+
 def _wrap_like(function: "Callable[..., Any]", original: "Any") -> "Callable[..., Any]":
     from functools import update_wrapper
 
@@ -241,4 +248,5 @@ def _wrap_like(function: "Callable[..., Any]", original: "Any") -> "Callable[...
 _PATCHES: "dict[str, Callable[[Any], None]]" = {
     "matplotlib.pyplot": _patch_pyplot,
     "IPython.core.display_functions": _patch_display_functions,
+    "comm": _patch_comm,
 }

@@ -199,7 +199,8 @@ _prompts: "dict[str, Any]" = {}
 _before = {name: vars(builtins)[name] for name in _BUILTINS if name in vars(builtins)}
 _shell = _create_shell()
 if _shell is not None:
-    _rehearse(_shell)
+    if getattr(_casemate, "rehearses", True):  # not where somebody waits for the first step already
+        _rehearse(_shell)
     _hide_shell(_shell)
     __import__("_casemate.session_serving")  # what a session begins with
 vars(builtins).update(_before)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["SessionScripts", "__builtins__", "approvals", "output_of", "run_pip", "run_shell"]
 
 _MOST = 1 << 20  # characters of a command: nobody looks through more
+_MOST_PROMPT = 10_000  # characters
 _LOOK_MS = 50  # how long a thread waits at most before it sees that its step is over
 _PIECE = 1 << 16
 _PIP = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}/pip_command.py"
@@ -79,34 +80,45 @@ class _CommandApprovals:
 
     def require(self, command: str, input_text: "str | None" = None, kind: str = "shell") -> None:
         """Wait until the host allows it. Raises ``PermissionError`` when it does not."""
-        if kind in self.asks:
-            self._wait(self._send_request(kind, command, input_text))
-
-    def _send_request(self, kind: str, command: str, input_text: "str | None") -> int:
-        step = steps.current()
-        if not pipes.are_mine():
-            raise PermissionError("a command has to be allowed, and a forked process cannot ask: use subprocess")
-        if step is not steps.running:
-            raise PermissionError("a command has to be allowed, and nobody can be asked: its step is over")
+        if kind not in self.asks:
+            return
         if len(command) + len(input_text or "") > _MOST:
             raise PermissionError("a command has to be allowed, and this one is too long to be shown")
+        arguments = {"command": command} if input_text is None else {"command": command, "input": input_text}
+        answer = self._wait(self._send_request("ask", "a command has to be allowed", kind=kind, arguments=arguments))
+        if answer is None:
+            raise PermissionError("the command was not allowed: its step is over")
+        if answer["allow"] is not True:
+            raise PermissionError("the command was not allowed: " + (answer["reason"] or "it was denied"))
+
+    def read_line(self, prompt: str, hidden: bool) -> "str | None":
+        """A line that a person types in; None where there is none."""
+        answer = self._wait(
+            self._send_request("input", "a line is wanted", prompt=prompt[:_MOST_PROMPT], hidden=hidden)
+        )
+        return answer["reason"] if answer is not None and answer["allow"] is True else None
+
+    def _send_request(self, frame: str, what: str, **fields: object) -> int:
+        step = steps.current()
+        if not pipes.are_mine():
+            raise PermissionError(f"{what}, and a forked process cannot ask: use subprocess")
+        if step is not steps.running:
+            raise PermissionError(f"{what}, and nobody can be asked: its step is over")
         self._count += 1
         number = self._count
-        arguments = {"command": command} if input_text is None else {"command": command, "input": input_text}
-        step.send_fields("ask", id=number, kind=kind, arguments=arguments)
+        step.send_fields(frame, id=number, **fields)
         return number
 
-    def _wait(self, number: int) -> None:
+    def _wait(self, number: int) -> "dict[str, Any] | None":
+        """The answer; None when the step is over."""
         while self.asks:
             with self._lock:
                 answer = self._answers.pop(number, None)
                 if answer is None and self.asks:
                     self._read()
             if answer is not None:
-                if answer["allow"] is not True:
-                    raise PermissionError("the command was not allowed: " + (answer["reason"] or "it was denied"))
-                return
-        raise PermissionError("the command was not allowed: its step is over")
+                return answer
+        return None
 
     def _read(self) -> None:
         """One more answer, if it is there soon. Under the lock."""

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["InlineBackend", "Publisher", "ResultHook", "__builtins__", "close_all", "register", "show_open_figures"]
 
-_BUNDLE_LIMIT = FRAME_LIMIT - 2**10  # for a bundle, so that the rest of its frame fits too
+_MOST_METADATA = 2**14  # characters
+_BUNDLE_LIMIT = FRAME_LIMIT - 2**17  # for a bundle, so that the rest of its frame fits too
 _PLAIN = (int, float, bool, str, complex, type(None))
 _KINDS = {
     "png": "image/png",
@@ -43,11 +44,7 @@ class Publisher(DisplayPublisher):  # type: ignore[misc]
         transient = options.get("transient") or {}
         name = transient.get("display_id")
         display_id = None if name is None else cut(str(name), 200)
-        _send(
-            "display",
-            data,
-            f',"id":{encode(display_id)},"update":{encode(bool(options.get("update")))}',
-        )
+        _send("display", data, metadata, f',"id":{encode(display_id)},"update":{encode(bool(options.get("update")))}')
 
     def clear_output(self, wait: bool = False) -> None:
         """What was shown so far is to go, at once or (``wait``) when the next comes."""
@@ -86,9 +83,9 @@ class ResultHook(DisplayHook):  # type: ignore[misc]
     def write_output_prompt(self) -> None:
         """There is none."""
 
-    def write_format_data(self, format_dict: "Any", md_dict: "Any" = None) -> None:  # noqa: ARG002 - IPython's
+    def write_format_data(self, format_dict: "Any", md_dict: "Any" = None) -> None:
         """Send the result."""
-        _send("result", format_dict, "")
+        _send("result", format_dict, md_dict, "")
 
     def log_output(self, format_dict: "Any") -> None:
         """Results are kept once, in ``Out``."""
@@ -106,8 +103,10 @@ class ResultHook(DisplayHook):  # type: ignore[misc]
             results.pop(number, None)
 
 
-def _send(kind: str, data: "Any", rest: str) -> None:
+def _send(kind: str, data: "Any", metadata: "Any", rest: str) -> None:
     bundle = clean(data)
+    if metadata:
+        rest += _encode_metadata(metadata)
     if "image/png" in bundle:
         bundle.pop("image/jpeg", None)
     step = steps.current()
@@ -116,6 +115,15 @@ def _send(kind: str, data: "Any", rest: str) -> None:
         step.write_text(OUT, f"{text}\n")
     elif bundle:
         step.send_frame(kind, f'"bundle":{_encode_bundle(bundle)}{rest}')
+
+
+def _encode_metadata(metadata: "Any") -> str:
+    """How to show the bundle, where JSON can hold that and it is short."""
+    try:
+        text = encode(metadata)
+    except (TypeError, ValueError, RecursionError):
+        return ""
+    return f',"metadata":{text}' if len(text) < _MOST_METADATA else ""
 
 
 def _encode_bundle(bundle: "dict[str, object]") -> str:
@@ -166,7 +174,7 @@ def register(shell: "Any", settings: InlineBackend) -> None:
 
 
 def _saver(kind: str, scale: int, options: "dict[str, Any]") -> "Any":
-    def save(figure: "Any") -> "bytes | str | None":
+    def save(figure: "Any") -> "Any":
         if not any(figure is other for other in _shown):
             _shown.append(figure)
         if not _has_content(figure):
@@ -176,6 +184,9 @@ def _saver(kind: str, scale: int, options: "dict[str, Any]") -> "Any":
         buffer = BytesIO()
         figure.savefig(buffer, format=kind, **{"dpi": figure.dpi * scale, **options})
         data = buffer.getvalue()
+        if scale > 1:  # with its size in a PNG's head, for screens that have more pixels than that
+            width, height = (int.from_bytes(data[at : at + 4], "big") // scale for at in (16, 20))
+            return data, {"width": width, "height": height}
         return data.decode() if kind == "svg" else data
 
     return save

@@ -6,6 +6,7 @@ import sys
 import _casemate  # type: ignore[import-not-found]
 from _casemate import session_display
 from _casemate import session_errors as errors
+from _casemate import session_front as front
 from _casemate import session_streams as streams
 from _casemate.packages import use_installed  # type: ignore[import-not-found]
 from _casemate.session_commands import approvals  # type: ignore[import-not-found]
@@ -93,10 +94,7 @@ class Serving:
         """Run the code and show its figures; the error that ended it."""
         try:
             self._prepare(request)
-            result = interrupts.call(self._shell.run_cell, request["code"], True)
-            error: "BaseException | None" = result.error_before_exec
-            if error is None:
-                error = result.error_in_exec
+            error: "BaseException | None" = interrupts.call(front.TASKS[request["task"]], self._shell, request)
         except BaseException as failure:
             error = _classify_failure(failure)
             interrupts.state = OTHER
@@ -112,6 +110,8 @@ class Serving:
         interrupts.install()
         loop.offer()
         stdin.set_text(request["stdin"])
+        stdin.ask = approvals.read_line if "input" in request["asks"] else None
+        front.begin(request["front"])
         use_installed()
         if request["cwd"] is not None:
             _chdir(self._place(request["cwd"]))

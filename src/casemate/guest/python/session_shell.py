@@ -213,6 +213,7 @@ def make_shell() -> Shell:
     config.HistoryManager.hist_file = ":memory:"
     shell = _create_shell(config)
     shell.loop_runner = loop.run
+    shell.Completer.use_jedi = False  # it takes seconds to look at a library, and does not know what objects hold
     shell.exiter = _Exit(shell)
     for name in ("exit", "quit"):
         shell.user_ns[name] = shell.user_ns_hidden[name] = shell.exiter

@@ -27,7 +27,7 @@ from _casemate.session_steps import ERR, OUT, first_high_descriptor, steps  # ty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
 __all__ = ["NoStandardInput", "__builtins__", "file_of", "install", "stdin", "streams"]
@@ -381,6 +381,7 @@ class _StandardInput:
     def __init__(self) -> None:
         self.text = _InputText()
         self.has_text = False
+        self.ask: "Callable[[str, bool], str | None] | None" = None  # what a person types in, where one is asked
         self._empty = -1
 
     def install(self) -> None:
@@ -388,7 +389,7 @@ class _StandardInput:
         empty = _open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._empty = fcntl(empty, F_DUPFD_CLOEXEC, first_high_descriptor())
         _close(empty)
-        getpass.getpass = self._read_line
+        getpass.getpass = self._read_hidden
         self.set_text(None)
 
     def set_text(self, data: "str | None") -> None:
@@ -408,7 +409,7 @@ class _StandardInput:
         if sys.stdin is not self.text:
             return _plain_input(prompt)
         if not self.has_text:
-            raise _no_input("input()")
+            return self._ask(str(prompt), hidden=False)
         output: "Any" = sys.stdout
         if prompt != "" and output is not None:
             output.write(str(prompt))
@@ -418,9 +419,25 @@ class _StandardInput:
             raise EOFError("the standard input that this step was given has ended")
         return line.removesuffix("\n")
 
+    def _read_hidden(self, prompt: object = "", *_stream: object, **_options: object) -> str:
+        """What ``getpass`` does."""
+        if self.has_text or sys.stdin is not self.text:
+            return self._read_line(prompt)
+        return self._ask(str(prompt), hidden=True)
+
+    def _ask(self, prompt: str, hidden: bool) -> str:
+        if self.ask is None:
+            raise _no_input("input()")
+        for stream in streams:
+            stream.flush()
+        line = self.ask(prompt, hidden)
+        if line is None:
+            raise EOFError("nobody has typed anything in")
+        return line
+
     def require(self, what: str) -> None:
         """Raise :class:`NoStandardInput` unless the step has some."""
-        if not self.has_text and sys.stdin is self.text:
+        if not self.has_text and self.ask is None and sys.stdin is self.text:
             raise _no_input(what)
 
 

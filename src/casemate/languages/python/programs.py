@@ -5,20 +5,24 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
+from typing import get_args
 
 from casemate.languages.checker import Checker
 from casemate.languages.session_program import JsonProgram
+from casemate.model.front_end import Task
 from casemate.model.overview import Fix, Issue
 from casemate.model.plan import BESIDE_PROGRAM
 
 # A file of the user's that is called like a module of IPython's must not keep the next interpreter from starting.
 _PROGRAM = b"""import sys
 workspace = sys.path.pop(0)
+import _casemate
+_casemate.rehearses = False
 from _casemate import session
 sys.path.insert(0, workspace)
 session.main()
 """
-SESSION = JsonProgram(_PROGRAM)
+SESSION = JsonProgram(_PROGRAM, get_args(Task))
 
 
 _COLON = re.compile(r"expected ':'")

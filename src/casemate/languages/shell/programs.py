@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from casemate.languages.checker import Checker
 from casemate.languages.session_program import StepRequest
+from casemate.model.front_end import Task
 from casemate.model.overview import Fix, Issue
 from casemate.model.plan import BESIDE_PROGRAM
 
@@ -14,6 +15,7 @@ from casemate.model.plan import BESIDE_PROGRAM
 class ShellInterpreter:
     """Bash reads a line of words, and as many bytes more as it says."""
 
+    tasks: tuple[Task, ...] = ("code",)
     repeat = 0.15  # bash may miss one in the moment when it forks
 
     # A step's code is evaluated by this line, so that errors name the program and a line of the step.

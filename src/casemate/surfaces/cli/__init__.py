@@ -67,6 +67,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "serve": (f"{_HERE}.service:serve_mcp", "Serve agents over MCP: tools that run code in cells."),
         "install": (f"{_HERE}.install:install", "Make casemate known to an MCP client."),
         "service": (f"{_HERE}.service:app", "Keep sessions, runs and approvals alive."),
+        "kernel": (f"{_HERE}.kernel:app", "Have notebooks of Jupyter run in sessions."),
     },
     "This machine": {
         "doctor": (f"{_HERE}.doctor:doctor", "Say what this machine can do, and what would help."),

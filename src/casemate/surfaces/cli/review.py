@@ -60,7 +60,7 @@ def apply(session: Name, /, *paths: Name, service: ServiceOptions = PLAIN) -> in
     if service.is_json:
         print_json(answer)
     outcome: Applied = revive(Applied, answer)
-    for line in _outcome_lines(outcome):
+    for line in outcome_lines(outcome):
         say(visible(line))
     return _EXIT_CODES.get(outcome.status, 1)
 
@@ -77,7 +77,8 @@ def discard(session: Name, /, *, service: ServiceOptions = PLAIN) -> int:
     return print_done(is_json=service.is_json)
 
 
-def _outcome_lines(outcome: Applied) -> Iterator[str]:
+def outcome_lines(outcome: Applied) -> Iterator[str]:
+    """What came of it: what was left out, and how much was written."""
     for one in outcome.skipped:
         yield f"left out: {one.name}: {one.reason}"
     for one in outcome.conflicts:

@@ -1,0 +1,138 @@
+"""What a step does for a front end, such as a notebook: runs code, hands on a widget's message, or answers what an
+editor asks about code.
+
+Widgets speak through comms: https://jupyter-client.readthedocs.io/en/stable/messaging.html#custom-messages. The package
+``comm`` is the environment's own; it is taught to send frames when it is imported.
+"""
+
+import json
+import sys
+from binascii import a2b_base64, b2a_base64
+
+from _casemate.session_interrupts import own as __builtins__  # type: ignore[import-not-found,no-redef]
+from _casemate.session_steps import steps  # type: ignore[import-not-found]
+from IPython.core.completer import provisionalcompleter, rectify_completions
+from IPython.utils.tokenutil import token_at_cursor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["TASKS", "__builtins__", "begin", "install"]
+
+_MOST_MATCHES = 500
+
+
+class _Front:
+    """``message``: what the step answers, by the front end's name for it; None where there is no front end."""
+
+    message: "str | None" = None
+
+    def get_parent(self, *_: object) -> "dict[str, Any]":
+        """So widgets of output find out what is theirs, as from ipykernel's kernel."""
+        return {"header": {"msg_id": self.message}}
+
+
+_front = _Front()
+
+
+def begin(message: "str | None") -> None:
+    """A step begins."""
+    _front.message = message
+
+
+# --- tasks --------------------------------------------------------------------------------------------------------
+
+
+def _run_code(shell: "Any", request: "dict[str, Any]") -> "BaseException | None":
+    result = shell.run_cell(request["code"], request["remembers"])
+    error: "BaseException | None" = result.error_before_exec
+    return result.error_in_exec if error is None else error
+
+
+def _take_message(_shell: "Any", request: "dict[str, Any]") -> None:
+    """Hand on a message of the front end's to the comm that it is for."""
+    message = json.loads(request["code"])
+    message["buffers"] = [memoryview(a2b_base64(data)) for data in message["buffers"]]
+    manager = __import__("comm").get_comm_manager()
+    getattr(manager, message["type"])(None, None, message)
+
+
+def _complete(shell: "Any", request: "dict[str, Any]") -> None:
+    question = json.loads(request["code"])
+    code, cursor = question["code"], question["cursor"]
+    with provisionalcompleter():
+        found = list(rectify_completions(code, shell.Completer.completions(code, cursor)))[:_MOST_MATCHES]
+    start, end = (found[0].start, found[0].end) if found else (cursor, cursor)
+    dot = int(bool(found) and all(one.text.startswith(".") for one in found))  # it is there, and no part of a name
+    _answer({"start": start + dot, "end": end, "matches": [[one.text[dot:], one.type or ""] for one in found]})
+
+
+def _look_up(shell: "Any", request: "dict[str, Any]") -> None:
+    question = json.loads(request["code"])
+    name = token_at_cursor(question["code"], question["cursor"])
+    try:
+        bundle = shell.object_inspect_mime(name, detail_level=question["detail"])
+    except KeyError:
+        bundle = {}
+    _answer(bundle)
+
+
+def _check(shell: "Any", request: "dict[str, Any]") -> None:
+    status, indent = shell.check_complete(json.loads(request["code"])["code"])
+    _answer({"status": status, "indent": indent})
+
+
+def _answer(value: object) -> None:
+    steps.running.send_fields("result", bundle={"application/json": value})
+
+
+TASKS = {"code": _run_code, "comm": _take_message, "complete": _complete, "look_up": _look_up, "check": _check}
+
+
+# --- comms --------------------------------------------------------------------------------------------------------
+
+
+def install(module: "Any") -> None:
+    """``comm`` has been imported: what it makes from now on reaches the front end."""
+    create_plain = module.create_comm
+
+    class FrontComm(module.base_comm.BaseComm):  # type: ignore[misc]
+        """One comm."""
+
+        kernel = _front
+
+        def publish_msg(
+            self, msg_type: str, data: object = None, metadata: object = None, buffers: "Any" = None, **keys: "Any"
+        ) -> None:
+            """Send a frame."""
+            frame = {
+                "kind": msg_type.removeprefix("comm_"),
+                "comm": self.comm_id,
+                "target": str(keys.get("target_name") or ""),
+                "data": data or {},
+                "metadata": metadata or {},
+                "buffers": [b2a_base64(buffer, newline=False).decode() for buffer in buffers or ()],
+            }
+            text = json.dumps(frame, default=_plain, allow_nan=False, ensure_ascii=False)
+            if not steps.current().send_frame("comm", text[1:-1]):
+                raise ValueError("a message of a widget is too large, or comes from a forked process")
+
+    def create_comm(*arguments: "Any", **options: "Any") -> "Any":
+        return (create_plain if _front.message is None else FrontComm)(*arguments, **options)
+
+    module.create_comm = create_comm
+
+
+def _plain(value: "Any") -> object:
+    """What JSON has no type for: numbers of numpy's, dates, sets."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return b2a_base64(value, newline=False).decode()
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    return value.item() if hasattr(value, "item") else list(value)
+
+
+_loaded = sys.modules.get("comm")
+if _loaded is not None:
+    install(_loaded)

@@ -1,0 +1,118 @@
+"""A session as a front end uses it, such as a notebook: steps whose widgets and ``input()`` reach somebody, and what an
+editor asks about code.
+
+What is asked about code runs in the interpreter as a step that is on no record: its objects answer for themselves, so
+it is bounded as a step is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Any, get_args
+
+from casemate.execution.capture import Capture, stream_events
+from casemate.execution.frames import parse_bundle
+from casemate.model.call_options import StepOptions
+from casemate.model.execution import Result
+from casemate.model.front_end import CodeState, CodeStatus, Completion, StepTerms
+from casemate.model.options import complete as complete_options
+from casemate.sessions.inbox import RunningStep
+
+if TYPE_CHECKING:
+    from casemate.execution.capture import Emitter
+    from casemate.model.events import Event
+    from casemate.model.front_end import FrontEvent, Task
+    from casemate.sessions.session import Session
+
+_ANSWERS_WITHIN = 3.0  # seconds; then it is interrupted, and there is no answer
+_MOST_MATCHES, _MOST_TEXT = 500, 1000  # characters of each
+
+
+class FrontEnd:
+    """What a front end does with ``session``."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.tasks = session._context.runtime_for(session.language).session.tasks
+
+    async def begin(self) -> None:
+        """Start the interpreter, without waiting until it can take a step. Raises ``CasemateError``."""
+        await self._session._cells.get_current()
+
+    async def stream(self, code: str, terms: StepTerms) -> AsyncGenerator[Event | FrontEvent]:
+        """A step, as :meth:`casemate.Session.stream` runs it, without a bound of time but that of the limits. Whether
+        something may cross is asked of the sandbox's approver alone."""
+        request = self._session._make_request("stream", code, {"timeout": None})
+
+        def work(emitter: Emitter) -> Any:
+            emitter.terms = terms
+            emitter.set_followed(False)
+            return self._session._run(request, emitter, wait=True)
+
+        events = stream_events(work)
+        try:
+            async for event in events:
+                yield event
+        finally:
+            await events.aclose()
+
+    def answer(self, number: int, line: str | None) -> None:
+        """Give the step that runs the line that it has asked for as ``number``; None: there is none."""
+        interpreter = self._session._cells.current
+        if interpreter is not None and interpreter.is_alive:
+            interpreter.answer(number, line is not None, line or "")
+
+    async def complete(self, code: str, cursor: int) -> Completion:
+        """What may stand at the cursor, a number of characters. Nothing where the language cannot tell."""
+        found = await self._ask("complete", code=code, cursor=cursor)
+        start, end, matches = found.get("start"), found.get("end"), found.get("matches")
+        if not isinstance(start, int) or not isinstance(end, int) or not isinstance(matches, list):
+            return Completion(cursor, cursor)
+        pairs = (one for one in matches[:_MOST_MATCHES] if isinstance(one, list) and len(one) == 2)
+        texts = (tuple(text[:_MOST_TEXT] for text in pair if isinstance(text, str)) for pair in pairs)
+        kept = tuple(pair for pair in texts if len(pair) == 2)
+        return Completion(min(max(start, 0), cursor), min(max(end, 0), len(code)), kept)
+
+    async def look_up(self, code: str, cursor: int, detail: int = 0) -> Result | None:
+        """What is known of the name at the cursor: what it is, and its documentation. ``detail`` 1: its source, too."""
+        bundle = await self._ask("look_up", code=code, cursor=cursor, detail=detail)
+        shown = parse_bundle(bundle)
+        return None if shown is None else shown.result
+
+    async def check(self, code: str) -> CodeState:
+        """Whether code is complete as it stands."""
+        found = await self._ask("check", code=code)
+        indent = found.get("indent")
+        known: dict[Any, CodeStatus] = {one: one for one in get_args(CodeStatus)}
+        status = known.get(found.get("status"), "unknown")
+        return CodeState(status, indent[:_MOST_TEXT] if isinstance(indent, str) else "")
+
+    async def _ask(self, task: Task, **question: Any) -> dict[str, Any]:
+        """The interpreter's answer; empty where it has none."""
+        if task not in self.tasks:
+            return {}
+        session = self._session
+        session._check_open()
+        options = complete_options(StepOptions, {"timeout": _ANSWERS_WITHIN}, "stream")
+        request = session._terms.make_request(json.dumps(question), **options)
+        with session._lifetime.in_use():
+            async with session._lock:
+                interpreter = await session._cells.get_alive()
+                session._check_open()
+                capture = interpreter.make_capture(interpreter.plan.limits, None, session._redaction)
+                step = RunningStep(interpreter.next_number(), capture, None)
+                step.terms = StepTerms(task)
+                session._interrupted = False
+                end = await session._run_to_end(interpreter, step, request, _ANSWERS_WITHIN)
+                if end.done is not None:
+                    session._cells.names.update(end.done)
+                if end.ending is not None:
+                    session._cells.discard(interpreter)
+                    session._cells.names.lose()
+                return _answer_in(capture)
+
+
+def _answer_in(capture: Capture) -> dict[str, Any]:
+    answer = capture.results[-1].get("application/json") if capture.results and capture.error is None else None
+    return answer if isinstance(answer, dict) else {}

@@ -1,0 +1,1 @@
+"""A kernel of Jupyter: notebooks run in sessions."""

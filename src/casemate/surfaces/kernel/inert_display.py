@@ -1,0 +1,67 @@
+"""What cells show, so that it can do nothing in the front end's page.
+
+A page of JupyterLab may do all that its user can, on the host: it opens terminals. Front ends run what scripts, HTML
+and widgets of a fresh result say. So scripts and widgets are left out here; HTML is cleaned to what tables and texts
+need, without anything that is fetched from elsewhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_KEPT = ("text/plain", "application/json")
+_PICTURES = ("image/png", "image/jpeg", "image/gif")
+_BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*\Z")
+_PICTURE = re.compile(r"data:image/(?:png|jpeg|gif|svg\+xml);base64,[A-Za-z0-9+/=\s]*\Z")
+_LINK = re.compile(r"(?:https?|mailto):", re.IGNORECASE)
+_CLASSES = {"table": {"dataframe"}}
+_STYLES = {"background-color", "color", "font-style", "font-weight", "text-align", "white-space"}
+
+
+def make_inert(
+    bundle: Mapping[str, Any], metadata: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """The bundle and how to show it, and the types that were left out."""
+    data = {kind: value for kind, value in bundle.items() if kind in _KEPT}
+    data |= {kind: bundle[kind] for kind in _PICTURES if kind in bundle and _BASE64.match(bundle[kind])}
+    latex = bundle.get("text/latex")
+    if latex is not None and "<" not in latex:  # some write it into HTML as it is
+        data["text/latex"] = latex
+    if "text/html" in bundle:
+        data["text/html"] = _clean(bundle["text/html"])
+    elif "image/svg+xml" in bundle:  # scripts in a picture are not run
+        picture = base64.b64encode(bundle["image/svg+xml"].encode()).decode()
+        data["text/html"] = f'<img src="data:image/svg+xml;base64,{picture}">'
+    sizes = {kind: _numbers_in(value) for kind, value in metadata.items() if kind in data and isinstance(value, dict)}
+    return data, sizes, sorted({*bundle} - {*data, "image/svg+xml"})
+
+
+def _numbers_in(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: one for name, one in value.items() if isinstance(one, int | float)}
+
+
+def _clean(html: str) -> str:
+    import nh3
+
+    attributes = {tag: {*names, "style"} - {"class"} for tag, names in nh3.ALLOWED_ATTRIBUTES.items()}
+    return nh3.clean(
+        html,
+        tags=nh3.ALLOWED_TAGS - {"map", "area"},
+        attributes=attributes,
+        attribute_filter=_filter_attribute,
+        allowed_classes=_CLASSES,
+        filter_style_properties=_STYLES,
+        url_schemes={"http", "https", "mailto", "data"},
+        url_relative="deny",
+    )
+
+
+def _filter_attribute(tag: str, name: str, value: str) -> str | None:
+    """Pictures are in the text itself, and links lead elsewhere: neither asks the front end's own server."""
+    if name in ("src", "href", "cite"):
+        known = _PICTURE if tag == "img" else _LINK
+        return value if known.match(value) else None
+    return value

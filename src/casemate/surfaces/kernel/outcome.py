@@ -1,0 +1,66 @@
+"""What is said of a cell: why it failed, as front ends show it; and what was changed in the folder and is kept back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from casemate.errors import CasemateError
+from casemate.visible import inert, visible
+
+if TYPE_CHECKING:
+    from casemate.model.execution import Execution, ProgramError
+    from casemate.sessions.session import Session
+
+_MOST_NAMES = 20
+COMMANDS = re.compile(r"\s*%casemate\s+(diff|apply|discard)((?:\s+\S+)*)\s*\Z")
+
+
+def notes_on(execution: Execution, *, is_loss_new: bool) -> list[str]:
+    """What casemate has to say of a cell besides its output, a line each."""
+    notes = []
+    if execution.cause is not None and (execution.error is None or execution.status != "cancelled"):
+        notes.append(f"{execution.cause.message} {execution.cause.remediation}".strip())
+    if is_loss_new:
+        names = list(execution.lost_names)
+        lost = ", ".join(names[:_MOST_NAMES]) + (f" and {len(names) - _MOST_NAMES} more" if names[_MOST_NAMES:] else "")
+        notes.append(f"The state is lost{f': {lost}' if lost else ''}. Files are kept, and the next cell begins anew.")
+    notes += [f"left out: {skipped.name}: {skipped.reason}" for skipped in execution.skipped]
+    return [visible(note) for note in notes]
+
+
+def error_content(
+    source: Execution | CasemateError, error: ProgramError | None = None, notes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What an error message holds."""
+    if isinstance(source, CasemateError):
+        name, value, lines = source.kind, source.message, [source.message, source.remediation]
+    elif error is not None:
+        name, value, lines = error.name, error.value, [*error.traceback.rstrip("\n").split("\n"), *notes]
+    else:
+        name = "exit" if source.cause is None else source.cause.code
+        value = f"its exit code is {source.exit_code}" if source.cause is None else source.cause.message
+        lines = list(notes) or [value]
+    return {"ename": name, "evalue": value, "traceback": [inert(line) for line in lines if line]}
+
+
+async def run_command(session: Session, code: str) -> str:
+    """``%casemate diff``, ``apply`` and ``discard``: what is to be printed. Raises ``CasemateError``."""
+    from casemate.model.review import shown_change
+    from casemate.surfaces.cli.review import outcome_lines
+    from casemate.surfaces.cli.terminal import review_lines
+
+    found = COMMANDS.match(code)
+    assert found is not None
+    command, paths = found[1], found[2].split()
+    if command == "discard":
+        await session.discard()
+        return "given up: the next cell has a fresh interpreter, and sees the folder as it is\n"
+    if command == "apply":
+        lines = [visible(line) for line in outcome_lines(await session.apply(paths or None))]
+    else:
+        changes = (await session.diff()).changes
+        texts = [f"=== {one.path}\n{one.diff}" for one in changes if one.diff]
+        lines = [*review_lines([*map(shown_change, changes)], "".join(texts), has_colours=False)]
+    return "".join(f"{line}\n" for line in lines or ["nothing is changed"])
