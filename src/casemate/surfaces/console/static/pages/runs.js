@@ -1,0 +1,5 @@
+import { html } from "../ui.js";
+
+export function Page() {
+  return html`<p class="empty">Nothing here yet.</p>`;
+}
