@@ -86,7 +86,7 @@ async def answer_request(
     exchange = Exchange(scope, receive, send, Headers({}))
     try:
         exchange.head = read_headers(scope["headers"])
-        check_place(exchange.head, listener)
+        check_place(exchange.head, exchange.path, listener)
         await admit(exchange)
     except Gone:
         exchange.status = exchange.status or 499

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.errors import InvalidArgument
 from casemate.model.operation import Principal
-from casemate.surfaces.http.identity import CONSOLE, Refused
+from casemate.surfaces.http.identity import CONSOLE, PAGES, Refused
 from casemate.surfaces.http.sign_in import SignIns, credential_in
 
 if TYPE_CHECKING:
     from casemate.surfaces.http.exchange import Exchange
 
-PLACE = "/console"
-_SESSION = f"{PLACE}/session"
+_SESSION = f"{PAGES}/session"
 _MOST_BODY = 4096  # bytes
 _MOST_PORT = 65_535
 
@@ -30,7 +29,7 @@ class Console:
 
     def has_page(self, path: str) -> bool:
         """Whether what is at ``path`` is the console's."""
-        return path == PLACE or path.startswith(f"{PLACE}/")
+        return path == PAGES or path.startswith(f"{PAGES}/")
 
     def make_link(self, principal: Principal, token: str, port: object) -> Mapping[str, Any]:
         """Where a browser signs in as ``principal``, once and soon: ``path`` at the address that was asked, or for the
@@ -38,7 +37,7 @@ class Console:
         if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= _MOST_PORT:
             raise InvalidArgument("port", f"{port!r} is no port")
         url = None if token else f"http://127.0.0.1:{self._open_loopback(port)}"
-        return {"url": url, "path": f"{PLACE}/#code={self._sign_ins.make_link(principal, token)}"}
+        return {"url": url, "path": f"{PAGES}/#code={self._sign_ins.make_link(principal, token)}"}
 
     async def answer(self, exchange: Exchange) -> None:
         """A page's file to anybody; a session for a code, and its end. Raises :class:`Refused`."""
@@ -48,11 +47,11 @@ class Console:
         from casemate.surfaces.console.files import page_files
 
         if exchange.method != "GET":
-            raise Refused(405, f"{PLACE} is for GET", allow="GET")
-        if exchange.path == PLACE:
-            await exchange.answer(308, None, {"location": f"{PLACE.removeprefix('/')}/"})  # also behind a prefix
+            raise Refused(405, f"{PAGES} is for GET", allow="GET")
+        if exchange.path == PAGES:
+            await exchange.answer(308, None, {"location": f"{PAGES.removeprefix('/')}/"})  # also behind a prefix
             return
-        file = page_files().get(exchange.path.removeprefix(f"{PLACE}/"))
+        file = page_files().get(exchange.path.removeprefix(f"{PAGES}/"))
         if file is None:
             raise Refused(404, "the console has no such page")
         headers = file.headers(exchange.port)

@@ -18,6 +18,7 @@ from casemate.model.operation import Audience, Principal
 
 _LOCAL = frozenset({"localhost", "casemate"})
 _MOST_NAME = 100  # characters
+PAGES = "/console"  # where the console's pages are
 CONSOLE = "casemate-console"  # a header that pages of another origin cannot send, with the key of a session
 _SINGLE = frozenset({
     b"host", b"origin", b"authorization", b"cookie", b"casemate-as", b"casemate-namespace", b"content-length",
@@ -77,7 +78,7 @@ def read_headers(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
     return Headers(found)
 
 
-def check_place(head: Headers, listener: Listener) -> None:
+def check_place(head: Headers, path: str, listener: Listener) -> None:
     """Whether it was meant for this service and comes from no strange page. Raises :class:`Refused`."""
     host = (head.get("host") or "").lower()
     if host not in listener.hosts:
@@ -87,7 +88,8 @@ def check_place(head: Headers, listener: Listener) -> None:
             "Ask for it by the address at which it listens, or name the host when it is started (--host-name).",
         )
     origin = head.get("origin")
-    expected = listener.origins | (listener.own_origins if head.get(CONSOLE) is not None else frozenset())
+    is_of_console = head.get(CONSOLE) is not None or path.startswith(f"{PAGES}/")
+    expected = listener.origins | (listener.own_origins if is_of_console else frozenset())
     if origin is not None and origin.lower() not in expected:
         raise Refused(
             403, f"pages of {origin[:100]!r} may not use this service", "Name the page's origin when it is started."
