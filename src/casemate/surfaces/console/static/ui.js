@@ -1,7 +1,7 @@
 // What pages are made of. Strangers' texts reach the page through text nodes alone, with what a screen would hide shown.
-import { Component, html, render, useCallback, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
+import { Component, html, render, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
 
-export { Component, html, render, useCallback, useEffect, useMemo, useRef, useState };
+export { Component, html, render, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState };
 
 // As casemate/visible.py: control characters, bidirectional and invisible formatting, lone surrogates; not tab and newline.
 const HIDDEN =
