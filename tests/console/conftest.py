@@ -1,4 +1,4 @@
-"""What the tests of the console share: a service, and clients that speak to it as browsers do."""
+"""What the tests of the console share: a service, clients that speak to it as browsers do, and a real browser."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.console.browser import Chromium, Page, chromium, signed_in
 from tests.coroutines import pytest_pyfunc_call
-from tests.service.daemon import Daemon, environment, serving, unix
+from tests.service.daemon import ASKS, Daemon, environment, serving, unix
 from tests.service.daemon import http as raw_http
 from tests.support.waiting import MAX_WAIT
 
@@ -21,10 +22,12 @@ __all__ = ["pytest_pyfunc_call"]
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
-    """A service of a user who has configured nothing."""
+    """A service whose policy asks about commands of sessions."""
     folder = Path(tempfile.mkdtemp(prefix="casemate-console-"))
+    policy = folder / "policy.json"
+    policy.write_text(ASKS)
     try:
-        with serving(environment(folder)) as one:
+        with serving({**environment(folder), "CASEMATE_POLICY": str(policy)}) as one:
             yield one
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -87,3 +90,17 @@ def link_of(daemon: Daemon) -> str:
 def browser(daemon: Daemon) -> Browser:
     """One that has a link, and has not signed in."""
     return Browser(link_of(daemon))
+
+
+@pytest.fixture(scope="module")
+def real_browser() -> Iterator[Chromium]:
+    """One for the tests of a file; each has a profile of its own."""
+    with chromium() as one:
+        yield one
+
+
+@pytest.fixture
+def page(real_browser: Chromium, daemon: Daemon) -> Iterator[Page]:
+    """The console, signed in. What fails in it fails the test."""
+    with signed_in(real_browser, link_of(daemon)) as one:
+        yield one

@@ -81,9 +81,8 @@ class ApprovalOperations(Group):
         from casemate.policy.proposed import proposed_rules, rules_text
 
         asked = await self.get(request, principal=principal)
-        question = Question(
-            cast("Kind", asked.kind), asked.summary, asked.arguments, asked.namespace, server=asked.server, tool=asked.tool
-        )
+        kind = cast("Kind", asked.kind)
+        question = Question(kind, asked.summary, asked.arguments, server=asked.server, tool=asked.tool)
         return await asyncio.to_thread(lambda: rules_text(proposed_rules(question, "allow" if allow else "deny")))
 
     @operation(approver=True)

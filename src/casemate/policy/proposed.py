@@ -15,8 +15,8 @@ _BY_ARGUMENTS = ("shell", "process", "files", "secret")
 
 
 def proposed_rules(question: Question, effect: Literal["allow", "deny"] = "allow") -> list[dict[str, Any]]:
-    """Rules that decide ``question`` without asking, as narrow as a rule of its kind can be: none where only a person can
-    answer, and where no rule can say it."""
+    """Rules that decide ``question`` without asking, as narrow as a rule of its kind can be: none where only a person
+    can answer, and where no rule can say it."""
     proposed = [{effect: question.kind, **about} for about in _about(question)]
     try:
         decide = bool(proposed) and all(_covers(one, question) for one in proposed)

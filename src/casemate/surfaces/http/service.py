@@ -30,8 +30,9 @@ _log = logging.getLogger("casemate.service")
 # What may still be asked of a service that ends: what tells of work, takes its results, or ends it.
 _WHILE_DRAINING = frozenset({
     "runs.wait", "runs.get", "runs.read", "runs.stream", "runs.cancel", "runs.list", "sessions.list", "sessions.close",
-    "sessions.interrupt", "sessions.get", "sessions.variables", "approvals.pending", "approvals.get", "approvals.propose",
-    "approvals.events", "approvals.decide", "approvals.deny_all", "files.read", "files.list", "files.info",
+    "sessions.interrupt", "sessions.get", "sessions.variables", "approvals.pending", "approvals.get",
+    "approvals.propose", "approvals.events", "approvals.decide", "approvals.deny_all", "files.read", "files.list",
+    "files.info",
     "archives.pack", "archives.drop", "artifacts.list", "artifacts.read", "audit.tail", "audit.verify", "stats",
     "evidence.pack", "evidence.statement", "inspect", "runtimes", "plans.get",
 })  # fmt: skip

@@ -2,6 +2,7 @@
 
 const STORED = `casemate ${location.pathname}`;
 const AGAIN = [250, 500, 1000, 2000, 5000, 10000]; // milliseconds between attempts at a service that does not answer
+const LASTING = ["invalid", "not_found"]; // kinds of errors that asking again does not help
 let key = localStorage.getItem(STORED) ?? "";
 const listeners = new Set();
 
@@ -104,11 +105,11 @@ export function stream(name, args, onEvents, { always = false, onEnd = () => {} 
           const told = (end < 0 ? events : events.slice(0, end)).map((event) => event.data);
           if (told.length && !own.signal.aborted) onEvents(told);
           if (end >= 0 && events[end].name === "end") return finish(null);
-          if (end >= 0) throw new Failure(400, events[end].data);
+          if (end >= 0) throw new Failure(LASTING.includes(events[end].data.kind) ? 400 : 0, events[end].data);
         }
       } catch (error) {
         if (own.signal.aborted) return;
-        if (error instanceof Failure && error.status >= 400 && error.status < 500) return finish(error);
+        if (error instanceof Failure && error.status >= 400 && error.status < 500 && error.status !== 429) return finish(error);
       }
       await new Promise((resolve) => setTimeout(resolve, AGAIN[Math.min(failures++, AGAIN.length - 1)]));
     }
