@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -164,7 +164,7 @@ def test_nothing_is_wider_than_the_screen(real_browser: Chromium, daemon: Daemon
     call(daemon, "sessions.close", session=session)
 
 
-@contextmanager
+@contextlib.contextmanager
 def behind_a_prefix(port: int, prefix: str) -> Iterator[str]:
     """A proxy that has the service under ``prefix``, as servers of web sites do; its address."""
 
@@ -175,22 +175,18 @@ def behind_a_prefix(port: int, prefix: str) -> Iterator[str]:
             if not self.path.startswith(f"{prefix}/"):
                 return self.send_error(404)
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
-            other = HTTPConnection("127.0.0.1", port, timeout=MAX_WAIT)
-            headers = {
-                name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection")
-            }
-            other.request(self.command, self.path.removeprefix(prefix), body, headers)
-            answer = other.getresponse()
-            self.send_response(answer.status)
-            for name, value in answer.getheaders():
-                if name.lower() not in ("transfer-encoding", "connection"):
-                    self.send_header(name, value)
-            self.end_headers()
-            try:
-                while piece := answer.read1():
-                    self.wfile.write(piece)
-            except ConnectionError:
-                other.close()
+            headers = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection")}
+            with contextlib.closing(HTTPConnection("127.0.0.1", port, timeout=MAX_WAIT)) as other:
+                other.request(self.command, self.path.removeprefix(prefix), body, headers)
+                with other.getresponse() as answer:
+                    self.send_response(answer.status)
+                    for name, value in answer.getheaders():
+                        if name.lower() not in ("transfer-encoding", "connection"):
+                            self.send_header(name, value)
+                    self.end_headers()
+                    with contextlib.suppress(ConnectionError, HTTPException):  # one end has gone
+                        while piece := answer.read1():
+                            self.wfile.write(piece)
             return None
 
         do_GET = do_POST = do_DELETE = pass_on  # noqa: N815 - as the class wants them
