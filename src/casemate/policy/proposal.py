@@ -19,9 +19,10 @@ from casemate.policy.reading import rule
 from casemate.policy.shown import escape_text
 
 _MOST_RULES = 200  # in one proposal: nobody reads more
+_MOST_TEXT = 20_000  # characters of one rule, likewise
 _MOST_NAME, _MOST_REASON = 300, 200  # characters
 _CUT = {"begins", "bytes", "sha256"}  # what the record has of a text that was too long
-_BY_ARGUMENTS = ("shell", "process", "secret")  # kinds whose rules say the whole of what was asked
+_BY_ARGUMENTS = ("shell", "process", "files", "secret")  # kinds whose rules say the whole of what was asked
 Row = tuple[str, Mapping[str, Any]]  # the kind of a row of the record, and its detail
 
 
@@ -77,6 +78,8 @@ def propose_rules(rows: Iterable[Row]) -> Proposal:
     ports: set[int] = set()
     unsaid: dict[str, None] = {}
     for use, question in _uses(rows):
+        if question is None:
+            continue  # what the policy opens is not asked about
         if question.kind == "egress" and question.arguments["host"] == LOCAL_NAME and use.decision == "allowed":
             ports.add(question.arguments["port"])
             continue
@@ -98,53 +101,66 @@ def propose_rules(rows: Iterable[Row]) -> Proposal:
     return Proposal("\n".join(lines) + "\n", len(allowed), len(refused), tuple(unsaid))
 
 
-def _uses(rows: Iterable[Row]) -> Iterator[tuple[Use, Question]]:
+def rules_for(question: Question, effect: Literal["allow", "deny"] = "allow") -> str:
+    """Rules that decide exactly ``question`` as ``effect`` says; nothing where only a person can, or no rule can say
+    it."""
+    texts = [_rule_for(part, effect)[0] for part in _parts(question)]
+    return "\n".join(["rules:", *texts, ""]) if texts and all(texts) else ""
+
+
+def _uses(rows: Iterable[Row]) -> Iterator[tuple[Use, Question | None]]:
     """Each use with the question that a rule about it would have to cover."""
     for kind, detail in rows:
         if kind == "crossing" and "host" in detail:
             asked: dict[str, Any] = {"host": str(detail["host"]), "port": detail.get("port", 0)}
-            yield _use(Question("egress", f"{asked['host']}:{asked['port']}", asked), detail)
+            question = Question("egress", f"{asked['host']}:{asked['port']}", asked)
+            yield _use(question, detail), question
         elif kind == "crossing" and detail.get("kind") == "files":
-            told = {"action": detail.get("action"), "path": detail.get("path")}
-            yield _use(Question("files", f"{told['action']} {told['path']}", told), {"decision": "allowed"})
+            told = Question("files", f"{detail.get('action')} {detail.get('path')}", {})
+            yield _use(told, {"decision": "allowed"}), None
         elif kind == "decision" and detail.get("kind") not in (None, "egress"):
-            for question in _questions(detail):
-                yield _use(question, detail)
+            yield from ((_use(part, detail), part) for part in _parts(_question(detail)))
 
 
-def _questions(detail: Mapping[str, Any]) -> Iterator[Question]:
-    """What a decision was about; of several packages each."""
+def _question(detail: Mapping[str, Any]) -> Question:
+    """What a decision was about."""
     kind: Kind = detail["kind"]
     arguments = detail.get("arguments", {})
-    arguments = arguments if isinstance(arguments, Mapping) else {}
-    if kind == "package" and isinstance(arguments.get("packages"), list):
-        language = arguments.get("language", "python")
-        for name in arguments["packages"]:
-            yield Question(kind, f"{name} ({language})", {"packages": [name], "language": language})
-        return
     server, tool = str(detail.get("server", "")), str(detail.get("tool", ""))
     name = f"{server}.{tool}" if kind == "tool" else str(detail.get("summary", ""))
-    yield Question(kind, name, arguments, server=server, tool=tool)
+    return Question(kind, name, arguments if isinstance(arguments, Mapping) else {}, server=server, tool=tool)
 
 
-def _use(question: Question, detail: Mapping[str, Any]) -> tuple[Use, Question]:
+def _parts(question: Question) -> Iterator[Question]:
+    """A question about several packages as one about each."""
+    names, language = question.arguments.get("packages"), question.arguments.get("language", "python")
+    if question.kind != "package" or not isinstance(names, list):
+        yield question
+        return
+    for name in names:
+        yield Question("package", f"{name} ({language})", {"packages": [name], "language": language})
+
+
+def _use(question: Question, detail: Mapping[str, Any]) -> Use:
     is_allowed = detail.get("decision") == "allowed"
     name, reason = _on_a_line(question.summary, _MOST_NAME), _on_a_line(str(detail.get("reason", "")), _MOST_REASON)
-    return Use(question.kind, name, "allowed" if is_allowed else "denied", reason), question
+    return Use(question.kind, name, "allowed" if is_allowed else "denied", reason)
 
 
 def _on_a_line(text: str, most: int) -> str:
     return escape_text(text[:most]).encode("ascii", "backslashreplace").decode()
 
 
-def _rule_for(question: Question) -> tuple[str, str]:
+def _rule_for(question: Question, effect: Literal["allow", "deny"] = "allow") -> tuple[str, str]:
     """The rule about exactly ``question`` as it stands in a policy file; or nothing, and why there is none."""
     if _is_cut(question.arguments):
         return "", "the record has only its beginning"
     about = _about(question)
     if about is None:
-        return "", "is decided each time"
-    head = f"  - allow: {question.kind}"
+        return "", "only a person can allow it"
+    if len(json.dumps(about)) > _MOST_TEXT:
+        return "", "it would be longer than anybody reads"
+    head = f"  - {effect}: {question.kind}"
     text = "\n".join([head, *(f"    {name}: {_in_yaml(value)}" for name, value in about.items())])
     try:
         read = read_document(f"rules:\n{text}\n".encode(), "the rule", "yaml")
@@ -159,14 +175,16 @@ def _about(question: Question) -> dict[str, Any] | None:
     given = question.arguments
     match question.kind:
         case "egress":
-            return {"host": f"{given['host']}:{given['port']}"}
-        case "package":
+            return {"host": f"{given.get('host')}:{given.get('port')}"}
+        case "package" if given.get("packages"):
             named = {"package": given["packages"][0]}
             return named if given["language"] == "python" else {**named, "language": given["language"]}
         case "tool":
             return {"server": question.server, "tool": question.tool, "arguments": _exactly(given)}
         case "host" if not any("*" in str(word) for word in given.get("argv", "*")):  # there it is a wildcard
             return {"command": given["argv"]}
+        case "server":
+            return {"server": question.server, "arguments": _exactly(given)}
         case kind if kind in _BY_ARGUMENTS:
             return {"arguments": _exactly(given)}
     return None

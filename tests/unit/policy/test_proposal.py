@@ -92,7 +92,7 @@ def test_random_calls_are_allowed_again_and_their_neighbours_are_not() -> None:
         decision("host", arguments={"argv": ["wc", "*"]}),  # a wildcard in a rule
         decision("host", arguments={"argv": ["wc", "-l"], "secrets": ["KEY"]}),
         decision("plan", arguments={"program": {}, "calls": []}),
-        decision("files", arguments={"action": "write", "path": "/srv/a", "change": {}}),
+        decision("files", arguments={"change": "… 3 deeper"}),
         decision("tool", server="w", tool="note", arguments={"a": {"begins": "x", "bytes": 9999, "sha256": "0" * 64}}),
         decision("tool", server="w*", tool="note", arguments={}),
         decision("package", arguments={"packages": ["https://evil.test/a.whl"], "language": "python"}),
