@@ -21,7 +21,7 @@ from tests.support.waiting import MAX_WAIT, until
 
 pytestmark = [pytest.mark.needs("browser"), pytest.mark.needs("playwright")]
 
-RULE = "rules: - allow: shell arguments: command: echo yes"
+RULE = 'rules: - allow: shell arguments: {"command": "echo yes"}'
 PICTURE = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 )

@@ -78,12 +78,12 @@ class ApprovalOperations(Group):
 
         ``request``: its id, or the only one's that begins so. ``allow``: false for the rule that would refuse it.
         """
-        from casemate.policy.proposed import proposed_rules, rules_text
+        from casemate.policy.proposal import rules_for
 
         asked = await self.get(request, principal=principal)
         kind = cast("Kind", asked.kind)
         question = Question(kind, asked.summary, asked.arguments, server=asked.server, tool=asked.tool)
-        return await asyncio.to_thread(lambda: rules_text(proposed_rules(question, "allow" if allow else "deny")))
+        return await asyncio.to_thread(lambda: rules_for(question, "allow" if allow else "deny"))
 
     @operation(approver=True)
     async def events(

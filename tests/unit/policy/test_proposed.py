@@ -10,7 +10,7 @@ from tests.unit.policy.asked import effect as effect_of
 
 from casemate.model.approval import Kind, Question
 from casemate.policy.document import read_document
-from casemate.policy.proposed import proposed_rules, rules_text
+from casemate.policy.proposal import rules_for
 from casemate.policy.reading import policy_of
 from casemate.policy.rules import Rulebook
 
@@ -54,11 +54,11 @@ def test_it_allows_what_was_asked_and_nothing_else(
     kind: Kind, arguments: dict[str, Any], other: dict[str, Any], about: dict[str, str]
 ) -> None:
     question = Question(kind, "for a test", arguments, **about)  # type: ignore[arg-type]  # about: texts alone
-    text = rules_text(proposed_rules(question))
+    text = rules_for(question)
     assert text.isascii()
     assert decided(text, question) == "allow"
     assert decided(text, replace(question, arguments=other)) == "ask"
-    assert decided(rules_text(proposed_rules(question, "deny")), question) == "deny"
+    assert decided(rules_for(question, "deny"), question) == "deny"
 
 
 @pytest.mark.parametrize(
@@ -76,5 +76,4 @@ def test_it_allows_what_was_asked_and_nothing_else(
     ],
 )
 def test_there_is_none_where_no_rule_could_say_it(kind: Kind, arguments: dict[str, Any]) -> None:
-    assert proposed_rules(Question(kind, "for a test", arguments, server="s", tool="t")) == []
-    assert rules_text([]) == ""
+    assert rules_for(Question(kind, "for a test", arguments, server="s", tool="t")) == ""

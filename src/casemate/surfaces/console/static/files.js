@@ -1,7 +1,7 @@
 // Files of a session's workspace, or those that a run has left: listed, looked at, fetched, put there.
 import { call, download, upload } from "./api.js";
 import { Picture, Text, pictureType } from "./results.js";
-import { Dialog, Do, Failed, Table, brief, html, size, time, useAsked, useState, visible } from "./ui.js";
+import { Dialog, Do, Failed, Table, brief, html, save, size, time, useAsked, useState, visible } from "./ui.js";
 
 const MOST_LOOKED_AT = 4 << 20; // bytes of a picture
 const MOST_TEXT = 200_000; // of a text
@@ -27,11 +27,8 @@ async function read(args, length) {
   return { bytes: all, text: text.includes("\0") || text.includes("\ufffd") ? null : text };
 }
 
-async function save(name, ...parts) {
-  const address = URL.createObjectURL(await download(...parts));
-  const link = Object.assign(document.createElement("a"), { href: address, download: name.split("/").at(-1) });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(address), 60_000);
+async function fetchOne(name, ...parts) {
+  save(await download(...parts), name.split("/").at(-1));
 }
 
 export function Files({ session = null, run = null }) {
@@ -50,7 +47,7 @@ export function Files({ session = null, run = null }) {
     again();
   };
   const columns = [["Name", name], ["Size", (row) => (row.kind === "folder" ? "" : size(row.size))], ["Changed", (row) => time(row.modified)],
-    ["", (row) => (row.kind === "folder" ? null : html`<${Do} class="plain" aria-label=${`Download ${visible(row.name)}`} onClick=${() => save(row.name, ...(run ? ["artifacts", run] : ["files", session]), path(row.name))}>Download</${Do}>`)]];
+    ["", (row) => (row.kind === "folder" ? null : html`<${Do} class="plain" aria-label=${`Download ${visible(row.name)}`} onClick=${() => fetchOne(row.name, ...(run ? ["artifacts", run] : ["files", session]), path(row.name))}>Download</${Do}>`)]];
   return html`<${Failed} error=${error} />
     ${folder ? html`<p><button type="button" class="plain" onClick=${() => go(folder.split("/").slice(0, -1).join("/"))}>↑ up</button> ${visible(folder)}</p>` : null}
     <${Table} label="Files" columns=${columns} rows=${rows ?? []} keyOf=${(row) => row.name} empty="No files." />

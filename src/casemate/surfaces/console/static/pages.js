@@ -3,4 +3,7 @@
 export const PAGES = [
   { name: "approvals", title: "Approvals", load: () => import("./pages/approvals.js") },
   { name: "runs", title: "Runs and sessions", load: () => import("./pages/runs.js") },
+  { name: "crossings", title: "Crossings and policy", load: () => import("./pages/crossings.js") },
+  { name: "record", title: "Record", load: () => import("./pages/record.js") },
+  { name: "health", title: "Health", load: () => import("./pages/health.js") },
 ];

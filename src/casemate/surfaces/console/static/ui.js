@@ -41,6 +41,13 @@ export function size(bytes) {
   return step ? `${(bytes / 1024 ** step).toFixed(1)} ${["", "K", "M", "G", "T"][step]}iB` : `${bytes} B`;
 }
 
+/** Have the browser keep `blob` as a file. */
+export function save(blob, name) {
+  const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
 /** Says something to who does not look: it is read out, and shown for a while. */
 export function announce(text) {
   dispatchEvent(new CustomEvent("casemate-said", { detail: visible(text) }));
