@@ -175,7 +175,7 @@ def behind_a_prefix(port: int, prefix: str) -> Iterator[str]:
             if not self.path.startswith(f"{prefix}/"):
                 return self.send_error(404)
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
-            headers = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection")}
+            headers = {name: one for name, one in self.headers.items() if name.lower() not in ("host", "connection")}
             with contextlib.closing(HTTPConnection("127.0.0.1", port, timeout=MAX_WAIT)) as other:
                 other.request(self.command, self.path.removeprefix(prefix), body, headers)
                 with other.getresponse() as answer:

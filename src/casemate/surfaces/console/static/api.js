@@ -1,9 +1,11 @@
 // The service as a page asks it: operations by name, and streams of events. Paths are relative: it may lie behind a prefix.
 
-const STORED = `casemate ${location.pathname}`;
+const STORED = `casemate session ${location.pathname}`;
 const AGAIN = [250, 500, 1000, 2000, 5000, 10000]; // milliseconds between attempts at a service that does not answer
 const LASTING = ["invalid", "not_found"]; // kinds of errors that asking again does not help
-let key = localStorage.getItem(STORED) ?? "";
+const NOBODY = { key: "", name: "", namespace: "" };
+/** Who is signed in: `name` as records have it, and the `namespace` whose sessions, runs and requests these are. */
+export let user = { ...NOBODY, ...JSON.parse(localStorage.getItem(STORED) ?? "{}") };
 const listeners = new Set();
 
 /** What the service refused, or that it is gone (status 0). */
@@ -21,7 +23,7 @@ export function onState(change) {
   return () => listeners.delete(change);
 }
 
-let state = key ? "in" : "out";
+let state = user.key ? "in" : "out";
 function setState(next) {
   if (next === state) return;
   state = next;
@@ -30,7 +32,7 @@ function setState(next) {
 
 async function send(method, path, { body, type = "application/json", signal, headers = {} } = {}) {
   let answer;
-  const sent = { "casemate-console": key || "none", ...(body === undefined ? {} : { "content-type": type }), ...headers };
+  const sent = { "casemate-console": user.key || "none", ...(body === undefined ? {} : { "content-type": type }), ...headers };
   try {
     answer = await fetch(`../${path}`, { method, body, signal, headers: sent, cache: "no-store" });
   } catch (error) {
@@ -39,7 +41,7 @@ async function send(method, path, { body, type = "application/json", signal, hea
     throw new Failure(0);
   }
   if (answer.ok) {
-    if (key) setState("in");
+    if (user.key) setState("in");
     return answer;
   }
   const told = (await answer.json().catch(() => ({}))).error ?? {};
@@ -48,7 +50,7 @@ async function send(method, path, { body, type = "application/json", signal, hea
 }
 
 function forget() {
-  key = "";
+  user = NOBODY;
   localStorage.removeItem(STORED);
   setState("out");
 }
@@ -56,8 +58,8 @@ function forget() {
 /** Begin a session with the code of a link. */
 export async function signIn(code) {
   const answer = await send("POST", "console/session", { body: JSON.stringify({ code }) });
-  key = (await answer.json()).key;
-  localStorage.setItem(STORED, key);
+  user = await answer.json();
+  localStorage.setItem(STORED, JSON.stringify(user));
   setState("in");
 }
 

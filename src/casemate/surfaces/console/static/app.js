@@ -1,5 +1,5 @@
 // The frame around every page: who is signed in, where one is, and what waits.
-import { onState, signIn, signOut } from "./api.js";
+import { onState, signIn, signOut, user } from "./api.js";
 import { Sign, waiting, watchApprovals } from "./waiting.js";
 import { PAGES } from "./pages.js";
 import { Component, Failed, html, render, useEffect, useRef, useState, useStore, visible } from "./ui.js";
@@ -68,7 +68,7 @@ function Inside({ isGone }) {
     <header class="top"><strong>casemate</strong>
       <nav aria-label="Pages">${PAGES.map((page) => html`<a href=${`#/${page.name}`} aria-current=${page === at.page ? "page" : null}>${page.title}${
         page.name === "approvals" && requests.size ? html` <span class="badge" aria-label=${`${requests.size} wait`}>${requests.size}</span>` : null}</a>`)}</nav>
-      <span class="right"><${Sign} /><button type="button" class="plain" onClick=${signOut}>Sign out</button></span>
+      <span class="right">${user.namespace === "default" ? null : html`<span class="soft">namespace ${visible(user.namespace)}</span>`}<${Sign} /><button type="button" class="plain" onClick=${signOut}>Sign out</button></span>
     </header>
     ${isGone ? html`<p class="gone" role="alert">The service does not answer. It is tried again; casemate console starts it.</p>` : null}
     <main id="main"><${Shown} ...${at} /></main>`;

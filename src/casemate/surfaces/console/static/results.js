@@ -1,6 +1,6 @@
 // What a program shows, by its MIME type. Pictures are what their first bytes say, or are not shown. HTML goes into a frame
 // of an opaque origin (frame.html), in which nothing of the program runs and nothing is fetched.
-import { Json, html, useEffect, useRef, useState, visible } from "./ui.js";
+import { Do, Json, html, save, size, useEffect, useRef, useState, visible } from "./ui.js";
 import { styled } from "./live.js";
 
 const MAGIC = {
@@ -68,11 +68,18 @@ export function Text({ text }) {
   return html`<pre>${pieces.map(([piece, style]) => (style ? html`<span class=${style}>${visible(piece)}</span>` : visible(piece)))}${whole.length > MOST_TEXT ? `\n… ${whole.length - MOST_TEXT} more characters` : ""}</pre>`;
 }
 
+/** What a browser would show in a page of its own is fetched, and opened by whoever trusts it. */
+function Fetched({ type, bytes }) {
+  const fetch = () => save(new Blob([bytes], { type: "application/octet-stream" }), `result.${type.split("/").at(-1)}`);
+  return html`<${Do} onClick=${fetch}>Download ${type}, ${size(bytes.length)}</${Do}>`;
+}
+
 function One({ type, data }) {
   if (type in MAGIC) return html`<${Picture} bytes=${bytesOf(data)} name="A picture of the program's" />`;
   if (type === "image/svg+xml") return html`<${Svg} text=${data} />`;
   if (type === "text/html") return html`<${Frame} text=${data} />`;
   if (/^application\/([\w.-]+\+)?json$/.test(type)) return html`<${Json} value=${data} open=${true} />`;
+  if (type === "application/pdf") return html`<${Fetched} type=${type} bytes=${bytesOf(data)} />`;
   if (typeof data === "string") return html`<${Text} text=${data} />`;
   return html`<${Json} value=${data} />`;
 }
