@@ -64,13 +64,23 @@ function Inside({ isGone }) {
       stop();
     };
   }, []);
-  return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.querySelector("main h1")?.focus(); }}>Skip to the page</a>
+  const skip = (event) => {
+    event.preventDefault();
+    document.querySelector("main h1")?.focus();
+  };
+  const badge = html` <span class="badge" aria-label=${`${requests.size} wait`}>${requests.size}</span>`;
+  return html`<a class="skip" href="#main" onClick=${skip}>Skip to the page</a>
     <header class="top"><strong>casemate</strong>
-      <nav aria-label="Pages">${PAGES.map((page) => html`<a href=${`#/${page.name}`} aria-current=${page === at.page ? "page" : null}>${page.title}${
-        page.name === "approvals" && requests.size ? html` <span class="badge" aria-label=${`${requests.size} wait`}>${requests.size}</span>` : null}</a>`)}</nav>
-      <span class="right">${user.namespace === "default" ? null : html`<span class="soft">namespace ${visible(user.namespace)}</span>`}<${Sign} /><button type="button" class="plain" onClick=${signOut}>Sign out</button></span>
+      <nav aria-label="Pages">${PAGES.map((page) => html`
+        <a href=${`#/${page.name}`} aria-current=${page === at.page ? "page" : null}>
+          ${page.title}${page.name === "approvals" && requests.size ? badge : null}</a>`)}</nav>
+      <span class="right">
+        ${user.namespace === "default" ? null : html`<span class="soft">namespace ${visible(user.namespace)}</span>`}
+        <${Sign} /><button type="button" class="plain" onClick=${signOut}>Sign out</button>
+      </span>
     </header>
-    ${isGone ? html`<p class="gone" role="alert">The service does not answer. It is tried again; casemate console starts it.</p>` : null}
+    ${isGone ? html`<p class="gone" role="alert">
+      The service does not answer. It is tried again; casemate console starts it.</p>` : null}
     <main id="main"><${Shown} ...${at} /></main>`;
 }
 
@@ -88,8 +98,9 @@ function App() {
     addEventListener("hashchange", follow);
     return onState(set);
   }, []);
-  const main = state === "in" || state === "gone" ? html`<${Inside} isGone=${state === "gone"} />` : state && html`<${Outside} failed=${failed} />`;
-  return html`${main}<${Said} />`;
+  const isInside = state === "in" || state === "gone";
+  return html`${isInside ? html`<${Inside} isGone=${state === "gone"} />` : state && html`<${Outside} failed=${failed} />`}
+    <${Said} />`;
 }
 
 addEventListener("unhandledrejection", (event) => console.error(visible(String(event.reason))));

@@ -65,8 +65,9 @@ export const endingClass = (state) => (state === "ok" ? "ok" : ["queued", "runni
 function Outcome({ execution, error }) {
   if (!execution) return error && html`<${Failed} error=${error} />`;
   const { status, cause, usage, exit_code: code, duration: seconds, isolation } = execution;
+  const used = `${duration(usage.cpu_seconds)} of processor · ${size(usage.peak_memory ?? 0)} at most`;
   return html`<p><strong class=${endingClass(status)}>${status}</strong>${code ? `, exit code ${code}` : ""} after ${duration(seconds)}
-      <span class="soft"> · ${duration(usage.cpu_seconds)} of processor · ${size(usage.peak_memory ?? 0)} at most · wall ${isolation?.wall ?? ""}</span></p>
+      <span class="soft"> · ${used} · wall ${isolation?.wall ?? ""}</span></p>
     ${cause ? html`<${Failed} error=${cause} />` : null}`;
 }
 
@@ -84,7 +85,9 @@ export function Execution({ run, code = null, onOver = () => {}, isWhole = false
     ${blocks.map((block) => html`<${Block} key=${block.id} block=${block} />`)}
     ${asked.map((request) => html`<${Card} key=${request.id} request=${request} />`)}
     <${Failed} error=${failed} />
-    ${done ? html`<${Outcome} ...${done} />` : failed ? null : html`<p class="waits">${asked.length ? "waits for your answer" : "goes on"} <${Do} onClick=${() => call("runs.cancel", { run })}>Interrupt</${Do}></p>`}
+    ${done ? html`<${Outcome} ...${done} />` : failed ? null : html`<p class="waits">
+      ${asked.length ? "waits for your answer " : "goes on "}
+      <${Do} onClick=${() => call("runs.cancel", { run })}>Interrupt</${Do}></p>`}
     ${done?.execution?.artifacts.length && isWhole ? html`<h2>Files</h2><${Files} run=${run} key=${run} />` : null}
     ${isWhole ? html`<${Timeline} run=${run} isOver=${Boolean(done)} />` : null}
   </section>`;

@@ -47,10 +47,14 @@ export function Files({ session = null, run = null }) {
     again();
   };
   const columns = [["Name", name], ["Size", (row) => (row.kind === "folder" ? "" : size(row.size))], ["Changed", (row) => time(row.modified)],
-    ["", (row) => (row.kind === "folder" ? null : html`<${Do} class="plain" aria-label=${`Download ${visible(row.name)}`} onClick=${() => fetchOne(row.name, ...(run ? ["artifacts", run] : ["files", session]), path(row.name))}>Download</${Do}>`)]];
+    ["", (row) => (row.kind === "folder" ? null : html`<${Do} class="plain" aria-label=${`Download ${visible(row.name)}`}
+      onClick=${() => fetchOne(row.name, ...(run ? ["artifacts", run] : ["files", session]), path(row.name))}>Download</${Do}>`)]];
   return html`<${Failed} error=${error} />
-    ${folder ? html`<p><button type="button" class="plain" onClick=${() => go(folder.split("/").slice(0, -1).join("/"))}>↑ up</button> ${visible(folder)}</p>` : null}
+    ${folder ? html`<p>
+      <button type="button" class="plain" onClick=${() => go(folder.split("/").slice(0, -1).join("/"))}>↑ up</button>
+      ${" "}${visible(folder)}</p>` : null}
     <${Table} label="Files" columns=${columns} rows=${rows ?? []} keyOf=${(row) => row.name} empty="No files." />
-    ${session ? html`<div class="row"><label>Put files there <input type="file" multiple onChange=${(event) => put(event)} /></label><button type="button" class="plain" onClick=${again}>Look again</button></div>` : null}
+    ${session ? html`<div class="row"><label>Put files there <input type="file" multiple onChange=${put} /></label>
+      <button type="button" class="plain" onClick=${again}>Look again</button></div>` : null}
     ${looked ? html`<${Look} name=${looked.name} load=${load(looked)} onClose=${() => look(null)} />` : null}`;
 }

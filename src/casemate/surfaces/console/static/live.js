@@ -132,5 +132,6 @@ export function Live({ lines, label = "Output" }) {
       Object.assign(lines, { frame: 0, root: null });
     };
   }, [lines]);
-  return html`<div class="live"><small></small><div class="output" tabindex="0" role="log" aria-live="off" aria-label=${label}><div ref=${own}></div></div></div>`;
+  return html`<div class="live"><small></small>
+    <div class="output" tabindex="0" role="log" aria-live="off" aria-label=${label}><div ref=${own}></div></div></div>`;
 }

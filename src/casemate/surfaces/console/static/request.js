@@ -15,10 +15,12 @@ export async function decide(request, allow, options = {}) {
 function Value({ value }) {
   const text = typeof value === "string" ? value : JSON.stringify(value, null, 1);
   const isDiff = typeof value === "string" && /^(=== |--- |@@ )/m.test(value);
+  const sign = (line) => ({ "+": "added", "-": "removed" })[line[0]] ?? "";
   const shown = isDiff
-    ? html`<pre>${text.split("\n").map((line) => html`<span class=${line.startsWith("+") ? "added" : line.startsWith("-") ? "removed" : ""}>${visible(line)}${"\n"}</span>`)}</pre>`
+    ? html`<pre>${text.split("\n").map((line) => html`<span class=${sign(line)}>${visible(line)}${"\n"}</span>`)}</pre>`
     : text.length > 80 || text.includes("\n") ? html`<pre>${visible(text)}</pre>` : html`<code>${visible(text)}</code>`;
-  return text.length > LARGE ? html`<details><summary>${text.length} characters: look at all of them before you allow it</summary>${shown}</details>` : shown;
+  if (text.length <= LARGE) return shown;
+  return html`<details><summary>${text.length} characters: look at all of them before you allow it</summary>${shown}</details>`;
 }
 
 /** Fields for what an MCP server asks the user, by the JSON Schema of flat objects that MCP has for that. */
@@ -27,9 +29,11 @@ function Fields({ schema, values, onChange }) {
   return Object.entries(schema.properties ?? {}).map(([name, one]) => {
     const label = brief(one.title ?? name) + (schema.required?.includes(name) ? " (needed)" : "");
     const field = Array.isArray(one.enum)
-      ? html`<select onChange=${(event) => set(name, event.target.value)}><option></option>${one.enum.map((word) => html`<option value=${word}>${brief(word)}</option>`)}</select>`
+      ? html`<select onChange=${(event) => set(name, event.target.value)}>
+          <option></option>${one.enum.map((word) => html`<option value=${word}>${brief(word)}</option>`)}</select>`
       : one.type === "boolean" ? html`<input type="checkbox" onChange=${(event) => set(name, event.target.checked)} />`
-      : one.type === "number" || one.type === "integer" ? html`<input type="number" step="any" onInput=${(event) => set(name, event.target.valueAsNumber)} />`
+      : one.type === "number" || one.type === "integer"
+        ? html`<input type="number" step="any" onInput=${(event) => set(name, event.target.valueAsNumber)} />`
       : html`<input onInput=${(event) => set(name, event.target.value)} />`;
     return html`<label class="tall">${label} ${field} <small>${brief(one.description)}</small></label>`;
   });
@@ -57,11 +61,15 @@ export function Card({ request, isHeld = false, selected = null, onSelect = null
     ...(terms.uses ? { uses: Number(terms.uses) } : {}), ...(isForm ? { content } : {}),
   };
   return html`<article class="card request" aria-label=${brief(`${kind}: ${summary}`)}>
-    <h2>${onSelect ? html`<input type="checkbox" checked=${selected} aria-label=${`Select: ${brief(summary)}`} onChange=${onSelect} /> ` : null}
+    <h2>${onSelect && html`
+        <input type="checkbox" checked=${selected} aria-label=${`Select: ${brief(summary)}`} onChange=${onSelect} />${" "}`}
       <span class="kind">${visible(kind)}</span> ${brief(summary, 300)}</h2>
-    ${request.state === "withdrawn" ? html`<p class="soft">What asked is gone: an answer is for when exactly the same is asked again.</p>` : null}
+    ${request.state === "withdrawn" ? html`<p class="soft">
+      What asked is gone: an answer is for when exactly the same is asked again.</p>` : null}
     <dl>
-      <dt>asked by</dt><dd>${visible(caller) || "this application"}, <a href=${`#/runs/${encodeURIComponent(run)}`}>run ${brief(run, 12)}</a>${session ? html`, <a href=${`#/runs/session/${encodeURIComponent(session)}`}>session ${brief(session, 12)}</a>` : null}</dd>
+      <dt>asked by</dt>
+      <dd>${visible(caller) || "this application"}, <a href=${`#/runs/${encodeURIComponent(run)}`}>run ${brief(run, 12)}</a>
+        ${session && html`, <a href=${`#/runs/session/${encodeURIComponent(session)}`}>session ${brief(session, 12)}</a>`}</dd>
       ${server ? html`<dt>tool</dt><dd>${visible(server)}${tool ? ` . ${visible(tool)}` : ""}</dd>` : null}
       ${Object.entries(given).map(([name, value]) => html`<dt>${brief(name)}</dt><dd><${Value} value=${value} /></dd>`)}
       <dt>hash</dt><dd><code>${visible(hash)}</code></dd>
@@ -69,8 +77,12 @@ export function Card({ request, isHeld = false, selected = null, onSelect = null
     ${isForm ? html`<${Fields} schema=${given.schema} values=${content} onChange=${fill} />` : null}
     <div class="row">
       <${Do} class="allow" disabled=${isHeld} onClick=${() => decide(request, true, options)}>Allow</${Do}>
-      <label>the same <select value=${terms.scope} onChange=${change("scope")}>${SCOPES.filter(([scope]) => session || scope !== "session").map(([scope, words]) => html`<option value=${scope}>${words}</option>`)}</select></label>
-      ${terms.scope === "once" ? null : html`<label><span class="hidden">For how long</span><select value=${terms.expires} onChange=${change("expires")}>${ENDS.map(([seconds, words]) => html`<option value=${seconds}>${words}</option>`)}</select></label>
+      <label>the same <select value=${terms.scope} onChange=${change("scope")}>
+        ${SCOPES.filter(([scope]) => session || scope !== "session").map(([scope, words]) => html`
+          <option value=${scope}>${words}</option>`)}</select></label>
+      ${terms.scope === "once" ? null : html`
+        <label><span class="hidden">For how long</span><select value=${terms.expires} onChange=${change("expires")}>
+          ${ENDS.map(([seconds, words]) => html`<option value=${seconds}>${words}</option>`)}</select></label>
         <label>at most <input type="number" min="1" class="short" value=${terms.uses} onInput=${change("uses")} /> times</label>`}
     </div>
     <div class="row">

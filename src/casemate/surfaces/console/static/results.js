@@ -12,7 +12,9 @@ const MAGIC = {
 const MOST_TEXT = 200_000; // characters that are shown of a text
 const MOST_HTML = 4 << 20;
 // The first that there is of a bundle is shown; the others can be chosen.
-const ORDER = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml", "text/html", "application/json", "text/latex", "text/markdown", "text/plain"];
+const ORDER = [
+  ...Object.keys(MAGIC), "image/svg+xml", "text/html", "application/json", "text/latex", "text/markdown", "text/plain",
+];
 
 /** The type of a picture by its first bytes; nothing for what is none of those that are shown. */
 export function pictureType(bytes) {
@@ -59,13 +61,15 @@ function Frame({ text }) {
     return () => removeEventListener("message", hear);
   }, []);
   const give = () => own.current.contentWindow.postMessage({ html: String(text).slice(0, MOST_HTML) }, "*");
-  return html`<iframe class="given" ref=${own} sandbox="allow-scripts" referrerpolicy="no-referrer" title="What the program gave as HTML" src="frame.html" onLoad=${give}></iframe>`;
+  return html`<iframe class="given" ref=${own} sandbox="allow-scripts" referrerpolicy="no-referrer"
+    title="What the program gave as HTML" src="frame.html" onLoad=${give}></iframe>`;
 }
 
 export function Text({ text }) {
   const whole = String(text);
   const pieces = styled(whole.slice(0, MOST_TEXT), {});
-  return html`<pre>${pieces.map(([piece, style]) => (style ? html`<span class=${style}>${visible(piece)}</span>` : visible(piece)))}${whole.length > MOST_TEXT ? `\n… ${whole.length - MOST_TEXT} more characters` : ""}</pre>`;
+  const shown = pieces.map(([piece, style]) => (style ? html`<span class=${style}>${visible(piece)}</span>` : visible(piece)));
+  return html`<pre>${shown}${whole.length > MOST_TEXT ? `\n… ${whole.length - MOST_TEXT} more characters` : ""}</pre>`;
 }
 
 /** What a browser would show in a page of its own is fetched, and opened by whoever trusts it. */
@@ -91,7 +95,8 @@ export function Result({ bundle }) {
   const type = types.includes(chosen) ? chosen : types[0];
   if (!type) return html`<p class="empty">nothing that can be shown</p>`;
   return html`<div class="result">
-    ${types.length > 1 ? html`<select aria-label="Show it as" value=${type} onChange=${(event) => choose(event.target.value)}>${types.map((one) => html`<option value=${one}>${visible(one)}</option>`)}</select>` : null}
+    ${types.length > 1 ? html`<select aria-label="Show it as" value=${type} onChange=${(event) => choose(event.target.value)}>
+      ${types.map((one) => html`<option value=${one}>${visible(one)}</option>`)}</select>` : null}
     <${One} key=${type} type=${type} data=${bundle[type]} />
   </div>`;
 }

@@ -13,17 +13,22 @@ export function phasesOf(rows, started) {
   const began = Math.max(intent.time, stopped - (told.duration ?? stopped - intent.time));
   const phases = [["queue", "until its turn came", Math.min(started ?? intent.time, intent.time), intent.time, "soft"]];
   if (began > intent.time) phases.push(["start", told.start ? `of a cell: ${told.start}` : "of a cell", intent.time, began, "soft"]);
-  phases.push(["execution", told.status ?? "goes on", began, stopped, told.status && told.status !== "ok" ? "bad" : "ok"]);
+  phases.push(["execution", told.status ?? "goes on", began, stopped, (told.status ?? "ok") === "ok" ? "ok" : "bad"]);
+  const asked = new Set(rows.filter((row) => row.kind === "request").map((row) => row.detail.request));
+  const mark = (outcome) => (["ok", "allowed"].includes(outcome) ? "ok" : "bad");
   for (const { kind, time, detail } of rows) {
     if (kind === "request") {
       const answer = rows.find((row) => row.kind === "decision" && row.detail.request === detail.request);
-      phases.push(["approval", `${detail.summary}: ${answer?.detail.decision ?? "waits"}`, time, answer?.time ?? now, "waits"]);
-    } else if (kind === "decision" && !rows.some((row) => row.kind === "request" && row.detail.request === detail.request)) {
-      phases.push(["rule", `${detail.summary}: ${detail.decision}, ${detail.by}`, time, time, detail.decision === "allowed" ? "ok" : "bad"]);
+      const what = `${detail.summary}: ${answer?.detail.decision ?? "waits"}`;
+      phases.push(["approval", what, time, answer?.time ?? now, "waits"]);
+    } else if (kind === "decision" && !asked.has(detail.request)) {
+      phases.push(["rule", `${detail.summary}: ${detail.decision}, ${detail.by}`, time, time, mark(detail.decision)]);
     } else if (kind === "crossing" && detail.kind === "tool") {
-      phases.push(["tool", `${detail.server}.${detail.tool}: ${detail.outcome}`, time - detail.seconds, time, detail.outcome === "ok" ? "ok" : "bad"]);
+      const what = `${detail.server}.${detail.tool}: ${detail.outcome}`;
+      phases.push(["tool", what, time - detail.seconds, time, mark(detail.outcome)]);
     } else if (kind === "crossing" && detail.host) {
-      phases.push(["host", `${detail.host}:${detail.port} ${detail.decision}`, time, detail.decision === "denied" ? time : stopped, detail.decision === "denied" ? "bad" : "ok"]);
+      const until = detail.decision === "denied" ? time : stopped;
+      phases.push(["host", `${detail.host}:${detail.port} ${detail.decision}`, time, until, mark(detail.decision)]);
     }
   }
   if (now > stopped) phases.push(["collection", "of files and the outcome", stopped, now, "soft"]);
@@ -41,7 +46,8 @@ export function Timeline({ run, isOver }) {
   const whole = Math.max(...phases.map((phase) => phase[3])) - from || 1;
   const share = (seconds) => `${Math.min(100, (seconds / whole) * 100)}%`;
   return html`<h2>Course ${isOver ? null : html`<button type="button" class="plain" onClick=${again}>Look again</button>`}</h2>
-    <div class="scroll" tabindex="0" role="region" aria-label="Course"><table class="timeline"><thead class="hidden"><tr><th scope="col">Part</th><th scope="col">What</th><th scope="col">When</th><th scope="col">Took</th></tr></thead><tbody>
+    <div class="scroll" tabindex="0" role="region" aria-label="Course"><table class="timeline">
+    <thead class="hidden"><tr>${["Part", "What", "When", "Took"].map((one) => html`<th scope="col">${one}</th>`)}</tr></thead><tbody>
     ${phases.map(([name, what, since, until, mark]) => html`<tr><td>${name}</td><td>${brief(what, 90)}</td>
       <td class="track"><div class=${`bar ${mark}`} style=${{ marginLeft: share(since - from), width: share(until - since) }}></div></td>
       <td>${until > since ? duration(until - since) : `at ${duration(since - from)}`}</td></tr>`)}

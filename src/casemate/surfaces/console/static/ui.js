@@ -96,7 +96,8 @@ export function useAsked(load, inputs) {
 }
 
 export function Failed({ error }) {
-  return error && html`<p class="failed" role="alert">${visible(error.message)}${error.remediation ? html`<br /><small>${visible(error.remediation)}</small>` : null}</p>`;
+  return error && html`<p class="failed" role="alert">
+    ${visible(error.message)}${error.remediation ? html`<br /><small>${visible(error.remediation)}</small>` : null}</p>`;
 }
 
 /** A button that is not to be pressed again until `onClick` is done; what that raises is shown beside it. */
@@ -111,7 +112,8 @@ export function Do({ onClick, children, ...rest }) {
     await Promise.resolve().then(() => onClick(event)).catch((raised) => { error = raised; });
     if (isThere.current) set({ busy: false, error });
   };
-  return html`<button type="button" ...${rest} disabled=${state.busy || rest.disabled} onClick=${press}>${children}</button><${Failed} error=${state.error} />`;
+  return html`<button type="button" ...${rest} disabled=${state.busy || rest.disabled} onClick=${press}>${children}</button>
+    <${Failed} error=${state.error} />`;
 }
 
 /** Rows with a name for each column: `columns` is `[[title, (row) => content], ...]`; `href(row)` leads to one. */
@@ -134,7 +136,8 @@ export function Dialog({ title, onClose, children }) {
     return () => dialog.open && dialog.close();
   }, []);
   return html`<dialog ref=${own} onClose=${onClose} aria-label=${title}>
-    <header><h2>${title}</h2><button type="button" class="plain" aria-label="Close" onClick=${() => own.current.close()}>×</button></header>
+    <header><h2>${title}</h2>
+      <button type="button" class="plain" aria-label="Close" onClick=${() => own.current.close()}>×</button></header>
     ${children}
   </dialog>`;
 }
@@ -144,10 +147,13 @@ const MOST_CHILDREN = 200;
 export function Json({ value, name = null, open = false }) {
   const [isOpen, set] = useState(open);
   const label = name === null ? null : html`<span class="name">${brief(name)}: </span>`;
-  if (value === null || typeof value !== "object") return html`<div class="json">${label}<span class=${typeof value}>${visible(JSON.stringify(value) ?? "")}</span></div>`;
+  if (value === null || typeof value !== "object") {
+    return html`<div class="json">${label}<span class=${typeof value}>${visible(JSON.stringify(value) ?? "")}</span></div>`;
+  }
   const entries = Object.entries(value);
   const what = Array.isArray(value) ? `[${entries.length}]` : `{${entries.length}}`;
-  return html`<details class="json" open=${isOpen} onToggle=${(event) => event.target === event.currentTarget && set(event.currentTarget.open)}>
+  const toggle = (event) => event.target === event.currentTarget && set(event.currentTarget.open);
+  return html`<details class="json" open=${isOpen} onToggle=${toggle}>
     <summary>${label}${what}</summary>
     ${isOpen ? entries.slice(0, MOST_CHILDREN).map(([key, one]) => html`<${Json} key=${key} name=${key} value=${one} />`) : null}
     ${isOpen && entries.length > MOST_CHILDREN ? html`<p class="empty">and ${entries.length - MOST_CHILDREN} more</p>` : null}

@@ -32,15 +32,22 @@ export function Page() {
     announce(`Denied: ${await call("approvals.deny_all", {})}`);
     ask(false);
   };
-  if (!requests.length) return html`<p class="empty">Nothing waits for an answer. What comes is shown here at once; keep this page open.</p>`;
+  if (!requests.length) {
+    return html`<p class="empty">Nothing waits for an answer. What comes is shown here at once; keep this page open.</p>`;
+  }
+  const isAll = chosen.length === requests.length;
+  const selectAll = () => select(new Set(isAll ? [] : requests.map((request) => request.id)));
   return html`
     ${requests.length > 1 ? html`<div class="row" role="toolbar" aria-label="Many at once">
-      <label><input type="checkbox" checked=${chosen.length === requests.length} onChange=${() => select(new Set(chosen.length === requests.length ? [] : requests.map((request) => request.id)))} /> all ${requests.length}</label>
+      <label><input type="checkbox" checked=${isAll} onChange=${selectAll} /> all ${requests.length}</label>
       <${Do} class="allow" disabled=${!chosen.length || isHeld} onClick=${() => answer(true)}>Allow ${chosen.length} once</${Do}>
       <${Do} class="deny" disabled=${!chosen.length || isHeld} onClick=${() => answer(false)}>Deny ${chosen.length}</${Do}>
       <button type="button" class="deny" onClick=${() => ask(true)}>Deny all that waits…</button>
     </div>` : null}
-    ${requests.slice(0, MOST_SHOWN).map((request) => html`<${Card} key=${request.id} request=${request} isHeld=${isHeld} selected=${selected.has(request.id)} onSelect=${requests.length > 1 ? () => toggle(request.id) : null} />`)}
+    ${requests.slice(0, MOST_SHOWN).map((request) => html`<${Card} key=${request.id} request=${request} isHeld=${isHeld}
+      selected=${selected.has(request.id)} onSelect=${requests.length > 1 ? () => toggle(request.id) : null} />`)}
     ${requests.length > MOST_SHOWN ? html`<p class="empty">${requests.length - MOST_SHOWN} more follow when these are answered.</p>` : null}
-    ${isAsked ? html`<${Dialog} title="Deny all that waits?" onClose=${() => ask(false)}><p>Also what is not shown yet. Programs are told that it was denied.</p><${Do} class="deny" onClick=${denyAll}>Deny all</${Do}></${Dialog}>` : null}`;
+    ${isAsked ? html`<${Dialog} title="Deny all that waits?" onClose=${() => ask(false)}>
+      <p>Also what is not shown yet. Programs are told that it was denied.</p>
+      <${Do} class="deny" onClick=${denyAll}>Deny all</${Do}></${Dialog}>` : null}`;
 }

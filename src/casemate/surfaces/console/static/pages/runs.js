@@ -42,34 +42,41 @@ const SESSION_COLUMNS = [
   ["Steps", (one) => one.steps],
 ];
 
+function Language(rest) {
+  return html`<label>Language <select ...${rest}>${LANGUAGES.map((one) => html`<option>${one}</option>`)}</select></label>`;
+}
+
 function Start({ onClose }) {
   const [given, set] = useState({ code: "", language: "python", timeout: 60, hosts: "" });
   const change = (name) => (event) => set({ ...given, [name]: event.target.value });
   const start = async () => {
     const hosts = given.hosts.split(/[\s,]+/).filter(Boolean);
-    const run = await call("runs.start", {
-      code: given.code, language: given.language, timeout: Number(given.timeout) || null, ...(hosts.length ? { allowed_domains: hosts } : {}),
-    });
-    location.hash = link(run);
+    const { code, language, timeout } = given;
+    const narrowed = hosts.length ? { allowed_domains: hosts } : {};
+    location.hash = link(await call("runs.start", { code, language, timeout: Number(timeout) || null, ...narrowed }));
   };
   return html`<${Dialog} title="Start a run" onClose=${onClose}>
-    <label class="tall">Program <textarea class="prompt" value=${given.code} onInput=${change("code")} spellcheck=${false}></textarea></label>
-    <div class="row"><label>Language <select value=${given.language} onChange=${change("language")}>${LANGUAGES.map((one) => html`<option>${one}</option>`)}</select></label>
-      <label>At most <input class="short" type="number" min="1" value=${given.timeout} onInput=${change("timeout")} /> seconds</label></div>
-    <label class="tall">Only these of the permitted hosts <input value=${given.hosts} onInput=${change("hosts")} placeholder="all of them" /></label>
+    <label class="tall">Program
+      <textarea class="prompt" value=${given.code} onInput=${change("code")} spellcheck=${false}></textarea></label>
+    <div class="row"><${Language} value=${given.language} onChange=${change("language")} />
+      <label>At most <input class="short" type="number" min="1" value=${given.timeout} onInput=${change("timeout")} /> seconds
+      </label></div>
+    <label class="tall">Only these of the permitted hosts
+      <input value=${given.hosts} onInput=${change("hosts")} placeholder="all of them" /></label>
     <${Do} class="main" disabled=${!given.code.trim()} onClick=${start}>Start</${Do}>
   </${Dialog}>`;
 }
 
 function Open({ onClose }) {
   const [given, set] = useState({ language: "python", name: "" });
+  const change = (name) => (event) => set({ ...given, [name]: event.target.value });
   const open = async () => {
     const made = await call("sessions.open", { language: given.language, ...(given.name ? { name: given.name } : {}) });
     location.hash = `#/runs/session/${made.session}`;
   };
   return html`<${Dialog} title="Open a session" onClose=${onClose}>
-    <div class="row"><label>Language <select value=${given.language} onChange=${(event) => set({ ...given, language: event.target.value })}>${LANGUAGES.map((one) => html`<option>${one}</option>`)}</select></label>
-      <label>Name <input value=${given.name} placeholder="none" onInput=${(event) => set({ ...given, name: event.target.value })} /></label></div>
+    <div class="row"><${Language} value=${given.language} onChange=${change("language")} />
+      <label>Name <input value=${given.name} placeholder="none" onInput=${change("name")} /></label></div>
     <${Do} class="main" onClick=${open}>Open</${Do}>
   </${Dialog}>`;
 }
@@ -79,12 +86,15 @@ function All() {
   const [dialog, show] = useState(null);
   useNews(again);
   const [runs, sessions] = found ?? [[], []];
-  return html`<div class="row"><button type="button" class="main" onClick=${() => show("run")}>Start a run…</button> <button type="button" onClick=${() => show("session")}>Open a session…</button></div>
+  return html`<div class="row"><button type="button" class="main" onClick=${() => show("run")}>Start a run…</button>
+      <button type="button" onClick=${() => show("session")}>Open a session…</button></div>
     <${Failed} error=${error} />
     <h2>Sessions</h2>
-    <${Table} label="Sessions" columns=${SESSION_COLUMNS} rows=${sessions} keyOf=${(one) => one.session} href=${(one) => `#/runs/session/${one.session}`} empty="No session is open." />
+    <${Table} label="Sessions" columns=${SESSION_COLUMNS} rows=${sessions} keyOf=${(one) => one.session}
+      href=${(one) => `#/runs/session/${one.session}`} empty="No session is open." />
     <h2>Runs</h2>
-    <${Table} label="Runs" columns=${RUN_COLUMNS} rows=${[...runs].reverse()} keyOf=${(run) => run.run} href=${link} empty="Nothing has run yet." />
+    <${Table} label="Runs" columns=${RUN_COLUMNS} rows=${[...runs].reverse()} keyOf=${(run) => run.run} href=${link}
+      empty="Nothing has run yet." />
     ${dialog === "run" ? html`<${Start} onClose=${() => show(null)} />` : null}
     ${dialog === "session" ? html`<${Open} onClose=${() => show(null)} />` : null}`;
 }

@@ -16,7 +16,11 @@ function Step({ run, known, onOver }) {
 function Variables({ session, version }) {
   const [rows, error] = useAsked(() => call("sessions.variables", { session }), [session, version]);
   const [looked, look] = useState(null);
-  const columns = [["Name", (one) => html`<button type="button" class="plain" onClick=${() => look(one.name)}>${brief(one.name, 40)}</button>`], ["Type", (one) => brief(one.type, 30)], ["Value", (one) => html`<code>${brief(one.repr, 60)}</code>`]];
+  const columns = [
+    ["Name", ({ name }) => html`<button type="button" class="plain" onClick=${() => look(name)}>${brief(name, 40)}</button>`],
+    ["Type", (one) => brief(one.type, 30)],
+    ["Value", (one) => html`<code>${brief(one.repr, 60)}</code>`],
+  ];
   return html`<h2>Variables</h2><${Failed} error=${error} />
     <${Table} label="Variables" columns=${columns} rows=${rows ?? []} keyOf=${(one) => one.name} empty="None yet." />
     ${looked ? html`<${Value} session=${session} name=${looked} onClose=${() => look(null)} />` : null}`;
@@ -24,7 +28,8 @@ function Variables({ session, version }) {
 
 function Value({ session, name, onClose }) {
   const [value, error] = useAsked(() => call("sessions.get", { session, name }), [name]);
-  return html`<${Dialog} title=${brief(name)} onClose=${onClose}><${Failed} error=${error} />${value === undefined ? null : html`<${Json} value=${value} open=${true} />`}</${Dialog}>`;
+  return html`<${Dialog} title=${brief(name)} onClose=${onClose}><${Failed} error=${error} />
+    ${value === undefined ? null : html`<${Json} value=${value} open=${true} />`}</${Dialog}>`;
 }
 
 function Prompt({ session, onStart }) {
@@ -43,7 +48,8 @@ function Prompt({ session, onStart }) {
     start().then(() => fail(null), fail);
   };
   return html`<div class="card"><label class="tall">Next step <small>(Ctrl+Enter runs it)</small>
-      <textarea class="prompt" ref=${field} value=${code} spellcheck=${false} onInput=${(event) => set(event.target.value)} onKeyDown=${press}></textarea></label>
+      <textarea class="prompt" ref=${field} value=${code} spellcheck=${false} onKeyDown=${press}
+        onInput=${(event) => set(event.target.value)}></textarea></label>
     <${Do} class="main" disabled=${!code.trim()} onClick=${start}>Run</${Do}><${Failed} error=${failed} /></div>`;
 }
 
@@ -65,7 +71,8 @@ export function Session({ session }) {
   const runs = [...new Set([...(found?.runs.map((run) => run.run) ?? []), ...started.keys()])].slice(-MOST_STEPS);
   const over = () => next((known) => known + 1);
   return html`<p><a href="#/runs">All sessions</a> · session <code>${state?.name ? visible(state.name) : brief(session, 40)}</code>
-      ${state ? html` · ${state.language} · <span class=${state.is_busy ? "waits" : "ok"}>${state.is_busy ? "busy" : "idle"}</span>` : found ? html` · <span class="bad">closed</span>` : null}</p>
+      ${state ? html` · ${state.language} · <span class=${state.is_busy ? "waits" : "ok"}>${state.is_busy ? "busy" : "idle"}</span>` : null}
+      ${found && !state ? html` · <span class="bad">closed</span>` : null}</p>
     <${Failed} error=${error} />
     <div class="columns"><div>
       ${runs.map((run) => html`<${Step} key=${run} run=${run} known=${started.get(run)} onOver=${over} />`)}
