@@ -130,6 +130,41 @@ def test_many_lines_are_each_written_once_and_the_page_holds_so_many(page: Page,
 
 
 @pytest.mark.full
+def test_a_run_is_started_in_the_language_that_was_chosen(page: Page, daemon: Daemon) -> None:
+    page.get_by_role("link", name="Runs and sessions").click()
+    page.get_by_role("button", name="Start a run").click()
+    page.get_by_label("Program").fill(
+        "echo $((6 * 7)); printf '50%%\\r100%%\\n'; printf '\\033[31mred\\033[0m\\033]0;title\\007\\n'"
+    )
+    page.get_by_label("Language").select_option("shell")
+    page.get_by_role("dialog").get_by_role("button", name="Start", exact=True).click()
+    page.locator(".execution[aria-busy=false]").wait_for()
+    assert page.locator(".output > div > div").all_inner_texts() == ["42", "100%", "red"]
+    assert page.locator(".output .c-red").all_inner_texts() == ["red"]
+    assert page.title() == "casemate"
+
+
+SHOWN = """
+from IPython.display import HTML, display
+display(HTML("<style>td {color: red}</style><table><tr><td>in a cell<script>parent.x = 1</script></table>"
+    "<img src=x onerror='parent.x = 1'><a href='http://evil.test'>a link</a><p style='height: 90px'>"))
+"""
+
+
+@pytest.mark.full
+def test_what_a_program_gives_as_html_is_seen_as_high_as_it_is_and_does_nothing(page: Page, daemon: Daemon) -> None:
+    session = open_session(page, daemon)
+    step(page, SHOWN)
+    frame = page.frame_locator("iframe.given")
+    assert frame.get_by_text("in a cell").evaluate("cell => getComputedStyle(cell).color") == "rgb(255, 0, 0)"
+    assert frame.locator("body").evaluate("() => self.origin") == "null"
+    assert frame.locator("script:not([src]), [onerror], a[href], img[src]").count() == 0
+    until(lambda: 100 < page.locator("iframe.given").bounding_box()["height"] < 250)  # type: ignore[index]
+    assert page.evaluate("window.x") is None
+    call(daemon, "sessions.close", session=session)
+
+
+@pytest.mark.full
 def test_many_requests_are_answered_at_once(page: Page, daemon: Daemon) -> None:
     sessions = [call(daemon, "sessions.open")["session"] for _ in range(4)]
     code = "print(get_ipython().getoutput('echo yes'))"

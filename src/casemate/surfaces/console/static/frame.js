@@ -32,7 +32,7 @@ addEventListener("message", (event) => {
   for (const part of [given.head, given.body]) clean(part);
   const kept = [...given.head.querySelectorAll("style"), ...given.body.childNodes];
   document.body.replaceChildren(...kept.map((node) => document.adoptNode(node)));
-  const tell = () => parent.postMessage({ height: document.documentElement.scrollHeight + 2 }, "*");
+  const tell = () => parent.postMessage({ height: Math.ceil(document.body.getBoundingClientRect().bottom) + 6 }, "*");
   new ResizeObserver(tell).observe(document.body);
   tell();
 });

@@ -16,7 +16,7 @@ export function Page({ rest }) {
   const field = (name) => ({ value: wanted[name], onChange: ({ target }) => want({ ...wanted, [name]: target.value.trim() }) });
   return html`<${Whole} />
     <form class="row" role="search" onSubmit=${(event) => event.preventDefault()}>
-      <label>Kind <select ...${field("kind")}><option value="">All</option>${KINDS.map((kind) => html`<option>${kind}</option>`)}</select></label>
+      <label>Kind <select ...${field("kind")}><option value="">All</option>${KINDS.map((kind) => html`<option value=${kind}>${kind}</option>`)}</select></label>
       <label>Run or session <input ...${field("run")} spellcheck="false" autocomplete="off" /></label>
       <label>From <input type="datetime-local" step="1" ...${field("since")} /></label>
       <${Do} onClick=${() => want(NOTHING)}>Clear</${Do}> <${Do} onClick=${again}>Look again</${Do}>

@@ -43,7 +43,7 @@ const SESSION_COLUMNS = [
 ];
 
 function Language(rest) {
-  return html`<label>Language <select ...${rest}>${LANGUAGES.map((one) => html`<option>${one}</option>`)}</select></label>`;
+  return html`<label>Language <select ...${rest}>${LANGUAGES.map((one) => html`<option value=${one}>${one}</option>`)}</select></label>`;
 }
 
 function Start({ onClose }) {
