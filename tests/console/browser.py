@@ -10,6 +10,8 @@ from tests.support.waiting import MAX_WAIT
 
 from casemate.languages.browser import find_browser
 
+__all__ = ["Chromium", "Page", "chromium", "signed_in"]
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser as Chromium
     from playwright.sync_api import Page

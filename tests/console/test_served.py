@@ -31,7 +31,7 @@ def test_every_file_is_served_with_the_rules_of_the_page(browser: Browser, path:
     answer = browser.ask("GET", f"/console/{path}")
     rules = rules_of(answer)
     assert answer.status == 200
-    assert rules.pop("frame-src") == f"'self' http://*.localhost:{browser.host.partition(':')[2]}"
+    assert rules.pop("frame-src") == "'self' http://*.localhost:*"
     assert rules.pop("img-src") == "'self' data: blob:"
     assert {rules.pop(name) for name in ("script-src", "style-src", "connect-src")} == {"'self'"}
     assert rules.pop("require-trusted-types-for") == "'script'"
@@ -80,7 +80,8 @@ def test_there_is_nothing_else(browser: Browser, method: str, path: str, status:
 
 
 def test_what_others_wrote_is_as_they_published_it_and_has_their_licence() -> None:
-    listed = dict(reversed(line.split("  ")) for line in (STATIC / "vendor/SHA256SUMS").read_text().splitlines())
+    lines = [line.split("  ") for line in (STATIC / "vendor/SHA256SUMS").read_text().splitlines()]
+    listed = {name: digest for digest, name in lines}
     found = {path.name: path for path in (STATIC / "vendor").iterdir() if path.suffix in (".js", ".css")}
     assert {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in found.items()} == listed
     told = (STATIC / "vendor/README.txt").read_text()
@@ -93,7 +94,7 @@ def test_what_others_wrote_is_as_they_published_it_and_has_their_licence() -> No
 def test_no_script_reads_text_as_markup_or_has_it_run(path: Path) -> None:
     text = path.read_text()
     assert WAYS.findall(text) == []
-    assert not re.search(r"https?://", text.replace("http://www.w3.org", ""))
+    assert not re.search(r"https?://", text)
     assert all(found.startswith(("./", "../")) for found in re.findall(r'from "([^"]+)"', text))
 
 

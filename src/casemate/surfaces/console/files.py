@@ -16,9 +16,9 @@ _TYPES = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
-_PAGES = (
+_PAGES = (  # frames: that of what a program gave as HTML, and previews, each at a host name of its own
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
-    "frame-src 'self' http://*.localhost:{port}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "frame-src 'self' http://*.localhost:*; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 # Of the frame that shows what a program gave as HTML: an origin of its own, no script but the one that puts it there,
@@ -46,13 +46,14 @@ class PageFile:
     content: bytes
     etag: str
 
-    def headers(self, port: int) -> Mapping[str, str]:
-        """What it is served with, by a service that listens at ``port``: a preview is a host's beside it."""
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What it is served with."""
         is_framed = self.name in _FRAME_FILES
         return {
             **_ALL,
             "content-type": _TYPES[Path(self.name).suffix],
-            "content-security-policy": _FRAME if is_framed else _PAGES.format(port=port),
+            "content-security-policy": _FRAME if is_framed else _PAGES,
             # The frame's origin is opaque, so to it the script beside it is another's.
             "cross-origin-resource-policy": "cross-origin" if self.name == "frame.js" else "same-origin",
             "etag": self.etag,

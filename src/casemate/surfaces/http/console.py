@@ -54,7 +54,7 @@ class Console:
         file = page_files().get(exchange.path.removeprefix(f"{PAGES}/"))
         if file is None:
             raise Refused(404, "the console has no such page")
-        headers = file.headers(exchange.port)
+        headers = file.headers
         if exchange.head.get("if-none-match") == file.etag:
             await exchange.begin(304, headers)
         else:

@@ -2,6 +2,7 @@
 import { call } from "../api.js";
 import { Execution } from "../execution.js";
 import { Files } from "../files.js";
+import { Previews } from "../previews.js";
 import { Dialog, Do, Failed, Json, Table, brief, html, useAsked, useRef, useState, visible } from "../ui.js";
 import { codeOf, useNews } from "./runs.js";
 
@@ -53,11 +54,6 @@ function Prompt({ session, onStart }) {
     <${Do} class="main" disabled=${!code.trim()} onClick=${start}>Run</${Do}><${Failed} error=${failed} /></div>`;
 }
 
-/** Where frames with what programs of the session serve are to be: `session` is its handle. */
-export function Previews() {
-  return null;
-}
-
 export function Session({ session }) {
   const load = async () => {
     const [sessions, runs] = await Promise.all([call("sessions.list"), call("runs.list", { filters: { session: [session] } })]);
@@ -77,7 +73,7 @@ export function Session({ session }) {
     <div class="columns"><div>
       ${runs.map((run) => html`<${Step} key=${run} run=${run} known=${started.get(run)} onOver=${over} />`)}
       ${state ? html`<${Prompt} session=${session} onStart=${(run, code) => start((known) => new Map(known).set(run, code))} />` : null}
-      <${Previews} session=${session} />
+      ${state ? html`<${Previews} session=${session} />` : null}
     </div><aside>
       ${state ? html`<div class="row"><${Do} disabled=${!state.is_busy} onClick=${() => call("sessions.interrupt", { session })}>Interrupt</${Do}>
         <${Do} onClick=${() => call("sessions.reset", { session }).then(over)}>Reset</${Do}>
