@@ -4,8 +4,16 @@ import { Sign, waiting, watchApprovals } from "./waiting.js";
 import { PAGES } from "./pages.js";
 import { Component, Failed, html, render, useEffect, useRef, useState, useStore, visible } from "./ui.js";
 
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
 function route() {
-  const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
   return { page: PAGES.find((page) => page.name === name) ?? PAGES[0], rest };
 }
 
