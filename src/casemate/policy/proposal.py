@@ -14,7 +14,7 @@ from typing import Any, Literal
 from casemate.errors import InvalidArgument
 from casemate.model.approval import Kind, Question
 from casemate.policy.document import read_document
-from casemate.policy.hosts import LOCAL_NAME
+from casemate.policy.hosts import HTTPS, LOCAL_NAME
 from casemate.policy.reading import rule
 from casemate.policy.shown import escape_text
 
@@ -112,8 +112,8 @@ def _uses(rows: Iterable[Row]) -> Iterator[tuple[Use, Question | None]]:
     """Each use with the question that a rule about it would have to cover."""
     for kind, detail in rows:
         if kind == "crossing" and "host" in detail:
-            asked: dict[str, Any] = {"host": str(detail["host"]), "port": detail.get("port", 0)}
-            question = Question("egress", f"{asked['host']}:{asked['port']}", asked)
+            host, port = str(detail["host"]), detail.get("port")  # none where its name was not even resolved
+            question = Question("egress", f"{host}:{port}" if port else host, {"host": host, "port": port or HTTPS})
             yield _use(question, detail), question
         elif kind == "crossing" and detail.get("kind") == "files":
             told = Question("files", f"{detail.get('action')} {detail.get('path')}", {})
