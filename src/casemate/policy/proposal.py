@@ -15,7 +15,6 @@ from casemate.errors import InvalidArgument
 from casemate.model.approval import Kind, Question
 from casemate.policy.document import read_document
 from casemate.policy.hosts import HTTPS, LOCAL_NAME
-from casemate.policy.reading import rule
 from casemate.policy.shown import escape_text
 
 _MOST_RULES = 200  # in one proposal: nobody reads more
@@ -153,6 +152,8 @@ def _on_a_line(text: str, most: int) -> str:
 
 def _rule_for(question: Question, effect: Literal["allow", "deny"] = "allow") -> tuple[str, str]:
     """The rule about exactly ``question`` as it stands in a policy file; or nothing, and why there is none."""
+    from casemate.policy.reading import rule  # which loads what reads policy files
+
     if _is_cut(question.arguments):
         return "", "the record has only its beginning"
     about = _about(question)
