@@ -30,6 +30,7 @@ from casemate.surfaces.http.console import Console, credential_of
 from casemate.surfaces.http.exchange import TURNS, Exchange, Gone, Receive, Scope, Send, Shares, send_events
 from casemate.surfaces.http.identity import (
     CONSOLE,
+    PAGES,
     Admitted,
     Headers,
     Listener,
@@ -205,7 +206,8 @@ class HttpApplication:
         elif self._listener.kind == "unix":
             await self._answer(scope, exchange, user_of(exchange.head))
         elif self._console is not None and self._console.has_page(exchange.path):
-            await self._console.answer(exchange)
+            with self._shares.of("", PAGES):  # all strangers have one between them
+                await self._console.answer(exchange)
         else:
             is_page = exchange.head.get(CONSOLE) is not None
             token = exchange.credential = credential_of(exchange) if is_page else token_of(exchange.head)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _SESSION = f"{PAGES}/session"
 _MOST_BODY = 4096  # bytes
+_PIECE = 16 * 1024  # bytes
 _MOST_PORT = 65_535
 
 
@@ -59,7 +60,8 @@ class Console:
             await exchange.begin(304, headers)
         else:
             await exchange.begin(200, {**headers, "content-length": str(len(file.content))})
-            await exchange.more(file.content)
+            for start in range(0, len(file.content), _PIECE):  # no more piles up for one who takes nothing
+                await exchange.more(file.content[start : start + _PIECE])
         await exchange.end()
 
     async def _answer_session(self, exchange: Exchange) -> None:

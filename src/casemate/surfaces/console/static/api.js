@@ -1,6 +1,7 @@
 // The service as a page asks it: operations by name, and streams of events. Paths are relative: it may lie behind a prefix.
 
 const STORED = `casemate session ${location.pathname}`;
+const SIGN_IN = "console/session";
 const AGAIN = [250, 500, 1000, 2000, 5000, 10000]; // milliseconds between attempts at a service that does not answer
 const LASTING = ["invalid", "not_found"]; // kinds of errors that asking again does not help
 const NOBODY = { key: "", name: "", namespace: "" };
@@ -45,7 +46,7 @@ async function send(method, path, { body, type = "application/json", signal, hea
     return answer;
   }
   const told = (await answer.json().catch(() => ({}))).error ?? {};
-  if (answer.status === 401) forget();
+  if (answer.status === 401 && path !== SIGN_IN) forget(); // an old link ends no session that there is
   throw new Failure(answer.status, told);
 }
 
@@ -57,14 +58,14 @@ function forget() {
 
 /** Begin a session with the code of a link. */
 export async function signIn(code) {
-  const answer = await send("POST", "console/session", { body: JSON.stringify({ code }) });
+  const answer = await send("POST", SIGN_IN, { body: JSON.stringify({ code }) });
   user = await answer.json();
   localStorage.setItem(STORED, JSON.stringify(user));
   setState("in");
 }
 
 export async function signOut() {
-  await send("DELETE", "console/session").catch(() => {});
+  await send("DELETE", SIGN_IN).catch(() => {});
   forget();
 }
 
