@@ -30,6 +30,7 @@ class Witness:
         self.origin = f"http://127.0.0.1:{port}"
         self.asked: list[str] = []
         self.pages: dict[str, tuple[str, str]] = {}
+        self.headers: dict[str, str] = {}
 
 
 @contextmanager
@@ -41,9 +42,10 @@ def witness() -> Iterator[Witness]:
             if self.path not in one.pages:
                 one.asked.append(self.path)
             self.send_response(200)
-            self.send_header("content-type", kind)
+            for header in {"content-type": kind, **one.headers}.items():
+                self.send_header(*header)
             self.end_headers()
-            self.wfile.write(text.encode())
+            self.wfile.write((text or "x").encode())
 
         do_GET = do_POST = answer  # noqa: N815 - as the class wants them
 
@@ -132,7 +134,8 @@ def drawing(origin: str) -> str:
     return f"""<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="40" height="40"
  onload="{act}"><script>{act}</script><image xlink:href="{origin}/asked" width="9" height="9"/>
 <style>@import "{origin}/asked";</style><foreignObject width="9" height="9">
-<iframe xmlns="http://www.w3.org/1999/xhtml" src="{origin}/asked"></iframe></foreignObject><use href="{origin}/asked#x"/>
+<iframe xmlns="http://www.w3.org/1999/xhtml" src="{origin}/asked"></iframe></foreignObject>
+<use href="{origin}/asked#x"/>
 <animate onbegin="{act}" attributeName="x" dur="1s"/><rect width="40" height="40"/></svg>"""
 
 

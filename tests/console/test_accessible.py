@@ -16,7 +16,9 @@ pytestmark = [
 ]  # fmt: skip
 
 REACHABLE = """() => [...document.querySelectorAll(
-  'a[href], button, input, select, textarea, summary, [tabindex="0"]')].filter((one) => !one.disabled && one.checkVisibility() && !one.closest('details:not([open]) > :not(summary)')).length"""
+  'a[href], button, input, select, textarea, summary, [tabindex="0"]'
+)].filter((one) => !one.disabled && one.checkVisibility()
+  && !one.closest('details:not([open]) > :not(summary)')).length"""
 MARK = """() => { const one = document.activeElement;
 if (one === document.body || one.dataset.met) return false;
 one.dataset.met = '1'; return true; }"""
