@@ -39,7 +39,7 @@ def witness() -> Iterator[Witness]:
         def answer(self) -> None:
             self.rfile.read(int(self.headers.get("content-length") or 0))
             kind, text = one.pages.get(self.path, ("text/plain", ""))
-            if self.path not in one.pages:
+            if self.path not in (*one.pages, "/favicon.ico"):
                 one.asked.append(self.path)
             self.send_response(200)
             for header in {"content-type": kind, **one.headers}.items():
@@ -76,10 +76,15 @@ class Judge:
 
     def findings(self) -> list[str]:
         """All so far, once what is shown now had its time."""
-        self._page.evaluate(_SETTLE)
-        for frame in self._page.frames:
-            if frame.evaluate("window.hacked"):
-                self._found.append(f"marker in {frame.url}")
+        from playwright.sync_api import Error
+
+        try:
+            self._page.evaluate(_SETTLE)
+            marked = [frame.url for frame in self._page.frames if frame.evaluate("window.hacked")]
+        except Error as error:  # another document came in between
+            self._found.append(f"gone: {error}")
+            marked = []
+        self._found += [f"marker in {url}" for url in marked]
         if not self._page.url.startswith(f"{self._origin}/console/"):
             self._found.append(f"went to {self._page.url}")
         return [*self._found, *(f"asked {path}" for path in self._witness.asked)]
@@ -111,8 +116,7 @@ def markup(origin: str) -> dict[str, str]:
         "focus": f'<input autofocus onfocus="{act}">',
         "frame": f'<iframe srcdoc="<script>{act}</script>"></iframe>',
         "frame of an address": f'<iframe src="javascript:{act}"></iframe>',
-        "mathml": f'<math><mtext><table><mglyph><style><!--</style><img title="--&gt;&lt;img src=data:,x '
-        f'onerror={act.replace(" ", "")}&gt;"><script>{act}</script></style></mglyph></table></mtext></math>',
+        "mathml": f'<math><mtext><img src="data:,x" onerror="{act}"></mtext></math>',
         "object": f'<object data="{url}"></object>',
         "embedded": f'<embed src="{url}">',
         "style": f"<style>@import '{url}.css'; body {{ background: url({url}.png) }}</style>",

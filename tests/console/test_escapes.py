@@ -71,7 +71,7 @@ def seeded(daemon: Daemon, seen: Witness) -> Seeded:
     given = json.dumps([text, ACTIVE, bundles(seen.origin)])
     code = PROGRAM.replace("GIVEN", f"__import__('json').loads({given!r})")
     session = call(daemon, "sessions.open", name="<img src=x onerror=alert(1)>")["session"]
-    run = call(daemon, "runs.start", code=code, session=session, metadata={})["run"]
+    run = call(daemon, "runs.start", code=code, session=session)["run"]
     assert call(daemon, "runs.wait", run=run)["execution"]["error"]["name"] == "<img src=x onerror=alert(1)>"
     asks = call(daemon, "sessions.open")["session"]
     command = f"echo {json.dumps(text + ACTIVE)} #"
