@@ -185,6 +185,20 @@ def test_many_requests_are_answered_at_once(page: Page, daemon: Daemon) -> None:
 
 
 @pytest.mark.full
+def test_many_steps_that_wait_for_their_turn_leave_a_way_to_answer(page: Page, daemon: Daemon) -> None:
+    session = call(daemon, "sessions.open")["session"]
+    codes = ["print(get_ipython().getoutput('echo yes'))", *(f"print('step {number}')" for number in range(9))]
+    for code in codes:
+        call(daemon, "runs.start", code=code, session=session)
+    page.goto(f"{page.url.partition('#')[0]}#/runs/session/{session}")
+    until(lambda: page.locator(".execution").count() == 10)
+    page.get_by_role("button", name="Allow", exact=True).click()
+    page.get_by_text("['yes']").wait_for()
+    until(lambda: page.locator(".execution[aria-busy=false]").count() == 10)
+    call(daemon, "sessions.close", session=session)
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("width", [360, 1280])
 def test_nothing_is_wider_than_the_screen(real_browser: Chromium, daemon: Daemon, width: int) -> None:
     session = call(daemon, "sessions.open")["session"]

@@ -181,17 +181,17 @@ def _about(question: Question) -> dict[str, Any] | None:
             named = {"package": given["packages"][0]}
             return named if given["language"] == "python" else {**named, "language": given["language"]}
         case "tool":
-            return {"server": question.server, "tool": question.tool, "arguments": _exactly(given)}
+            return {"server": question.server, "tool": question.tool, "arguments": _exact_values(given)}
         case "host" if not any("*" in str(word) for word in given.get("argv", "*")):  # there it is a wildcard
             return {"command": given["argv"]}
         case "server":
-            return {"server": question.server, "arguments": _exactly(given)}
+            return {"server": question.server, "arguments": _exact_values(given)}
         case kind if kind in _BY_ARGUMENTS:
-            return {"arguments": _exactly(given)}
+            return {"arguments": _exact_values(given)}
     return None
 
 
-def _exactly(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _exact_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: {"exact": value} if isinstance(value, Mapping) else value for name, value in arguments.items()}
 
 

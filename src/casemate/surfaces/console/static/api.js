@@ -3,6 +3,7 @@
 const STORED = `casemate session ${location.pathname}`;
 const SIGN_IN = "console/session";
 const AGAIN = [250, 500, 1000, 2000, 5000, 10000]; // milliseconds between attempts at a service that does not answer
+const MOST_FOLLOWED = 3; // streams of a page at once: a browser has six connections to a host, and calls need some
 const LASTING = ["invalid", "not_found"]; // kinds of errors that asking again does not help
 const NOBODY = { key: "", name: "", namespace: "" };
 /** Who is signed in: `name` as records have it, and the `namespace` whose sessions, runs and requests these are. */
@@ -97,6 +98,11 @@ export function stream(name, args, onEvents, { always = false, onEnd = () => {} 
   const isWanted = () => !isOver && (always || !document.hidden);
 
   async function run(own) {
+    if (always) return follow(own);
+    await takeTurn();
+    await follow(own).finally(giveTurn);
+  }
+  async function follow(own) {
     while (isWanted() && !own.signal.aborted) {
       try {
         const body = JSON.stringify(args());
@@ -134,6 +140,17 @@ export function stream(name, args, onEvents, { always = false, onEnd = () => {} 
   if (!always) document.addEventListener("visibilitychange", begin);
   begin();
   return stop;
+}
+
+const turns = { taken: 0, waiting: [] };
+async function takeTurn() {
+  if (turns.taken >= MOST_FOLLOWED) await new Promise((resolve) => turns.waiting.push(resolve));
+  else turns.taken++;
+}
+function giveTurn() {
+  const next = turns.waiting.shift();
+  if (next) next();
+  else turns.taken--;
 }
 
 /** Server-sent events of a body, as many at once as came at once. */
