@@ -199,6 +199,26 @@ def test_many_steps_that_wait_for_their_turn_leave_a_way_to_answer(page: Page, d
 
 
 @pytest.mark.full
+def test_each_of_many_tabs_shows_what_waits_and_answers_it(page: Page, daemon: Daemon) -> None:
+    tabs = [page, *(page.context.new_page() for _ in range(7))]
+    for tab in tabs[1:]:
+        tab.goto(page.url.partition("#")[0])
+        tab.wait_for_selector("main h1")
+    session = call(daemon, "sessions.open")["session"]
+    code = "print(get_ipython().getoutput('echo yes'))"
+    for tab in (tabs[-1], tabs[1]):
+        run = call(daemon, "runs.start", code=code, session=session)["run"]
+        for one in tabs:
+            one.get_by_role("article").wait_for()
+        tab.get_by_role("button", name="Allow", exact=True).click()
+        for one in tabs:
+            one.get_by_text("Nothing waits for an answer").wait_for()
+        assert call(daemon, "runs.wait", run=run)["execution"]["stdout"] == "['yes']\n"
+        tabs.pop(0).close()  # it followed for all the others
+    call(daemon, "sessions.close", session=session)
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("width", [360, 1280])
 def test_nothing_is_wider_than_the_screen(real_browser: Chromium, daemon: Daemon, width: int) -> None:
     session = call(daemon, "sessions.open")["session"]

@@ -3,7 +3,8 @@
 const STORED = `casemate session ${location.pathname}`;
 const SIGN_IN = "console/session";
 const AGAIN = [250, 500, 1000, 2000, 5000, 10000]; // milliseconds between attempts at a service that does not answer
-const MOST_FOLLOWED = 3; // streams of a page at once: a browser has six connections to a host, and calls need some
+// Streams at once, of all tabs: a browser has six connections to a host, of which one is for what waits, and calls need some.
+const TURNS = [0, 1, 2].map((number) => `casemate stream ${number}`);
 const LASTING = ["invalid", "not_found"]; // kinds of errors that asking again does not help
 const NOBODY = { key: "", name: "", namespace: "" };
 /** Who is signed in: `name` as records have it, and the `namespace` whose sessions, runs and requests these are. */
@@ -99,8 +100,7 @@ export function stream(name, args, onEvents, { always = false, onEnd = () => {} 
 
   async function run(own) {
     if (always) return follow(own);
-    await takeTurn();
-    await follow(own).finally(giveTurn);
+    await inTurn(own.signal, () => follow(own));
   }
   async function follow(own) {
     while (isWanted() && !own.signal.aborted) {
@@ -142,15 +142,27 @@ export function stream(name, args, onEvents, { always = false, onEnd = () => {} 
   return stop;
 }
 
-const turns = { taken: 0, waiting: [] };
-async function takeTurn() {
-  if (turns.taken >= MOST_FOLLOWED) await new Promise((resolve) => turns.waiting.push(resolve));
-  else turns.taken++;
-}
-function giveTurn() {
-  const next = turns.waiting.shift();
-  if (next) next();
-  else turns.taken--;
+/** Locks of all tabs; where the page has come over plain HTTP from elsewhere, browsers have none, and each is alone. */
+export const locks = navigator.locks ?? {
+  held: new Map(),
+  request(name, { signal }, work) {
+    const own = Promise.resolve(this.held.get(name)).then(() => (signal.aborted ? undefined : work()));
+    this.held.set(name, own.catch(() => {}));
+    return own;
+  },
+};
+
+/** Do `work` once a turn is free, unless `signal` ends the waiting. */
+function inTurn(signal, work) {
+  const waits = new AbortController();
+  signal.addEventListener("abort", () => waits.abort());
+  const take = async () => {
+    if (waits.signal.aborted) return; // with another turn
+    waits.abort();
+    await work();
+  };
+  const ignore = (error) => { if (error.name !== "AbortError") throw error; };
+  return Promise.all(TURNS.map((turn) => locks.request(turn, { signal: waits.signal }, take).catch(ignore)));
 }
 
 /** Server-sent events of a body, as many at once as came at once. */

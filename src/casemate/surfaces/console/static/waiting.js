@@ -1,5 +1,5 @@
 // What waits for an answer, wherever one is in the console: on the page, in the title, as a sound.
-import { stream } from "./api.js";
+import { locks, stream } from "./api.js";
 import { Store, announce, brief, html, useEffect, useState } from "./ui.js";
 
 /** Requests by their id, the oldest first. */
@@ -7,12 +7,25 @@ export const waiting = new Store(new Map());
 const SOUND = "casemate sound";
 let audio = null;
 
-/** Follow what comes to wait, until the function that this returns is called. */
+/** Follow what comes to wait, until the function that this returns is called. One tab does so for all of them. */
 export function watchApprovals() {
-  const stop = stream("approvals.events", () => ({ told: [...waiting.value.keys()].slice(-2000) }), take, { always: true });
+  const name = `casemate approvals ${location.pathname}`;
+  const [over, others] = [new AbortController(), new BroadcastChannel(name)];
+  let isFollowing = false;
+  const tell = () => others.postMessage([...waiting.value]);
+  others.onmessage = ({ data }) => (data ? learn(new Map(data)) : isFollowing && tell());
+  others.postMessage(null);
+  const follow = () => {
+    isFollowing = true;
+    const told = () => ({ told: [...waiting.value.keys()].slice(-2000) });
+    const stop = stream("approvals.events", told, (events) => { take(events); tell(); }, { always: true });
+    return new Promise((resolve) => over.signal.addEventListener("abort", () => resolve(stop())));
+  };
+  locks.request(name, { signal: over.signal }, follow).catch(() => {});
   const unwatch = waiting.watch(show);
   return () => {
-    stop();
+    over.abort();
+    others.close();
     unwatch();
     waiting.set(new Map());
   };
@@ -20,14 +33,15 @@ export function watchApprovals() {
 
 function take(events) {
   const known = new Map(waiting.value);
-  const asked = [];
   for (const { event, id, request } of events) {
     if (event === "over") known.delete(id);
-    else {
-      known.set(id, request);
-      asked.push(request);
-    }
+    else known.set(id, request);
   }
+  learn(known);
+}
+
+function learn(known) {
+  const asked = [...known.values()].filter((request) => !waiting.value.has(request.id));
   waiting.set(known);
   if (!asked.length) return;
   announce(asked.length > 1 ? `${asked.length} requests wait for your answer` : `Waits for your answer: ${brief(asked[0].summary)}`);
