@@ -15,6 +15,7 @@ import json
 import math
 import re
 import sqlite3
+import time
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -23,7 +24,9 @@ from typing import TYPE_CHECKING, Any, Final
 from casemate.audit.chain import AuditRow, Row, Verdict
 from casemate.audit.database import COLUMNS, head_in, open_for_reading, transaction
 from casemate.audit.retention import RowRetention
+from casemate.audit.summary import MOST_MINUTES, Minute, ProgramUses, chart_of, uses_by_program
 from casemate.errors import InvalidArgument, NotFound
+from casemate.policy.proposal import Proposal, propose_rules
 
 if TYPE_CHECKING:
     from casemate.audit.log import AuditLog
@@ -273,6 +276,59 @@ class Audit:
 
             return [event_of(row) for row in rows]
         return [asdict(row) for row in rows]
+
+    async def crossings(self, *, since: float = 0.0) -> list[ProgramUses]:
+        """Which hosts, tools, packages and commands programs used, and which they were refused: by program, the one
+        that did so last first.
+
+        Args:
+            since: Only what is on record from then on, in Unix time.
+
+        Raises:
+            InvalidArgument: An argument cannot be used.
+            RecordUnavailable: The record cannot be read.
+        """
+        begin = _seconds(since)
+
+        def read() -> list[ProgramUses]:
+            with self._open_database() as database:
+                return uses_by_program(database, self._namespace, begin)
+
+        return await asyncio.to_thread(read)
+
+    async def propose(self, run: str) -> Proposal:
+        """Rules for a policy file that allow exactly what a run, or a session in all its steps, was allowed. What it
+        was refused stands in comments.
+
+        Args:
+            run: Its id.
+
+        Raises:
+            NotFound: The record has no such run or session.
+            RecordUnavailable: The record cannot be read.
+        """
+        rows = await asyncio.to_thread(self.rows_about, run)
+        return await asyncio.to_thread(propose_rules, [(row.kind, _read_row(row).detail) for row in rows])
+
+    async def chart(self, minutes: int = 60) -> list[Minute]:
+        """How much went on in each of the last minutes: executions by status, how long they took, what crossed.
+
+        Args:
+            minutes: How many, at most 1440.
+
+        Raises:
+            InvalidArgument: An argument cannot be used.
+            RecordUnavailable: The record cannot be read.
+        """
+        if type(minutes) is not int or not 1 <= minutes <= MOST_MINUTES:
+            raise InvalidArgument("minutes", f"{minutes!r} is not a whole number from 1 to {MOST_MINUTES}")
+        begin = (time.time() // 60 - minutes + 1) * 60
+
+        def read() -> list[Minute]:
+            with self._open_database() as database:
+                return chart_of(database, self._namespace, begin, minutes)
+
+        return await asyncio.to_thread(read)
 
     async def prune(self, *, max_age: float | None = None, max_size: int | None = None) -> int:
         """Drop the oldest rows of the whole record, and say how many; what is left stays provable.

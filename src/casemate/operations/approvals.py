@@ -8,11 +8,11 @@ import json
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Annotated, Literal, Unpack, get_args
+from typing import Annotated, Literal, Unpack, cast, get_args
 
 from casemate.api.options import Name
 from casemate.errors import NotFound
-from casemate.model.approval import ApprovalRequest, Kind, Listed
+from casemate.model.approval import ApprovalRequest, Kind, Listed, Question
 from casemate.model.call_options import DecisionOptions
 from casemate.model.operation import Audience, Most, Principal, called_by, operation
 from casemate.model.options import takes_options
@@ -70,6 +70,20 @@ class ApprovalOperations(Group):
         if request_id is None:
             raise NotFound("request_id", f"no request that waits begins with {request[:100]!r}")
         return waiting[request_id]
+
+    @operation(approver=True)
+    async def propose(self, request: Name, *, allow: bool = True, principal: Principal) -> str:
+        """The rule, as YAML for a policy file, that would decide exactly what a request asks without asking anybody.
+        Nothing where only a person can answer it, or no rule can say it. Nothing is changed by this.
+
+        ``request``: its id, or the only one's that begins so. ``allow``: false for the rule that would refuse it.
+        """
+        from casemate.policy.proposal import rules_for
+
+        asked = await self.get(request, principal=principal)
+        kind = cast("Kind", asked.kind)
+        question = Question(kind, asked.summary, asked.arguments, server=asked.server, tool=asked.tool)
+        return await asyncio.to_thread(lambda: rules_for(question, "allow" if allow else "deny"))
 
     @operation(approver=True)
     async def events(

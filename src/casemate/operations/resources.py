@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 from casemate.api.options import Cursor, Name, Names
 from casemate.audit.chain import AuditRow, Verdict
 from casemate.audit.reading import MOST_ROWS, AuditEvent
-from casemate.errors import Denied
+from casemate.audit.summary import MOST_MINUTES, Minute, ProgramUses
+from casemate.errors import Denied, NotFound
 from casemate.execution.egress_request import EgressAnswer
 from casemate.model.call_options import Seconds
 from casemate.model.operation import Audience, Between, Most, OneOf, Principal, called_by, operation
@@ -18,6 +19,7 @@ from casemate.model.overview import Installed
 from casemate.operations.lookup import match_handle
 from casemate.operations.sessions import Group
 from casemate.policy.inject import Inject
+from casemate.policy.proposal import Proposal
 from casemate.policy.rules import PACKAGE_LANGUAGES
 from casemate.tools.tools import ToolSummary
 
@@ -26,6 +28,7 @@ Time = Annotated[float, Between(0, 2**40)]
 Hash = Annotated[str, Most(64)]
 Text = Annotated[str, Most(4 << 20)]
 Bytes = Annotated[int, Between(0, 2**62)]
+Minutes = Annotated[int, Between(1, MOST_MINUTES)]
 
 
 class AuditOperations(Group):
@@ -91,6 +94,35 @@ class AuditOperations(Group):
         themselves, "ocsf" for events of the Open Cybersecurity Schema Framework.
         """
         return await self._shared.sandbox.audit.export(after=after, limit=limit, format=format)
+
+    @operation()
+    async def crossings(self, *, since: Time = 0.0) -> list[ProgramUses]:
+        """Which hosts, tools, packages and commands programs used, and which they were refused: by program, the one
+        that did so last first.
+
+        ``since``: only what is on record from then on, in seconds since 1970.
+        """
+        return await self._shared.sandbox.audit.crossings(since=since)
+
+    @operation()
+    async def propose(self, run: Name, *, principal: Principal) -> Proposal:
+        """Rules for a policy file that allow exactly what a run, or a session in all its steps, was allowed. What it
+        was refused stands in comments.
+
+        ``run``: its handle, or the handle or name of the session.
+        """
+        with contextlib.suppress(NotFound):
+            run = self._sessions.find(run, principal).session.id
+        run = match_handle(run, (kept.run for kept in self._shared.kept.of(principal)), "run", "runs") or run
+        return await self._shared.sandbox.audit.propose(run)
+
+    @operation()
+    async def chart(self, minutes: Minutes = 60) -> list[Minute]:
+        """How much went on in each of the last minutes: executions by status, how long they took, what crossed.
+
+        ``minutes``: how many.
+        """
+        return await self._shared.sandbox.audit.chart(minutes)
 
     @operation()
     async def prune(self, *, max_age: Time | None = None, max_size: Bytes | None = None) -> int:

@@ -158,6 +158,12 @@ class RemoteOperations:
             ) from None
         return said
 
+    async def console_link(self, port: int = 0) -> str:
+        """Where a browser signs in to the service's console, once and soon; ``port``: where a user's service is to
+        listen for it, any unless given."""
+        made = _value(await self.request("POST", "/v1/service/console", _body({"port": port}), **_JSON))
+        return f"{made['url'] or self.address}{made['path']}"
+
     async def _revive(self) -> None:
         """The service has ended, or is about to, and has done nothing of what was asked: another takes its place."""
         assert self._again is not None

@@ -199,7 +199,7 @@ class Artifacts:
 
 class Audit(RemotePart):
     local_class = "casemate.audit.reading:Audit"
-    operations = frozenset({"tail", "verify", "export", "prune"})
+    operations = frozenset({"tail", "verify", "export", "prune", "crossings", "propose", "chart"})
 
     async def events(self, *, after: int | None = None) -> AsyncGenerator[Any]:
         """What happens, as it comes to be on record; ``after``: as of a local sandbox."""

@@ -51,6 +51,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "What may cross the wall, and what did": {
         "approvals": (f"{_HERE}.approvals:app", "See what programs wait for, and answer it."),
+        "console": (f"{_HERE}.console:console", "See and answer all of it in a browser."),
         "policy": (f"{_HERE}.configuration:policy", "Show what a policy permits, and from which line."),
         "tools": (f"{_HERE}.tools:app", "Keep MCP servers for programs, and call their tools."),
         "vault": (f"{_HERE}.vault:app", "Keep secrets for programs."),

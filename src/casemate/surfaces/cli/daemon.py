@@ -6,7 +6,7 @@ import asyncio
 import gc
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,10 +21,12 @@ from casemate.remote.fingerprints import fingerprints
 from casemate.remote.places import places_of
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.http.app import Application, HttpApplication
-from casemate.surfaces.http.daemon import ServiceLock, begin, live
+from casemate.surfaces.http.console import Console
+from casemate.surfaces.http.daemon import Servers, ServiceLock, begin, live
 from casemate.surfaces.http.identity import UNIX, Admitted, Listener, hosts_of
 from casemate.surfaces.http.server import Server, listen, new_loop, take_descriptors
 from casemate.surfaces.http.service import Service, Terms
+from casemate.surfaces.http.sign_in import SignIns
 from casemate.surfaces.http.tokens import Tokens
 
 
@@ -43,14 +45,18 @@ def run(
         log = begin(places.state)
         terms = Terms(drain=options.drain, idle_stop=options.idle_stop)
         service = Service(places.state, partial(sandbox_of, environ), terms)
-        admitted = Admitted(Tokens(places.state).principals_of)
+        sign_ins = SignIns(Tokens(places.state).principals_of)
+        admitted = Admitted(sign_ins.principals_of)
         settings = fingerprints(environ)
 
-        def application(listener: Listener) -> HttpApplication:
-            return HttpApplication(service, listener, admitted, settings, mounts)
+        def open_servers(servers: Servers) -> None:  # the Unix socket is the last: whoever finds it is served
+            def application(listener: Listener) -> HttpApplication:
+                return HttpApplication(service, listener, admitted, settings, mounts, console)
 
-        def open_servers() -> list[Server]:  # the Unix socket is the last, so that whoever finds it is served
-            return [*_tcp_servers(options, addresses, application), Server(application(UNIX), lock.bind_socket())]
+            console = Console(sign_ins, Loopback(options, application, servers.add).open)
+            for host, port in addresses:
+                servers.add(_tcp_server(options, application, host, port))
+            servers.add(Server(application(UNIX), lock.bind_socket()))
 
         def ready() -> None:
             log.info("listening", extra={"event": "listening", "address": str(places.sockets)})
@@ -99,19 +105,40 @@ def sandbox_of(environ: Mapping[str, str], namespace: str, **arguments: Any) -> 
     )
 
 
-def _tcp_servers(
-    options: ServiceSettings, addresses: Sequence[tuple[str, int]], application: Callable[[Listener], HttpApplication]
-) -> Iterator[Server]:
-    """One for each address, each listening already. Raises ``Unavailable``."""
+MakeApplication = Callable[[Listener], HttpApplication]
+
+
+class Loopback:
+    """A place on this machine's loopback that is listened at from when a browser needs one: no page is had over a Unix
+    socket, and a service that nobody looks at has no port."""
+
+    def __init__(self, options: ServiceSettings, application: MakeApplication, add: Callable[[Server], None]) -> None:
+        self._options = replace(options, tls_cert=None, tls_key=None)
+        self._application = application
+        self._add = add
+        self._port = 0
+
+    def open(self, port: int = 0) -> int:
+        """The port that is listened at: ``port``, or any where that is 0; another one where it is open already. Raises
+        ``Unavailable``."""
+        if not self._port:
+            server = _tcp_server(self._options, self._application, "127.0.0.1", port)
+            self._port = server.port
+            self._add(server)
+        return self._port
+
+
+def _tcp_server(options: ServiceSettings, application: MakeApplication, host: str, port: int) -> Server:
+    """That of an address, listening already. Raises ``Unavailable``."""
     files = (options.tls_cert, options.tls_key) if options.tls_cert and options.tls_key else None
     origins = frozenset(origin.lower().rstrip("/") for origin in options.allow_origins)
-    for host, port in addresses:
-        try:
-            listening = listen(host, port)
-            names = hosts_of([(host, listening.getsockname()[1])], options.host_names, tls=files is not None)
-            yield Server(application(Listener("tcp", names, origins)), listening, files)
-        except OSError as error:
-            raise Unavailable(f"{host}:{port} cannot be listened at: {error.strerror or error}") from None
+    try:
+        listening = listen(host, port)
+        names = hosts_of([(host, listening.getsockname()[1])], options.host_names, tls=files is not None)
+        listener = Listener("tcp", names, origins, "https" if files else "http")
+        return Server(application(listener), listening, files)
+    except OSError as error:
+        raise Unavailable(f"{host}:{port} cannot be listened at: {error.strerror or error}") from None
 
 
 def _check_addresses(options: ServiceSettings) -> list[tuple[str, int]]:

@@ -58,6 +58,7 @@ _ARGUMENTS = {
     "source": "Handle or name of the session that has it.",
     "target": "Handle or name of the session that is to have it.",
     "path": "Its absolute path.",
+    "run": "Its handle, or a session's handle or name.",
 }
 
 
@@ -113,6 +114,16 @@ def _show_verdict(verdict: dict[str, Any], *, is_json: bool) -> int:
     return 0 if verdict["ok"] else _BROKEN
 
 
+def _show_proposal(proposal: dict[str, Any], *, is_json: bool) -> int:
+    return print_answer(proposal, proposal["yaml"].splitlines(), is_json=is_json)
+
+
+def _show_crossings(programs: list[dict[str, Any]], *, is_json: bool) -> int:
+    rows = [{**one, **use} for one in programs for use in one["uses"]]
+    columns = ("program", "kind", "name", "decision", "times", "run", "reason")
+    return print_rows(programs if is_json else rows, columns, "Nothing crossed.", is_json=is_json)
+
+
 _show_runtimes = _show_rows(
     ("language", "available", "version", "executable", "source", "wall"),
     row=lambda one: {**one, "version": one["version"] or one["problem"]},
@@ -129,6 +140,9 @@ SINGLE_OPERATIONS: dict[str, tuple[str, Callable[..., int], str]] = {
     "sessions.get": ("session name", _show_value, "Print the value of a session's variable, as JSON."),
     "sessions.set": ("session name value", _show_done, "Bind a name in a session to a JSON value."),
     "sessions.bridge": ("name source target", _show_value, "Copy a variable to another session, and print it."),
+    "audit.crossings": ("", _show_crossings, "List the hosts, tools and packages that programs used or were refused."),
+    "audit.propose": ("run", _show_proposal, "Print rules for a policy file that allow what a run or session did."),
+    "audit.chart": ("", _show_rows(), "Print how much went on in each minute of the last hour."),
     "host.access": ("", print_document, "Show the folders that are open, which commands are allowed, and what waits."),
     "host.list": ("path", _show_rows(("name", "kind", "size")), "List a folder that the policy names, or one in it."),
 }
@@ -332,8 +346,9 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
 
 
 for _operation, _command in COMMANDS.items():
-    if _operation.startswith("sessions."):
-        sessions.command(_command, name=_operation.partition(".")[2])
+    for _app in (sessions, audit):
+        if _operation.startswith(f"{_app.name[0]}."):
+            _app.command(_command, name=_operation.partition(".")[2])
 sessions.command(inspect_session, name="inspect")
 
 

@@ -26,8 +26,11 @@ from casemate.operations.documents import error_document
 from casemate.operations.invoke import local, no_operation
 from casemate.operations.stores import MOST_BYTES
 from casemate.remote.sse import frame_event
+from casemate.surfaces.http.console import Console, credential_of
 from casemate.surfaces.http.exchange import TURNS, Exchange, Gone, Receive, Scope, Send, Shares, send_events
 from casemate.surfaces.http.identity import (
+    CONSOLE,
+    PAGES,
     Admitted,
     Headers,
     Listener,
@@ -84,7 +87,7 @@ async def answer_request(
     exchange = Exchange(scope, receive, send, Headers({}))
     try:
         exchange.head = read_headers(scope["headers"])
-        check_place(exchange.head, listener)
+        check_place(exchange.head, exchange.path, listener)
         await admit(exchange)
     except Gone:
         exchange.status = exchange.status or 499
@@ -151,8 +154,8 @@ _ANSWERS = frozenset({"approvals.decide", "approvals.deny_all"})  # what only th
 
 class HttpApplication:
     """What listens at one place. ``admitted`` knows tokens; ``settings``: hashes of what the service was set by;
-    ``mounts``: other applications by the first part of their paths, which find ``casemate.principal`` and
-    ``casemate.operations`` (an awaitable) in their scope."""
+    ``console``: its pages, and who comes from them; ``mounts``: other applications by the first part of their paths,
+    which find ``casemate.principal`` and ``casemate.operations`` (an awaitable) in their scope."""
 
     def __init__(
         self,
@@ -161,12 +164,14 @@ class HttpApplication:
         admitted: Admitted,
         settings: Mapping[str, str],
         mounts: Mapping[str, Application] | None = None,
+        console: Console | None = None,
     ) -> None:
         self._service = service
         self._listener = listener
         self._admitted = admitted
         self._settings = settings
         self._mounts = mounts or {}
+        self._console = console
         self._shares = Shares()
 
     @cached_property
@@ -179,6 +184,7 @@ class HttpApplication:
             f"/{VERSION}/health": ("GET", self._send_health),
             _METRICS: ("GET", self._send_metrics),
             f"/{VERSION}/service/stop": ("POST", self._stop),
+            f"/{VERSION}/service/console": ("POST", self._open_console),
             f"/{VERSION}/uploads": ("PUT", self._upload),
             f"/{VERSION}/{{path:operation}}": ("POST", self._operation),
             f"/{VERSION}/artifacts/{{run}}/{{name:path}}": ("GET", self._send_artifact),
@@ -199,8 +205,12 @@ class HttpApplication:
             await exchange.answer(503 if self._service.is_draining else 200, {"status": status}, closes)
         elif self._listener.kind == "unix":
             await self._answer(scope, exchange, user_of(exchange.head))
+        elif self._console is not None and self._console.has_page(exchange.path):
+            with self._shares.of("", PAGES):  # all strangers have one between them
+                await self._console.answer(exchange)
         else:
-            token = token_of(exchange.head)
+            is_page = exchange.head.get(CONSOLE) is not None
+            token = exchange.credential = credential_of(exchange) if is_page else token_of(exchange.head)
             principal = check_principal(exchange.head, self._admitted.principal_of(token))
             async with self._admitted.while_it_holds(token, principal):
                 await self._answer(scope, exchange, principal)
@@ -226,7 +236,8 @@ class HttpApplication:
 
     def _is_stranger(self, exchange: Exchange) -> bool:
         """Whether somebody asks who has not said who it is: whether the service is there may be known to all."""
-        return self._listener.kind == "tcp" and exchange.head.get("authorization") is None
+        says_who = (exchange.head.get("authorization"), exchange.head.get(CONSOLE))
+        return self._listener.kind == "tcp" and says_who == (None, None)
 
     async def _serve(self, scope: Scope, exchange: Exchange, principal: Principal) -> None:
         scope.update({"app": self, "casemate.exchange": exchange, "casemate.principal": principal})
@@ -298,6 +309,13 @@ class HttpApplication:
     async def _send_archive(self, exchange: Exchange, principal: Principal, *, handle: str) -> None:
         operations = await self._service.operations(principal.namespace)
         await _send_bytes(exchange, operations.archives.chunks(handle, principal))
+
+    async def _open_console(self, exchange: Exchange, principal: Principal) -> None:
+        """A link that begins a session of the console, once: ``{"port": 8000}`` has a user's at that port."""
+        if principal.audience is not Audience.OPERATOR or self._console is None:
+            raise Denied("the console is for operators", remediation="casemate service token add --operator")
+        wanted = _arguments(await exchange.body())
+        await exchange.answer(200, self._console.make_link(principal, exchange.credential, wanted.get("port", 0)))
 
     async def _stop(self, exchange: Exchange, principal: Principal) -> None:
         """End the service: ``{"if_idle": true}`` only where nothing lives in it but this request."""

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -173,17 +173,36 @@ def _where(traceback: Any) -> str:
 _log = logging.getLogger("casemate.service")
 
 
-async def live(service: Service, make_servers: Callable[[], Sequence[Server]], ready: Callable[[], None]) -> None:
+class Servers:
+    """The places that are listened at; more may come while the service lives."""
+
+    def __init__(self, serving: asyncio.TaskGroup) -> None:
+        self._serving = serving
+        self._all: list[tuple[Server, asyncio.Task[None]]] = []
+
+    def add(self, server: Server) -> None:
+        """Answer at one more."""
+        self._all.append((server, self._serving.create_task(server.until_ended())))
+
+    async def end(self) -> None:
+        """Take no more connections; answers under way are finished."""
+        for server, _ in self._all:
+            server.end()
+        await asyncio.wait([task for _, task in self._all])
+
+
+async def live(service: Service, open_servers: Callable[[Servers], None], ready: Callable[[], None]) -> None:
     """Serve until told to end, or idle for long enough: SIGTERM and SIGINT drain it, a second one ends it at once.
 
-    ``ready`` is called when all places are listened at. What it raises ends the service.
+    ``open_servers`` adds the places that are there from the beginning; ``ready`` is called when these are listened at.
+    What it raises ends the service.
     """
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop_on_signal, service, number)
-    servers = make_servers()
     async with asyncio.TaskGroup() as serving:
-        tasks = [serving.create_task(server.until_ended()) for server in servers]
+        servers = Servers(serving)
+        open_servers(servers)
         try:
             ready()
             why = await service.until_stopped()
@@ -191,9 +210,7 @@ async def live(service: Service, make_servers: Callable[[], Sequence[Server]], r
             await service.drain()
         finally:
             await service.close()
-            for server in servers:
-                server.end()
-            await asyncio.wait(tasks)
+            await servers.end()
     _log.info("ended", extra={"event": "ended"})
 
 

@@ -144,7 +144,7 @@ _TAKEN_WITHIN = 60.0  # seconds that the other end has to take a piece of an ans
 _PIECE = 256 * 1024  # bytes of JSON that are made at once
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
-_PLAIN = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+_PLAIN = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
 class Gone(Exception):
@@ -157,9 +157,11 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send, head: Headers) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        self.port: int = (scope.get("server") or ("", 0))[1] or 0  # at which it came in; 0 over a Unix socket
         self.head = head
         self.status = 0
         self.caller = ""
+        self.credential = ""  # the token or the session of the console that it came with; empty over a Unix socket
         self.share: Share | None = None
         self.receive = receive
         self._send = send
@@ -267,7 +269,7 @@ class Exchange:
         await self._give(self._head(status, headers))
 
     def _head(self, status: int, headers: Mapping[str, str]) -> Message:
-        raw = [*_PLAIN, *((name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items())]
+        raw = [(name.encode("ascii"), value.encode("latin-1")) for name, value in {**_PLAIN, **headers}.items()]
         return {"type": "http.response.start", "status": status, "headers": raw}
 
     async def more(self, piece: bytes) -> None:
@@ -370,7 +372,7 @@ def _too_large(most: int) -> Refused:
 _PING_EVERY = 15.0  # seconds without an event
 _BEGUN_AFTER = 0.05  # seconds; what fails earlier is an error of the request
 _AT_ONCE = 64 * 1024  # bytes
-_HEAD = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
+_HEAD = {"content-type": "text/event-stream", "x-accel-buffering": "no"}
 _END = frame_event("end", {})
 
 

@@ -18,17 +18,28 @@ from casemate.model.operation import Audience, Principal
 
 _LOCAL = frozenset({"localhost", "casemate"})
 _MOST_NAME = 100  # characters
-_SINGLE = (b"host", b"origin", b"authorization", b"casemate-as", b"casemate-namespace", b"content-length")
+PAGES = "/console"  # where the console's pages are
+CONSOLE = "casemate-console"  # a header that pages of another origin cannot send, with the key of a session
+_SINGLE = frozenset({
+    b"host", b"origin", b"authorization", b"cookie", b"casemate-as", b"casemate-namespace", b"content-length",
+    CONSOLE.encode(),
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
     """Where a request came in. ``hosts``: what it may name as its host, with the port where that is not the usual;
-    ``origins``: of pages that may ask, none unless the operator says so."""
+    ``origins``: of pages that may ask, none unless the operator says so. ``scheme``: "https" with TLS."""
 
     kind: Literal["unix", "tcp"]
     hosts: frozenset[str]
     origins: frozenset[str] = frozenset()
+    scheme: Literal["http", "https"] = "http"
+
+    @property
+    def own_origins(self) -> frozenset[str]:
+        """Of the service's own pages, the console's: they may ask with a session, and with nothing else."""
+        return frozenset(f"{self.scheme}://{host}" for host in self.hosts) if self.kind == "tcp" else frozenset()
 
 
 UNIX = Listener("unix", _LOCAL)
@@ -67,7 +78,7 @@ def read_headers(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
     return Headers(found)
 
 
-def check_place(head: Headers, listener: Listener) -> None:
+def check_place(head: Headers, path: str, listener: Listener) -> None:
     """Whether it was meant for this service and comes from no strange page. Raises :class:`Refused`."""
     host = (head.get("host") or "").lower()
     if host not in listener.hosts:
@@ -77,7 +88,9 @@ def check_place(head: Headers, listener: Listener) -> None:
             "Ask for it by the address at which it listens, or name the host when it is started (--host-name).",
         )
     origin = head.get("origin")
-    if origin is not None and origin.lower() not in listener.origins:
+    is_of_console = head.get(CONSOLE) is not None or path.startswith(f"{PAGES}/")
+    expected = listener.origins | (listener.own_origins if is_of_console else frozenset())
+    if origin is not None and origin.lower() not in expected:
         raise Refused(
             403, f"pages of {origin[:100]!r} may not use this service", "Name the page's origin when it is started."
         )

@@ -238,6 +238,11 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.server_state.connections = _InOrder()  # type: ignore[assignment]
 
+    @property
+    def port(self) -> int:
+        """At which it listens, of one on TCP."""
+        return int(self._listening.getsockname()[1])
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leaves signals alone."""

@@ -31,7 +31,8 @@ _log = logging.getLogger("casemate.service")
 _WHILE_DRAINING = frozenset({
     "runs.wait", "runs.get", "runs.read", "runs.stream", "runs.cancel", "runs.list", "sessions.list", "sessions.close",
     "sessions.interrupt", "sessions.get", "sessions.variables", "approvals.pending", "approvals.get",
-    "approvals.events", "approvals.decide", "approvals.deny_all", "files.read", "files.list", "files.info",
+    "approvals.propose", "approvals.events", "approvals.decide", "approvals.deny_all", "files.read", "files.list",
+    "files.info",
     "archives.pack", "archives.drop", "artifacts.list", "artifacts.read", "audit.tail", "audit.verify", "stats",
     "evidence.pack", "evidence.statement", "inspect", "runtimes", "plans.get",
 })  # fmt: skip

@@ -1,0 +1,222 @@
+"""What a program used of the world outside, and the rules that would allow exactly that again. Pure.
+
+A rule is made of what is on record and says just that, never a pattern. It is read again, as a policy file is, before
+it is proposed, and must cover what it is about. What was refused, and what no rule can say, stands there as a comment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from casemate.errors import InvalidArgument
+from casemate.model.approval import Kind, Question
+from casemate.policy.document import read_document
+from casemate.policy.hosts import HTTPS, LOCAL_NAME
+from casemate.policy.shown import escape_text
+
+_MOST_RULES = 200  # in one proposal: nobody reads more
+_MOST_TEXT = 20_000  # characters of one rule, likewise
+_MOST_NAME, _MOST_REASON = 300, 200  # characters
+_CUT = {"begins", "bytes", "sha256"}  # what the record has of a text that was too long
+_BY_ARGUMENTS = ("shell", "process", "files", "secret")  # kinds whose rules say the whole of what was asked
+Row = tuple[str, Mapping[str, Any]]  # the kind of a row of the record, and its detail
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a program used, or was refused.
+
+    Attributes:
+        kind: As of an approval request: ``"egress"``, ``"tool"``, ``"package"``, ...
+        name: Of the host and port, the tool, the package or the command, on one line.
+        decision: What was decided.
+        reason: Which rule or answer decided last, or what went wrong.
+        times: How often it is on record.
+    """
+
+    kind: str
+    name: str
+    decision: Literal["allowed", "denied"]
+    reason: str
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Rules for what a run did.
+
+    Attributes:
+        yaml: For a policy file. What was refused is a comment in it.
+        rules: How many rules it has.
+        refused: How many more stand in comments.
+        unsaid: What no rule can say, and why.
+    """
+
+    yaml: str
+    rules: int
+    refused: int
+    unsaid: tuple[str, ...]
+
+
+def uses_in(rows: Iterable[Row]) -> list[Use]:
+    """What was used and what was refused, each once, in the order in which it first was."""
+    found: dict[tuple[str, str, str], Use] = {}
+    for use, _question in _uses(rows):
+        key = (use.kind, use.name, use.decision)
+        found[key] = replace(use, times=found[key].times + 1) if key in found else use
+    return list(found.values())
+
+
+def propose_rules(rows: Iterable[Row]) -> Proposal:
+    """The rules that would allow what these rows tell, and in comments those for what they tell was refused."""
+    allowed: dict[str, Use] = {}
+    refused: dict[str, Use] = {}
+    ports: set[int] = set()
+    unsaid: dict[str, None] = {}
+    for use, question in _uses(rows):
+        if question is None:
+            continue  # what the policy opens is not asked about
+        if question.kind == "egress" and question.arguments["host"] == LOCAL_NAME and use.decision == "allowed":
+            ports.add(question.arguments["port"])
+            continue
+        text, problem = _rule_for(question)
+        target = allowed if use.decision == "allowed" else refused
+        if text and (text in target or len(allowed) + len(refused) < _MOST_RULES):
+            target[text] = use
+        else:
+            problem = problem or f"more than {_MOST_RULES} rules"
+            unsaid[f"{use.decision}: {use.kind} {use.name}: {problem}"] = None
+    refused = {text: use for text, use in refused.items() if text not in allowed}
+    lines = [f"allow_local: {sorted(ports)}"] if ports else []
+    lines += ["rules:", *allowed]
+    if refused:
+        lines.append("# Refused. Take away the # before what you want to allow.")
+    for text, use in refused.items():
+        lines += [f"#  # {use.reason}", f"#{text}".replace("\n", "\n#")]
+    lines += ["# No rule can say:"] * bool(unsaid) + [f"#   {one}" for one in unsaid]
+    return Proposal("\n".join(lines) + "\n", len(allowed), len(refused), tuple(unsaid))
+
+
+def rules_for(question: Question, effect: Literal["allow", "deny"] = "allow") -> str:
+    """Rules that decide exactly ``question`` as ``effect`` says; nothing where only a person can, or no rule can say
+    it."""
+    texts = [_rule_for(part, effect)[0] for part in _parts(question)]
+    return "\n".join(["rules:", *texts, ""]) if texts and all(texts) else ""
+
+
+def _uses(rows: Iterable[Row]) -> Iterator[tuple[Use, Question | None]]:
+    """Each use with the question that a rule about it would have to cover."""
+    for kind, detail in rows:
+        if kind == "crossing" and "host" in detail:
+            host, port = str(detail["host"]), detail.get("port")  # none where its name was not even resolved
+            question = Question("egress", f"{host}:{port}" if port else host, {"host": host, "port": port or HTTPS})
+            yield _use(question, detail), question
+        elif kind == "crossing" and detail.get("kind") == "files":
+            told = Question("files", f"{detail.get('action')} {detail.get('path')}", {})
+            yield _use(told, {"decision": "allowed"}), None
+        elif kind == "decision" and detail.get("kind") not in (None, "egress"):
+            yield from ((_use(part, detail), part) for part in _parts(_question(detail)))
+
+
+def _question(detail: Mapping[str, Any]) -> Question:
+    """What a decision was about."""
+    kind: Kind = detail["kind"]
+    arguments = detail.get("arguments", {})
+    server, tool = str(detail.get("server", "")), str(detail.get("tool", ""))
+    name = f"{server}.{tool}" if kind == "tool" else str(detail.get("summary", ""))
+    return Question(kind, name, arguments if isinstance(arguments, Mapping) else {}, server=server, tool=tool)
+
+
+def _parts(question: Question) -> Iterator[Question]:
+    """A question about several packages as one about each."""
+    names, language = question.arguments.get("packages"), question.arguments.get("language", "python")
+    if question.kind != "package" or not isinstance(names, list):
+        yield question
+        return
+    for name in names:
+        yield Question("package", f"{name} ({language})", {"packages": [name], "language": language})
+
+
+def _use(question: Question, detail: Mapping[str, Any]) -> Use:
+    is_allowed = detail.get("decision") == "allowed"
+    name, reason = _on_a_line(question.summary, _MOST_NAME), _on_a_line(str(detail.get("reason", "")), _MOST_REASON)
+    return Use(question.kind, name, "allowed" if is_allowed else "denied", reason)
+
+
+def _on_a_line(text: str, most: int) -> str:
+    return escape_text(text[:most]).encode("ascii", "backslashreplace").decode()
+
+
+def _rule_for(question: Question, effect: Literal["allow", "deny"] = "allow") -> tuple[str, str]:
+    """The rule about exactly ``question`` as it stands in a policy file; or nothing, and why there is none."""
+    from casemate.policy.reading import rule  # which loads what reads policy files
+
+    if _is_cut(question.arguments):
+        return "", "the record has only its beginning"
+    about = _about(question)
+    if about is None:
+        return "", "only a person can allow it"
+    if len(json.dumps(about)) > _MOST_TEXT:
+        return "", "it would be longer than anybody reads"
+    head = f"  - {effect}: {question.kind}"
+    text = "\n".join([head, *(f"    {name}: {_in_yaml(value)}" for name, value in about.items())])
+    try:
+        read = read_document(f"rules:\n{text}\n".encode(), "the rule", "yaml")
+        covers = rule(read.values["rules"][0], "the rule").covers(question)
+    except InvalidArgument as error:
+        return "", _on_a_line(error.problem, _MOST_REASON)
+    return (text, "") if covers else ("", "no rule covers it")
+
+
+def _about(question: Question) -> dict[str, Any] | None:
+    """What a rule says besides its kind; None where there is none that says just this."""
+    given = question.arguments
+    match question.kind:
+        case "egress":
+            return {"host": f"{given.get('host')}:{given.get('port')}"}
+        case "package" if given.get("packages"):
+            named = {"package": given["packages"][0]}
+            return named if given["language"] == "python" else {**named, "language": given["language"]}
+        case "tool":
+            return {"server": question.server, "tool": question.tool, "arguments": _exact_values(given)}
+        case "host" if not any("*" in str(word) for word in given.get("argv", "*")):  # there it is a wildcard
+            return {"command": given["argv"]}
+        case "server":
+            return {"server": question.server, "arguments": _exact_values(given)}
+        case kind if kind in _BY_ARGUMENTS:
+            return {"arguments": _exact_values(given)}
+    return None
+
+
+def _exact_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: {"exact": value} if isinstance(value, Mapping) else value for name, value in arguments.items()}
+
+
+def _is_cut(value: Any) -> bool:
+    match value:
+        case Mapping():
+            return value.keys() == _CUT or "…" in value or any(map(_is_cut, value.values()))
+        case list():
+            return any(map(_is_cut, value))
+    return isinstance(value, str) and value.startswith("… ")
+
+
+def _in_yaml(value: Any) -> str:
+    """A JSON value as YAML reads it, in plain ASCII: nothing in it passes for something else."""
+    match value:
+        case str():
+            return '"' + "".join(map(_character, value)) + '"'
+        case Mapping():
+            return "{" + ", ".join(f"{_in_yaml(name)}: {_in_yaml(one)}" for name, one in value.items()) + "}"
+        case list():
+            return "[" + ", ".join(map(_in_yaml, value)) + "]"
+    return json.dumps(value)
+
+
+def _character(one: str) -> str:
+    if " " <= one <= "~":
+        return f"\\{one}" if one in '"\\' else one
+    return f"\\u{ord(one):04x}" if ord(one) < 0x10000 else f"\\U{ord(one):08x}"

@@ -1,0 +1,60 @@
+// Files of a session's workspace, or those that a run has left: listed, looked at, fetched, put there.
+import { call, download, upload } from "./api.js";
+import { Picture, Text, pictureType } from "./results.js";
+import { Dialog, Do, Failed, Table, brief, html, save, size, time, useAsked, useState, visible } from "./ui.js";
+
+const MOST_LOOKED_AT = 4 << 20; // bytes of a picture
+const MOST_TEXT = 200_000; // of a text
+
+function Look({ name, load, onClose }) {
+  const [found, error] = useAsked(load, [name]);
+  const shown = found && (pictureType(found.bytes) ? html`<${Picture} bytes=${found.bytes} name=${name} />`
+    : found.text === null ? html`<p class="empty">neither text nor a picture</p>` : html`<${Text} text=${found.text} />`);
+  return html`<${Dialog} title=${brief(name)} onClose=${onClose}><${Failed} error=${error} />${shown}</${Dialog}>`;
+}
+
+/** The beginning of a file: bytes of a picture, else text where it is text. */
+async function read(args, length) {
+  const limit = Math.min(length || 1, MOST_LOOKED_AT, 1_000_000);
+  const pieces = [];
+  for (let offset = 0; offset < Math.min(length, MOST_LOOKED_AT); offset += limit) {
+    const page = await call("files.read", { ...args, offset, limit, encoding: "base64" });
+    pieces.push(Uint8Array.from(atob(page.base64), (one) => one.charCodeAt(0)));
+    if (!pictureType(pieces[0])) break;
+  }
+  const all = new Uint8Array(await new Blob(pieces).arrayBuffer());
+  const text = new TextDecoder().decode(all.subarray(0, MOST_TEXT));
+  return { bytes: all, text: text.includes("\0") || text.includes("\ufffd") ? null : text };
+}
+
+async function fetchOne(name, ...parts) {
+  save(await download(...parts), name.split("/").at(-1));
+}
+
+export function Files({ session = null, run = null }) {
+  const [folder, go] = useState("");
+  const [looked, look] = useState(null);
+  const path = (name) => (folder ? `${folder}/${name}` : name);
+  const list = () => (run ? call("artifacts.list", { run }) : call("files.list", { session, path: folder || "." }));
+  const [rows, error, again] = useAsked(list, [session, run, folder]);
+  const load = (row) => () => read({ path: path(row.name), ...(run ? { run } : { session }) }, row.size);
+  const name = (row) => row.kind === "folder"
+    ? html`<button type="button" class="plain" onClick=${() => go(path(row.name))}>${brief(row.name)}/</button>`
+    : html`<button type="button" class="plain" onClick=${() => look(row)}>${brief(row.name)}</button>`;
+  const put = async (event) => {
+    for (const file of event.target.files) await call("files.write", { session, path: path(file.name), handle: await upload(file) });
+    event.target.value = "";
+    again();
+  };
+  const columns = [["Name", name], ["Size", (row) => (row.kind === "folder" ? "" : size(row.size))], ["Changed", (row) => time(row.modified)],
+    ["", (row) => (row.kind === "folder" ? null : html`<${Do} class="plain" aria-label=${`Download ${visible(row.name)}`}
+      onClick=${() => fetchOne(row.name, ...(run ? ["artifacts", run] : ["files", session]), path(row.name))}>Download</${Do}>`)]];
+  return html`<${Failed} error=${error} />
+    ${folder ? html`<p>
+      <button type="button" class="plain" onClick=${() => go(folder.split("/").slice(0, -1).join("/"))}>↑ up</button>
+      ${" "}${visible(folder)}</p>` : null}
+    <${Table} label="Files" columns=${columns} rows=${rows ?? []} keyOf=${(row) => row.name} empty="No files." />
+    ${session ? html`<div class="row"><label>Put files there <input type="file" multiple onChange=${put} /></label>
+      <button type="button" class="plain" onClick=${again}>Look again</button></div>` : null}
+    ${looked ? html`<${Look} name=${looked.name} load=${load(looked)} onClose=${() => look(null)} />` : null}`;
+}

@@ -1,0 +1,9 @@
+// The pages, in the order of the navigation: each is one file that exports a component as `Page`. It gets `rest`, what
+// follows its name in the address (`#/runs/abc` is the page "runs" with ["abc"]).
+export const PAGES = [
+  { name: "approvals", title: "Approvals", load: () => import("./pages/approvals.js") },
+  { name: "runs", title: "Runs and sessions", load: () => import("./pages/runs.js") },
+  { name: "crossings", title: "Crossings and policy", load: () => import("./pages/crossings.js") },
+  { name: "record", title: "Record", load: () => import("./pages/record.js") },
+  { name: "health", title: "Health", load: () => import("./pages/health.js") },
+];

@@ -1,0 +1,84 @@
+// One session: its steps with what they show, a prompt for the next, its variables and files.
+import { call } from "../api.js";
+import { Execution } from "../execution.js";
+import { Files } from "../files.js";
+import { Previews } from "../previews.js";
+import { Dialog, Do, Failed, Json, Table, brief, html, useAsked, useRef, useState, visible } from "../ui.js";
+import { codeOf, useNews } from "./runs.js";
+
+const MOST_STEPS = 20; // the last ones; the others are among the runs
+
+function Step({ run, known, onOver }) {
+  const [code] = useAsked(() => (known === undefined ? codeOf(run) : Promise.resolve(known)), [run]);
+  return html`<article class="card" aria-label="Step"><${Execution} run=${run} code=${code ?? known ?? null} onOver=${onOver} />
+    <a class="soft" href=${`#/runs/${run}`}>its course and files</a></article>`;
+}
+
+function Variables({ session, version }) {
+  const [rows, error] = useAsked(() => call("sessions.variables", { session }), [session, version]);
+  const [looked, look] = useState(null);
+  const columns = [
+    ["Name", ({ name }) => html`<button type="button" class="plain" onClick=${() => look(name)}>${brief(name, 40)}</button>`],
+    ["Type", (one) => brief(one.type, 30)],
+    ["Value", (one) => html`<code>${brief(one.repr, 60)}</code>`],
+  ];
+  return html`<h2>Variables</h2><${Failed} error=${error} />
+    <${Table} label="Variables" columns=${columns} rows=${rows ?? []} keyOf=${(one) => one.name} empty="None yet." />
+    ${looked ? html`<${Value} session=${session} name=${looked} onClose=${() => look(null)} />` : null}`;
+}
+
+function Value({ session, name, onClose }) {
+  const [value, error] = useAsked(() => call("sessions.get", { session, name }), [name]);
+  return html`<${Dialog} title=${brief(name)} onClose=${onClose}><${Failed} error=${error} />
+    ${value === undefined ? null : html`<${Json} value=${value} open=${true} />`}</${Dialog}>`;
+}
+
+function Prompt({ session, onStart }) {
+  const [code, set] = useState("");
+  const field = useRef(null);
+  const start = async () => {
+    const run = await call("runs.start", { code, session });
+    onStart(run.run, code);
+    set("");
+    field.current?.focus();
+  };
+  const [failed, fail] = useState(null);
+  const press = (event) => {
+    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || !code.trim()) return;
+    event.preventDefault();
+    start().then(() => fail(null), fail);
+  };
+  return html`<div class="card"><label class="tall">Next step <small>(Ctrl+Enter runs it)</small>
+      <textarea class="prompt" ref=${field} value=${code} spellcheck=${false} onKeyDown=${press}
+        onInput=${(event) => set(event.target.value)}></textarea></label>
+    <${Do} class="main" disabled=${!code.trim()} onClick=${start}>Run</${Do}><${Failed} error=${failed} /></div>`;
+}
+
+export function Session({ session }) {
+  const load = async () => {
+    const [sessions, runs] = await Promise.all([call("sessions.list"), call("runs.list", { filters: { session: [session] } })]);
+    return { state: sessions.find((one) => one.session === session || one.name === session), runs };
+  };
+  const [found, error, again] = useAsked(load, [session]);
+  const [started, start] = useState(new Map());
+  const [version, next] = useState(0);
+  useNews(again);
+  const state = found?.state;
+  const runs = [...new Set([...(found?.runs.map((run) => run.run) ?? []), ...started.keys()])].slice(-MOST_STEPS);
+  const over = () => next((known) => known + 1);
+  return html`<p><a href="#/runs">All sessions</a> · session <code>${state?.name ? visible(state.name) : brief(session, 40)}</code>
+      ${state ? html` · ${state.language} · <span class=${state.is_busy ? "waits" : "ok"}>${state.is_busy ? "busy" : "idle"}</span>` : null}
+      ${found && !state ? html` · <span class="bad">closed</span>` : null}</p>
+    <${Failed} error=${error} />
+    <div class="columns"><div>
+      ${runs.map((run) => html`<${Step} key=${run} run=${run} known=${started.get(run)} onOver=${over} />`)}
+      ${state ? html`<${Prompt} session=${session} onStart=${(run, code) => start((known) => new Map(known).set(run, code))} />` : null}
+      ${state ? html`<${Previews} session=${session} />` : null}
+    </div><aside>
+      ${state ? html`<div class="row"><${Do} disabled=${!state.is_busy} onClick=${() => call("sessions.interrupt", { session })}>Interrupt</${Do}>
+        <${Do} onClick=${() => call("sessions.reset", { session }).then(over)}>Reset</${Do}>
+        <${Do} class="deny" onClick=${() => call("sessions.close", { session }).then(again)}>Close</${Do}></div>
+      <${Variables} session=${session} version=${version} />
+      <h2>Files</h2><${Files} key=${version} session=${session} />` : null}
+    </aside></div>`;
+}

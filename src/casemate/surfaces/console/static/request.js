@@ -1,0 +1,94 @@
+// One request that waits: exactly what would cross, and its answer.
+import { call } from "./api.js";
+import { Do, Failed, announce, brief, html, useState, visible } from "./ui.js";
+
+const LARGE = 4000; // characters of a value that is folded up
+const SCOPES = [["once", "once"], ["run", "until the run ends"], ["session", "until the session ends"]];
+const ENDS = [["", "for all of that"], ["60", "for a minute"], ["600", "for ten minutes"], ["3600", "for an hour"]];
+
+/** Answer a request, and say it where that came too late. */
+export async function decide(request, allow, options = {}) {
+  const taken = await call("approvals.decide", { request: request.id, allow, ...options });
+  announce(taken ? `${allow ? "Allowed" : "Denied"}: ${brief(request.summary)}` : "Too late: it was answered elsewhere, or is over");
+}
+
+function Value({ value }) {
+  const text = typeof value === "string" ? value : JSON.stringify(value, null, 1);
+  const isDiff = typeof value === "string" && /^(=== |--- |@@ )/m.test(value);
+  const sign = (line) => ({ "+": "added", "-": "removed" })[line[0]] ?? "";
+  const shown = isDiff
+    ? html`<pre>${text.split("\n").map((line) => html`<span class=${sign(line)}>${visible(line)}${"\n"}</span>`)}</pre>`
+    : text.length > 80 || text.includes("\n") ? html`<pre>${visible(text)}</pre>` : html`<code>${visible(text)}</code>`;
+  if (text.length <= LARGE) return shown;
+  return html`<details><summary>${text.length} characters: look at all of them before you allow it</summary>${shown}</details>`;
+}
+
+/** Fields for what an MCP server asks the user, by the JSON Schema of flat objects that MCP has for that. */
+function Fields({ schema, values, onChange }) {
+  const set = (name, value) => onChange({ ...values, [name]: value });
+  return Object.entries(schema.properties ?? {}).map(([name, one]) => {
+    const label = brief(one.title ?? name) + (schema.required?.includes(name) ? " (needed)" : "");
+    const field = Array.isArray(one.enum)
+      ? html`<select onChange=${(event) => set(name, event.target.value)}>
+          <option></option>${one.enum.map((word) => html`<option value=${word}>${brief(word)}</option>`)}</select>`
+      : one.type === "boolean" ? html`<input type="checkbox" onChange=${(event) => set(name, event.target.checked)} />`
+      : one.type === "number" || one.type === "integer"
+        ? html`<input type="number" step="any" onInput=${(event) => set(name, event.target.valueAsNumber)} />`
+      : html`<input onInput=${(event) => set(name, event.target.value)} />`;
+    return html`<label class="tall">${label} ${field} <small>${brief(one.description)}</small></label>`;
+  });
+}
+
+function RuleOf({ request }) {
+  const [text, set] = useState(null);
+  const load = async () => set(await call("approvals.propose", { request: request.id }));
+  if (text === null) return html`<${Do} class="plain" onClick=${load}>Show the rule that would allow it</${Do}>`;
+  return text === ""
+    ? html`<p class="empty">No rule can answer this: only a person can.</p>`
+    : html`<p class="soft">In a policy file, this would allow exactly the same without asking:</p><pre class="rule">${visible(text)}</pre>
+      <${Do} class="plain" onClick=${() => navigator.clipboard.writeText(text)}>Copy it</${Do}>`;
+}
+
+/** `isHeld`: its buttons do nothing for a moment, since something else was in their place. */
+export function Card({ request, isHeld = false, selected = null, onSelect = null }) {
+  const [terms, set] = useState({ scope: "once", expires: "", uses: "", reason: "" });
+  const [content, fill] = useState({});
+  const change = (name) => (event) => set({ ...terms, [name]: event.target.value });
+  const { kind, summary, arguments: given, server, tool, caller, session, run, hash } = request;
+  const isForm = kind === "elicitation" && given.schema;
+  const options = {
+    scope: terms.scope, reason: terms.reason, ...(terms.expires ? { expires: Number(terms.expires) } : {}),
+    ...(terms.uses ? { uses: Number(terms.uses) } : {}), ...(isForm ? { content } : {}),
+  };
+  return html`<article class="card request" aria-label=${brief(`${kind}: ${summary}`)}>
+    <h2>${onSelect && html`
+        <input type="checkbox" checked=${selected} aria-label=${`Select: ${brief(summary)}`} onChange=${onSelect} />${" "}`}
+      <span class="kind">${visible(kind)}</span> ${brief(summary, 300)}</h2>
+    ${request.state === "withdrawn" ? html`<p class="soft">
+      What asked is gone: an answer is for when exactly the same is asked again.</p>` : null}
+    <dl>
+      <dt>asked by</dt>
+      <dd>${visible(caller) || "this application"}, <a href=${`#/runs/${encodeURIComponent(run)}`}>run ${brief(run, 12)}</a>
+        ${session && html`, <a href=${`#/runs/session/${encodeURIComponent(session)}`}>session ${brief(session, 12)}</a>`}</dd>
+      ${server ? html`<dt>tool</dt><dd>${visible(server)}${tool ? ` . ${visible(tool)}` : ""}</dd>` : null}
+      ${Object.entries(given).map(([name, value]) => html`<dt>${brief(name)}</dt><dd><${Value} value=${value} /></dd>`)}
+      <dt>hash</dt><dd><code>${visible(hash)}</code></dd>
+    </dl>
+    ${isForm ? html`<${Fields} schema=${given.schema} values=${content} onChange=${fill} />` : null}
+    <div class="row">
+      <${Do} class="allow" disabled=${isHeld} onClick=${() => decide(request, true, options)}>Allow</${Do}>
+      <label>the same <select value=${terms.scope} onChange=${change("scope")}>
+        ${SCOPES.filter(([scope]) => session || scope !== "session").map(([scope, words]) => html`
+          <option value=${scope}>${words}</option>`)}</select></label>
+      ${terms.scope === "once" ? null : html`
+        <label><span class="hidden">For how long</span><select value=${terms.expires} onChange=${change("expires")}>
+          ${ENDS.map(([seconds, words]) => html`<option value=${seconds}>${words}</option>`)}</select></label>
+        <label>at most <input type="number" min="1" class="short" value=${terms.uses} onInput=${change("uses")} /> times</label>`}
+    </div>
+    <div class="row">
+      <${Do} class="deny" disabled=${isHeld} onClick=${() => decide(request, false, { reason: terms.reason })}>Deny</${Do}>
+      <label>telling the program <input value=${terms.reason} maxlength="2000" onInput=${change("reason")} /></label>
+    </div>
+    <${RuleOf} request=${request} />
+  </article>`;
+}

@@ -1,0 +1,120 @@
+"""Rules that are proposed from the record: they are read as policy files are, and allow what was used and no more."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from tests.unit.policy.asked import question
+from tests.unit.policy.files import read
+
+from casemate.model.approval import Kind, Question
+from casemate.policy.proposal import Proposal, propose_rules, uses_in
+
+HOSTILE = (
+    "no", "1:30", "1e5", "~", "", "a\n- allow: egress", "# x", "\u202e\u2066", "\x00\x1b[2J", "😀\ud83d", '"\\', "*",
+    "{any: true}", "<<", "&a", "!!python/object:os.system", "é" * 50, " ",
+)  # fmt: skip
+
+
+def decision(kind: Kind, word: str = "allowed", /, **about: Any) -> tuple[str, dict[str, Any]]:
+    return "decision", {"kind": kind, "decision": word, "summary": "", **about}
+
+
+def connection(host: str, port: int, word: str = "allowed", reason: str = "") -> tuple[str, dict[str, Any]]:
+    return "crossing", {"host": host, "port": port, "decision": word, "reason": reason}
+
+
+def allows(proposal: Proposal, asked: Question) -> bool:
+    return any(rule.effect == "allow" and rule.covers(asked) for rule in read(proposal.yaml).written.written)
+
+
+def uncommented(text: str) -> str:
+    before, _, refused = text.partition("# Refused.")
+    return before + "\n".join(line.removeprefix("#") for line in refused.splitlines()[1:])
+
+
+def test_what_was_used_becomes_rules_and_what_was_refused_comments() -> None:
+    proposal = propose_rules(
+        [
+            ("intent", {"code": "..."}),
+            connection("pypi.org", 443),
+            connection("pypi.org", 443),
+            connection("bad.test", 80, "denied", "no rule\n- allow: tool"),
+            connection("host.casemate.internal", 8080),
+            decision("package", arguments={"packages": ["numpy==2.1.0", "left.pad"], "language": "python"}),
+            decision("host", arguments={"argv": ["wc", "-l", "a b"], "program": "/bin/wc", "folder": "/"}),
+            decision("tool", "denied", server="w", tool="note", arguments={"text": "x"}),
+            ("outcome", {"status": "ok"}),
+        ]
+    )
+    policy = read(proposal.yaml)
+    assert [(str(host.host), host.port) for host in policy.allowed or ()] == [("pypi.org", 443)]
+    assert policy.local_ports == (8080,)
+    assert (proposal.rules, proposal.refused, proposal.unsaid) == (4, 2, ())
+    assert allows(proposal, question("package", packages=["left-pad"], language="python"))
+    assert allows(proposal, question("host", argv=["wc", "-l", "a b"], program="/bin/wc", folder="/"))
+    assert not allows(proposal, question("host", argv=["wc", "-l", "b"], program="/bin/wc", folder="/"))
+    assert not allows(proposal, question("egress", host="bad.test", port=80))
+    assert not allows(proposal, question(server="w", tool="note", arguments={"text": "x"}))
+    wider = Proposal(uncommented(proposal.yaml), 0, 0, ())
+    assert allows(wider, question("egress", host="bad.test", port=80))
+    assert allows(wider, question(server="w", tool="note", arguments={"text": "x"}))
+    assert not allows(wider, question(server="w", tool="note", arguments={"text": "y"}))
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=ascii)
+def test_a_rule_says_a_hostile_value_exactly_or_not_at_all(text: str) -> None:
+    given: dict[str, Any] = {"a": text, "b": [text, {"c": text}], "d": {"like": text}, text or "e": 1.5}
+    proposal = propose_rules([decision("tool", server="w", tool="note", arguments=given)])
+    assert proposal.yaml.isascii()
+    assert proposal.rules + len(proposal.unsaid) == 1
+    asked = question(server="w", tool="note", arguments=given)
+    assert allows(proposal, asked) is bool(proposal.rules)
+    for other in ({**given, "a": text + "x"}, {**given, "d": {"like": "a"}}, {**given, "more": 1}):
+        assert not allows(proposal, question(server="w", tool="note", arguments=other))
+
+
+def test_random_calls_are_allowed_again_and_their_neighbours_are_not() -> None:
+    dice = random.Random(1)
+    for _ in range(300):
+        given = {"".join(dice.choices("aé\n\"\\:{}#-'* 0\U0001f600", k=dice.randrange(1, 8))): dice.choice(HOSTILE)}
+        proposal = propose_rules([decision("tool", server="w", tool="note", arguments=given)])
+        name, value = next(iter(given.items()))
+        assert allows(proposal, question(server="w", tool="note", arguments=given)) is bool(proposal.rules)
+        assert not allows(proposal, question(server="w", tool="note", arguments={name: f"{value}."}))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        decision("host", arguments={"argv": ["wc", "*"]}),  # a wildcard in a rule
+        decision("host", arguments={"argv": ["wc", "-l"], "secrets": ["KEY"]}),
+        decision("plan", arguments={"program": {}, "calls": []}),
+        decision("files", arguments={"change": "… 3 deeper"}),
+        decision("tool", server="w", tool="note", arguments={"a": {"begins": "x", "bytes": 9999, "sha256": "0" * 64}}),
+        decision("tool", server="w*", tool="note", arguments={}),
+        decision("package", arguments={"packages": ["https://evil.test/a.whl"], "language": "python"}),
+        connection("not a host", 443),
+        connection("1.2.3.4", 443),
+    ],
+    ids=str,
+)
+def test_what_no_rule_can_say_is_told(row: tuple[str, dict[str, Any]]) -> None:
+    proposal = propose_rules([row])
+    assert (proposal.rules, proposal.refused, len(proposal.unsaid)) == (0, 0, 1)
+    assert read(proposal.yaml).written.written == ()
+
+
+def test_a_loop_makes_no_more_rules_than_anybody_reads() -> None:
+    proposal = propose_rules(decision("tool", server="w", tool="note", arguments={"n": n}) for n in range(1000))
+    assert proposal.rules == 200
+    assert "more than 200 rules" in proposal.yaml
+    assert len(proposal.unsaid) == 1
+
+
+def test_uses_are_counted_by_what_was_decided() -> None:
+    rows = [connection("a.test", 443), connection("a.test", 443), connection("a.test", 443, "denied", "late\u202e")]
+    uses = [(one.name, one.decision, one.reason, one.times) for one in uses_in(rows)]
+    assert uses == [("a.test:443", "allowed", "", 2), ("a.test:443", "denied", "late\\u202e", 1)]
