@@ -5,15 +5,15 @@ from __future__ import annotations
 from tests import structure
 
 BOUNDS = {
-    "lines of Python in src": 84_500,
-    "without docstrings, imports, comments and blanks": 54_000,
-    "files": 466,
-    "files of 40 lines or fewer": 58,
+    "lines of Python in src": 88_900,
+    "without docstrings, imports, comments and blanks": 56_800,
+    "files": 498,
+    "files of 40 lines or fewer": 63,
     "functions whose name is a participle or an adverb": 0,
-    "class names in more than one file": 29,
+    "class names in more than one file": 32,
     "import circles": 0,
-    "host files with the text node or shell, outside languages": 8,
-    "lines of tests": 75_000,
+    "host files with the text node or shell, outside languages": 9,
+    "lines of tests": 77_900,
 }
 
 
