@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,10 +10,9 @@ from tempfile import TemporaryDirectory
 
 from tests.console.browser import Page
 from tests.console.test_pages import call
-from tests.service.daemon import Daemon, environment, serving
+from tests.service.daemon import ASKS, Daemon, environment, serving
 from tests.support.waiting import until
 
-POLICY = {"rules": [{"ask": "shell"}], "defaults": {"egress": "deny"}}
 PLOT = """
 import csv, json
 rows = [('north', 12), ('east', 30), ('south', 21), ('west', 17)]
@@ -41,15 +39,15 @@ for host in ('rates.example.test', 'telemetry.example.test'):
     except OSError as error:
         print(host, error)
 """
-ASKS = "files = get_ipython().getoutput('wc -l sales.csv')"
+COMMAND = "files = get_ipython().getoutput('wc -l sales.csv')"
 
 
 @contextmanager
 def seeded_service() -> Iterator[Daemon]:
-    """A service whose policy asks about commands, and refuses hosts without asking."""
+    """A service whose policy asks about commands and hosts."""
     with TemporaryDirectory(prefix="casemate-console-") as name:
         policy = Path(name) / "policy.json"
-        policy.write_text(json.dumps(POLICY))
+        policy.write_text(ASKS)
         with serving({**environment(Path(name)), "CASEMATE_POLICY": str(policy)}) as daemon:
             yield daemon
 
@@ -61,16 +59,28 @@ class Seeds:
     refused: str
 
 
+def refuse(daemon: Daemon, run: str) -> None:
+    """Deny whatever a run asks, until it is over."""
+
+    def is_over() -> bool:
+        for request in call(daemon, "approvals.pending"):
+            if request["run"] == run:
+                call(daemon, "approvals.decide", request=request["id"], allow=False)
+        return bool(call(daemon, "runs.get", run=run)["status"] == "done")
+
+    until(is_over)
+
+
 def seed(daemon: Daemon) -> Seeds:
     """Runs, a session that waits for an answer, and what was refused."""
     session = call(daemon, "sessions.open", name="analysis")["session"]
     call(daemon, "runs.wait", run=call(daemon, "runs.start", code=PLOT, session=session)["run"])
     refused = call(daemon, "runs.start", code=REFUSED)["run"]
-    call(daemon, "runs.wait", run=refused)
+    refuse(daemon, refused)
     call(daemon, "runs.wait", run=call(daemon, "runs.start", code="print('hello')")["run"])
     call(daemon, "runs.wait", run=call(daemon, "runs.start", code="raise ValueError('no such region')")["run"])
-    run = call(daemon, "runs.start", code=ASKS, session=session)["run"]
-    until(lambda: call(daemon, "approvals.pending"))
+    run = call(daemon, "runs.start", code=COMMAND, session=session)["run"]
+    until(lambda: call(daemon, "approvals.pending"), "what the session asks")
     return Seeds(session, run, refused)
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.console.browser import Chromium, Page
 from tests.console.conftest import link_of
 from tests.console.judge import ACTIVE, HIDDEN, Judge, Witness, bundles, drawing, markup, witness
-from tests.console.seeds import seeded_service
+from tests.console.seeds import refuse, seeded_service
 from tests.console.test_pages import call
 from tests.service.daemon import Daemon
 from tests.support.waiting import MAX_WAIT, until
@@ -72,6 +72,7 @@ def seeded(daemon: Daemon, seen: Witness) -> Seeded:
     code = PROGRAM.replace("GIVEN", f"__import__('json').loads({given!r})")
     session = call(daemon, "sessions.open", name="<img src=x onerror=alert(1)>")["session"]
     run = call(daemon, "runs.start", code=code, session=session)["run"]
+    refuse(daemon, run)
     assert call(daemon, "runs.wait", run=run)["execution"]["error"]["name"] == "<img src=x onerror=alert(1)>"
     asks = call(daemon, "sessions.open")["session"]
     command = f"echo {json.dumps(text + ACTIVE)} #"

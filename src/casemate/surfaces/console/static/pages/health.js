@@ -40,6 +40,11 @@ function Now({ running, waiting, concurrency, sessions, approvals, cells, zygote
   return html`<section class="card"><h2>Now</h2><dl class="facts">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl></section>`;
 }
 
+async function loadPlot() {
+  if (!document.querySelector("link[href='vendor/uplot.css']")) document.head.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href: "vendor/uplot.css" }));
+  return (await import("../vendor/uplot.js")).default;
+}
+
 function Chart({ title, series, shown, minutes }) {
   const place = useRef(null);
   const plot = useRef(null);
@@ -49,7 +54,7 @@ function Chart({ title, series, shown, minutes }) {
     const stop = new AbortController();
     const scheme = matchMedia("(prefers-color-scheme: dark)");
     const draw = async () => {
-      const { default: uPlot } = await import("../vendor/uplot.js");
+      const uPlot = await loadPlot();
       if (isOver) return;
       const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim() || "gray";
       const axis = { stroke: color("--front"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line") } };
