@@ -21,7 +21,7 @@ from tests.support.waiting import until
 
 from casemate import Done, WallUnavailable, sync
 from casemate.walls.docker import containers
-from casemate.walls.docker.engine import Engine, EngineError
+from casemate.walls.docker.engine import Engine
 
 pytestmark = pytest.mark.full
 
@@ -95,23 +95,6 @@ for place in (("example.org", 80), ("192.0.2.1", 80)):
 """
     with sync.Sandbox(isolation="docker", allow_local=[port]) as sandbox:
         assert sandbox.run(code).text.split() == ["b'hello'", "refused", "refused"]
-
-
-def test_a_container_that_waits_takes_no_processor_time(engine: Engine) -> None:
-    seen: list[list[int]] = [[]]
-
-    def rest() -> bool:
-        """Whether none of ours has run since the last look."""
-        found = engine.call("GET", "/containers/json", filters=f'{{"label":["{containers.LABEL}"]}}')
-        ours = [one["Id"] for one in found if one["Labels"][containers.LABEL] == containers.owner_mark()]
-        with contextlib.suppress(EngineError):  # one has gone meanwhile
-            usages = [engine.call("GET", f"/containers/{one}/stats", stream="false")["cpu_stats"] for one in ours]
-            seen.append([usage["cpu_usage"]["total_usage"] for usage in usages])
-        return bool(seen[-1]) and seen[-1] == seen[-2]
-
-    with sync.Sandbox(isolation="docker") as sandbox:
-        sandbox.run("1")
-        until(rest)
 
 
 @pytest.fixture

@@ -1,10 +1,14 @@
-"""The supervisor in a container: what it finds in what an interpreter says."""
+"""The supervisor in a container: when it rests, and what it finds in what an interpreter says."""
 
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
+from typing import Any
 
+from casemate.supervisor import cgroups, pool
 from casemate.supervisor.contained.host import StepEnds
+from casemate.supervisor.contained.main import ContainedPool
 
 
 def frame(text: str) -> bytes:
@@ -32,3 +36,21 @@ def test_what_only_looks_like_the_end_of_a_step_is_none() -> None:
     inner = '{"type":"done","step":7,'
     said = frame('{"type":"result","bundle":' + inner) + frame('{"type":"done","step":x,')
     assert StepEnds().feed(said + done(8)) == [8]
+
+
+def test_a_supervisor_whose_cell_was_handed_out_has_nothing_to_do_at_any_time() -> None:
+    pending: list[pool.PendingCell] = []
+
+    def prefork(made: pool.PendingCell, _program: bytes) -> Any:
+        pending.append(made)
+        return made
+
+    maker: Any = SimpleNamespace(
+        identities=SimpleNamespace(take=object), seccomp_program=lambda **_: b"", prefork=prefork
+    )
+    cells = ContainedPool(maker, cgroups.Cgroups(None, None))
+    cells.take()
+    cells.prepare()
+    assert cells.next_time() == float("inf")
+    assert len(pending) == 1
+    pending[0].discard()

@@ -67,7 +67,7 @@ class ContainedLoop(serve.SupervisorLoop, carriage.Poller):
     def __init__(self, stream_in: int, stream_out: int) -> None:
         host = StreamHost(stream_in, stream_out, self)
         super().__init__(host, ContainedMaker(host), _NO_CGROUPS)
-        self._pool = _Pool(self._maker, _NO_CGROUPS)
+        self._pool = ContainedPool(self._maker, _NO_CGROUPS)
         self._stream = host
         host.on_step_end = self._report_step
 
@@ -107,7 +107,7 @@ class ContainedLoop(serve.SupervisorLoop, carriage.Poller):
                 self._host.refuse(cell, "root", number, f"packages: {os.strerror(number)}")
 
 
-class _Pool(pool.CellPool):
+class ContainedPool(pool.CellPool):
     """There is one cell at a time; the process of the next is made when it is asked for."""
 
     def prepare(self) -> None:
