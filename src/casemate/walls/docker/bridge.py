@@ -28,7 +28,7 @@ from casemate.walls.docker.engine import Engine, EngineError
 from casemate.walls.docker.messages import check_hello, check_message
 
 _TIDY = 0.5  # seconds between looks at folders that nobody needs any more, and at clocks
-_MAKING = 2  # containers at once: starting one takes the engine a core
+_MAKING = 2  # containers at once where programs wait, else one: starting it takes the engine a core
 _END_WITHIN = 10.0  # seconds for the engine to remove all containers at the end
 
 
@@ -163,8 +163,11 @@ class Bridge(CellHost):
 
     def _make(self) -> None:
         """Start as many as are wanted, each in a thread of its own: the engine takes a quarter of a second."""
-        wanted = [cell.size for cell in self._waiting] or [self._wanted] * (self._keep - len(self._ready))
-        for size in wanted[: max(0, min(_MAKING, len(wanted) - self._making))]:
+        urgent = [cell.size for cell in self._waiting if cell.is_urgent]
+        wanted = [*urgent, *(cell.size for cell in self._waiting if not cell.is_urgent)]
+        wanted = wanted or [self._wanted] * (self._keep - len(self._ready))
+        most = _MAKING if urgent else 1 - self._making
+        for size in wanted[: max(0, min(most, len(wanted) - self._making))]:
             self._making += 1
             self._begin_thread(self._start, size)
 

@@ -147,6 +147,11 @@ class CarriedCell:
         os.close(self.mirror.fd)
         return container
 
+    @property
+    def is_urgent(self) -> bool:
+        """Whether there is a program to run in it."""
+        return not self._is_waiting
+
     def mirror_is_gone(self) -> bool:
         """Whether its files are removed, as they are when nobody reads them any more."""
         return self.mirror.remove_if_unused()
