@@ -99,7 +99,8 @@ def test_memory_of_every_kind_is_bounded(sandbox: sync.Sandbox, what: str, many:
     if is_looked_at:
         assert execution.status == "out_of_memory"
     else:
-        assert got <= (_BOUND if counted else _BOUND + _STACKS) * 1.05
+        has_more = not counted or os.environ["CASEMATE_ISOLATION"] == "docker"  # whose supervisor's memory counts, too
+        assert got <= (_BOUND + _STACKS if has_more else _BOUND) * 1.05
     if what not in ("memfd", "pipes") or counted:
         assert _taken(_take(sandbox, what, many, WIDE)) * mib_each >= min(many * mib_each, 190), "the control"
 
