@@ -194,7 +194,7 @@ class Session:
             pipes.append(Pipe(descriptor))
         step = self.steps[number] = Step(number, pipes[0], pipes[1])
         given = None if stdin is None else base64.b64encode(stdin.encode()).decode()
-        plain = {"asks": [], "task": "code", "front": None, "remembers": True}
+        plain: dict[str, object] = {"asks": [], "task": "code", "front": None, "remembers": True}
         self.send({"op": "run", **plain, "step": number, "code": code, "out": str(paths[0]), "err": str(paths[1]),
                    "stdin": given, "cwd": cwd})  # fmt: skip
         return step

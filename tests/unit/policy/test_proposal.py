@@ -11,6 +11,7 @@ from tests.unit.policy.files import read
 
 from casemate.model.approval import Kind, Question
 from casemate.policy.proposal import Proposal, propose_rules, uses_in
+from casemate.policy.rules import Rule
 
 HOSTILE = (
     "no", "1:30", "1e5", "~", "", "a\n- allow: egress", "# x", "\u202e\u2066", "\x00\x1b[2J", "😀\ud83d", '"\\', "*",
@@ -27,7 +28,13 @@ def connection(host: str, port: int, word: str = "allowed", reason: str = "") ->
 
 
 def allows(proposal: Proposal, asked: Question) -> bool:
-    return any(rule.effect == "allow" and rule.covers(asked) for rule in read(proposal.yaml).written.written)
+    return any(rule.effect == "allow" and rule.covers(asked) for rule in rules_of(proposal))
+
+
+def rules_of(proposal: Proposal) -> tuple[Rule, ...]:
+    rules = read(proposal.yaml).written
+    assert rules is not None
+    return rules.written
 
 
 def uncommented(text: str) -> str:
@@ -104,7 +111,7 @@ def test_random_calls_are_allowed_again_and_their_neighbours_are_not() -> None:
 def test_what_no_rule_can_say_is_told(row: tuple[str, dict[str, Any]]) -> None:
     proposal = propose_rules([row])
     assert (proposal.rules, proposal.refused, len(proposal.unsaid)) == (0, 0, 1)
-    assert read(proposal.yaml).written.written == ()
+    assert rules_of(proposal) == ()
 
 
 def test_a_loop_makes_no_more_rules_than_anybody_reads() -> None:

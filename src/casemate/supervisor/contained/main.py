@@ -111,7 +111,7 @@ class ContainedPool(pool.CellPool):
     """There is one cell at a time; the process of the next is made when it is asked for."""
 
     def prepare(self) -> None:
-        return
+        """Nothing is made before it is asked for."""
 
     def next_time(self) -> float:
         return _NEVER
