@@ -101,7 +101,8 @@ def test_a_window_that_another_page_opens_tells_it_nothing(page: Page, stranger:
     console = page.url.partition("#")[0]
     other = page.context.new_page()
     other.goto(f"{stranger.origin}/")
-    other.evaluate("address => { window.opened = open(address); window.name = 'stranger'; }", console)
+    other.evaluate("address => { document.body.onclick = () => { window.opened = open(address); }; }", console)
+    other.get_by_text("A page of another port").click()  # without a click no window is opened at all
     until(lambda: len(page.context.pages) == 3)
     page.context.pages[-1].locator("main h1").wait_for()
     until(lambda: other.evaluate("window.opened.closed"))  # cross-origin-opener-policy has parted them

@@ -131,7 +131,7 @@ def test_a_session_shows_what_a_hostile_program_gave_and_nothing_happens(
     assert not set(HIDDEN) & set(text)
     assert judge.findings() == []
     page.get_by_role("button", name="<img src=x onerror=alert(1)>", exact=True).first.click()
-    page.get_by_role("dialog").locator(".json").first.wait_for()
+    page.get_by_role("dialog").locator(".json, .failed").first.wait_for()
     assert judge.findings() == []
     page.get_by_role("dialog").get_by_role("button", name="Close").click()
     for name in ("<img src=x onerror=alert(1)>.txt", "page.html", "picture.png", "a b.svg"):
