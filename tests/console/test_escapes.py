@@ -98,6 +98,7 @@ def go(page: Page, *rest: str) -> None:
     page.evaluate("parts => { location.hash = '#/' + parts.map(encodeURIComponent).join('/') }", [*rest])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [*markup("x"), "drawing alone"])
 def test_the_judge_notices_each_text_where_nothing_stops_it(real_browser: Chromium, seen: Witness, name: str) -> None:
     text, kind = markup(seen.origin).get(name), "text/html"
