@@ -15,7 +15,7 @@ from tests.console.browser import Page
 READS = {
     "approvals/events", "approvals/propose", "artifacts/list", "artifacts/read", "audit/chart", "audit/crossings",
     "audit/events", "audit/propose", "audit/tail", "doctor", "files/list", "files/read", "runs/get", "runs/list",
-    "runs/stream", "sessions/get", "sessions/list", "sessions/variables", "set_limits", "stats",
+    "runs/stream", "sessions/get", "sessions/list", "sessions/previews", "sessions/variables", "set_limits", "stats",
 }  # fmt: skip
 # Two frames after a picture has failed: by then what acts when it is parsed, loaded or not found has acted.
 _SETTLE = """() => new Promise((done) => { const image = new Image();
@@ -70,7 +70,8 @@ class Judge:
     def __init__(self, page: Page, origin: str, seen: Witness) -> None:
         self._page, self._origin, self._witness = page, origin, seen
         self._found: list[str] = []
-        page.context.on("request", self._note_request)
+        page.context.on("request", lambda one: one.url.startswith(origin) and self._note_request(one))
+        page.context.on("requestfinished", self._note_request)  # what a policy refuses begins, and never finishes
         page.context.on("page", lambda other: self._found.append(f"page {other.url}"))
         page.on("dialog", self._note_dialog)
 

@@ -35,7 +35,9 @@ def main() -> int:
                 page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
                 PLACES[name].show(page, seeds)
                 page.locator(".said.shown").wait_for(state="detached")
-                picture = smaller(page.screenshot())
+                bottom = page.evaluate("document.querySelector('main').getBoundingClientRect().bottom")
+                clip = {"x": 0, "y": 0, "width": 1200, "height": min(900, bottom + 16)}
+                picture = smaller(page.screenshot(clip=clip))
                 assert len(picture) <= _MOST, (name, len(picture))
                 (FOLDER / f"console-{name}.png").write_bytes(picture)
                 print(f"docs/pictures/console-{name}.png, {len(picture):,} bytes", file=sys.stderr)

@@ -97,17 +97,6 @@ def test_the_same_arrives_where_nothing_stops_it(real_browser: Chromium, strange
         other.close()
 
 
-def test_a_window_that_another_page_opens_tells_it_nothing(page: Page, stranger: Witness) -> None:
-    console = page.url.partition("#")[0]
-    other = page.context.new_page()
-    other.goto(f"{stranger.origin}/")
-    other.evaluate("address => { window.opened = open(address); window.name = 'stranger'; }", console)
-    until(lambda: len(page.context.pages) == 3)
-    page.context.pages[-1].locator("main h1").wait_for()
-    until(lambda: other.evaluate("window.opened.closed"))  # cross-origin-opener-policy has parted them
-    assert page.context.pages[-1].evaluate("window.opener") is None
-
-
 def test_a_name_that_is_bound_anew_to_this_machine_is_refused(real_browser: Chromium, daemon: Daemon) -> None:
     link = link_of(daemon)
     port = link.partition("127.0.0.1:")[2].partition("/")[0]

@@ -98,6 +98,7 @@ def go(page: Page, *rest: str) -> None:
     page.evaluate("parts => { location.hash = '#/' + parts.map(encodeURIComponent).join('/') }", [*rest])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [*markup("x"), "drawing alone"])
 def test_the_judge_notices_each_text_where_nothing_stops_it(real_browser: Chromium, seen: Witness, name: str) -> None:
     text, kind = markup(seen.origin).get(name), "text/html"
@@ -120,7 +121,8 @@ def test_a_session_shows_what_a_hostile_program_gave_and_nothing_happens(
     go(page, "runs", "session", seeded.session)
     page.locator(".execution[aria-busy=false]").wait_for()
     shown = page.locator(".result")
-    assert shown.count() == len(bundles(seen.origin))
+    results = call(daemon, "runs.wait", run=seeded.run)["execution"]["results"]
+    assert shown.count() == len(results) > 10
     for frame in page.locator("iframe.given").all():
         assert frame.get_attribute("sandbox") == "allow-scripts"
         until(lambda frame=frame: frame.evaluate("frame => frame.style.height"))  # its page has it, and said how high
@@ -130,7 +132,7 @@ def test_a_session_shows_what_a_hostile_program_gave_and_nothing_happens(
     assert not set(HIDDEN) & set(text)
     assert judge.findings() == []
     page.get_by_role("button", name="<img src=x onerror=alert(1)>", exact=True).first.click()
-    page.get_by_role("dialog").locator(".json").first.wait_for()
+    page.get_by_role("dialog").locator(".json, .failed").first.wait_for()
     assert judge.findings() == []
     page.get_by_role("dialog").get_by_role("button", name="Close").click()
     for name in ("<img src=x onerror=alert(1)>.txt", "page.html", "picture.png", "a b.svg"):
@@ -148,7 +150,7 @@ def test_every_other_page_shows_it_and_nothing_happens(
     page: Page, daemon: Daemon, seeded: Seeded, seen: Witness
 ) -> None:
     judge = Judge(page, page.url.partition("/console/")[0], seen)
-    page.get_by_role("article").get_by_role("button", name="Show the rule").click()
+    page.get_by_role("article").last.get_by_role("button", name="Show the rule").click()
     page.locator(".rule, .request .empty").wait_for()
     assert judge.findings() == []
     for rest in (("runs",), ("runs", seeded.run), ("runs", seeded.waiting)):

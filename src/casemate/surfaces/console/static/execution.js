@@ -81,7 +81,7 @@ export function Execution({ run, code = null, onOver = () => {}, isWhole = false
     isOver.current = Boolean(done);
   }, [done]);
   return html`<section class="execution" aria-busy=${!done}>
-    ${code !== null ? html`<pre class="code">${visible(code)}</pre>` : null}
+    ${code !== null ? html`<pre class="code" tabindex="0">${visible(code)}</pre>` : null}
     ${blocks.map((block) => html`<${Block} key=${block.id} block=${block} />`)}
     ${asked.map((request) => html`<${Card} key=${request.id} request=${request} />`)}
     <${Failed} error=${failed} />

@@ -47,7 +47,7 @@ export function Files({ session = null, run = null }) {
     again();
   };
   const columns = [["Name", name], ["Size", (row) => (row.kind === "folder" ? "" : size(row.size))], ["Changed", (row) => time(row.modified)],
-    ["", (row) => (row.kind === "folder" ? null : html`<${Do} class="plain" aria-label=${`Download ${visible(row.name)}`}
+    ["Fetch", (row) => (row.kind === "folder" ? null : html`<${Do} class="plain" aria-label=${`Download ${visible(row.name)}`}
       onClick=${() => fetchOne(row.name, ...(run ? ["artifacts", run] : ["files", session]), path(row.name))}>Download</${Do}>`)]];
   return html`<${Failed} error=${error} />
     ${folder ? html`<p>

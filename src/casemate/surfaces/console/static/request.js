@@ -17,8 +17,8 @@ function Value({ value }) {
   const isDiff = typeof value === "string" && /^(=== |--- |@@ )/m.test(value);
   const sign = (line) => ({ "+": "added", "-": "removed" })[line[0]] ?? "";
   const shown = isDiff
-    ? html`<pre>${text.split("\n").map((line) => html`<span class=${sign(line)}>${visible(line)}${"\n"}</span>`)}</pre>`
-    : text.length > 80 || text.includes("\n") ? html`<pre>${visible(text)}</pre>` : html`<code>${visible(text)}</code>`;
+    ? html`<pre tabindex="0">${text.split("\n").map((line) => html`<span class=${sign(line)}>${visible(line)}${"\n"}</span>`)}</pre>`
+    : text.length > 80 || text.includes("\n") ? html`<pre tabindex="0">${visible(text)}</pre>` : html`<code>${visible(text)}</code>`;
   if (text.length <= LARGE) return shown;
   return html`<details><summary>${text.length} characters: look at all of them before you allow it</summary>${shown}</details>`;
 }
@@ -45,7 +45,7 @@ function RuleOf({ request }) {
   if (text === null) return html`<${Do} class="plain" onClick=${load}>Show the rule that would allow it</${Do}>`;
   return text === ""
     ? html`<p class="empty">No rule can answer this: only a person can.</p>`
-    : html`<p class="soft">In a policy file, this would allow exactly the same without asking:</p><pre class="rule">${visible(text)}</pre>
+    : html`<p class="soft">In a policy file, this would allow exactly the same without asking:</p><pre class="rule" tabindex="0">${visible(text)}</pre>
       <${Do} class="plain" onClick=${() => navigator.clipboard.writeText(text)}>Copy it</${Do}>`;
 }
 

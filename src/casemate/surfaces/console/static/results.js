@@ -69,7 +69,7 @@ export function Text({ text }) {
   const whole = String(text);
   const pieces = styled(whole.slice(0, MOST_TEXT), {});
   const shown = pieces.map(([piece, style]) => (style ? html`<span class=${style}>${visible(piece)}</span>` : visible(piece)));
-  return html`<pre>${shown}${whole.length > MOST_TEXT ? `\n… ${whole.length - MOST_TEXT} more characters` : ""}</pre>`;
+  return html`<pre tabindex="0">${shown}${whole.length > MOST_TEXT ? `\n… ${whole.length - MOST_TEXT} more characters` : ""}</pre>`;
 }
 
 /** What a browser would show in a page of its own is fetched, and opened by whoever trusts it. */

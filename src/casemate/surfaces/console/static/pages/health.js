@@ -56,13 +56,16 @@ function Chart({ title, series, shown, minutes }) {
     const draw = async () => {
       const uPlot = await loadPlot();
       if (isOver) return;
-      const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim() || "gray";
+      const color = (name) => { // as the scheme has it now: a canvas knows no variables
+        place.current.style.color = `var(${name})`;
+        return getComputedStyle(place.current).color;
+      };
       const axis = { stroke: color("--front"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line") } };
       plot.current?.destroy();
       plot.current = new uPlot({
         width: place.current.clientWidth, height: 150, legend: { show: false }, cursor: { show: false },
         scales: { y: { range: (_, low, high) => [0, high > 0 ? high : 1] } },
-        axes: [axis, { ...axis, size: 60, values: (_, ticks) => ticks.map(shown) }],
+        axes: [axis, { ...axis, size: 75, values: (_, ticks) => ticks.map(shown) }],
         series: [{}, ...series.map(([label, name]) => ({ label, stroke: color(name), width: 2, points: { show: false } }))],
       }, data, place.current);
     };
