@@ -70,7 +70,7 @@ class Judge:
     def __init__(self, page: Page, origin: str, seen: Witness) -> None:
         self._page, self._origin, self._witness = page, origin, seen
         self._found: list[str] = []
-        page.context.on("request", lambda one: one.url.startswith(origin) and self._note_request(one))
+        page.context.on("request", self._note_begun_request)
         page.context.on("requestfinished", self._note_request)  # what a policy refuses begins, and never finishes
         page.context.on("page", lambda other: self._found.append(f"page {other.url}"))
         page.on("dialog", self._note_dialog)
@@ -89,6 +89,10 @@ class Judge:
         if not self._page.url.startswith(f"{self._origin}/console/"):
             self._found.append(f"went to {self._page.url}")
         return [*self._found, *(f"asked {path}" for path in self._witness.asked)]
+
+    def _note_begun_request(self, request: Any) -> None:
+        if request.url.startswith(self._origin):
+            self._note_request(request)
 
     def _note_request(self, request: Any) -> None:
         path = request.url.removeprefix(self._origin)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
+from typing import Literal
 
 from tests.console.browser import chromium, signed_in
 from tests.console.conftest import link_of
 from tests.console.seeds import PLACES, seed, seeded_service
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
-SHOWN = {"approvals": "light", "session": "light", "crossings": "dark", "record": "light", "health": "dark"}
+SHOWN: dict[str, Literal["dark", "light"]] = {
+    "approvals": "light", "session": "light", "crossings": "dark", "record": "light", "health": "dark",
+}  # fmt: skip
 _COLOURS = 128  # of a picture: a page has few
 _MOST = 150_000  # bytes of one
 
@@ -36,8 +39,8 @@ def main() -> int:
                 PLACES[name].show(page, seeds)
                 page.locator(".said.shown").wait_for(state="detached")
                 bottom = page.evaluate("document.querySelector('main').getBoundingClientRect().bottom")
-                clip = {"x": 0, "y": 0, "width": 1200, "height": min(900, bottom + 16)}
-                picture = smaller(page.screenshot(clip=clip))
+                height = min(900, bottom + 16)
+                picture = smaller(page.screenshot(clip={"x": 0, "y": 0, "width": 1200, "height": height}))
                 assert len(picture) <= _MOST, (name, len(picture))
                 (FOLDER / f"console-{name}.png").write_bytes(picture)
                 print(f"docs/pictures/console-{name}.png, {len(picture):,} bytes", file=sys.stderr)

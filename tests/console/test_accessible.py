@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 from tests.console.browser import Chromium
@@ -37,7 +38,9 @@ def seeds(daemon: Daemon) -> Seeds:
 
 @pytest.mark.full
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_on_any_page(real_browser: Chromium, daemon: Daemon, seeds: Seeds, scheme: str) -> None:
+def test_axe_finds_nothing_on_any_page(
+    real_browser: Chromium, daemon: Daemon, seeds: Seeds, scheme: Literal["dark", "light"]
+) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
     found = {}

@@ -9,6 +9,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 from tests.console.browser import Chromium, Page
@@ -125,7 +126,7 @@ def test_a_session_shows_what_a_hostile_program_gave_and_nothing_happens(
     assert shown.count() == len(results) > 10
     for frame in page.locator("iframe.given").all():
         assert frame.get_attribute("sandbox") == "allow-scripts"
-        until(lambda frame=frame: frame.evaluate("frame => frame.style.height"))  # its page has it, and said how high
+        until(partial(frame.evaluate, "frame => frame.style.height"))  # its page has it, and said how high
     text = page.locator(".execution").inner_text()
     assert "<script>top.hacked" in text
     assert "alert(1)" in text
