@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _FOLDERS = (("workspace", 0o755), ("tmp", 0o700), ("tmp/.home", 0o700))  # that the cell writes in
 _STEPS_LINK = "../steps/in_cell"  # what /program/steps is
+_CURRENT = "current"  # in a folder that is installed into: a link that changes with what is in it
 _GUEST = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "guest")
 _MOST_SEEN = 200_000  # files that one look counts
 _LEAST_REST, _REST_FACTOR = 0.1, 20  # seconds between looks at files, and so many times as long as one took
@@ -48,10 +49,23 @@ class CellFiles(scratch.Scratch):
         self.places: Table = []
         self.readable: list[str] = []
         self.writable: list[str] = []
+        self.packages: dict[str, str] = {}  # folders that were installed into for all cells, by their places in cells
+        self._shown: dict[str, str] = {}
+
+    def show_packages(self) -> None:
+        """Have it see what was installed for all cells since the last time. Raises ``OSError``."""
+        for place, source in self.packages.items():
+            link = f"{source}/{_CURRENT}"
+            current = os.readlink(link) if os.path.islink(link) else ""
+            if self._shown.get(place) != current:
+                remove(copies.show(source, self.path + place, self.places))
+                self._shown[place] = current
 
     def add_program(self, message: dict[str, Any], fds: dict[str, int]) -> None:
         """Put the program and the input files of a cell that waited where they belong. Raises ``ScratchError``."""
         self.limits = message["limits"]
+        with scratch.part("environment"):
+            self.show_packages()
         program = message["program"]
         if program is None:
             return  # it lies there since the session's first cell

@@ -73,10 +73,9 @@ def _reachable(entry: dict[str, Any], place: str) -> dict[str, Any]:
     return {**entry, "source": place}
 
 
-def _put_environment(made: files.CellFiles, root: PlainRoot, own_entries: list[dict[str, Any]]) -> None:
+def _put_environment(made: files.CellFiles, own_entries: list[dict[str, Any]]) -> None:
     """Packages that were installed for all cells, and links of the cell's own. Raises ``OSError``."""
-    for place, source in root.packages.items():
-        copies.show(source, made.path + place, made.places)
+    made.show_packages()
     for entry in own_entries:
         there = places.real(entry["target"], made.places)
         if entry["kind"] == "link" and not os.path.lexists(there):
@@ -260,7 +259,7 @@ class PlainMaker:
             raise
         try:
             with scratch.part("environment"):
-                _put_environment(made, root, request["own_entries"])
+                _put_environment(made, request["own_entries"])
         except BaseException:
             made.close()
             raise
@@ -283,6 +282,7 @@ class PlainMaker:
 
     def _with_places(self, made: files.CellFiles, root: PlainRoot) -> files.CellFiles:
         path, made.on_close = made.path, self._remove
+        made.packages = root.packages
         made.places = places.table([*root.pairs, *places.own(path)])
         made.readable = [
             *root.readable,
