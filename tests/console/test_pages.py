@@ -132,7 +132,8 @@ def test_many_lines_are_each_written_once_and_the_page_holds_so_many(page: Page,
 # Puts requests in the page, and looks at the buttons before any time has passed. Each list comes by itself.
 PUT = """async (lists) => {
   const { waiting } = await import(new URL('waiting.js', document.baseURI).href);
-  const request = (id) => [id, {id, kind: 'shell', summary: id, arguments: {}, caller: '', run: 'r', hash: 'h', session: ''}];
+  const request = (id) => [id, {id, kind: 'shell', summary: id, arguments: {},
+    caller: '', run: 'r', hash: 'h', session: ''}];
   for (const ids of lists) {
     waiting.set(new Map(ids.map(request)));
     for (let turn = 0; turn < 50; turn++) await null;
