@@ -129,6 +129,46 @@ def test_many_lines_are_each_written_once_and_the_page_holds_so_many(page: Page,
     call(daemon, "sessions.close", session=session)
 
 
+# Puts requests in the page, and looks at the buttons before any time has passed. Each list comes by itself.
+PUT = """async (lists) => {
+  const { waiting } = await import(new URL('waiting.js', document.baseURI).href);
+  const request = (id) => [id, {id, kind: 'shell', summary: id, arguments: {},
+    caller: '', run: 'r', hash: 'h', session: ''}];
+  for (const ids of lists) {
+    waiting.set(new Map(ids.map(request)));
+    for (let turn = 0; turn < 50; turn++) await null;
+  }
+  return [...document.querySelectorAll('article .allow')].map((button) => button.disabled);
+}"""
+
+
+def test_nothing_can_be_pressed_at_once_where_another_request_was(page: Page) -> None:
+    assert page.evaluate(PUT, [["first"]]) == [True]
+    allow = page.get_by_role("button", name="Allow", exact=True)
+    until(allow.is_enabled)
+    assert page.evaluate(PUT, [[], ["second"]]) == [True]
+    until(allow.is_enabled)
+    assert page.evaluate(PUT, [["second", "third"]]) == [True, True]  # what chooses many has come above them
+    until(allow.first.is_enabled)
+    assert page.evaluate(PUT, [["second", "third", "fourth"]]) == [False, False, True]
+
+
+def test_only_requests_that_are_shown_can_be_chosen(page: Page) -> None:
+    page.evaluate(PUT, [[f"request {number}" for number in range(60)]])
+    page.get_by_label("all 50").check()
+    page.get_by_role("button", name="Allow 50 once").wait_for()
+
+
+def test_a_line_that_begins_anew_a_million_times_is_written(page: Page) -> None:
+    written = page.evaluate("""async () => {
+      const { Lines } = await import(new URL('live.js', document.baseURI).href);
+      const fresh = document.createDocumentFragment();
+      new Lines().add('stdout', '\\r'.repeat(1_000_000) + 'end', fresh);
+      return fresh.textContent;
+    }""")
+    assert written == "end"
+
+
 @pytest.mark.full
 def test_a_run_is_started_in_the_language_that_was_chosen(page: Page, daemon: Daemon) -> None:
     page.get_by_role("link", name="Runs and sessions").click()

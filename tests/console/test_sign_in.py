@@ -166,6 +166,27 @@ def test_there_are_only_so_many_links_and_sessions() -> None:
     assert ones.principals_of(begun) == dict.fromkeys(begun[1:], USER)
 
 
+def test_nobody_ends_the_links_and_sessions_of_another_account() -> None:
+    other = Principal("token:other", Audience.OPERATOR, "other")
+    ones = SignIns(lambda tokens: {one: other for one in tokens if one == "t"})
+    credential, link = credential_in(*ones.begin(ones.make_link(USER, ""))[:2]), ones.make_link(USER, "")
+    for _ in range(33):
+        ones.begin(ones.make_link(other, "t"))
+        ones.make_link(other, "t")
+    assert ones.principals_of([credential]) == {credential: USER}
+    assert ones.begin(link)[2] == USER
+
+
+def test_a_cookie_that_another_port_has_put_before_it_changes_nothing(browser: Browser) -> None:
+    browser.sign_in()
+    tossed = f"{browser.cookie.partition('=')[0]}=tossed"
+    both = f"{tossed}; {browser.cookie}; {tossed}"
+    assert browser.ask("POST", "/v1/runs/list", {}, Cookie=both).status == 200
+    assert browser.ask("POST", "/v1/runs/list", {}, Cookie=tossed).status == 401
+    assert browser.ask("DELETE", "/console/session", Cookie=both).status == 200
+    assert browser.ask("POST", "/v1/runs/list", {}).status == 401
+
+
 def test_over_the_socket_there_is_no_page_to_be_had(daemon: Daemon) -> None:
     with unix(daemon) as connection:
         status, _, body = raw_http(connection, "GET /console/ HTTP/1.1\nHost: localhost")

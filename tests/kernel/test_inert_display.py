@@ -70,3 +70,17 @@ def test_other_types_are_left_out_and_told() -> None:
         "application/javascript", "application/vnd.jupyter.widget-view+json", "image/jpeg", "text/latex",
         "text/markdown",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "latex", [r"\href{javascript:x}{y}", r"\def\a{\href}", r"\csname href\endcsname", r"\require{html}", "</script>x"]
+)
+def test_formulas_that_lead_elsewhere_are_left_out(latex: str) -> None:
+    data, _, left_out = make_inert({"text/latex": f"${latex}$", "text/plain": "p"}, {})
+    assert (data, left_out) == ({"text/plain": "p"}, ["text/latex"])
+    assert make_inert({"text/latex": r"$\frac{1}{2}$"}, {})[0] == {"text/latex": r"$\frac{1}{2}$"}
+
+
+def test_a_cell_chooses_sizes_and_no_way_to_be_shown() -> None:
+    _, metadata, _ = make_inert({"text/html": "<b>x</b>"}, {"text/html": {"isolated": True, "width": 3}})
+    assert metadata == {"text/html": {"width": 3}}

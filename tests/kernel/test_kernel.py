@@ -247,6 +247,26 @@ def test_nothing_that_a_cell_shows_can_act_in_the_page(jupyter: Mapping[str, str
         assert opened.run("Javascript('x')").text == ""
 
 
+def test_what_an_editor_is_shown_of_an_object_cannot_act_either(notebook: Notebook) -> None:
+    given = {"text/plain": "x", "text/html": "<img src=https://evil.example>b", "application/javascript": "x"}
+    notebook.run(
+        f"kept, shell = get_ipython().object_inspect_mime, get_ipython()\nlooked_at = 1\n"
+        f"shell.object_inspect_mime = lambda *names, **more: {given!r}"
+    )
+    found = notebook.ask(notebook.client.inspect, "looked_at")
+    notebook.run("shell.object_inspect_mime = kept")
+    assert found["data"] == {"text/plain": "x", "text/html": "<img>b"}
+
+
+def test_a_kernel_runs_nothing_that_lies_beside_the_notebook(jupyter: Mapping[str, str], folder: Path) -> None:
+    """A cell may have left it there, or whoever gave the folder away."""
+    for name in ("argparse", "zmq", "casemate"):
+        (folder / f"{name}.py").write_text(f"open({str(folder / 'ran')!r}, 'w').close()\nraise SystemExit")
+    with Notebook("casemate-python", folder) as opened:
+        assert opened.run("6 * 7").result == "42"
+    assert not (folder / "ran").exists()
+
+
 def test_a_kernel_ends_with_the_front_end_that_has_started_it(jupyter: Mapping[str, str]) -> None:
     start = "from tests.kernel.notebook import Notebook; print(Notebook('casemate-python').run('7').result, flush=True)"
     program = f"import os, signal; {start}; os.kill(os.getpid(), signal.SIGKILL)"

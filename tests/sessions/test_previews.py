@@ -270,6 +270,28 @@ async def test_a_hostile_answer_is_one_answer_or_none(opened: Open, name: str) -
             assert (answer.status_code, answer.text == "a" or status != 200) == (status, True)
 
 
+async def test_others_have_their_turn_while_a_server_answers_byte_by_byte(opened: Open) -> None:
+    words = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + 5_000 * b"1\r\na\r\n" + b"0\r\n\r\n"
+    session = await begun(opened(), f"WORDS = {words!r}\n{ANSWERING}")
+    preview = await session.expose(8000)
+    exposed, _ = session._previews._open[8000, False]
+    most = 0
+
+    async def watch() -> None:
+        nonlocal most
+        before = 0
+        while True:
+            await asyncio.sleep(0)
+            before, most = exposed.bytes_out, max(most, exposed.bytes_out - before)
+
+    async with await visitor(preview) as person:
+        watching = asyncio.create_task(watch())
+        answer = await person.get("/")
+        watching.cancel()
+    assert answer.text == 5_000 * "a"
+    assert most < 100  # bytes in one turn of the event loop
+
+
 async def test_each_request_of_a_connection_is_judged(opened: Open) -> None:
     """A second request is sent at once behind the first: with another name, without a link, and hidden in its body."""
     session = await begun(opened(), APPLICATION)

@@ -39,6 +39,7 @@ class _End:
         """The next event. Raises ``h11.RemoteProtocolError`` and ``OSError``."""
         while (event := self.http.next_event()) is h11.NEED_DATA:
             self.http.receive_data(await self.reader.read(AT_ONCE))
+        await asyncio.sleep(0)  # what is there already may be thousands: others have their turn after each
         return event
 
     async def send(self, event: Any) -> None:

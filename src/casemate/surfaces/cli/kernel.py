@@ -65,7 +65,8 @@ def install(
         raise InvalidArgument("prefix", "give one of --user, --prefix and --sys-prefix")
     language = session_runtime(language).language
     known, name = NOTEBOOKS[language], name or f"casemate-{language}"
-    argv = [sys.executable, "-m", _MODULE, "-f", "{connection_file}", "--language", language]
+    # -P: nothing of the notebook's folder, where front ends start it, is imported.
+    argv = [sys.executable, "-P", "-m", _MODULE, "-f", "{connection_file}", "--language", language]
     argv += ["--workspace", workspace, "--display", display]
     spec = {
         "argv": argv,

@@ -91,8 +91,8 @@ def credential_of(exchange: Exchange) -> str:
     if exchange.method != "GET" and exchange.head.get("origin") is None:
         raise Refused(403, "a request of the console says which page has sent it (Origin)")
     pairs = (part.strip().partition("=") for part in (exchange.head.get("cookie") or "").split(";"))
-    cookie = next((value for name, _, value in pairs if name == cookie_name(exchange.port)), "")
-    return credential_in(cookie, exchange.head.get(CONSOLE) or "")
+    cookies = (value for name, _, value in pairs if name == cookie_name(exchange.port))
+    return credential_in(" ".join(cookies), exchange.head.get(CONSOLE) or "")
 
 
 def _code_in(body: bytes) -> str:

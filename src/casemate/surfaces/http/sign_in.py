@@ -20,7 +20,7 @@ from casemate.surfaces.http.identity import PrincipalsOf, Refused
 
 _LINK_HOLDS = 60.0  # seconds, for a browser to start
 _IDLE = 12 * 3600.0  # seconds without a request after which a session ends: a night
-_MOST_LINKS, _MOST_SESSIONS = 16, 32  # the oldest goes for a new one
+_MOST_LINKS, _MOST_SESSIONS = 16, 32  # of one account: its oldest goes for a new one
 _SECRET_BYTES = 32
 T = TypeVar("T")
 _MARK = "console\0"  # of a credential that is a cookie and its key, where others are tokens
@@ -50,7 +50,7 @@ class SignIns:
             raise Refused(403, "a session of the console gives no links", "casemate console gives one.")
         code = secrets.token_urlsafe(_SECRET_BYTES)
         self._links[_hash(code)] = (self._now() + _LINK_HOLDS, principal, token)
-        _keep_newest(self._links, _MOST_LINKS)
+        _keep_newest(self._links, _MOST_LINKS, lambda link: link[2])
         return code
 
     def begin(self, code: str) -> tuple[str, str, Principal]:
@@ -61,13 +61,14 @@ class SignIns:
             raise Refused(401, "this link was used, or is too old", "casemate console gives another.")
         cookie, key = secrets.token_urlsafe(_SECRET_BYTES), secrets.token_urlsafe(_SECRET_BYTES)
         self._sessions[_hash(cookie)] = _Session(principal, token, _hash(key), self._now())
-        _keep_newest(self._sessions, _MOST_SESSIONS)
+        _keep_newest(self._sessions, _MOST_SESSIONS, lambda session: session.token)
         return cookie, key, principal
 
     def end(self, credential: str) -> None:
         """End the session of a credential. Harmless where there is none."""
-        if self._find(credential) is not None:
-            del self._sessions[_hash(_split(credential)[0])]
+        found = self._find(credential)
+        for name in [name for name, session in self._sessions.items() if session is found]:
+            del self._sessions[name]
 
     def principals_of(self, credentials: Collection[str]) -> Mapping[str, Principal]:
         """Who comes with each of these tokens and sessions; nobody with one that is unknown, or has ended."""
@@ -81,31 +82,37 @@ class SignIns:
         return found
 
     def _find(self, credential: str) -> _Session | None:
-        cookie, key = _split(credential)
-        name, now = _hash(cookie), self._now()
-        session = self._sessions.get(name)
-        if session is None or not hmac.compare_digest(session.key, _hash(key)):
-            return None
-        if session.used + _IDLE < now:
-            del self._sessions[name]
-            return None
-        self._sessions[name] = replace(session, used=now)
-        return session
+        cookies, key = _split(credential)
+        now = self._now()
+        for name in map(_hash, cookies):
+            session = self._sessions.get(name)
+            if session is None or not hmac.compare_digest(session.key, _hash(key)):
+                continue
+            if session.used + _IDLE < now:
+                del self._sessions[name]
+                continue
+            self._sessions[name] = replace(session, used=now)
+            return self._sessions[name]
+        return None
 
 
-def credential_in(cookie: str, key: str) -> str:
-    """What a session is known by, as others are by their tokens; empty where a half of it is missing."""
-    return f"{_MARK}{cookie} {key}" if cookie and key else ""
+def credential_in(cookies: str, key: str) -> str:
+    """What a session is known by, as others are by their tokens; empty where a half of it is missing. ``cookies``: one,
+    and those that other ports of the host have put beside it, with spaces between."""
+    return f"{_MARK}{cookies} {key}" if cookies and key else ""
 
 
-def _split(credential: str) -> tuple[str, str]:
-    cookie, _, key = credential.removeprefix(_MARK).partition(" ") if credential.startswith(_MARK) else ("", "", "")
-    return cookie, key
+def _split(credential: str) -> tuple[list[str], str]:
+    *cookies, key = credential.removeprefix(_MARK).split(" ") if credential.startswith(_MARK) else [""]
+    return cookies, key
 
 
-def _keep_newest(ones: dict[str, T], most: int) -> None:
-    while len(ones) > most:
-        del ones[next(iter(ones))]
+def _keep_newest(ones: dict[str, T], most: int, token_of: Callable[[T], str]) -> None:
+    """The newest one stays, and so many of its account: nobody takes the place of another."""
+    *_, newest = ones.values()
+    own = [name for name, one in ones.items() if token_of(one) == token_of(newest)]
+    for name in own[:-most]:
+        del ones[name]
 
 
 def _hash(text: str) -> str:

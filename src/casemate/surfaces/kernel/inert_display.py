@@ -16,6 +16,8 @@ _KEPT = ("text/plain", "application/json")
 _PICTURES = ("image/png", "image/jpeg", "image/gif")
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*\Z")
 _PICTURE = re.compile(r"data:image/(?:png|jpeg|gif|svg\+xml);base64,[A-Za-z0-9+/=\s]*\Z")
+# Some write it into HTML as it is; and what in MathJax and KaTeX makes links, styles, elements, or names of these.
+_ACTING_LATEX = re.compile(r"<|\\(?:href|url|style|class|cssId|html|data|require|csname|includegraphics)")
 _LINK = re.compile(r"(?:https?|mailto):", re.IGNORECASE)
 _CLASSES = {"table": {"dataframe"}}
 _STYLES = {"background-color", "color", "font-style", "font-weight", "text-align", "white-space"}
@@ -28,7 +30,7 @@ def make_inert(
     data = {kind: value for kind, value in bundle.items() if kind in _KEPT}
     data |= {kind: bundle[kind] for kind in _PICTURES if kind in bundle and _BASE64.match(bundle[kind])}
     latex = bundle.get("text/latex")
-    if latex is not None and "<" not in latex:  # some write it into HTML as it is
+    if latex is not None and not _ACTING_LATEX.search(latex):
         data["text/latex"] = latex
     if "text/html" in bundle:
         data["text/html"] = _clean(bundle["text/html"])
@@ -40,7 +42,7 @@ def make_inert(
 
 
 def _numbers_in(value: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: one for name, one in value.items() if isinstance(one, int | float)}
+    return {name: one for name, one in value.items() if isinstance(one, int | float) and not isinstance(one, bool)}
 
 
 def _clean(html: str) -> str:

@@ -281,7 +281,10 @@ class Kernel:
     async def _inspect(self, message: Message) -> dict[str, Any]:
         code, cursor = _place(message)
         found = await self._front_end.look_up(code, cursor, 1 if message.content.get("detail_level") else 0)
-        return {"status": "ok", "found": found is not None, "data": dict(found or {}), "metadata": {}}
+        data = dict(found or {})
+        if not self._shows_all:  # a tooltip or an inspector shows it in the same page
+            data, _, _ = make_inert(data, {})
+        return {"status": "ok", "found": found is not None, "data": data, "metadata": {}}
 
     async def _check(self, message: Message) -> dict[str, Any]:
         state = await self._front_end.check(str(message.content.get("code", "")))

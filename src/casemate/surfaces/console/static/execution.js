@@ -71,7 +71,7 @@ function Outcome({ execution, error }) {
     ${cause ? html`<${Failed} error=${cause} />` : null}`;
 }
 
-/** `onOver` is called with the outcome once it is over. */
+/** `onOver` is called with the outcome once it is over. What is asked stands above what the program writes, which moves. */
 export function Execution({ run, code = null, onOver = () => {}, isWhole = false }) {
   const { blocks, done, failed } = useEvents(run);
   const asked = [...useStore(waiting).values()].filter((request) => request.run === run);
@@ -82,8 +82,8 @@ export function Execution({ run, code = null, onOver = () => {}, isWhole = false
   }, [done]);
   return html`<section class="execution" aria-busy=${!done}>
     ${code !== null ? html`<pre class="code" tabindex="0">${visible(code)}</pre>` : null}
+    ${asked.map((request, at) => html`<${Card} key=${request.id} request=${request} place=${at} />`)}
     ${blocks.map((block) => html`<${Block} key=${block.id} block=${block} />`)}
-    ${asked.map((request) => html`<${Card} key=${request.id} request=${request} />`)}
     <${Failed} error=${failed} />
     ${done ? html`<${Outcome} ...${done} />` : failed ? null : html`<p class="waits">
       ${asked.length ? "waits for your answer " : "goes on "}

@@ -101,7 +101,9 @@ export class Lines {
       this.line.className = name;
       fresh.append(this.line);
     }
-    const plain = text.replace(/\r+$/, "");
+    let end = text.length; // by hand: an expression would try each of many that do not end it anew
+    while (text[end - 1] === "\r") end--;
+    const plain = text.slice(0, end);
     const back = plain.lastIndexOf("\r"); // a progress bar writes over its line
     if (back >= 0 || (this.isBack && plain)) this.line.textContent = "";
     this.isBack = plain !== text;

@@ -1,7 +1,8 @@
 // One request that waits: exactly what would cross, and its answer.
 import { call } from "./api.js";
-import { Do, Failed, announce, brief, html, useState, visible } from "./ui.js";
+import { Do, Failed, announce, brief, html, useLayoutEffect, useState, visible } from "./ui.js";
 
+const HELD = 500; // milliseconds in which nothing can be pressed that has just come to where it is
 const LARGE = 4000; // characters of a value that is folded up
 const SCOPES = [["once", "once"], ["run", "until the run ends"], ["session", "until the session ends"]];
 const ENDS = [["", "for all of that"], ["60", "for a minute"], ["600", "for ten minutes"], ["3600", "for an hour"]];
@@ -49,10 +50,22 @@ function RuleOf({ request }) {
       <${Do} class="plain" onClick=${() => navigator.clipboard.writeText(text)}>Copy it</${Do}>`;
 }
 
-/** `isHeld`: its buttons do nothing for a moment, since something else was in their place. */
-export function Card({ request, isHeld = false, selected = null, onSelect = null }) {
+/** Whether something has just come to its `place`: whoever presses there may have meant what was there before. */
+function useHeld(place) {
+  const [isHeld, hold] = useState(true);
+  useLayoutEffect(() => {
+    hold(true);
+    const timer = setTimeout(() => hold(false), HELD);
+    return () => clearTimeout(timer);
+  }, [place]);
+  return isHeld;
+}
+
+/** `place`: where it stands, another whenever something above it comes or goes. */
+export function Card({ request, place, selected = null, onSelect = null }) {
   const [terms, set] = useState({ scope: "once", expires: "", uses: "", reason: "" });
   const [content, fill] = useState({});
+  const isHeld = useHeld(place);
   const change = (name) => (event) => set({ ...terms, [name]: event.target.value });
   const { kind, summary, arguments: given, server, tool, caller, session, run, hash } = request;
   const isForm = kind === "elicitation" && given.schema;
