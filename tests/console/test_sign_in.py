@@ -38,8 +38,9 @@ def test_a_service_listens_at_a_port_only_once_somebody_wants_the_console(tmp_pa
         assert first.host == second.host
         assert listening_ports(daemon) == {f"0100007F:{int(port):04X}"}
         assert address == "127.0.0.1"
-        told = json.loads(daemon.command("console", "--format", "json", "--port", "1").stdout)
-        assert Browser(told["url"]).host == first.host
+        other = daemon.command("console", "--format", "json", "--port", "1")
+        assert Browser(json.loads(other.stdout)["url"]).host == first.host
+        assert other.stderr == f"casemate: --port 1 was left alone: the service listens at {first.host} already\n"
 
 
 def test_a_link_signs_in_once(browser: Browser) -> None:

@@ -169,7 +169,7 @@ def test_files_are_copied_in_and_out_and_are_what_their_hashes_say(served: Cli) 
     assert served("cp", "s:back.bin", ".").code == 0
     assert (served.folder / "back.bin").read_bytes() == data[::-1]
     run = handle(served("exec", "-", "--detach", "open('left.txt', 'w').write('what is left')"))
-    served("wait", run)
+    assert b"casemate: left 1 file: left.txt; " in served("wait", run).stderr
     name, size, _, sha256 = served("artifacts", run, "--save", "out").stdout.decode().strip().split("\t")
     assert (name, size, sha256) == ("left.txt", "12", hashlib.sha256(b"what is left").hexdigest())
     assert served("verify", "out/left.txt", sha256).code == 0
@@ -461,6 +461,8 @@ def test_a_host_that_nobody_allows_is_refused_with_a_code_of_its_own(served: Cli
         (("packages", "install"), "NAME: name one or more packages"),
         (("serve", "--transport", "http", "--port", "65536"), "--port: 65536 is no port"),
         (("verify", "x", "abc"), "SHA256: 'abc' is no SHA-256"),
+        (("expose", "nosuch", "70000"), "PORT: "),
+        (("kernel", "install", "--set", "nosuch=1"), "--set: 'nosuch=1' is no KEY=VALUE"),
     ],
     ids=lambda one: one[0] if isinstance(one, tuple) else "",
 )

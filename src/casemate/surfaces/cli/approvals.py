@@ -74,6 +74,10 @@ def approve(
 ) -> int:
     """Allow requests.
 
+    casemate approvals approve 1ceca2
+
+    casemate approvals approve 1ceca2 --scope session --uses 10 --expires 600
+
     Args:
         requests: Their ids, or the beginnings of them.
         scope: For how long the same may cross again without asking: once (unless given), for the rest of the run, or of
@@ -91,6 +95,10 @@ def approve(
 @app.command
 def deny(*requests: Name, reason: str = "", service: ServiceOptions = PLAIN) -> int:
     """Refuse requests.
+
+    casemate approvals deny 1ceca2 --reason 'use the mirror'
+
+    casemate approvals deny $(casemate approvals -q)
 
     Args:
         requests: Their ids, or the beginnings of them.

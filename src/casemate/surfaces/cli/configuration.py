@@ -134,6 +134,8 @@ def show_policy(*, file: str | None = None, output: Output = "text", as_json: As
 def check_policy(file: str, /, *, output: Output = "text") -> int:
     """Read a policy file and say whether it is sound; nothing runs.
 
+    casemate policy check policy.yaml
+
     Args:
         file: The policy file.
     """

@@ -7,6 +7,7 @@ import html
 import os
 import webbrowser
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from cyclopts import Parameter
 
@@ -14,6 +15,7 @@ from casemate.errors import Unavailable
 from casemate.remote.places import open_private, places_of
 from casemate.surfaces.cli.answers import print_answer
 from casemate.surfaces.cli.connection import PLAIN, ServiceOptions, with_service
+from casemate.surfaces.cli.failures import say
 
 _FILE = "console.html"
 _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
@@ -42,6 +44,9 @@ def console(
             for them already, it stays.
     """
     link = with_service(lambda remote: remote.console_link(port), service)
+    where = urlsplit(link).netloc
+    if port and where != f"127.0.0.1:{port}":
+        say(f"--port {port} was left alone: the service listens at {where} already")
     if prints or service.is_json or not _opens(link):
         return print_answer({"url": link}, [link], is_json=service.is_json)
     return print_answer({}, [f"opened {link.partition('#')[0]} in your browser"], is_json=False)

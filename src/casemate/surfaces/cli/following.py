@@ -81,7 +81,7 @@ def report_outcome(execution: Execution, run: str) -> int:
         say(f"shown and not saved: {shown}; --format json has what a program shows, and files that it saves are kept")
     if execution.artifacts:
         names = ", ".join(visible(artifact.name) for artifact in execution.artifacts[:8])
-        say(f"left {len(execution.artifacts)}: {names}; casemate cp {run}:NAME . copies one out")
+        say(f"left {count_of(len(execution.artifacts), 'file')}: {names}; casemate cp {run}:NAME . copies one out")
     return failures.exit_code_of(execution)
 
 

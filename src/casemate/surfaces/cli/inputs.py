@@ -39,7 +39,7 @@ def language_of(script: str) -> str:
 
     language = "python" if script == "-" else Sandbox.language_of(script)
     if language is None:
-        raise InvalidArgument("language", f"cannot be told from the name of {script!r}; give --language NAME")
+        raise InvalidArgument("language", f"cannot be told from the name of {script!r}: give python, node or shell")
     return language
 
 

@@ -105,7 +105,7 @@ def _variables(settings: tuple[str, ...]) -> dict[str, str]:
         key, equals, value = setting.partition("=")
         known = KEYS.get(key)
         if not equals or known is None or known.variable is None:
-            raise InvalidArgument("settings", f"{setting!r} is no KEY=VALUE that casemate config lists")
+            raise InvalidArgument("set", f"{setting!r} is no KEY=VALUE that casemate config lists")
         variables[known.variable] = value
     settings_in(variables)
     return variables

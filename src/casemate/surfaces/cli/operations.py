@@ -258,6 +258,8 @@ def limits(*, reset: bool = False, caller: str | None = None, service: ServiceOp
 def egress(domain: Name, /, *, port: int = 443, reason: str = "", service: ServiceOptions = PLAIN) -> int:
     """Ask whether a host may be reached, and wait for the answer; the exit code is 77 where it may not.
 
+    casemate egress pypi.org --reason 'for pandas'
+
     Args:
         domain: The host's name.
         port: The port; 443 unless given.
@@ -357,6 +359,8 @@ sessions.command(inspect_session, name="inspect")
 
 def artifacts(run: RunHandle, /, *, save: str | None = None, service: ServiceOptions = PLAIN) -> int:
     """List the files that a run has left, with their hashes.
+
+    casemate artifacts 803d94 --save results
 
     Args:
         save: A folder to copy them into.

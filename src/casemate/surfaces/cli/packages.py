@@ -37,6 +37,8 @@ def install(
 ) -> int:
     """Install packages and what they need, and keep them: Sandbox(environment=[NAMES]) finds them.
 
+    casemate packages install pandas 'requests>=2'
+
     What is to come is shown with its hashes first, and asked about.
 
     Args:

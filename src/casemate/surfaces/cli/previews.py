@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from casemate.errors import InvalidArgument
 from casemate.surfaces.cli.answers import format_age, print_answer, print_done, print_rows
 from casemate.surfaces.cli.connection import PLAIN, ServiceOptions, ask
 from casemate.surfaces.cli.parameters import Name
@@ -37,7 +38,7 @@ def expose(
     """
     if session is None or port is None:
         return _print_previews(ask(service, "sessions.previews", session=session), service)
-    preview = ask(
+    preview = _ask(
         service, "sessions.expose", session=session, port=port, expires=expires, unix=unix, third_parties=third_parties
     )
     return print_answer(preview, [preview["url"] or preview["socket"]], is_json=service.is_json)
@@ -52,8 +53,18 @@ def unexpose(session: Name, port: int, /, *, service: ServiceOptions = PLAIN) ->
         session: Its handle or name.
         port: As it was shown.
     """
-    ask(service, "sessions.unexpose", session=session, port=port)
+    _ask(service, "sessions.unexpose", session=session, port=port)
     return print_done(is_json=service.is_json)
+
+
+def _ask(service: ServiceOptions, operation: str, **arguments: Any) -> Any:
+    """Ask, and name the port as these commands do where it is wrong: others have it as an option."""
+    try:
+        return ask(service, operation, **arguments)
+    except InvalidArgument as error:
+        if error.argument != "port":
+            raise
+        raise InvalidArgument("PORT", error.problem, remediation=error.remediation) from None
 
 
 def _print_previews(previews: list[dict[str, Any]], service: ServiceOptions) -> int:

@@ -41,6 +41,8 @@ def run(
 
     casemate run --with pandas script.py
 
+    casemate run script.py --file data.csv --output out --allow pypi.org
+
     stdout, stderr and the exit code are the program's. What casemate says is on stderr and begins with "casemate:".
     Sizes are numbers of bytes, or e.g. 512MiB.
 
@@ -76,6 +78,10 @@ def validate(
     output: Output = "text",
 ) -> int:
     """Say what is wrong with a program, in a cell and without running it; the exit code is 1 where it cannot run.
+
+    casemate validate script.py
+
+    casemate validate script.py --fix > fixed.py
 
     Args:
         script: The program's file, or - for standard input.
@@ -226,6 +232,8 @@ def logs(
 ) -> int:
     """Print what a run has written, stdout, stderr and the text of what it showed, in the order in which it came.
 
+    casemate logs 803d94 --follow
+
     That is text with --format json, too; casemate wait has the whole outcome.
 
     Args:
@@ -279,6 +287,8 @@ def wait(run: RunHandle, /, *, service: ServiceOptions = PLAIN) -> int:
 
 def kill(*runs: Name, service: ServiceOptions = PLAIN) -> int:
     """End runs: a step of a session is interrupted, and the session goes on; a cell of its own is ended.
+
+    casemate kill $(casemate ps -q)
 
     Args:
         runs: Their handles.

@@ -33,6 +33,10 @@ def set_secret(
 ) -> int:
     """Keep a secret, in place of one of that name.
 
+    casemate vault set API_TOKEN
+
+    casemate vault set API_TOKEN --inject-host api.example.org < token.txt
+
     Its value is asked for without showing it; or it is what is piped in, without the newline at its end.
 
     Args:
