@@ -1,6 +1,6 @@
 // One request that waits: exactly what would cross, and its answer.
 import { call } from "./api.js";
-import { Do, Failed, announce, brief, html, useState, visible } from "./ui.js";
+import { Do, announce, brief, html, useState, visible } from "./ui.js";
 
 const LARGE = 4000; // characters of a value that is folded up
 const SCOPES = [["once", "once"], ["run", "until the run ends"], ["session", "until the session ends"]];
