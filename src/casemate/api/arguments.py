@@ -55,13 +55,6 @@ def _is_module_name(name: str) -> bool:
     return all(part.isidentifier() for part in name.split("."))
 
 
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """One of the words that are known. Raises ``InvalidArgument``."""
-    if value not in choices:
-        known = ", ".join(repr(choice) for choice in choices)
-        raise InvalidArgument(name, f"{value!r} is not known; choose one of {known}")
-
-
 def check_apart(mode: str, output_dir: Path | None, workspace: Path | None) -> None:
     """A program that writes through could put a link where its artifacts are copied to, and what is kept back is not to
     come into the folder as an artifact. Raises ``InvalidArgument``."""

@@ -16,10 +16,10 @@ import math
 import re
 import sqlite3
 import time
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from casemate.audit.chain import AuditRow, Row, Verdict
 from casemate.audit.database import COLUMNS, head_in, open_for_reading, transaction
@@ -31,6 +31,7 @@ from casemate.policy.proposal import Proposal, propose_rules
 if TYPE_CHECKING:
     from casemate.audit.log import AuditLog
 
+T = TypeVar("T")
 NAMES: Final = (
     "execution.started", "execution.completed", "execution.failed", "execution.timeout",
     "session.created", "session.killed",
@@ -288,13 +289,7 @@ class Audit:
             InvalidArgument: An argument cannot be used.
             RecordUnavailable: The record cannot be read.
         """
-        begin = _seconds(since)
-
-        def read() -> list[ProgramUses]:
-            with self._open_database() as database:
-                return uses_by_program(database, self._namespace, begin)
-
-        return await asyncio.to_thread(read)
+        return await asyncio.to_thread(self._summarize, uses_by_program, _seconds(since))
 
     async def propose(self, run: str) -> Proposal:
         """Rules for a policy file that allow exactly what a run, or a session in all its steps, was allowed. What it
@@ -322,13 +317,11 @@ class Audit:
         """
         if type(minutes) is not int or not 1 <= minutes <= MOST_MINUTES:
             raise InvalidArgument("minutes", f"{minutes!r} is not a whole number from 1 to {MOST_MINUTES}")
-        begin = (time.time() // 60 - minutes + 1) * 60
+        return await asyncio.to_thread(self._summarize, chart_of, (time.time() // 60 - minutes + 1) * 60, minutes)
 
-        def read() -> list[Minute]:
-            with self._open_database() as database:
-                return chart_of(database, self._namespace, begin, minutes)
-
-        return await asyncio.to_thread(read)
+    def _summarize(self, summarize: Callable[..., T], *given: object) -> T:
+        with self._open_database() as database:
+            return summarize(database, self._namespace, *given)
 
     async def prune(self, *, max_age: float | None = None, max_size: int | None = None) -> int:
         """Drop the oldest rows of the whole record, and say how many; what is left stays provable.

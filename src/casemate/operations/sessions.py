@@ -189,9 +189,7 @@ class SessionOperations:
             return await found.expose(port, expires=expires, unix=unix, third_parties=third_parties)
 
     @operation()
-    async def unexpose(
-        self, session: Name, port: Annotated[int, Between(1, MOST_PORT)], *, principal: Principal
-    ) -> None:
+    async def unexpose(self, session: Name, port: Port, *, principal: Principal) -> None:
         """Show what listens at a port of a session no more: its links end. ``session``: its handle or name. ``port``:
         as it was shown."""
         with called_by(principal):

@@ -70,11 +70,7 @@ class PackageSet:
         if old is not None:
             replaced = {name for name, _ in projects(new)}.union(without)
             _share(old, new, set(_files_of(old, replaced)))
-        link = self.folder / f".{CURRENT}"
-        with contextlib.suppress(FileNotFoundError):
-            link.unlink()
-        link.symlink_to(new.name)
-        link.rename(self.folder / CURRENT)
+        _point_to(new)
         self._number += 1
         shutil.rmtree(self.folder / str(self._number - 2), ignore_errors=True)  # nobody can be on the way to it
 
@@ -271,11 +267,16 @@ class NodePackageSet:
         new.mkdir()
         new.chmod(0o755)
         (new / MODULES).symlink_to(f"../{MODULES}")
-        link = self.folder / f".{CURRENT}"
-        with contextlib.suppress(FileNotFoundError):
-            link.unlink()
-        link.symlink_to(new.name)
-        link.rename(self.folder / CURRENT)
+        _point_to(new)
+
+
+def _point_to(new: Path) -> None:
+    """Make ``new`` the current one of its folder."""
+    link = new.with_name(f".{CURRENT}")
+    with contextlib.suppress(FileNotFoundError):
+        link.unlink()
+    link.symlink_to(new.name)
+    link.rename(new.with_name(CURRENT))
 
 
 def modules(tree: Path) -> list[Module]:

@@ -7,6 +7,7 @@ it is proposed, and must cover what it is about. What was refused, and what no r
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -206,17 +207,5 @@ def _is_cut(value: Any) -> bool:
 
 def _in_yaml(value: Any) -> str:
     """A JSON value as YAML reads it, in plain ASCII: nothing in it passes for something else."""
-    match value:
-        case str():
-            return '"' + "".join(map(_character, value)) + '"'
-        case Mapping():
-            return "{" + ", ".join(f"{_in_yaml(name)}: {_in_yaml(one)}" for name, one in value.items()) + "}"
-        case list():
-            return "[" + ", ".join(map(_in_yaml, value)) + "]"
-    return json.dumps(value)
-
-
-def _character(one: str) -> str:
-    if " " <= one <= "~":
-        return f"\\{one}" if one in '"\\' else one
-    return f"\\u{ord(one):04x}" if ord(one) < 0x10000 else f"\\U{ord(one):08x}"
+    text = json.dumps(value, ensure_ascii=False)  # its own escapes may be pairs, which are none in YAML
+    return re.sub("[^ -~]", lambda one: f"\\U{ord(one[0]):08x}", text)

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import builtins
 import contextlib
-import inspect
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import replace
@@ -20,13 +19,12 @@ from casemate.event_loop import run_in_loop
 from casemate.model.approval import Decision
 from casemate.model.call_options import DecisionOptions
 from casemate.model.execution import Artifact
-from casemate.model.foreign import no_attribute
 from casemate.model.options import complete, takes_options
 from casemate.model.web import BrowsedPage
 from casemate.operations.documents import known_fields, revive, type_named
 from casemate.policy.inject import Inject
 from casemate.remote.runs import decide, request_from
-from casemate.remote.service import ServiceConnection, result_type
+from casemate.remote.service import RemotePart, ServiceConnection, json_argument
 from casemate.remote.session import Session
 from casemate.sessions.files import FileInfo
 from casemate.tools.connections.answers import ABSENT, Answer
@@ -35,34 +33,6 @@ if TYPE_CHECKING:
     from casemate.model.approval import ApprovalRequest
 
 _TRIES_AGAIN = 2.0  # seconds after a service is gone; it may be starting anew
-
-
-class RemotePart:
-    """A part whose methods have the arguments and results of those of ``local_class``, and are operations of the same
-    name. They raise what the service says, and ``Unavailable`` where it is gone."""
-
-    local_class: str  # module:name
-    operations: frozenset[str]
-
-    def __init__(self, service: ServiceConnection) -> None:
-        self._service = service
-
-    def __getattr__(self, name: str) -> Any:
-        local_class = type_named(self.local_class)
-        if name not in self.operations:
-            raise no_attribute(type(self).__name__, name, [*self.operations, *dir(type(self))])
-        return self._proxy(f"{type(self).__name__.lower()}.{name}", getattr(local_class, name))
-
-    def _proxy(self, operation: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        async def call(*arguments: Any, **named: Any) -> Any:
-            values = signature.bind(None, *arguments, **named).arguments
-            values.pop("self")
-            sent = {name: _plain(name, value) for name, value in values.items()}
-            return revive(result_type(method), await self._service.remote(operation, sent))
-
-        signature = inspect.signature(method)
-        call.__name__, call.__doc__ = method.__name__, method.__doc__
-        return call
 
 
 class Sessions(RemotePart):
@@ -174,7 +144,7 @@ class Packages(RemotePart):
 
     async def remove(self, packages: Any, **options: Any) -> tuple[tuple[str, str], ...]:
         """Take away what was installed; name and version of each that was there. ``options``: as of a local sandbox."""
-        sent = {name: _plain(name, value) for name, value in {"packages": packages, **options}.items()}
+        sent = {name: json_argument(name, value) for name, value in {"packages": packages, **options}.items()}
         removed = await self._service.call("packages.remove", **sent)
         return tuple((one["name"], one["version"]) for one in removed)
 
@@ -258,12 +228,3 @@ class Web(RemotePart):
         picture = None if page["screenshot"] is None else base64.b64decode(page["screenshot"])
         known: BrowsedPage = revive(BrowsedPage, {**page, "downloads": []})
         return replace(known, screenshot=picture, downloads=tuple(files))
-
-
-def _plain(name: str, value: Any) -> Any:
-    """An argument as JSON: a session by its id, packages as a list, a mapping as a dict."""
-    if isinstance(value, Session):
-        return value.id
-    if name == "packages":
-        return [value] if isinstance(value, str) else list(value)
-    return dict(value) if isinstance(value, Mapping) else value

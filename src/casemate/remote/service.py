@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from casemate.event_loop import run_in_loop
+from casemate.model.foreign import no_attribute
+from casemate.model.shown import ShownSession
 from casemate.operations.documents import revive, type_named
 from casemate.remote.client import RemoteOperations
 
@@ -82,3 +86,43 @@ def result_type(method: Callable[..., Any]) -> Any:
     returned = {"return": method.__annotations__["return"]}
     holder: Any = type("Annotated", (), {"__annotations__": returned})
     return get_type_hints(holder, method.__globals__)["return"]
+
+
+class RemotePart:
+    """A part whose methods have the arguments and results of those of ``local_class``, and are operations of the same
+    name in ``group``, which have ``bound`` as arguments, too. They raise what the service says, and ``Unavailable``
+    where it is gone."""
+
+    local_class: str  # module:name
+    operations: frozenset[str]
+    group = ""  # the name of the class unless given
+    bound: Mapping[str, Any] = MappingProxyType({})
+
+    def __init__(self, service: ServiceConnection) -> None:
+        self._service = service
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self.operations:
+            raise no_attribute(type(self).__name__, name, [*self.operations, *dir(type(self))])
+        operation = f"{self.group or type(self).__name__.lower()}.{name}"
+        return self._proxy(operation, getattr(type_named(self.local_class), name))
+
+    def _proxy(self, operation: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(*arguments: Any, **named: Any) -> Any:
+            values = signature.bind(None, *arguments, **named).arguments
+            values.pop("self")
+            sent = {**self.bound, **{name: json_argument(name, value) for name, value in values.items()}}
+            return revive(result_type(method), await self._service.remote(operation, sent))
+
+        signature = inspect.signature(method)
+        call.__name__, call.__doc__ = method.__name__, method.__doc__
+        return call
+
+
+def json_argument(name: str, value: Any) -> Any:
+    """An argument as JSON: a session by its id, packages as a list, a mapping as a dict."""
+    if isinstance(value, ShownSession):
+        return value.id
+    if name == "packages":
+        return [value] if isinstance(value, str) else list(value)
+    return dict(value) if isinstance(value, Mapping) else value

@@ -7,20 +7,17 @@ import os
 from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, Unpack
 
 from casemate.errors import InvalidArgument, NotFound, SandboxClosed, Unavailable
 from casemate.model.call_options import StepOptions
 from casemate.model.options import complete, takes_options
-from casemate.model.preview import Preview
-from casemate.model.review import Applied, Diff
 from casemate.model.shown import ShownSession
 from casemate.operations.documents import revive, type_named
 from casemate.remote.arguments import plain
 from casemate.remote.runs import Run, run_to_end, stream_to_end
-from casemate.remote.service import ServiceConnection
+from casemate.remote.service import RemotePart, ServiceConnection
 from casemate.sessions.files import FileInfo
-from casemate.sessions.protocol import Variable
 
 if TYPE_CHECKING:
     from casemate.files.archives import Carried
@@ -28,15 +25,22 @@ if TYPE_CHECKING:
     from casemate.model.execution import Execution
 
 
-class Session(ShownSession):
+class Session(RemotePart, ShownSession):
     """See :class:`casemate.Session`: the same methods, and they do the same; ``id`` is its handle."""
 
+    local_class = "casemate.sessions.session:Session"
+    operations = frozenset(
+        ["reset", "variables", "get", "set", "diff", "apply", "discard", "expose", "unexpose", "previews"]
+    )
+    group = "sessions"
+
     def __init__(self, state: Mapping[str, Any], service: ServiceConnection) -> None:
+        super().__init__(service)
         self.id: str = state["session"]
         self.name: str | None = state["name"]
         self.language: str = state["language"]
         self.files = Files(self.id, service)
-        self._service = service
+        self.bound = {"session": self.id}
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -85,52 +89,6 @@ class Session(ShownSession):
     def interrupt(self) -> None:
         """See :meth:`casemate.Session.interrupt`. Blocks for a round trip to the service."""
         self._service.call_blocking("sessions.interrupt", {"session": self.id})
-
-    async def reset(self) -> None:
-        """See :meth:`casemate.Session.reset`."""
-        await self._service.call("sessions.reset", session=self.id)
-
-    async def variables(self) -> list[Variable]:
-        """See :meth:`casemate.Session.variables`."""
-        return [revive(Variable, one) for one in await self._service.call("sessions.variables", session=self.id)]
-
-    async def get(self, name: str) -> Any:
-        """See :meth:`casemate.Session.get`."""
-        return await self._service.call("sessions.get", session=self.id, name=name)
-
-    async def set(self, name: str, value: Any) -> None:
-        """See :meth:`casemate.Session.set`."""
-        await self._service.remote("sessions.set", {"session": self.id, "name": name, "value": value})
-
-    async def diff(self) -> Diff:
-        """See :meth:`casemate.Session.diff`."""
-        return cast("Diff", revive(Diff, await self._service.call("sessions.diff", session=self.id)))
-
-    async def apply(self, paths: builtins.list[str] | None = None) -> Applied:
-        """See :meth:`casemate.Session.apply`."""
-        answer = await self._service.call("sessions.apply", session=self.id, paths=paths)
-        return cast("Applied", revive(Applied, answer))
-
-    async def discard(self) -> None:
-        """See :meth:`casemate.Session.discard`."""
-        await self._service.call("sessions.discard", session=self.id)
-
-    async def expose(
-        self, port: int, *, expires: float = 3600.0, unix: bool = False, third_parties: bool = False
-    ) -> Preview:
-        """See :meth:`casemate.Session.expose`. It is shown on the service's machine."""
-        arguments = {"port": port, "expires": float(expires), "unix": unix, "third_parties": third_parties}
-        return cast(
-            "Preview", revive(Preview, await self._service.call("sessions.expose", session=self.id, **arguments))
-        )
-
-    async def unexpose(self, port: int) -> None:
-        """See :meth:`casemate.Session.unexpose`."""
-        await self._service.call("sessions.unexpose", session=self.id, port=port)
-
-    async def previews(self) -> builtins.list[Preview]:
-        """See :meth:`casemate.Session.previews`."""
-        return [revive(Preview, one) for one in await self._service.call("sessions.previews", session=self.id)]
 
     async def close(self) -> None:
         """End it. Harmless when repeated."""

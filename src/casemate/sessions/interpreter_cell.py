@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ _READY_WITHIN = 60.0  # seconds that an interpreter has to start, on a machine u
 _ANSWER_WITHIN = 30.0  # seconds that it has to answer between steps; what holds it up so long is no longer its own
 _UNMEASURED = 0.01  # seconds after its start the supervisor first looks at a step
 _END_WITHIN = 10.0  # seconds; a killed cell is dead in milliseconds, so more means that the supervisor is gone
+_CLIENTS_AT_ONCE = 8  # sockets
 
 
 class InterpreterCell:
@@ -59,6 +61,8 @@ class InterpreterCell:
         self._folders.add_done_callback(_ignore_exception)
         self.ended.add_done_callback(_ignore_exception)
         self._is_released = False
+        self._client_sockets: dict[str, list[socket.socket]] = {}  # by the address that they are for
+        self._making_sockets = asyncio.Lock()
         self._step = 0
         self._requests = 0
         self.packages: dict[str, str] = {}  # folders of the host that are to be shown in its cell, by their place there
@@ -163,10 +167,23 @@ class InterpreterCell:
             return os.open(workspace.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         return os.dup(self._folders.result()[0])
 
-    async def open_client_sockets(self, address: str, count: int) -> list[socket.socket]:
-        """Sockets of the cell's network, of the family of ``address``, for the host to connect. Raises ``OSError``."""
+    async def take_client_socket(self, address: str) -> socket.socket:
+        """A socket of the cell's network, of the family of ``address``, for the host to connect. Raises ``OSError``."""
+        kept = self._client_sockets.setdefault(address, [])
+        async with self._making_sockets:
+            if not kept:
+                kept += await self._open_client_sockets(address)
+            if self._is_released:  # meanwhile
+                _close_all(kept)
+                raise OSError(errno.ESRCH, "the session's interpreter has ended")
+            one = kept.pop()
+        one.setblocking(False)
+        return one
+
+    async def _open_client_sockets(self, address: str) -> list[socket.socket]:
+        """Some at once: a child of the supervisor makes them, which takes a millisecond."""
         await self._wait_unless_ended(self._folders)
-        making = asyncio.wrap_future(self.cell.listen([ListeningSocket("client", address, 0)] * count))
+        making = asyncio.wrap_future(self.cell.listen([ListeningSocket("client", address, 0)] * _CLIENTS_AT_ONCE))
         try:
             await asyncio.wait([making])  # it ends with the cell at the latest
         except asyncio.CancelledError:
@@ -231,6 +248,8 @@ class InterpreterCell:
         self._is_released = True
         self.watch.close()
         self.cell_network.end()
+        for kept in self._client_sockets.values():
+            _close_all(kept)
         for future in (self._folders, self.ended):
             if not future.done():
                 if not future.get_loop().is_closed():
@@ -264,6 +283,11 @@ class InterpreterCell:
             if not waited_for:
                 self.cell.kill("silent")
                 seconds = None
+
+
+def _close_all(kept: list[socket.socket]) -> None:
+    while kept:
+        kept.pop().close()
 
 
 def _close_sockets(making: asyncio.Future[list[int]]) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MOST_SECONDS = 30 * 86400.0  # that a link holds
 _MOST = 20  # ports of one session
-_AT_ONCE = 8  # sockets
+_ADDRESSES = ("127.0.0.1", "::1")  # servers for people listen at either
 _REFUSED = "without a link that holds, or not by a page of its own"
 _NOBODY = (errno.ECONNREFUSED, errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENETUNREACH)  # the last of no IPv6
 
@@ -94,7 +94,7 @@ class SessionPreviews:
         self._open: dict[tuple[int, bool], tuple[ExposedServer, Preview]] = {}  # by port, and whether at a Unix socket
         self._showing = asyncio.Lock()
         self._gateway: PreviewGateway | None = None
-        self._sockets = _ClientSockets()
+        self._is_closed = False
 
     async def expose(self, port: int, seconds: float, *, unix: bool, third_parties: bool) -> Preview:
         """As of :meth:`casemate.Session.expose`."""
@@ -103,7 +103,7 @@ class SessionPreviews:
         self._gateway = self._context.previews()
         interpreter = await self._cells.get_current()
         if interpreter is not None:
-            await self._sockets.check(interpreter)
+            await _check_reach(interpreter)
         async with self._showing:
             exposed, preview = self._open.get((port, unix)) or await self._show(port, unix, third_parties)
         if preview.third_parties != third_parties:
@@ -132,7 +132,7 @@ class SessionPreviews:
         where = await (self._gateway.open_socket if unix else self._gateway.open_port)(exposed)
         url, path = ("", where) if unix else (where, "")
         self._open[port, unix] = exposed, Preview(self._session, port, url, path, None, third_parties)
-        if self._sockets.is_closed:  # meanwhile
+        if self._is_closed:  # meanwhile
             self.close()
             raise SandboxClosed("the session was closed")
         return self._open[port, unix]
@@ -152,9 +152,9 @@ class SessionPreviews:
 
     def close(self) -> None:
         """The session is over. Harmless when repeated."""
+        self._is_closed = True
         for key in tuple(self._open):
             self._withdraw(key, "the session ended")
-        self._sockets.close()
 
     def _withdraw(self, key: tuple[int, bool], why: str) -> None:
         exposed, _ = self._open.pop(key)
@@ -184,10 +184,10 @@ class SessionPreviews:
         interpreter = self._cells.current
         if interpreter is None or not interpreter.is_alive:
             raise OSError(errno.ESRCH, "the session's interpreter has ended, and its next step begins another")
-        for address in ("127.0.0.1", "::1"):  # servers for people listen at either
+        for address in _ADDRESSES:
             one = None
             try:
-                one = await self._sockets.take(interpreter, address)
+                one = await interpreter.take_client_socket(address)
                 await asyncio.get_running_loop().sock_connect(one, (address, port))
                 return one
             except BaseException as error:
@@ -198,58 +198,18 @@ class SessionPreviews:
         raise OSError(errno.ECONNREFUSED, "nothing listens at that port in the session")
 
 
-class _ClientSockets:
-    """Sockets of a cell's network that nothing is connected with yet: a child of the supervisor makes some at once,
-    which takes a millisecond."""
-
-    def __init__(self) -> None:
-        self._made: dict[str, list[socket.socket]] = {}  # by the address that they are for
-        self._of: InterpreterCell | None = None
-        self._making = asyncio.Lock()
-        self.is_closed = False
-
-    async def check(self, interpreter: InterpreterCell) -> None:
-        """Raises ``Unavailable`` where this cell's servers cannot be reached."""
-        try:
-            await self._fill(interpreter, "127.0.0.1")
-        except OSError as error:
-            if error.errno != errno.EOPNOTSUPP:
-                raise Unavailable(f"the cell's servers cannot be reached: {error.strerror}") from None
-            raise Unavailable(
-                f"the {interpreter.report.wall} wall cannot show servers of a cell: another server of this machine "
-                "could answer in its place, or the cell's sockets cannot be had outside",
-                remediation="Use the native wall: casemate doctor says what this machine lacks for it.",
-            ) from None
-
-    async def take(self, interpreter: InterpreterCell, address: str) -> socket.socket:
-        """One for ``address``. Raises ``OSError``."""
-        await self._fill(interpreter, address)
-        one = self._made[address].pop()
-        one.setblocking(False)
-        return one
-
-    async def _fill(self, interpreter: InterpreterCell, address: str) -> None:
-        async with self._making:
-            if self._of is not interpreter:
-                self._forget()
-                self._of = interpreter
-            if not self._made.get(address):
-                made = await interpreter.open_client_sockets(address, _AT_ONCE)
-                self._made[address] = made
-                if self.is_closed:
-                    self._forget()
-                    raise OSError(errno.ESRCH, "the session has ended")
-
-    def close(self) -> None:
-        """Let go of them, and make no more."""
-        self.is_closed = True
-        self._forget()
-
-    def _forget(self) -> None:
-        for made in self._made.values():
-            for one in made:
-                one.close()
-        self._made.clear()
+async def _check_reach(interpreter: InterpreterCell) -> None:
+    """Raises ``Unavailable`` where this cell's servers cannot be reached."""
+    try:
+        (await interpreter.take_client_socket(_ADDRESSES[0])).close()
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise Unavailable(f"the cell's servers cannot be reached: {error.strerror}") from None
+        raise Unavailable(
+            f"the {interpreter.report.wall} wall cannot show servers of a cell: another server of this machine "
+            "could answer in its place, or the cell's sockets cannot be had outside",
+            remediation="Use the native wall: casemate doctor says what this machine lacks for it.",
+        ) from None
 
 
 def _check(argument: str, value: object, low: float, high: float) -> None:

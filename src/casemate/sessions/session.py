@@ -27,6 +27,7 @@ from casemate.model.execution import Crossing, Execution, since
 from casemate.model.operation import caller
 from casemate.model.options import complete, takes_options
 from casemate.model.plan import Request
+from casemate.model.review import Applied, Diff
 from casemate.model.shown import ShownSession
 from casemate.sessions.cells import SessionCells
 from casemate.sessions.commands import Commands
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
     from casemate.execution.capture import Emitter
     from casemate.model.plan import Plan
-    from casemate.model.review import Applied, Diff
     from casemate.sessions.protocol import Reply
     from casemate.sessions.review import SessionReview
 

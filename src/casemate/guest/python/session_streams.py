@@ -43,7 +43,29 @@ _plain_input = builtins.input
 _memory_file = getattr(os, "memfd_create", None)
 
 
-class _OutputStream(io.TextIOBase):
+class _ToStep:
+    """What a stream and its ``buffer`` have in common."""
+
+    _which: int
+
+    def flush(self) -> None:
+        """Write out what has no line's end yet."""
+        steps.current().flush()
+
+    def fileno(self) -> int:
+        """The descriptor that child processes write to."""
+        return self._which + 1
+
+    def writable(self) -> bool:
+        """It always is."""
+        return True
+
+    def close(self) -> None:
+        """It stays open: later steps need it."""
+        self.flush()
+
+
+class _OutputStream(_ToStep, io.TextIOBase):
     """A text stream that cannot fail: what is no UTF-8 is written as an escape, what nobody reads is dropped."""
 
     encoding = "utf-8"
@@ -72,22 +94,6 @@ class _OutputStream(io.TextIOBase):
         """Write them all at once."""
         self.write("".join(lines))
 
-    def flush(self) -> None:
-        """Write out what has no line's end yet."""
-        steps.current().flush()
-
-    def fileno(self) -> int:
-        """The descriptor that child processes write to."""
-        return self._which + 1
-
-    def writable(self) -> bool:
-        """It always is."""
-        return True
-
-    def close(self) -> None:
-        """It stays open: later steps need it."""
-        self.flush()
-
     def detach(self) -> "Any":
         """Not possible."""
         raise io.UnsupportedOperation("the standard streams of a session cannot be detached")
@@ -105,7 +111,7 @@ class _OutputStream(io.TextIOBase):
             _Batch(self, self._which, step)
 
 
-class _OutputBytes(io.BufferedIOBase):
+class _OutputBytes(_ToStep, io.BufferedIOBase):
     """The stream's ``buffer``: bytes go to the pipe as they are, at once."""
 
     mode = "wb"
@@ -124,22 +130,6 @@ class _OutputBytes(io.BufferedIOBase):
         step.flush()
         step.write_bytes(self._which, bytes(view))
         return view.nbytes
-
-    def flush(self) -> None:
-        """Put what was written as text."""
-        steps.current().flush()
-
-    def fileno(self) -> int:
-        """As the stream's."""
-        return self._which + 1
-
-    def writable(self) -> bool:
-        """It always is."""
-        return True
-
-    def close(self) -> None:
-        """It stays open."""
-        self.flush()
 
 
 class _Batch:

@@ -63,13 +63,9 @@ class PageFile:
 @cache
 def page_files() -> Mapping[str, PageFile]:
     """All of them by their paths beneath ``/console/``; the page itself also by nothing."""
-    found = {
-        str(path.relative_to(_FOLDER)): path.read_bytes()
-        for path in sorted(_FOLDER.rglob("*"))
-        if path.suffix in _TYPES
-    }
-    files = {
-        name: PageFile(name, content, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
-        for name, content in found.items()
-    }
+    files: dict[str, PageFile] = {}
+    for path in sorted(_FOLDER.rglob("*")):
+        if path.suffix in _TYPES:
+            name, content = str(path.relative_to(_FOLDER)), path.read_bytes()
+            files[name] = PageFile(name, content, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
     return {**files, "": files["index.html"]}

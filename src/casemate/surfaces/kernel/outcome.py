@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError
+from casemate.model.showing import list_first
 from casemate.visible import inert, visible
 
 if TYPE_CHECKING:
     from casemate.model.execution import Execution, ProgramError
     from casemate.sessions.session import Session
 
-_MOST_NAMES = 20
 COMMANDS = re.compile(r"\s*%casemate\s+(diff|apply|discard)((?:\s+\S+)*)\s*\Z")
 
 
@@ -23,8 +23,7 @@ def notes_on(execution: Execution, *, is_loss_new: bool) -> list[str]:
     if execution.cause is not None and (execution.error is None or execution.status != "cancelled"):
         notes.append(f"{execution.cause.message} {execution.cause.remediation}".strip())
     if is_loss_new:
-        names = list(execution.lost_names)
-        lost = ", ".join(names[:_MOST_NAMES]) + (f" and {len(names) - _MOST_NAMES} more" if names[_MOST_NAMES:] else "")
+        lost = list_first(execution.lost_names)
         notes.append(f"The state is lost{f': {lost}' if lost else ''}. Files are kept, and the next cell begins anew.")
     notes += [f"left out: {skipped.name}: {skipped.reason}" for skipped in execution.skipped]
     return [visible(note) for note in notes]

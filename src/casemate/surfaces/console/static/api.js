@@ -12,7 +12,7 @@ export let user = { ...NOBODY, ...JSON.parse(localStorage.getItem(STORED) ?? "{}
 const listeners = new Set();
 
 /** What the service refused, or that it is gone (status 0). */
-export class Failure extends Error {
+class Failure extends Error {
   constructor(status, { message = "the service does not answer", remediation = "", kind = "gone" } = {}) {
     super(message);
     Object.assign(this, { status, remediation, kind });

@@ -6,7 +6,7 @@ import { Result, Text } from "./results.js";
 import { Card } from "./request.js";
 import { Timeline } from "./timeline.js";
 import { waiting } from "./waiting.js";
-import { Do, Failed, brief, duration, html, size, useEffect, useRef, useState, useStore, visible } from "./ui.js";
+import { Do, Failed, duration, html, size, useEffect, useRef, useState, useStore, visible } from "./ui.js";
 
 const MOST_BLOCKS = 200;
 
@@ -92,5 +92,3 @@ export function Execution({ run, code = null, onOver = () => {}, isWhole = false
     ${isWhole ? html`<${Timeline} run=${run} isOver=${Boolean(done)} />` : null}
   </section>`;
 }
-
-export const shortHandle = (handle) => brief(handle, 12).replace("…", "");

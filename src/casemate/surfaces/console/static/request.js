@@ -1,6 +1,6 @@
 // One request that waits: exactly what would cross, and its answer.
 import { call } from "./api.js";
-import { Do, Failed, announce, brief, html, useLayoutEffect, useState, visible } from "./ui.js";
+import { Do, announce, brief, html, useLayoutEffect, useState, visible } from "./ui.js";
 
 const HELD = 500; // milliseconds in which nothing can be pressed that has just come to where it is
 const LARGE = 4000; // characters of a value that is folded up

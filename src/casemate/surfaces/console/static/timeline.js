@@ -4,7 +4,7 @@ import { call } from "./api.js";
 import { Failed, brief, duration, html, useAsked } from "./ui.js";
 
 /** Phases of the rows of one run: `[name, what, from, to, class]`, times in seconds. */
-export function phasesOf(rows, started) {
+function phasesOf(rows, started) {
   const [intent, outcome] = ["intent", "outcome"].map((kind) => rows.find((row) => row.kind === kind));
   if (!intent) return [];
   const told = outcome?.detail ?? {};

@@ -1,6 +1,6 @@
 // How the service is: what goes on now, the last hour, its limits, and what this machine offers.
 import { call } from "../api.js";
-import { Failed, Table, duration, html, size, time, useAsked, useEffect, useRef, useState, visible } from "../ui.js";
+import { Failed, Table, duration, html, size, time, useAsked, useEffect, useRef, visible } from "../ui.js";
 
 const EVERY = 5000; // milliseconds between two looks, while somebody looks
 const STATUSES = [["ok", "--good"], ["failed", "--bad"], ["timeout", "--wait"], ["out_of_memory", "--wait"], ["denied", "--link"]];

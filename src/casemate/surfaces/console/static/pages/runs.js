@@ -1,7 +1,7 @@
 // Runs and sessions: what goes on and what is over, one of them, and new ones.
 import { call, stream } from "../api.js";
 import { Execution, endingClass } from "../execution.js";
-import { Dialog, Do, Failed, Table, brief, duration, html, time, useAsked, useEffect, useRef, useState, visible } from "../ui.js";
+import { Dialog, Do, Failed, Table, brief, duration, html, time, useAsked, useEffect, useState, visible } from "../ui.js";
 import { Session } from "./session.js";
 
 const SOON = 250; // milliseconds in which what happens is one reason to look again
@@ -23,7 +23,7 @@ export function useNews(again) {
 const stateOf = (run) => run.outcome ?? (run.error ? "failed" : run.status);
 const link = (run) => `#/runs/${run.run}`;
 
-export const RUN_COLUMNS = [
+const RUN_COLUMNS = [
   ["Run", (run) => html`<code>${run.run.slice(0, 12)}</code>`],
   ["State", (run) => html`<span class=${endingClass(stateOf(run))}>${stateOf(run)}</span>`],
   ["Language", (run) => run.language],
