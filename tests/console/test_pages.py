@@ -88,6 +88,23 @@ def test_a_person_is_shown_what_waits_and_lets_it_cross(page: Page, daemon: Daem
     call(daemon, "sessions.close", session=session)
 
 
+def test_what_is_too_long_to_be_seen_is_allowed_once_it_was_opened(page: Page, daemon: Daemon) -> None:
+    session = call(daemon, "sessions.open")["session"]
+    code = f"get_ipython().getoutput('true {'a' * 5000} && rm -rf important && true {'b' * 5000}')"
+    call(daemon, "runs.start", code=code, session=session)
+    card = page.get_by_role("article")
+    card.wait_for()
+    allow, deny = (card.get_by_role("button", name=name, exact=True) for name in ("Allow", "Deny"))
+    until(deny.is_enabled)  # what has just come is held for a moment
+    assert allow.is_disabled()
+    card.locator("summary").click()
+    assert "rm -rf important" in card.inner_text()
+    until(allow.is_enabled)
+    deny.click()
+    card.wait_for(state="detached")
+    call(daemon, "sessions.close", session=session)
+
+
 def test_a_session_is_driven_and_a_picture_appears(page: Page, daemon: Daemon) -> None:
     session = open_session(page, daemon)
     step(page, SHOWS)

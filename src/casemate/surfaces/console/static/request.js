@@ -4,6 +4,7 @@ import { Do, announce, brief, html, useLayoutEffect, useState, visible } from ".
 
 const HELD = 500; // milliseconds in which nothing can be pressed that has just come to where it is
 const LARGE = 4000; // characters of a value that is folded up
+const ENDS_SHOWN = 300; // characters of its beginning and of its end, which stand there all the same
 const SCOPES = [["once", "once"], ["run", "until the run ends"], ["session", "until the session ends"]];
 const ENDS = [["", "for all of that"], ["60", "for a minute"], ["600", "for ten minutes"], ["3600", "for an hour"]];
 
@@ -13,15 +14,23 @@ export async function decide(request, allow, options = {}) {
   announce(taken ? `${allow ? "Allowed" : "Denied"}: ${brief(request.summary)}` : "Too late: it was answered elsewhere, or is over");
 }
 
-function Value({ value }) {
-  const text = typeof value === "string" ? value : JSON.stringify(value, null, 1);
+const textOf = (value) => typeof value === "string" ? value : JSON.stringify(value, null, 1);
+const isLarge = (value) => textOf(value).length > LARGE;
+
+/** Whether a part of it is folded up: it is allowed by itself, once that was opened. */
+export const isFolded = (request) => Object.values(request.arguments).some(isLarge);
+
+function Value({ value, onOpen }) {
+  const text = textOf(value);
   const isDiff = typeof value === "string" && /^(=== |--- |@@ )/m.test(value);
   const sign = (line) => ({ "+": "added", "-": "removed" })[line[0]] ?? "";
   const shown = isDiff
     ? html`<pre tabindex="0">${text.split("\n").map((line) => html`<span class=${sign(line)}>${visible(line)}${"\n"}</span>`)}</pre>`
     : text.length > 80 || text.includes("\n") ? html`<pre tabindex="0">${visible(text)}</pre>` : html`<code>${visible(text)}</code>`;
-  if (text.length <= LARGE) return shown;
-  return html`<details><summary>${text.length} characters: look at all of them before you allow it</summary>${shown}</details>`;
+  if (!isLarge(value)) return shown;
+  return html`<pre tabindex="0">${visible(text.slice(0, ENDS_SHOWN))}\n…\n${visible(text.slice(-ENDS_SHOWN))}</pre>
+    <details onToggle=${(event) => event.currentTarget.open && onOpen()}>
+      <summary>All ${text.length} characters: open them before you allow it</summary>${shown}</details>`;
 }
 
 /** Fields for what an MCP server asks the user, by the JSON Schema of flat objects that MCP has for that. */
@@ -66,8 +75,10 @@ export function Card({ request, place, selected = null, onSelect = null }) {
   const [terms, set] = useState({ scope: "once", expires: "", uses: "", reason: "" });
   const [content, fill] = useState({});
   const isHeld = useHeld(place);
+  const [opened, note] = useState(new Set());
   const change = (name) => (event) => set({ ...terms, [name]: event.target.value });
   const { kind, summary, arguments: given, server, tool, caller, session, run, hash } = request;
+  const isUnread = Object.entries(given).some(([name, value]) => isLarge(value) && !opened.has(name));
   const isForm = kind === "elicitation" && given.schema;
   const options = {
     scope: terms.scope, reason: terms.reason, ...(terms.expires ? { expires: Number(terms.expires) } : {}),
@@ -84,12 +95,13 @@ export function Card({ request, place, selected = null, onSelect = null }) {
       <dd>${visible(caller) || "this application"}, <a href=${`#/runs/${encodeURIComponent(run)}`}>run ${brief(run, 12)}</a>
         ${session && html`, <a href=${`#/runs/session/${encodeURIComponent(session)}`}>session ${brief(session, 12)}</a>`}</dd>
       ${server ? html`<dt>tool</dt><dd>${visible(server)}${tool ? ` . ${visible(tool)}` : ""}</dd>` : null}
-      ${Object.entries(given).map(([name, value]) => html`<dt>${brief(name)}</dt><dd><${Value} value=${value} /></dd>`)}
+      ${Object.entries(given).map(([name, value]) => html`<dt>${brief(name)}</dt><dd>
+        <${Value} value=${value} onOpen=${() => note(new Set([...opened, name]))} /></dd>`)}
       <dt>hash</dt><dd><code>${visible(hash)}</code></dd>
     </dl>
     ${isForm ? html`<${Fields} schema=${given.schema} values=${content} onChange=${fill} />` : null}
     <div class="row">
-      <${Do} class="allow" disabled=${isHeld} onClick=${() => decide(request, true, options)}>Allow</${Do}>
+      <${Do} class="allow" disabled=${isHeld || isUnread} onClick=${() => decide(request, true, options)}>Allow</${Do}>
       <label>the same <select value=${terms.scope} onChange=${change("scope")}>
         ${SCOPES.filter(([scope]) => session || scope !== "session").map(([scope, words]) => html`
           <option value=${scope}>${words}</option>`)}</select></label>

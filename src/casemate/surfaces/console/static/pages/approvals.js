@@ -1,6 +1,6 @@
 // What waits for an answer, the oldest first.
 import { call } from "../api.js";
-import { Card, decide } from "../request.js";
+import { Card, decide, isFolded } from "../request.js";
 import { Dialog, Do, announce, html, useState, useStore } from "../ui.js";
 import { waiting } from "../waiting.js";
 
@@ -13,8 +13,9 @@ export function Page() {
   const shown = requests.slice(0, MOST_SHOWN); // what nobody sees cannot be chosen
   const chosen = shown.filter((request) => selected.has(request.id));
   const toggle = (id) => select((known) => new Set(known.has(id) ? [...known].filter((one) => one !== id) : [...known, id]));
+  const seen = chosen.filter((request) => !isFolded(request));
   const answer = async (allow) => {
-    for (const request of chosen) await decide(request, allow);
+    for (const request of allow ? seen : chosen) await decide(request, allow);
     select(new Set());
   };
   const denyAll = async () => {
@@ -30,7 +31,7 @@ export function Page() {
   return html`
     ${isMany ? html`<div class="row" role="toolbar" aria-label="Many at once">
       <label><input type="checkbox" checked=${isAll} onChange=${selectAll} /> all ${shown.length}</label>
-      <${Do} class="allow" disabled=${!chosen.length} onClick=${() => answer(true)}>Allow ${chosen.length} once</${Do}>
+      <${Do} class="allow" disabled=${!seen.length} onClick=${() => answer(true)}>Allow ${seen.length} once</${Do}>
       <${Do} class="deny" disabled=${!chosen.length} onClick=${() => answer(false)}>Deny ${chosen.length}</${Do}>
       <button type="button" class="deny" onClick=${() => ask(true)}>Deny all that waits…</button>
     </div>` : null}
