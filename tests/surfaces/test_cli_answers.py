@@ -40,6 +40,7 @@ WITHOUT = {
     "vault delete": "it has no answer",
     "keys export": "a key in PEM is what programs read",
     "keys rotate": "it has no answer but an id",
+    "kernel install": "it writes files: jupyter kernelspec list --json has them",
 }
 # What a local command gives for programs where there is nothing yet; those that need more have tests of their own.
 EMPTY: dict[str, tuple[tuple[str, ...], Any]] = {
