@@ -115,6 +115,7 @@ def test_the_judge_notices_each_text_where_nothing_stops_it(real_browser: Chromi
     context.close()
 
 
+@pytest.mark.full
 def test_a_session_shows_what_a_hostile_program_gave_and_nothing_happens(
     page: Page, daemon: Daemon, seeded: Seeded, seen: Witness
 ) -> None:

@@ -30,6 +30,7 @@ def listening_ports(daemon: Daemon) -> set[str]:
     return {row[1] for row in rows if row[3] == "0A" and row[9] in inodes}
 
 
+@pytest.mark.full
 def test_a_service_listens_at_a_port_only_once_somebody_wants_the_console(tmp_path: Path) -> None:
     with serving(environment(tmp_path)) as daemon:
         assert listening_ports(daemon) == set()
@@ -105,6 +106,7 @@ def test_a_session_gives_no_links_and_stops_no_service(browser: Browser) -> None
     assert browser.ask("POST", "/v1/service/stop", {}).status == 403
 
 
+@pytest.mark.full
 def test_a_session_that_a_token_began_ends_with_the_token(tmp_path: Path) -> None:
     with reserved_port() as port, serving(environment(tmp_path), "--listen", f"127.0.0.1:{port}") as daemon:
         token = daemon.token("desk", "--operator")

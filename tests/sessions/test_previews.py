@@ -156,6 +156,7 @@ async def test_a_link_leads_nowhere_else_and_leaves_no_token_behind(opened: Open
         assert framed.headers["set-cookie"].endswith("Secure; SameSite=None; Partitioned")
 
 
+@pytest.mark.full
 async def test_a_link_ends_and_what_it_opened_with_it(opened: Open) -> None:
     session = await begun(opened(), APPLICATION)
     long = await session.expose(8000)

@@ -46,6 +46,7 @@ def run(client: NotebookClient, cell: str) -> list[Any]:
     return outputs
 
 
+@pytest.mark.full
 def test_a_notebook_shows_what_ran_and_a_click_lets_a_command_run(client: NotebookClient) -> None:
     (shown,) = run(client, SHOW)
     assert "<pre" in shown["data"]["text/html"]
