@@ -73,7 +73,17 @@ def test_other_types_are_left_out_and_told() -> None:
 
 
 @pytest.mark.parametrize(
-    "latex", [r"\href{javascript:x}{y}", r"\def\a{\href}", r"\csname href\endcsname", r"\require{html}", "</script>x"]
+    "latex",
+    [
+        r"\href{javascript:x}{y}",
+        r"\def\a{\href}",
+        r"\csname href\endcsname",
+        r"\require{html}",
+        "</script>x",
+        r"\unicode{x}",
+        r"\bbox[border:1px]{x}",
+        r"\newcommand{\a}{b}",
+    ],
 )
 def test_formulas_that_lead_elsewhere_are_left_out(latex: str) -> None:
     data, _, left_out = make_inert({"text/latex": f"${latex}$", "text/plain": "p"}, {})

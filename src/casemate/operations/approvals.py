@@ -72,18 +72,18 @@ class ApprovalOperations(Group):
         return waiting[request_id]
 
     @operation(approver=True)
-    async def propose(self, request: Name, *, allow: bool = True, principal: Principal) -> str:
-        """The rule, as YAML for a policy file, that would decide exactly what a request asks without asking anybody.
+    async def propose(self, request: Name, *, principal: Principal) -> str:
+        """The rule, as YAML for a policy file, that would allow exactly what a request asks without asking anybody.
         Nothing where only a person can answer it, or no rule can say it. Nothing is changed by this.
 
-        ``request``: its id, or the only one's that begins so. ``allow``: false for the rule that would refuse it.
+        ``request``: its id, or the only one's that begins so.
         """
         from casemate.policy.proposal import rules_for
 
         asked = await self.get(request, principal=principal)
         kind = cast("Kind", asked.kind)
         question = Question(kind, asked.summary, asked.arguments, server=asked.server, tool=asked.tool)
-        return await asyncio.to_thread(lambda: rules_for(question, "allow" if allow else "deny"))
+        return await asyncio.to_thread(rules_for, question)
 
     @operation(approver=True)
     async def events(

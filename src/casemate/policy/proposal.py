@@ -101,10 +101,9 @@ def propose_rules(rows: Iterable[Row]) -> Proposal:
     return Proposal("\n".join(lines) + "\n", len(allowed), len(refused), tuple(unsaid))
 
 
-def rules_for(question: Question, effect: Literal["allow", "deny"] = "allow") -> str:
-    """Rules that decide exactly ``question`` as ``effect`` says; nothing where only a person can, or no rule can say
-    it."""
-    texts = [_rule_for(part, effect)[0] for part in _parts(question)]
+def rules_for(question: Question) -> str:
+    """Rules that allow exactly ``question``; nothing where only a person can, or no rule can say it."""
+    texts = [_rule_for(part)[0] for part in _parts(question)]
     return "\n".join(["rules:", *texts, ""]) if texts and all(texts) else ""
 
 
@@ -151,7 +150,7 @@ def _on_a_line(text: str, most: int) -> str:
     return escape_text(text[:most]).encode("ascii", "backslashreplace").decode()
 
 
-def _rule_for(question: Question, effect: Literal["allow", "deny"] = "allow") -> tuple[str, str]:
+def _rule_for(question: Question) -> tuple[str, str]:
     """The rule about exactly ``question`` as it stands in a policy file; or nothing, and why there is none."""
     from casemate.policy.reading import rule  # which loads what reads policy files
 
@@ -162,7 +161,7 @@ def _rule_for(question: Question, effect: Literal["allow", "deny"] = "allow") ->
         return "", "only a person can allow it"
     if len(json.dumps(about)) > _MOST_TEXT:
         return "", "it would be longer than anybody reads"
-    head = f"  - {effect}: {question.kind}"
+    head = f"  - allow: {question.kind}"
     text = "\n".join([head, *(f"    {name}: {_in_yaml(value)}" for name, value in about.items())])
     try:
         read = read_document(f"rules:\n{text}\n".encode(), "the rule", "yaml")

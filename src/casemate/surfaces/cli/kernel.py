@@ -1,4 +1,4 @@
-"""``casemate kernel``: kernels for JupyterLab, VS Code and other front ends."""
+"""``casemate kernel``: kernels for JupyterLab and other front ends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def install(
     prefix: str | None = None,
     sys_prefix: bool = False,
 ) -> int:
-    """Make a kernel known to JupyterLab, VS Code, nbclient and papermill.
+    """Make a kernel known to JupyterLab, nbclient and papermill.
 
     casemate kernel install --sys-prefix
 

@@ -16,8 +16,24 @@ _KEPT = ("text/plain", "application/json")
 _PICTURES = ("image/png", "image/jpeg", "image/gif")
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*\Z")
 _PICTURE = re.compile(r"data:image/(?:png|jpeg|gif|svg\+xml);base64,[A-Za-z0-9+/=\s]*\Z")
-# Some write it into HTML as it is; and what in MathJax and KaTeX makes links, styles, elements, or names of these.
-_ACTING_LATEX = re.compile(r"<|\\(?:href|url|style|class|cssId|html|data|require|csname|includegraphics)")
+# Commands of LaTeX that make nothing but signs and their places, of which formulas of sympy and of papers are. Others
+# make links, styles, elements, or new names of these.
+_SIGNS = frozenset(
+    """
+    alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi pi rho sigma
+    tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega hbar ell Re
+    Im partial nabla infty forall exists in notin subset subseteq cup cap emptyset wedge vee neg to rightarrow
+    leftarrow Rightarrow Leftarrow leftrightarrow Leftrightarrow mapsto times cdot div pm mp ast circ oplus
+    otimes le leq ge geq ne neq equiv approx sim propto ll gg mid parallel perp angle langle rangle lfloor
+    rfloor lceil rceil lvert rvert sum prod int iint iiint oint lim limits nolimits sup inf max min det gcd sin
+    cos tan cot sec csc arcsin arccos arctan asin acos atan sinh cosh tanh coth exp log ln frac dfrac tfrac
+    binom sqrt over left right middle big Big bigg Bigg begin end hline quad qquad displaystyle textstyle
+    scriptstyle mathrm mathbf mathit mathcal mathbb mathfrak mathsf boldsymbol operatorname text textrm textbf
+    textit hat bar vec dot ddot tilde overline underline overbrace underbrace prime dots ldots cdots vdots ddots
+    dagger dag star bullet colon
+    """.split()  # noqa: SIM905 - read as a text
+)
+_COMMAND = re.compile(r"\\([A-Za-z]+)")
 _LINK = re.compile(r"(?:https?|mailto):", re.IGNORECASE)
 _CLASSES = {"table": {"dataframe"}}
 _STYLES = {"background-color", "color", "font-style", "font-weight", "text-align", "white-space"}
@@ -30,7 +46,7 @@ def make_inert(
     data = {kind: value for kind, value in bundle.items() if kind in _KEPT}
     data |= {kind: bundle[kind] for kind in _PICTURES if kind in bundle and _BASE64.match(bundle[kind])}
     latex = bundle.get("text/latex")
-    if latex is not None and not _ACTING_LATEX.search(latex):
+    if latex is not None and "<" not in latex and _SIGNS.issuperset(_COMMAND.findall(latex)):
         data["text/latex"] = latex
     if "text/html" in bundle:
         data["text/html"] = _clean(bundle["text/html"])
