@@ -42,8 +42,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What a wall does not contain is expected to fail behind it."""
+    """What a wall does not contain is expected to fail behind it; behind docker, the walls of an attack are the
+    container's however its cell came about, so one start is enough there.
+    """
+    items[:] = [item for item in items if not _is_started_twice(item)]
     judge(items, Path(__file__).parent, WEAKER, UNDECIDED)
+
+
+def _is_started_twice(item: pytest.Item) -> bool:
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    return item.path.parent == Path(__file__).parent and params.items() >= {"wall": "docker", "start": "exec"}.items()
 
 
 @pytest.fixture(scope="module", autouse=True)
