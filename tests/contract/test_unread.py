@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from tests.contract import witness
 from tests.contract.programs_with_secrets import WAIT
+from tests.support.waiting import until
 
 from casemate import Event, Output, sync
 
@@ -54,13 +55,16 @@ def test_va_11_the_supervisor_has_nothing_of_what_a_run_was_given(given: list[tu
     assert found == {(kind, False) for kind, _ in given}
 
 
+def _descendants() -> set[int]:
+    return {pid for server in witness.serving() for pid in witness.descendants(server)}
+
+
 @pytest.mark.root_only
 def test_va_11_a_later_cell_inherits_nothing_of_what_a_run_was_given(
     sandbox: sync.Sandbox, language: str, given: list[tuple[str, bytes]]
 ) -> None:
     with running(sandbox, language, WAIT[language]) as inside:
-        everything = {pid for server in witness.serving() for pid in witness.descendants(server)}
-        assert everything > set(inside)
+        everything = until(lambda: _descendants() - set(inside), "another cell") | set(inside)
         found = {(kind, witness.holds(pid, value)) for kind, value in given for pid in everything}
     assert found <= {(kind, told) for kind, _ in given for told in (False, None)}
     assert (given[0][0], False) in found

@@ -84,7 +84,7 @@ def language(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def scratch(start: str) -> Iterator[Path]:
+def scratch(start: str, wall: str) -> Iterator[Path]:
     """A folder in the user's home: a cell has a /tmp of its own, which would hide that a path is not reachable."""
     folder = Path(tempfile.mkdtemp(prefix=".casemate-escapes-", dir=Path.home()))
     try:

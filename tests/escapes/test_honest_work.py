@@ -33,7 +33,7 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def results() -> dict[str, str]:
+def results(sandbox: sync.Sandbox) -> dict[str, str]:
     """Each payload is run once, when its first test asks for it."""
     return {}
 
