@@ -1,9 +1,8 @@
-"""Notes when things happen inside the supervisor and in a cell's first process, for where_time_goes.py.
+"""Notes when things happen inside the supervisor, for where_time_goes.py.
 
 It is imported by the supervisor in place of its usual start, wraps functions of the supervisor's modules in its
-memory, and starts it. Times go into a shared mapping, which a forked cell keeps until it executes the program: a
-plain write to memory, possible behind the filter too. What a zygote makes does not have it: a zygote is another
-program. The clock is CLOCK_MONOTONIC, the same on the host.
+memory, and starts it. Times go into a shared mapping. In the first process of a cell, which is machine code, nothing is
+noted. The clock is CLOCK_MONOTONIC, the same on the host.
 """
 
 from __future__ import annotations
@@ -24,16 +23,6 @@ POINTS: tuple[tuple[str, str, str], ...] = (
     ("scratch", "prepare", "end"),
     ("pool", "CellPool.take", "end"),
     ("cgroups", "CellCgroup.limit", "end"),
-    ("init", "_attach_mounts", "begin"),
-    ("kernel", "pivot_root_here", "begin"),
-    ("kernel", "pivot_root_here", "end"),
-    ("init", "place_descriptors", "end"),
-    ("init", "set_rlimits", "end"),
-    ("kernel", "drop_capabilities", "end"),
-    ("landlock", "restrict", "end"),
-    ("kernel", "install_filter", "end"),
-    ("init", "start_program", "end"),
-    ("init", "_reap_until", "end"),
     ("serve", "SupervisorLoop._begin", "begin"),
     ("scratch", "Scratch.add_program", "end"),
     ("cells", "splice_order", "begin"),
@@ -45,8 +34,6 @@ POINTS: tuple[tuple[str, str, str], ...] = (
     ("pool", "adopt_process", "begin"),
     ("pool", "adopt_process", "end"),
     ("serve", "SupervisorLoop._start_cell", "end"),
-    ("init", "_prepare", "begin"),
-    ("init", "_prepare", "end"),
 )
 
 

@@ -45,7 +45,7 @@ _BEFORE: tuple[Step, ...] = (
     (("host", "start", "begin"), "to the wall"),
 )
 _AFTER: tuple[Step, ...] = (
-    (("serve", "SupervisorLoop._read_status", "begin"), "init's report, supervisor awake"),
+    (("serve", "SupervisorLoop._read_status", "begin"), "in the cell up to init's report, supervisor awake"),
     (("serve", "SupervisorLoop._report_end", "begin"), "is it empty, what it used, what is left"),
     (("host", "finish", "begin"), "message to the host, its pump awake"),
     (("host", "finish", "end"), "rest of the output read, pipes closed"),
@@ -62,16 +62,6 @@ STEPS: tuple[Step, ...] = (
     (("scratch", "prepare", "end"), "the cell's tmpfs, folders, program, mounts"),
     (("pool", "CellPool.take", "end"), "the ready cell: taken, or made now if it is not there"),
     (("cgroups", "CellCgroup.limit", "end"), "limits of the cgroup"),
-    (("init", "_attach_mounts", "begin"), "to the cell: message, waking it, request read"),
-    (("kernel", "pivot_root_here", "begin"), "mounts attached, devpts"),
-    (("kernel", "pivot_root_here", "end"), "new root, old one detached"),
-    (("init", "place_descriptors", "end"), "descriptors placed, others closed"),
-    (("init", "set_rlimits", "end"), "resource limits"),
-    (("kernel", "drop_capabilities", "end"), "capabilities"),
-    (("landlock", "restrict", "end"), "Landlock"),
-    (("kernel", "install_filter", "end"), "seccomp"),
-    (("init", "start_program", "end"), "exec of the program"),
-    (("init", "_reap_until", "end"), "THE PROGRAM ITSELF"),
     *_AFTER,
 )
 WARM_STEPS: tuple[Step, ...] = (
@@ -83,12 +73,6 @@ WARM_STEPS: tuple[Step, ...] = (
     (("cells", "splice_order", "begin"), "its clock started"),
     (("host", "first line", "end"), "to the program's process: waking it, order read, program found"),
     (("host", "last line", "end"), "THE PROGRAM ITSELF, from its first to its last line"),
-    (("init", "_reap_until", "end"), "its output written, its process ends, init awake"),
-    *_AFTER,
-)
-# The same where a zygote made the cell's init, in which nothing can be noted.
-FORKED_STEPS: tuple[Step, ...] = (
-    *(step for step in WARM_STEPS if step[0][0] != "init" and step not in _AFTER),
     (_AFTER[0][0], "its output written, its process ends, init's report, supervisor awake"),
     *_AFTER[1:],
 )
@@ -106,10 +90,6 @@ STARTED: tuple[Step, ...] = (
     (("host", "waits", "end"), "walls, the interpreter started and asleep"),
 )
 PREFORK = ((("pool", "prefork", "begin"), ""), (("pool", "prefork", "end"), "a ready cell made in the supervisor"))
-PREPARED = (
-    (("init", "_prepare", "begin"), ""),
-    (("init", "_prepare", "end"), "the ready cell's id maps, namespaces, proc, masks"),
-)
 # What is wrapped in this process, and what its moments are called.
 NOTED: tuple[tuple[Any, str, str], ...] = (
     (Sandbox, "_request", "request"),
@@ -145,13 +125,13 @@ BY_EXEC = Profile(
     is_warm=False,
     programs={"shell": "true", "python": "pass"},
     steps={"shell": STEPS, "python": STEPS},
-    ahead={"shell": (PREFORK, PREPARED), "python": (PREFORK, PREPARED)},
+    ahead={"shell": (PREFORK,), "python": (PREFORK,)},
 )
 READY = Profile(
     "in a cell that was ready",
     is_warm=True,
     programs={"python": _PYTHON_TELLS, "shell": _SHELL_TELLS},
-    steps={"python": FORKED_STEPS, "shell": WARM_STEPS},
+    steps={"python": WARM_STEPS, "shell": WARM_STEPS},
     ahead={"python": (FORKED,), "shell": (STARTED,)},
 )
 

@@ -49,8 +49,8 @@ USERS_FOLDERS = ("escapes", "contract", "wrap", "unit/supervisor", "unit/audit",
 SLOW_UNITS = ("guest", "supervisor", "walls", "sessions", "tools", "benchmarks")
 # Programs that tests are about: a Debian package for each.
 DEBIAN = {
-    "bwrap": "bubblewrap", "node": "nodejs", "npm": "npm", "curl": "curl", "git": "git", "ip": "iproute2",
-    "ssh": "openssh-client", "wget": "wget", "chromium-headless-shell": "chromium-headless-shell",
+    "cc": "gcc libc6-dev", "bwrap": "bubblewrap", "node": "nodejs", "npm": "npm", "curl": "curl", "git": "git",
+    "ip": "iproute2", "ssh": "openssh-client", "wget": "wget", "chromium-headless-shell": "chromium-headless-shell",
     "certutil": "libnss3-tools",
 }  # fmt: skip
 # The same, for --all: what builds and runs the image, which takes minutes.
@@ -134,6 +134,7 @@ def main(arguments: list[str]) -> int:
         if as_root:
             held.enter_context(_lock())
             timed(outcome, "Debian packages", install_debian_packages, is_all)
+            timed(outcome, "init.c", build_init)
         works: list[Future[None]] = [threads.submit(check, outcome)]
         if as_root:
             copying = threads.submit(timed, outcome, f"preparing {USER}", prepare_ordinary_user)
@@ -250,7 +251,7 @@ def install_debian_packages(is_all: bool) -> None:
         return
     path = f"{os.environ['PATH']}:/usr/sbin"
     wanted = DEBIAN | ENGINES if is_all else DEBIAN
-    missing = [package for program, package in wanted.items() if shutil.which(program, path=path) is None]
+    missing = " ".join(names for program, names in wanted.items() if shutil.which(program, path=path) is None).split()
     if subprocess.run([USERS_PYTHON, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode:
         missing += ["python3", "python3-venv"]
     if not missing:
@@ -259,6 +260,11 @@ def install_debian_packages(is_all: bool) -> None:
     install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing]
     for command in (["apt-get", "update", "-qq"], install):
         subprocess.run(command, env=quietly, stdout=subprocess.DEVNULL, check=True)
+
+
+def build_init() -> None:
+    """Compile it again: the compiler may have come after casemate was installed."""
+    subprocess.run([sys.executable, "packaging/build_init.py"], cwd=ROOT, check=True)
 
 
 def install_peers(is_all: bool) -> None:

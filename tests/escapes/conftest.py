@@ -21,9 +21,15 @@ from tests.support.walls import WALLS, judge, skip_without
 from tests.warmth import STARTS, starting
 
 from casemate import sync
-from casemate.walls import registry
+from casemate.walls import isolated_python, registry
 from casemate.walls.docker.wall import DockerWall
 from casemate.walls.native.selftest import LaunchProgram
+
+# The native wall, whose cells begin as where there was no C compiler.
+WITHOUT_NATIVE_INIT = (
+    "import os, sys; sys.path.append(os.environ['CASEMATE_ROOT']); "
+    "from casemate.supervisor import native_init; native_init.load = lambda: None; "
+)
 
 
 class GvisorWall(DockerWall):
@@ -38,7 +44,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     name = metafunc.function.__name__
     ways = getattr(metafunc.module, "STARTS", (*STARTS, "session") if name in MEANT else STARTS)
     metafunc.parametrize("start", ways, indirect=True, scope="module")
-    metafunc.parametrize("wall", getattr(metafunc.module, "WALLS", WALLS), indirect=True, scope="module")
+    walls = getattr(metafunc.module, "WALLS", (*WALLS, pytest.param("interpreted", marks=pytest.mark.full)))
+    metafunc.parametrize("wall", walls, indirect=True, scope="module")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -65,6 +72,9 @@ def wall(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         if name == "gvisor":
             name = "docker"
             patch.setitem(registry.WALLS, name, f"{__name__}:GvisorWall")
+        if name == "interpreted":
+            name = "native"
+            patch.setattr(isolated_python, "_BOOT", WITHOUT_NATIVE_INIT + isolated_python._BOOT)
         patch.setenv("CASEMATE_ISOLATION", name)
         patch.setattr(registry, "_ASKED_FOR", tuple(other for other in registry.WALLS if other != name))
         yield name

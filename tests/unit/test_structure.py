@@ -5,15 +5,15 @@ from __future__ import annotations
 from tests import structure
 
 BOUNDS = {
-    "lines of Python in src": 88_800,
-    "without docstrings, imports, comments and blanks": 56_700,
-    "files": 496,
+    "lines of Python in src": 89_200,
+    "without docstrings, imports, comments and blanks": 56_950,
+    "files": 498,
     "files of 40 lines or fewer": 63,
     "functions whose name is a participle or an adverb": 0,
     "class names in more than one file": 32,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 9,
-    "lines of tests": 77_800,
+    "lines of tests": 78_000,
 }
 
 

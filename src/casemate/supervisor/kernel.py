@@ -44,12 +44,14 @@ ATTR_NODEV = 0x4
 ATTR_NOEXEC = 0x8
 ATTR_IDMAP = 0x00100000
 
-_AT_FDCWD = -100
+AT_FDCWD = -100
 _AT_RECURSIVE = 0x8000
 _AT_EMPTY_PATH = 0x1000
 _OPEN_TREE_CLONE = 1
 _CLOEXEC = 0o2000000
-_MOVE_FROM_EMPTY = 0x4
+AT_TREE = _AT_EMPTY_PATH | _AT_RECURSIVE  # a mount by its descriptor, and all below it
+OPEN_TREE = _OPEN_TREE_CLONE | _CLOEXEC | _AT_RECURSIVE  # a detached copy of mounts
+MOVE_FROM_EMPTY = 0x4
 _MOVE_TO_EMPTY = 0x40
 _FSOPEN_CLOEXEC = 1
 _FSMOUNT_CLOEXEC = 1
@@ -78,12 +80,12 @@ _SYS_PIVOT_ROOT, _SYS_CLONE, _SYS_CAPSET, _SYS_SECCOMP, _SYS_UTIMENSAT, _SYS_SET
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
-_PR_SET_NAME = 15
+PR_SET_NAME = 15
 PR_CAPBSET_DROP = 24
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
-_PR_CAP_AMBIENT_RAISE, _PR_CAP_AMBIENT_CLEAR_ALL = 2, 4
+_PR_CAP_AMBIENT_RAISE, PR_CAP_AMBIENT_CLEAR_ALL = 2, 4
 _PR_SET_KEEPCAPS = 8
 CAP_SETGID, CAP_SETUID, CAP_SETPCAP = 6, 7, 8
 _SECCOMP_SET_MODE_FILTER = 1
@@ -93,7 +95,7 @@ _SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV = 32  # a signal does not repeat a call 
 _SIGNALS = 65
 _FILTER_INSTRUCTION_BYTES = 8  # of struct sock_filter
 _LAST_CAPABILITY = 63  # capability sets are 64 bits wide; dropping an unknown one is EINVAL and ends the loop
-_CAPABILITY_VERSION_3 = 0x20080522
+CAPABILITY_VERSION_3 = 0x20080522
 
 _int, _long, _str, _ptr = ctypes.c_int, ctypes.c_long, ctypes.c_char_p, ctypes.c_void_p
 
@@ -106,6 +108,9 @@ def system_call(number: int, *types: type) -> Callable[..., int]:
     return lambda *arguments: int(function(number, *arguments))
 
 
+_raw_call = ctypes.PyDLL(None, use_errno=True)["syscall"]
+_raw_call.restype = _long
+_raw_call.argtypes = (_long,) * 7
 _open_tree = system_call(_SYS_OPEN_TREE, _int, _str, ctypes.c_uint)
 _move_mount = system_call(_SYS_MOVE_MOUNT, _int, _str, _int, _str, ctypes.c_uint)
 _fsopen = system_call(_SYS_FSOPEN, _str, ctypes.c_uint)
@@ -159,6 +164,11 @@ def check(result: int, what: str) -> int:
     return result
 
 
+def raw_call(number: int, *arguments: int) -> int:
+    """The system call ``number`` with words as arguments; `check` says what is wrong with a result below 0."""
+    return int(_raw_call(number, *arguments, *[0] * (6 - len(arguments))))
+
+
 def unshare(flags: int) -> None:
     """Enter new namespaces: unshare(2)."""
     check(_unshare(flags), "unshare")
@@ -208,7 +218,7 @@ def pivot_root_here() -> None:
 def open_tree(path: str, *, recursive: bool = True, attributes: int = 0) -> int:
     """A detached copy of the mounts at ``path`` with ``attributes`` (``ATTR_*``), as a descriptor."""
     flags = _OPEN_TREE_CLONE | _CLOEXEC | (_AT_RECURSIVE if recursive else 0)
-    tree = check(_open_tree(_AT_FDCWD, os.fsencode(path), flags), f"open_tree {path}")
+    tree = check(_open_tree(AT_FDCWD, os.fsencode(path), flags), f"open_tree {path}")
     if attributes:
         try:
             set_attributes(tree, attributes, recursive=recursive)
@@ -220,12 +230,12 @@ def open_tree(path: str, *, recursive: bool = True, attributes: int = 0) -> int:
 
 def move_mount(mount_fd: int, target: str) -> None:
     """Attach the detached mount ``mount_fd`` at ``target``."""
-    check(_move_mount(mount_fd, b"", _AT_FDCWD, os.fsencode(target), _MOVE_FROM_EMPTY), f"move_mount {target}")
+    check(_move_mount(mount_fd, b"", AT_FDCWD, os.fsencode(target), MOVE_FROM_EMPTY), f"move_mount {target}")
 
 
 def move_mount_onto(mount_fd: int, place_fd: int) -> None:
     """Attach the detached mount ``mount_fd`` over what ``place_fd`` is, by whatever name it goes."""
-    check(_move_mount(mount_fd, b"", place_fd, b"", _MOVE_FROM_EMPTY | _MOVE_TO_EMPTY), "move_mount")
+    check(_move_mount(mount_fd, b"", place_fd, b"", MOVE_FROM_EMPTY | _MOVE_TO_EMPTY), "move_mount")
 
 
 def set_attributes(mount_fd: int, attributes: int, *, userns_fd: int = 0, recursive: bool = True) -> None:
@@ -311,7 +321,7 @@ def prctl(option: int, argument: int = 0, second: int = 0) -> None:
 def set_name(name: bytes) -> None:
     """What ``ps`` and ``top`` call this process; at most 15 bytes."""
     buffer = ctypes.create_string_buffer(name)
-    _prctl(_PR_SET_NAME, ctypes.addressof(buffer), 0, 0, 0)
+    _prctl(PR_SET_NAME, ctypes.addressof(buffer), 0, 0, 0)
 
 
 def default_signal(number: int) -> None:
@@ -325,6 +335,12 @@ def default_signals() -> None:
         default_signal(number)
 
 
+def last_capability() -> int:
+    """The highest number that this kernel has."""
+    with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
+        return int(file.read())
+
+
 def drop_bounding_set() -> None:
     """Empty the bounding set: no exec can gain a capability any more (capabilities(7)). Needs CAP_SETPCAP."""
     for capability in range(_LAST_CAPABILITY):
@@ -334,8 +350,8 @@ def drop_bounding_set() -> None:
 
 def drop_capabilities() -> None:
     """Empty every capability set of this process, for good (capabilities(7))."""
-    _prctl(PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    _prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
     data = (ctypes.c_uint32 * 6)()
     check(_capset(ctypes.addressof(header), ctypes.addressof(data)), "capset")
 
@@ -350,7 +366,7 @@ def keep_capabilities(capabilities: tuple[int, ...], uid: int, gid: int) -> None
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
     mask = sum(1 << capability for capability in capabilities)
-    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
     data = (ctypes.c_uint32 * 6)(mask, mask, mask, 0, 0, 0)
     check(_capset(ctypes.addressof(header), ctypes.addressof(data)), "capset")
     for capability in capabilities:

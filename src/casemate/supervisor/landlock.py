@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import os
 import struct
-from stat import S_ISDIR
 
 from casemate.supervisor import kernel
+from casemate.supervisor.calls import CallList, Reference, perform
 
 TYPE_CHECKING = False  # importing typing would cost more than the whole of this module
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 # The same numbers on every machine.
 _ASK_FOR_ABI = 1  # LANDLOCK_CREATE_RULESET_VERSION
-_PATH_BENEATH = 1  # LANDLOCK_RULE_PATH_BENEATH
 
 # LANDLOCK_ACCESS_FS_*
 _EXECUTE = 1 << 0
@@ -60,8 +58,6 @@ _NEWEST = 7  # of the versions whose rights are named here
 
 
 _create_ruleset = kernel.system_call(444, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint)
-_add_rule = kernel.system_call(445, ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
-_restrict_self = kernel.system_call(446, ctypes.c_int, ctypes.c_uint)
 
 
 def abi() -> int:
@@ -97,22 +93,34 @@ def restrict(
     before 5 ioctl is free. Raises OSError: ENOSYS or EOPNOTSUPP without Landlock (ask `abi`
     first), E2BIG beyond 16 layers, and whatever opening a path that exists may raise.
     """
+    restriction = CallList()
+    version = add_restriction(restriction, readable, writable, devices, listable, network=network)
+    perform(restriction.encode())
+    return version
+
+
+def add_restriction(
+    calls: CallList,
+    readable: Sequence[str],
+    writable: Sequence[str],
+    devices: Sequence[str],
+    listable: Sequence[str] = (),
+    *,
+    network: bool = False,
+) -> int:
+    """Have whoever performs ``calls`` restrict itself so, on this kernel; the version of the ABI."""
     version = min(abi(), _NEWEST)
     known = _known_rights(version)
-    ruleset = _create(known, version, _NET if network and version >= _NET_SINCE else 0, _SCOPES)
-    try:
-        groups = (
-            (readable, _READABLE),
-            (writable, _WRITABLE),
-            (devices, _DEVICE),
-            (listable, _READ_DIR),
-        )
-        for paths, rights in groups:
-            for path in paths:
-                _allow(ruleset, path, rights & known)
-        _enforce(ruleset, version)
-    finally:
-        os.close(ruleset)
+    ruleset = _create(calls, known, version, _NET if network and version >= _NET_SINCE else 0, _SCOPES)
+    for paths, rights in (
+        (readable, _READABLE),
+        (writable, _WRITABLE),
+        (devices, _DEVICE),
+        (listable, _READ_DIR),
+    ):
+        for path in paths:
+            calls.add_rule(ruleset, path, rights & known, rights & known & _OF_FILES)
+    _enforce(calls, ruleset, version)
     return version
 
 
@@ -121,18 +129,18 @@ def restrict_signals() -> bool:
     version = abi()
     if version < _SCOPES_SINCE:
         return False
-    ruleset = _create(_REFER, version, 0, _SCOPE_SIGNAL)
-    try:
-        _allow(ruleset, "/", _REFER)  # each domain refuses it that does not give it
-        _enforce(ruleset, version)
-    finally:
-        os.close(ruleset)
+    calls = CallList()
+    ruleset = _create(calls, _REFER, version, 0, _SCOPE_SIGNAL)
+    calls.add_rule(ruleset, "/", _REFER, 0)  # each domain refuses it that does not give it
+    _enforce(calls, ruleset, version)
+    perform(calls.encode())
     return True
 
 
-def _enforce(ruleset: int, version: int) -> None:
-    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    kernel.check(_restrict_self(ruleset, _NO_LOG if version >= _LOGS_SINCE else 0), "landlock")
+def _enforce(calls: CallList, ruleset: Reference, version: int) -> None:
+    calls.call("prctl", kernel.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    calls.call("landlock_restrict_self", ruleset, _NO_LOG if version >= _LOGS_SINCE else 0)
+    calls.call("close", ruleset)
 
 
 def _known_rights(version: int) -> int:
@@ -140,24 +148,9 @@ def _known_rights(version: int) -> int:
     return sum(rights for since, rights in _KNOWN_SINCE if version >= since)
 
 
-def _create(known: int, version: int, network: int, scopes: int) -> int:
-    """A ruleset that takes everything away, as a descriptor."""
+def _create(calls: CallList, known: int, version: int, network: int, scopes: int) -> Reference:
+    """A ruleset that takes everything away."""
     # struct landlock_ruleset_attr: handled_access_fs, handled_access_net, scoped
     attributes = struct.pack("=QQQ", known, network, scopes)
     size = len(attributes) if version >= _SCOPES_SINCE else struct.calcsize("=QQ" if network else "=Q")
-    return kernel.check(_create_ruleset(attributes, size, 0), "landlock")
-
-
-def _allow(ruleset: int, path: str, rights: int) -> None:
-    """Give rights back, at a path and beneath it."""
-    try:
-        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        if not S_ISDIR(os.fstat(place).st_mode):
-            rights &= _OF_FILES  # others are EINVAL
-        # struct landlock_path_beneath_attr, which is packed
-        kernel.check(_add_rule(ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, place), 0), f"landlock {path}")
-    finally:
-        os.close(place)
+    return calls.call("landlock_create_ruleset", attributes, size, 0)

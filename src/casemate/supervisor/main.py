@@ -41,10 +41,12 @@ def _serve(socket: _socket.socket, mode: str, cell_ids: range, groups: cgroups.C
             os.setgroups([])  # what root is a member of, its cells are not
         with namespaces.setup_stage("stage"):
             stage.prepare()
-        server = serve.SupervisorLoop(serve.HostSocket(socket), namespaced.NamespaceMaker(mode, cell_ids), groups)
+        maker = namespaced.NamespaceMaker(mode, cell_ids)
+        server = serve.SupervisorLoop(serve.HostSocket(socket), maker, groups)
         gc.disable()  # a collection in a forked cell would copy the whole heap's pages
         counted = server.try_cgroups()
-        socket.send(wire.encode({"op": "ready", "mode": mode, "landlock": landlock.abi(), **counted}))
+        can = {"landlock": landlock.abi(), "native_init": maker.native is not None}
+        socket.send(wire.encode({"op": "ready", "mode": mode, **can, **counted}))
         server.run()
     except namespaces.SetupError as refused:
         _refuse(socket, refused)

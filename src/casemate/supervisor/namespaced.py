@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from casemate.supervisor import cells, folders, kernel, listeners, pool, roots, scratch, seccomp, zygotes
+from casemate.supervisor import (
+    cells,
+    folders,
+    init,
+    kernel,
+    listeners,
+    native_init,
+    pool,
+    roots,
+    scratch,
+    seccomp,
+    zygotes,
+)
 from casemate.supervisor.namespaces import Identities, Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
@@ -18,6 +30,8 @@ class NamespaceMaker:
 
     def __init__(self, mode: str, cell_ids: range) -> None:
         self.identities = Identities(cell_ids, mapped=mode != "user")
+        self.native = native_init.load()
+        self._prepared = init.preparation()
 
     def seccomp_program(self, *, memory_is_counted: bool) -> bytes:
         return seccomp.program(kernel.machine, memory_is_counted=memory_is_counted)
@@ -26,13 +40,14 @@ class NamespaceMaker:
         return roots.build(key, entries)
 
     def prefork(self, pending: pool.PendingCell, program: bytes) -> pool.ReadyCell:
-        return pool.prefork(pending, program)
+        return pool.prefork(pending, program, self._prepared, self.native)
 
     def adopt_process(self, pid: int, pending: pool.PendingCell) -> pool.ReadyCell:
         return pool.adopt_process(pid, pending)
 
     def start_zygote(self, root: str, request: dict[str, Any], fds: dict[int, int]) -> tuple[int, dict[str, Any]]:
-        return zygotes.start(root, request, self.identities.first, fds), {}
+        settings = {"prepared": self._prepared, "native": self.native is not None}
+        return zygotes.start(root, request, self.identities.first, fds), settings
 
     def prepare_scratch(
         self, request: dict[str, Any], fds: dict[str, int], identity: Identity, root: str

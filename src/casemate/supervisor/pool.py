@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from casemate.supervisor.maker import Maker
+    from casemate.supervisor.native_init import NativeInit
     from casemate.supervisor.scratch import Scratch
 
 _DELAY_AFTER_FIRST = 0.05  # seconds after the first was handed out: who runs one program and goes pays for no other
@@ -79,9 +80,9 @@ class ReadyCell:
 
     def send_request(self, request: dict[str, Any], scratch: Scratch, fds: dict[str, int]) -> None:
         """Give it its request and all descriptors. Raises ``OSError`` when it is dead."""
-        message = {**request, "targets": [target for _, target in scratch.mounts], "fds": list(fds)}
+        message = init.request_message(request, [target for _, target in scratch.mounts], list(fds))
         all_fds = [*(fd for fd, _ in scratch.mounts), *fds.values()]
-        kernel.send_fds(self.channel, wire.encode(message), all_fds, _socket.MSG_NOSIGNAL)
+        kernel.send_fds(self.channel, message, all_fds, _socket.MSG_NOSIGNAL)
 
     def socket_memory(self, pids: list[int]) -> int:  # noqa: ARG002
         """Bytes in the buffers of the sockets that ``pids`` have, where there is no network of its own. Raises
@@ -138,16 +139,21 @@ class ReadyCell:
             self.group.remove()
 
 
-def prefork(pending: PendingCell, program: bytes) -> ReadyCell:
-    """Fork a ready cell from this process and let it prepare itself. Raises ``OSError``."""
+def prefork(pending: PendingCell, program: bytes, prepared: bytes, native: NativeInit | None) -> ReadyCell:
+    """Fork a ready cell from this process and let it prepare itself: by `init.run`, or the same in machine code.
+
+    Raises ``OSError``.
+    """
     try:
-        pid = kernel.clone(kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID)
+        pid = (kernel.bare_clone if native else kernel.clone)(kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID)
     except OSError:
         pending.discard()
         raise
     if pid == 0:
+        if native:
+            native.run(pending.ends, program, prepared)
         channel, status, *cgroup_fds = pending.ends
-        init.run(channel, status, cgroup_fds, program)
+        init.run(channel, status, cgroup_fds, program, prepared)
     return adopt_process(pid, pending)
 
 

@@ -429,6 +429,7 @@ class HostSocket:
     def __init__(self, socket: _socket.socket) -> None:
         self._socket = socket
         self._buffer = memoryview(bytearray(wire.MAX_MESSAGE))
+        self._kept: dict[bytes, Any] = {}
 
     def fileno(self) -> int:
         """To wait for its messages by."""
@@ -447,7 +448,7 @@ class HostSocket:
             return None
         for fd in numbers:
             os.set_inheritable(fd, False)
-        message = wire.decode(bytes(self._buffer[:size]))
+        message = wire.decode(bytes(self._buffer[:size]), self._kept)
         is_whole = not flags & _socket.MSG_CTRUNC
         return message, dict(zip(message.get("fds", ()), numbers, strict=is_whole)), is_whole
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
 
@@ -28,6 +29,18 @@ _MAX_DEPTH = 12  # no message of ours is deeper than 5
 
 ANSWER_WITHIN = 10_000  # milliseconds; a child that prepares itself needs some, and nobody else is served meanwhile
 _MARKS = {None: b"n", True: b"t", False: b"f"}
+
+
+_MOST_KEPT = 256  # values of messages that the receiver of many keeps
+
+
+class SharedValue:
+    """A list or dict that many messages have in common: encoded once here, and decoded once where it is received."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, value: list[Any] | dict[str, Any]) -> None:
+        self.data = encode(value)
 
 
 class WireError(ValueError):
@@ -52,6 +65,8 @@ def _encode(value: Any, parts: list[bytes]) -> None:
         _encode_bytes(b"s", value.encode("utf-8", "surrogateescape"), parts)
     elif isinstance(value, bytes):
         _encode_bytes(b"b", value, parts)
+    elif isinstance(value, SharedValue):
+        _encode_bytes(b"k", value.data, parts)
     elif isinstance(value, list | tuple):
         parts.append(b"l")
         for item in value:
@@ -78,15 +93,35 @@ def _encode_dict(value: dict[Any, Any], parts: list[bytes]) -> None:
     parts.append(b"e")
 
 
-def decode(data: bytes) -> Any:
-    """The value in ``data``, which must hold exactly one. Raises :class:`WireError`."""
-    value, end = _decode(data, 0, 0)
+def decode(data: bytes, kept: dict[bytes, Any] | None = None) -> Any:
+    """The value in ``data``, which must hold exactly one. Raises :class:`WireError`.
+
+    ``kept``: what of earlier messages may come again, where :class:`SharedValue` values are taken.
+    """
+    value, end = _decode(data, 0, 0, kept)
     if end != len(data):
         raise WireError("bytes after the value")
     return value
 
 
-def _decode(data: bytes, at: int, depth: int) -> tuple[Any, int]:
+def encode_command(argv: tuple[str, ...], env: Mapping[str, str], cwd: str) -> bytes:
+    """A command as init.c can read it, too: texts, each ended by a zero byte. The folder in which it begins, how many
+    arguments it has, these, and its variables. Raises :class:`WireError` for a text with a zero byte in it."""
+    texts = (cwd, str(len(argv)), *argv, *(f"{name}={value}" for name, value in env.items()))
+    data = "".join(f"{text}\0" for text in texts).encode("utf-8", "surrogateescape")
+    if data.count(0) != len(texts):
+        raise WireError("a command with a zero byte in an argument or a variable")
+    return data
+
+
+def decode_command(data: bytes) -> tuple[list[str], dict[str, str], str]:
+    """Arguments, variables and folder of a command."""
+    cwd, count, *texts = data.decode("utf-8", "surrogateescape").split("\0")[:-1]
+    variables = (text.partition("=") for text in texts[int(count) :])
+    return texts[: int(count)], {name: value for name, _, value in variables}, cwd
+
+
+def _decode(data: bytes, at: int, depth: int, kept: dict[bytes, Any] | None = None) -> tuple[Any, int]:
     if depth > _MAX_DEPTH:
         raise WireError("nested too deeply")
     mark = data[at : at + 1]
@@ -101,7 +136,10 @@ def _decode(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     if mark == b"l":
         return _list(data, at, depth)
     if mark == b"m":
-        return _dict(data, at, depth)
+        return _dict(data, at, depth, kept)
+    if mark == b"k" and kept is not None:
+        raw, end = _string(b"b", data, at)
+        return _take_kept(raw, kept).copy(), end
     raise WireError(f"unknown mark {mark!r}")
 
 
@@ -135,11 +173,22 @@ def _list(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
     return items, at + 1
 
 
-def _dict(data: bytes, at: int, depth: int) -> tuple[dict[str, Any], int]:
+def _dict(data: bytes, at: int, depth: int, kept: dict[bytes, Any] | None = None) -> tuple[dict[str, Any], int]:
     items: dict[str, Any] = {}
     while data[at : at + 1] != b"e":
         key, at = _decode(data, at, depth + 1)
         if not isinstance(key, str) or key in items:
             raise WireError("a key that is no str, or is there twice")
-        items[key], at = _decode(data, at, depth + 1)
+        items[key], at = _decode(data, at, depth + 1, kept)
     return items, at + 1
+
+
+def _take_kept(data: Any, kept: dict[bytes, Any]) -> Any:
+    if data not in kept:
+        value = decode(data)
+        if not isinstance(value, list | dict):
+            raise WireError("a kept value that is no list or dict")
+        if len(kept) == _MOST_KEPT:
+            kept.clear()
+        kept[data] = value
+    return kept[data]

@@ -15,7 +15,7 @@ import os
 import select
 import sys
 
-from casemate.supervisor import init, kernel, wire
+from casemate.supervisor import init, kernel, native_init, wire
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -87,7 +87,12 @@ def wait() -> None:
         program.start([])
         return
     written = rehearsal.written_ranges()
-    _make_cells(socket, settings["program"], plain)
+    native = native_init.load() if settings.get("native") else None
+    if native:
+        native.make_cells(socket.fileno(), settings["program"], settings["prepared"])
+        socket.detach()
+    else:
+        _make_cells(socket, settings, plain)
     program.start(written)
 
 
@@ -213,20 +218,20 @@ def _data_bytes() -> int:
     return 0
 
 
-def _make_cells(socket: _socket.socket, program: bytes, plain: Any) -> None:
+def _make_cells(socket: _socket.socket, settings: dict[str, Any], plain: Any) -> None:
     """Fork a cell for each message, which brings its ends. Returns in a cell's program."""
     while True:
         data, ends = kernel.receive_fds(socket, 1, _MAX_ENDS)
         if not data:
             os._exit(0)
-        pid = _make_cell(socket, ends, program, plain)
+        pid = _make_cell(socket, ends, settings, plain)
         if pid == 0:
             return
         kernel.close_all(ends)
         socket.send(wire.encode({"pid": pid}))
 
 
-def _make_cell(socket: _socket.socket, ends: list[int], program: bytes, plain: Any) -> int:
+def _make_cell(socket: _socket.socket, ends: list[int], settings: dict[str, Any], plain: Any) -> int:
     """The pid of a new cell's first process, which is our sibling; 0 in a program."""
     try:
         pid = kernel.bare_clone(kernel.CLONE_PARENT | (0 if plain else kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID))
@@ -238,7 +243,7 @@ def _make_cell(socket: _socket.socket, ends: list[int], program: bytes, plain: A
         if plain:
             plain.run_init(channel, status, cgroup_fds)
         else:
-            init.run(channel, status, cgroup_fds, program)
+            init.run(channel, status, cgroup_fds, settings["program"], settings["prepared"])
     return pid
 
 

@@ -19,7 +19,14 @@ MIB = 2**20
 LINUX: dict[str, Any] = {"system": "linux", "kernel": (6, 1), "in_container": False, "seccomp_filtered": False,
                          "max_user_namespaces": 1000, "unprivileged_userns_clone": None,
                          "apparmor_restricts_userns": None}  # fmt: skip
-GREETING: dict[str, Any] = {"op": "ready", "mode": "user", "landlock": 5, "memory": None, "cpu": None}
+GREETING: dict[str, Any] = {
+    "op": "ready",
+    "mode": "user",
+    "landlock": 5,
+    "native_init": True,
+    "memory": None,
+    "cpu": None,
+}
 
 
 @given(st.lists(st.binary(max_size=50), max_size=10), st.integers(1, 60))

@@ -9,6 +9,7 @@ import errno
 import os
 
 from casemate.supervisor import init, kernel, mirror, pool, scratch, seccomp, sockets, watch, wire
+from casemate.supervisor.calls import SetupPhase
 from casemate.supervisor.contained.host import ANY
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
@@ -69,7 +70,7 @@ class ContainedCell(pool.ReadyCell):
     def send_request(self, request: dict[str, Any], scratch: scratch.Scratch, fds: dict[str, int]) -> None:
         """Give it its request and all descriptors, the one that it ends with among them."""
         all_fds = {**fds, "life": self._held}
-        message = {**request, "targets": [], "fds": list(all_fds)}
+        message = {**request, "fds": list(all_fds)}
         kernel.send_fds(self.channel, wire.encode(message), [*all_fds.values()], _socket.MSG_NOSIGNAL)
         os.close(self._held)
 
@@ -230,35 +231,34 @@ class ContainedScratch(scratch.Scratch):
 
 def _run_init(program: bytes, channel: int, status: int) -> NoReturn:
     """Init of a cell: what it needs to end it, and to tell of its end."""
-    progress = init.SetupProgress()
+    phase = SetupPhase()
     kernel.set_name(b"casemate-init")
     try:
-        progress.phase = "request"
+        phase.name = "request"
         link, status = init.keep_own_descriptors(channel, status)
         with contextlib.suppress(OSError):  # gVisor cannot; orphans are then process 1's, which ends them all
             kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         os.setsid()
-        request, _, fds = init.receive_request(link, progress)
+        request, fds = init.receive_request(link)
         link.close()
-        init.place_descriptors({**fds, "status": status}, "life")
+        init.do(init.add_descriptors, {**fds, "status": status}, "life")
         status = init.STATUS
-        progress.phase = "limits"
+        phase.name = "limits"
         for name in _RLIMITS if "rlimits" in request["layers"] else ():
-            with contextlib.suppress(ValueError):  # gVisor has not each; the engine limits the rest
-                init.set_rlimits({name: request["rlimits"][name]})
+            with contextlib.suppress(OSError):  # gVisor has not each; the engine limits the rest
+                init.do(init.add_rlimits, {name: request["rlimits"][name]})
         kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # else that file is root's
         kernel.write_file("/proc/self/oom_score_adj", "1000")  # the kernel ends the cell and not who tells of it
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-        progress.phase = "seccomp"
+        phase.name = "seccomp"
         if "seccomp" in request["layers"]:
             kernel.install_filter(program)
-        progress.phase = "exec"
+        phase.name = "exec"
         _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())  # its program may send it any
         pid = init.start_program(init.PAYLOAD, init.CONTROL if request["control"] else None)
         program_fds = (0, 1, 2, init.CONTROL, init.PAYLOAD, init.ORDER)
         init.wait_for_program(pid, init.STATUS, program_fds, waits=request["awaits_order"])
     except BaseException as error:  # noqa: BLE001 - the end of this process, whatever happened
-        number = error.errno if isinstance(error, OSError) and error.errno else 0
-        os.write(status, wire.encode({"failed": progress.phase, "errno": number, "detail": str(error)[:500]}))
+        init.report_failure(status, phase, error)
     os._exit(125)

@@ -18,6 +18,7 @@ import resource
 import select
 
 from casemate.supervisor import init, kernel, landlock, wire
+from casemate.supervisor.calls import SetupPhase
 from casemate.supervisor.plain import places
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
@@ -37,47 +38,37 @@ def run(channel: int, status: int, cgroup_fds: list[int], settings: dict[str, An
     ``settings``: the seccomp ``program``. Returns only where the program is forked and not executed, in its process and
     behind every wall, the table of its places.
     """
-    progress = init.SetupProgress()
+    phase = SetupPhase()
     kernel.set_name(_NAME)
     try:
-        progress.phase = "cgroup"
+        phase.name = "cgroup"
         for fd in cgroup_fds:
             os.write(fd, b"0")
         link, status = init.keep_own_descriptors(channel, status)
-        progress.phase = "request"
+        phase.name = "request"
         os.setsid()
         os.umask(0o022)
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         link.send(init.PREPARED)
-        request, fds = _receive_request(link)
-        progress.phase = "capabilities"
+        request, fds = init.receive_request(link)
+        phase.name = "capabilities"
         _become(request["ids"])
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
-        progress.phase = "landlock"
+        phase.name = "landlock"
         if not landlock.restrict_signals():
             raise OSError(95, "Landlock cannot keep signals inside a cell")  # EOPNOTSUPP; kill(-1) would reach anybody
-        init.place_descriptors({**fds, "status": status, "channel": link.detach()}, "channel")
+        init.do(init.add_descriptors, {**fds, "status": status, "channel": link.detach()}, "channel")
         status = init.STATUS
-        progress.phase = "fork"
+        phase.name = "fork"
         pid = os.fork()
         if pid == 0:
-            _become_program(request, settings, progress)
+            _become_program(request, settings, phase)
             table: places.Table = request["places"]
             return table
         _wait_for_program(pid, waits=request["awaits_order"])
     except BaseException as error:  # noqa: BLE001 - the end of this process, whatever happened
-        number = error.errno if isinstance(error, OSError) and error.errno else 0
-        os.write(status, wire.encode({"failed": progress.phase, "errno": number, "detail": str(error)[:500]}))
+        init.report_failure(status, phase, error)
     os._exit(125)
-
-
-def _receive_request(channel: _socket.socket) -> tuple[dict[str, Any], dict[str, int]]:
-    """The request, and the program's descriptors by name."""
-    data, fds = kernel.receive_fds(channel, wire.MAX_MESSAGE, wire.MAX_DESCRIPTORS)
-    if not data:
-        os._exit(125)  # the supervisor is gone
-    request = wire.decode(data)
-    return request, dict(zip(request["fds"], fds, strict=True))
 
 
 def _become(ids: list[int] | None) -> None:
@@ -91,29 +82,29 @@ def _become(ids: list[int] | None) -> None:
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
 
 
-def _become_program(request: dict[str, Any], settings: dict[str, Any], progress: init.SetupProgress) -> None:
+def _become_program(request: dict[str, Any], settings: dict[str, Any], phase: SetupPhase) -> None:
     """In the program's process: restrict it, and execute its command where there is one."""
     link = _socket.socket(fileno=_CHANNEL)
     kernel.prctl(kernel.PR_SET_PDEATHSIG, _SIGKILL)
     os.setsid()
-    progress.phase = "limits"
+    phase.name = "limits"
     if request["cpu_set"]:
         os.sched_setaffinity(0, request["cpu_set"])
     os.chdir(places.real(request["cwd"], request["places"]))
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # what it uses is read from outside
     if "rlimits" in request["layers"]:
-        init.set_rlimits(request["rlimits"])
-    progress.phase = "landlock"
+        init.do(init.add_rlimits, request["rlimits"])
+    phase.name = "landlock"
     if "landlock" in request["layers"]:
         landlock.restrict(request["readable"], request["writable"], request["devices"], network=True)
-    progress.phase = "exec"
+    phase.name = "exec"
     command = None if request["interpreter"] else _command(request)
-    progress.phase = "seccomp"
+    phase.name = "seccomp"
     if "seccomp" in request["layers"]:
         _install_filter(settings, link)
     link.close()
     if command is not None:
-        progress.phase = "exec"
+        phase.name = "exec"
         _execute(*command, control=request["control"])
     kernel.set_name(os.path.basename(request["interpreter"]).encode())
     os.close(init.STATUS)
@@ -128,8 +119,8 @@ def _install_filter(settings: dict[str, Any], link: _socket.socket) -> None:
 
 def _command(request: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
     """The command in the descriptor that only this cell holds."""
-    given = wire.decode(os.pread(init.PAYLOAD, _MAX_PAYLOAD, 0))
-    argv, env = places.command(given["argv"], given["env"], request["places"])
+    given = wire.decode_command(os.pread(init.PAYLOAD, _MAX_PAYLOAD, 0))
+    argv, env = places.command(*given[:2], request["places"])
     if request["awaits_order"]:
         env["CASEMATE_PLACES"] = "\n".join("\t".join(row) for row in request["places"])  # for its order
     return argv, env

@@ -49,6 +49,7 @@ class Bridge(CellHost):
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._calls: deque[Callable[[], None]] = deque()
         self._outbox: deque[tuple[bytes, list[int]]] = deque()
+        self._values: dict[bytes, Any] = {}  # of the link's messages
         self._folder: TemporaryFolder | None = None
         self._roots: dict[str, dict[str, str]] = {}  # the host's folders of packages that cells see, by place
         self._cells: dict[str, CarriedCell] = {}
@@ -299,7 +300,7 @@ class Bridge(CellHost):
             if not data:
                 self._serving = False
                 return
-            message = wire.decode(data)
+            message = wire.decode(data, self._values)
             self._dispatch(message, dict(zip(message.get("fds", ()), fds, strict=True)))
 
     def _dispatch(self, message: dict[str, Any], fds: dict[str, int]) -> None:

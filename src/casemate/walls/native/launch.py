@@ -212,7 +212,7 @@ def waiting_request(plan: Plan, waiting: ReadyStart, root: str) -> dict[str, Any
     asked = request(replace(plan, limits=waiting.limits), root)
     del asked["id"]
     return {
-        **asked,
+        **{name: wire.SharedValue(value) if isinstance(value, list | dict) else value for name, value in asked.items()},
         "program": None,
         "deadline": 0.0,
         "listeners": [],
@@ -244,7 +244,7 @@ def unread(plan: Plan, waiting: ReadyStart) -> int:
 
 def payload(argv: tuple[str, ...], env: Mapping[str, str], cwd: str) -> int:
     """The command of a cell in a descriptor that only the program's own process reads."""
-    return memory_file(wire.encode({"argv": list(argv), "env": dict(env), "cwd": cwd}))
+    return memory_file(wire.encode_command(argv, env, cwd))
 
 
 def standard_input(data: bytes) -> int:

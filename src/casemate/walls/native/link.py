@@ -278,7 +278,7 @@ class SupervisorLink:
     def _flush(self) -> None:
         """Send what waits, as far as it goes. Under the lock."""
         for data, error in self._outbox.flush():
-            message = {**wire.decode(data), "op": "launch refused", "stage": "descriptors", "errno": error.errno}
+            message = {**wire.decode(data, {}), "op": "launch refused", "stage": "descriptors", "errno": error.errno}
             self._calls.append((self._finish, ({**message, "detail": str(error)}, [])))
             os.eventfd_write(self._wake, 1)
 

@@ -13,6 +13,11 @@ _LAYERS = (
     "seccomp allow-list",
     "init that cannot be traced",
 )
+_NOTES = ("The cell shares the kernel with the host: a kernel bug can be an escape.",)
+_INTERPRETED = (
+    "Cells begin some milliseconds later than they could: there was no C compiler where casemate was installed, so "
+    "their first process is a copy of an interpreter."
+)
 _COUNTED = (
     "hard at limits.memory + limits.disk, for files in a cell are memory too; at limits.memory by the look, which "
     "counts the buffers of TCP, too"
@@ -35,7 +40,7 @@ def make(facts: dict[str, Any], proofs: tuple[Proof, ...], proved_at: float) -> 
         proofs=proofs,
         proved_at=proved_at,
         limits=mechanisms(facts),
-        notes=("The cell shares the kernel with the host: a kernel bug can be an escape.",),
+        notes=_NOTES if facts["native_init"] else (*_NOTES, _INTERPRETED),
     )
 
 

@@ -1,0 +1,163 @@
+"""System calls as data: what a process of a cell's does to itself, decided where there is time and a whole interpreter.
+
+Init must be small and quick. It decides nothing and does one call of a list after the other: in machine code (init.c),
+or where that was not built by `perform`, which does the same.
+
+A list is a count, so many records of ten words, and the bytes that their arguments point to. A word that is no number
+points to bytes, or names a register: one of the descriptors that come with the list, or the result of a call before.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import os
+import struct
+from stat import S_ISDIR
+
+from casemate.supervisor import kernel
+
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Argument = int | str | bytes | None
+
+# The same in init.c.
+_PHASE, _CALL, _ATTEMPT, _RULE, _FILTER = range(5)
+_VALUE, _BYTES, _REGISTER = range(3)
+_BITS = 2  # of a word that says what the arguments are, for each
+_ARGUMENTS = 6
+_WORDS = 4 + _ARGUMENTS
+RESULTS = 64  # registers before those of results: as many descriptors as come with a message
+_ALIGNED = 8
+_LANDLOCK_PATH_BENEATH = 1
+
+
+class Reference(int):
+    """Where a descriptor that comes with the list is found, by its number; or a result."""
+
+
+class SetupPhase:
+    """The phase of its set-up that a cell is at, so that a failure names it."""
+
+    name = "start"
+
+
+class CallList:
+    """A list that is being made."""
+
+    def __init__(self) -> None:
+        self._records = array.array("q")
+        self._bytes = bytearray()
+        self._places: dict[bytes, int] = {}
+
+    def phase(self, name: str) -> None:
+        """What follows is named so when it fails."""
+        self._add(_PHASE, 0, name)
+
+    def call(self, name: str, *arguments: Argument) -> Reference:
+        """A system call; where its result is found. Its failure is that of the list."""
+        label = " ".join((name, *(argument for argument in arguments if isinstance(argument, str))))
+        return self._add(_CALL, _number(name), label, *arguments)
+
+    def attempt(self, name: str, *arguments: Argument) -> None:
+        """A system call that may fail."""
+        self._add(_ATTEMPT, _number(name), name, *arguments)
+
+    def add_rule(self, ruleset: Reference, path: str, rights: int, rights_of_files: int) -> None:
+        """Landlock: give ``rights`` at ``path`` and beneath it, ``rights_of_files`` where it is no folder, and nothing
+        where there is no such path."""
+        self._add(_RULE, _number("landlock_add_rule"), f"landlock {path}", ruleset, path, rights, rights_of_files)
+
+    def install_filter(self) -> None:
+        """Put the filter of system calls in force that whoever performs the list has."""
+        self._add(_FILTER, _number("seccomp"), "seccomp")
+
+    def encode(self) -> bytes:
+        """The list as bytes."""
+        return struct.pack("=q", len(self._records) // _WORDS) + self._records.tobytes() + bytes(self._bytes)
+
+    def _add(self, kind: int, number: int, label: str, *arguments: Argument) -> Reference:
+        kinds, words = 0, [0] * _ARGUMENTS
+        for position, argument in enumerate(arguments):
+            if isinstance(argument, str | bytes):
+                words[position] = self._place(argument)
+                kinds |= _BYTES << _BITS * position
+            elif argument is not None:
+                words[position] = argument
+                kinds |= (_REGISTER if isinstance(argument, Reference) else _VALUE) << _BITS * position
+        result = Reference(RESULTS + len(self._records) // _WORDS)
+        self._records.extend((kind, number, kinds, self._place(label), *words))
+        return result
+
+    def _place(self, value: str | bytes) -> int:
+        data = os.fsencode(value) + b"\0" if isinstance(value, str) else value
+        if data not in self._places:
+            self._bytes += bytes(-len(self._bytes) % _ALIGNED)
+            self._places[data] = len(self._bytes)
+            self._bytes += data
+        return self._places[data]
+
+
+def perform(
+    data: bytes, descriptors: Sequence[int] = (), program: bytes = b"", phase: SetupPhase | None = None
+) -> list[int]:
+    """Do what a list says; the results. ``program``: the filter of system calls.
+
+    Raises ``OSError`` for the first call that fails and may not.
+    """
+    (count,) = struct.unpack_from("=q", data)
+    end = struct.calcsize("=q") * (1 + count * _WORDS)
+    buffer = ctypes.create_string_buffer(data[end:], len(data) - end)
+    base = ctypes.addressof(buffer)
+    results: list[int] = []
+
+    def value(word: int, kind: int) -> int:
+        if kind == _BYTES:
+            return base + word
+        if kind == _REGISTER:
+            return descriptors[word] if word < RESULTS else results[word - RESULTS]
+        return word
+
+    for kind, number, kinds, label, *words in struct.iter_unpack(f"={_WORDS}q", data[struct.calcsize("=q") : end]):
+        text = ctypes.string_at(base + label).decode("utf-8", "replace")
+        arguments = [value(word, kinds >> _BITS * position & 3) for position, word in enumerate(words)]
+        result = 0
+        if kind == _PHASE:
+            if phase is not None:
+                phase.name = text
+        elif kind == _RULE:
+            _add_rule(number, text, *arguments[:4])
+        elif kind == _FILTER:
+            kernel.install_filter(program)
+        else:
+            result = kernel.raw_call(number, *arguments)
+            if kind == _CALL:
+                kernel.check(result, text)
+        results.append(result)
+    return results
+
+
+def _add_rule(number: int, label: str, ruleset: int, path: int, rights: int, rights_of_files: int) -> None:
+    try:
+        place = os.open(ctypes.string_at(path), os.O_PATH | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        given = rights if S_ISDIR(os.fstat(place).st_mode) else rights_of_files  # others are EINVAL
+        rule = ctypes.create_string_buffer(struct.pack("=Qi", given, place))  # struct landlock_path_beneath_attr
+        kernel.check(kernel.raw_call(number, ruleset, _LANDLOCK_PATH_BENEATH, ctypes.addressof(rule), 0), label)
+    finally:
+        os.close(place)
+
+
+_numbers: dict[str, int] = {}
+
+
+def _number(name: str) -> int:
+    if not _numbers:
+        from casemate.supervisor import syscall_numbers
+
+        _numbers.update(syscall_numbers.numbers(kernel.machine))
+    return _numbers[name]

@@ -1,0 +1,442 @@
+/* The first process of a cell in machine code: what init.py does, without an interpreter, and what asks for many.
+ *
+ * Python decides. What a cell does to itself comes as lists of system calls (calls.py), and this does one call after
+ * the other. A copy of a whole interpreter would touch hundreds of its pages to do the same, and each would be copied.
+ *
+ * Nothing is linked: what is used of the C library is found in the process that loads this, whichever library that is.
+ * What a constant or a layout means is said in init.py and calls.py, where it stands, too.
+ */
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* init.py */
+enum { CONTROL = 3, STATUS, PAYLOAD, ORDER };
+enum { FORKS = 1, AWAITS = 2, CONTROLS = 4 };
+enum { NOT_BEGUN = 125, HIGH = 64 };
+/* calls.py */
+enum kind { PHASE, CALL, ATTEMPT, RULE, FILTER };
+enum { VALUE, BYTES, REGISTER };
+enum { ARGUMENTS = 6, DESCRIPTORS = 64, MOST_CALLS = 1024 };
+enum { MAX_MESSAGE = 160000, MAX_ENDS = 8 }; /* wire.py, zygote.py */
+
+struct record {
+    int64_t kind, number, kinds, label, arguments[ARGUMENTS];
+};
+
+struct list {
+    size_t count;
+    const struct record *records;
+    const char *data;
+    size_t size; /* bytes of data */
+};
+
+struct text {
+    const char *bytes;
+    size_t size;
+};
+
+/* Where it stands, and whom it tells. */
+struct progress {
+    int status;
+    const char *phase;
+};
+
+struct cell {
+    struct text filter; /* the seccomp program */
+    struct text prepared;
+    int descriptors[DESCRIPTORS];
+    size_t descriptor_count;
+    long results[MOST_CALLS];
+    struct progress progress;
+};
+
+static char message[MAX_MESSAGE] __attribute__((aligned(8)));
+static struct cell cell;
+
+/* Tell the supervisor why there will be no program, and end. */
+static void fail(const struct progress *progress, int number, const char *detail) {
+    char told[1024];
+    int size = snprintf(told, sizeof told, "ms6:faileds%zu:%ss5:errnoi%d;s6:details%zu:%se", strlen(progress->phase),
+                        progress->phase, number, strnlen(detail, 500), detail);
+    if (size > 0 && (size_t)size < sizeof told && write(progress->status, told, (size_t)size) < 0) {
+        /* the supervisor is gone */
+    }
+    _exit(NOT_BEGUN);
+}
+
+/* ------------------------------------------------------------------------------------------------ lists of calls */
+
+static struct list read_list(const struct progress *progress, struct text text) {
+    struct list list = {0};
+    int64_t count = 0;
+    if (text.size >= sizeof count) {
+        memcpy(&count, text.bytes, sizeof count);
+    }
+    size_t head = sizeof count + (size_t)count * sizeof(struct record);
+    if (text.size < sizeof count || count < 0 || count > MOST_CALLS || head > text.size) {
+        fail(progress, EINVAL, "a list of calls that is not whole");
+    }
+    list.count = (size_t)count;
+    list.records = (const struct record *)(text.bytes + sizeof count);
+    list.data = text.bytes + head;
+    list.size = text.size - head;
+    return list;
+}
+
+static const char *bytes_at(const struct progress *progress, const struct list *list, int64_t place) {
+    if (place < 0 || (size_t)place >= list->size) {
+        fail(progress, EINVAL, "a list of calls that points elsewhere");
+    }
+    return list->data + place;
+}
+
+static long argument_of(const struct list *list, const struct record *record, size_t position) {
+    int64_t word = record->arguments[position];
+    switch (record->kinds >> (2 * position) & 3) {
+    case BYTES:
+        return (long)bytes_at(&cell.progress, list, word);
+    case REGISTER:
+        if (word < 0 || word >= DESCRIPTORS + MOST_CALLS ||
+            (word < DESCRIPTORS && (size_t)word >= cell.descriptor_count)) {
+            fail(&cell.progress, EINVAL, "a list of calls without a descriptor that it names");
+        }
+        return word < DESCRIPTORS ? cell.descriptors[word] : cell.results[word - DESCRIPTORS];
+    default:
+        return (long)word;
+    }
+}
+
+/* Landlock: rights at a path and beneath it; nothing where there is no such path. */
+static long add_rule(const struct record *record, const long *arguments) {
+    struct __attribute__((packed)) {
+        uint64_t rights;
+        int32_t place;
+    } rule; /* struct landlock_path_beneath_attr */
+    struct stat status;
+    int place = open((const char *)arguments[1], O_PATH | O_CLOEXEC);
+    if (place < 0) {
+        return errno == ENOENT ? 0 : -1;
+    }
+    if (syscall(SYS_fstat, place, &status) < 0) {
+        close(place);
+        return -1;
+    }
+    rule.rights = (uint64_t)(S_ISDIR(status.st_mode) ? arguments[2] : arguments[3]);
+    rule.place = place;
+    long result = syscall(record->number, arguments[0], 1 /* LANDLOCK_RULE_PATH_BENEATH */, &rule, 0);
+    close(place);
+    return result;
+}
+
+/* The filter of system calls, for all threads, as in kernel.install_filter. */
+static long install_filter(const struct record *record) {
+    struct sock_fprog program = {
+        .len = (unsigned short)(cell.filter.size / sizeof(struct sock_filter)),
+        .filter = (struct sock_filter *)cell.filter.bytes,
+    };
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0) {
+        return -1;
+    }
+    long thread = syscall(record->number, 1 /* SECCOMP_SET_MODE_FILTER */, 1 /* TSYNC */, &program);
+    if (thread > 0) {
+        errno = EBUSY;
+        return -1;
+    }
+    return thread;
+}
+
+static void perform(struct text text) {
+    struct list list = read_list(&cell.progress, text);
+    for (size_t at = 0; at < list.count; at++) {
+        const struct record *record = &list.records[at];
+        const char *label = bytes_at(&cell.progress, &list, record->label);
+        long arguments[ARGUMENTS];
+        for (size_t position = 0; position < ARGUMENTS; position++) {
+            arguments[position] = argument_of(&list, record, position);
+        }
+        long result = 0;
+        switch ((enum kind)record->kind) {
+        case PHASE:
+            cell.progress.phase = label;
+            break;
+        case CALL:
+        case ATTEMPT:
+            result = syscall(record->number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4],
+                             arguments[5]);
+            break;
+        case RULE:
+            result = add_rule(record, arguments);
+            break;
+        case FILTER:
+            result = install_filter(record);
+            break;
+        default:
+            errno = EINVAL;
+            result = -1;
+        }
+        if (result < 0 && record->kind != ATTEMPT) {
+            fail(&cell.progress, errno, label);
+        }
+        cell.results[at] = result;
+    }
+}
+
+/* -------------------------------------------------------------------------------------------- messages and their fds */
+
+/* A message and the descriptors that come with it; its size, 0 where nobody is there any more, -1 for an error. */
+static ssize_t receive(int socket, char *into, size_t most, int *fds, size_t most_fds, size_t *count) {
+    char rights[CMSG_SPACE(DESCRIPTORS * sizeof(int))] __attribute__((aligned(8)));
+    struct iovec part = {.iov_base = into, .iov_len = most};
+    struct msghdr header = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = rights, .msg_controllen = CMSG_SPACE(most_fds * sizeof(int))};
+    ssize_t size;
+    do {
+        size = recvmsg(socket, &header, 0);
+    } while (size < 0 && errno == EINTR);
+    *count = 0;
+    for (struct cmsghdr *one = CMSG_FIRSTHDR(&header); size > 0 && one; one = CMSG_NXTHDR(&header, one)) {
+        if (one->cmsg_level == SOL_SOCKET && one->cmsg_type == SCM_RIGHTS) {
+            *count = (one->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+            memcpy(fds, CMSG_DATA(one), *count * sizeof(int));
+        }
+    }
+    return size;
+}
+
+/* Tell the supervisor that this cell is prepared. What the message carries, while it waits there, outlives us. */
+static void report_prepared(int channel) {
+    char rights[CMSG_SPACE(2 * sizeof(int))] __attribute__((aligned(8)));
+    int namespaces[2] = {open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC), open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)};
+    struct iovec part = {.iov_base = "p", .iov_len = 1};
+    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = rights, .msg_controllen = sizeof rights};
+    struct cmsghdr *one = CMSG_FIRSTHDR(&header);
+    if (namespaces[0] < 0 || namespaces[1] < 0) {
+        fail(&cell.progress, errno, "namespaces of its own");
+    }
+    one->cmsg_level = SOL_SOCKET;
+    one->cmsg_type = SCM_RIGHTS;
+    one->cmsg_len = CMSG_LEN(sizeof namespaces);
+    memcpy(CMSG_DATA(one), namespaces, sizeof namespaces);
+    if (sendmsg(channel, &header, MSG_NOSIGNAL) < 0) {
+        _exit(NOT_BEGUN);
+    }
+    close(namespaces[0]);
+    close(namespaces[1]);
+}
+
+/* --------------------------------------------------------------------------------------------------- the program */
+
+/* The texts of a command, each ended by a zero byte: its folder, how many arguments it has, these, its variables. */
+static pid_t start_program(int has_control) {
+    struct stat status;
+    if (syscall(SYS_fstat, PAYLOAD, &status) < 0) {
+        fail(&cell.progress, errno, "the command");
+    }
+    size_t size = (size_t)status.st_size, texts = 0;
+    char *data = mmap(NULL, size + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE, PAYLOAD, 0);
+    if (data == MAP_FAILED || size == 0 || data[size - 1] != 0) {
+        fail(&cell.progress, EINVAL, "a command that is not whole");
+    }
+    for (size_t at = 0; at < size; at++) {
+        texts += data[at] == 0;
+    }
+    char **all = mmap(NULL, (texts + 2) * sizeof *all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED || texts < 3) {
+        fail(&cell.progress, EINVAL, "a command without a program");
+    }
+    const char *cwd = data;
+    const char *number = cwd + strlen(cwd) + 1;
+    size_t count = strtoul(number, NULL, 10);
+    if (count < 1 || count > texts - 2) {
+        fail(&cell.progress, EINVAL, "a command without its arguments");
+    }
+    char *text = data + (number - data) + strlen(number) + 1;
+    char **argv = all, **env = all + count + 1; /* a null pointer ends each */
+    for (size_t at = 0; at < texts - 2; at++, text += strlen(text) + 1) {
+        (at < count ? argv : env - count)[at] = text;
+    }
+    if (!has_control) {
+        fcntl(CONTROL, F_SETFD, FD_CLOEXEC);
+    }
+    if (chdir(cwd) < 0) {
+        fail(&cell.progress, errno, cwd);
+    }
+    volatile int number_of_error = 0;
+    pid_t pid = vfork();
+    if (pid == 0) {
+        sigset_t none;
+        sigemptyset(&none);
+        sigprocmask(SIG_SETMASK, &none, NULL);
+        signal(SIGPIPE, SIG_DFL); /* a program expects the default, which Python has changed */
+        signal(SIGXFSZ, SIG_DFL);
+        setsid();
+        execve(argv[0], argv, env);
+        number_of_error = errno;
+        _exit(127);
+    }
+    if (pid < 0 || number_of_error) {
+        fail(&cell.progress, pid < 0 ? errno : number_of_error, argv[0]);
+    }
+    return pid;
+}
+
+/* How many processes and threads there have been besides this one: the last pid that the kernel gave here. */
+static uint64_t count_begun(void) {
+    char load[128] = {0};
+    int file = open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
+    ssize_t size = file < 0 ? -1 : read(file, load, sizeof load - 1);
+    const char *last = size > 0 ? strrchr(load, ' ') : NULL;
+    close(file);
+    unsigned long pid = last ? strtoul(last + 1, NULL, 10) : 0;
+    return pid ? pid - 1 : 0;
+}
+
+/* Wait for the end of the program, report it, and end as it did. */
+static void wait_for_program(pid_t program, int is_awaited) {
+    if (is_awaited && write(STATUS, "w", 1) < 0) {
+        _exit(NOT_BEGUN);
+    }
+    const int of_program[] = {0, 1, 2, CONTROL, PAYLOAD, ORDER};
+    for (size_t at = 0; at < sizeof of_program / sizeof *of_program; at++) {
+        close(of_program[at]);
+    }
+    for (int number = 1; number < 65; number++) {
+        signal(number, SIG_DFL); /* what a preloaded module handles must not run in here */
+    }
+    int code = 0;
+    for (pid_t ended = 0; ended != program;) {
+        ended = wait4(-1, &code, 0, NULL);
+        if (ended < 0 && errno != EINTR) {
+            _exit(NOT_BEGUN);
+        }
+    }
+    struct rusage used;
+    getrusage(RUSAGE_CHILDREN, &used);
+    struct __attribute__((packed)) {
+        char mark;
+        uint32_t code;
+        uint64_t peak, cpu, begun;
+    } report = {
+        'x',
+        (uint32_t)code,
+        (uint64_t)used.ru_maxrss * 1024,
+        (uint64_t)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000 +
+            (uint64_t)(used.ru_utime.tv_usec + used.ru_stime.tv_usec),
+        count_begun(),
+    };
+    if (write(STATUS, &report, sizeof report) < 0) {
+        _exit(NOT_BEGUN);
+    }
+    _exit(WIFEXITED(code) ? WEXITSTATUS(code) : 128 + WTERMSIG(code));
+}
+
+/* --------------------------------------------------------------------------------------------------------- init */
+
+static int duplicate_high(int fd) { return fcntl(fd, F_DUPFD_CLOEXEC, HIGH); }
+
+/* Keep only our own two descriptors: what we inherited of other cells would stay alive through us. */
+static void keep_own_descriptors(int channel, int status) {
+    channel = duplicate_high(channel);
+    status = duplicate_high(status);
+    if (dup3(channel, CONTROL, O_CLOEXEC) < 0 || dup3(status, STATUS, O_CLOEXEC) < 0) {
+        fail(&cell.progress, errno, "its own descriptors");
+    }
+    cell.progress.status = STATUS;
+    syscall(SYS_close_range, PAYLOAD, ~0U, 0);
+}
+
+/* The life of a cell's first process: init.run. Returns only in the process of a program that is forked. */
+int casemate_run(int channel, int status, const int *cgroups, size_t cgroup_count, struct text filter,
+                 struct text prepared) {
+    char word = 0;
+    size_t count = 0;
+    cell.filter = filter;
+    cell.progress = (struct progress){status, "cgroup"};
+    prctl(PR_SET_NAME, "casemate-init", 0, 0, 0);
+    signal(SIGINT, SIG_DFL); /* as pid 1 we then do not get it from inside */
+    for (size_t at = 0; at < cgroup_count; at++) {
+        if (write(cgroups[at], "0", 1) < 0) {
+            fail(&cell.progress, errno, "entering its cgroup");
+        }
+    }
+    keep_own_descriptors(channel, status);
+    cell.progress.phase = "id maps";
+    if (recv(CONTROL, &word, 1, 0) != 1 || word != 'm') {
+        _exit(NOT_BEGUN); /* the supervisor is gone */
+    }
+    perform(prepared);
+    report_prepared(CONTROL);
+    cell.progress.phase = "request";
+    ssize_t size = receive(CONTROL, message, sizeof message, cell.descriptors, DESCRIPTORS, &count);
+    cell.descriptor_count = count;
+    if (size <= 0) {
+        _exit(NOT_BEGUN);
+    }
+    int64_t told[2] = {0};
+    size_t head = sizeof told, whole = (size_t)size;
+    if (whole >= head) {
+        memcpy(told, message, head);
+    }
+    if (whole < head || told[1] < 0 || (size_t)told[1] > whole - head) {
+        fail(&cell.progress, EINVAL, "a request that is not whole");
+    }
+    perform((struct text){message + head, (size_t)told[1]});
+    pid_t program;
+    if (told[0] & FORKS) {
+        cell.progress.phase = "fork";
+        program = fork();
+        if (program == 0) {
+            perform((struct text){message + head + told[1], whole - head - (size_t)told[1]});
+            return 0;
+        }
+        if (program < 0) {
+            fail(&cell.progress, errno, "the program's process");
+        }
+    } else {
+        cell.progress.phase = "exec";
+        program = start_program((told[0] & CONTROLS) != 0);
+    }
+    wait_for_program(program, (told[0] & AWAITS) != 0);
+    return NOT_BEGUN;
+}
+
+/* A zygote's life: a cell for each message, which brings its ends. Returns only in a program's process. */
+int casemate_make_cells(int socket, unsigned long flags, struct text filter, struct text prepared) {
+    int ends[DESCRIPTORS];
+    size_t count = 0;
+    char word, answer[32];
+    while (receive(socket, &word, 1, ends, MAX_ENDS, &count) > 0 && count >= 2) {
+        long pid = syscall(SYS_clone, flags | SIGCHLD, 0, 0, 0, 0);
+        if (pid == 0) {
+            return casemate_run(ends[0], ends[1], ends + 2, count - 2, filter, prepared);
+        }
+        if (pid < 0) {
+            pid = -errno;
+        }
+        for (size_t at = 0; at < count; at++) {
+            close(ends[at]);
+        }
+        int size = snprintf(answer, sizeof answer, "ms3:pidi%ld;e", pid);
+        if (send(socket, answer, (size_t)size, 0) < 0) {
+            break;
+        }
+    }
+    _exit(0);
+}

@@ -1,0 +1,53 @@
+"""init.c, where it was built: the first process of cells in machine code, and what makes them in a zygote."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+from casemate.supervisor import kernel
+
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libinit.so")
+
+
+class _Span(ctypes.Structure):
+    _fields_ = (("bytes", ctypes.c_char_p), ("size", ctypes.c_size_t))
+
+
+class NativeInit:
+    """The library, loaded."""
+
+    def __init__(self, library: ctypes.PyDLL) -> None:
+        self._run = library["casemate_run"]
+        self._run.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, _Span, _Span)
+        self._make_cells = library["casemate_make_cells"]
+        self._make_cells.argtypes = (ctypes.c_int, ctypes.c_ulong, _Span, _Span)
+
+    def run(self, ends: Sequence[int], program: bytes, prepared: bytes) -> None:
+        """`init.run` of a program that is executed: does not return."""
+        channel, status, *cgroups = ends
+        array = (ctypes.c_int * len(cgroups))(*cgroups)
+        self._run(channel, status, array, len(cgroups), _span(program), _span(prepared))
+
+    def make_cells(self, socket: int, program: bytes, prepared: bytes) -> None:
+        """Make a cell for each message on ``socket``, which brings its ends. Returns in a program's process."""
+        flags = kernel.CLONE_PARENT | kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID
+        ctypes.pythonapi.PyOS_BeforeFork()
+        self._make_cells(socket, flags, _span(program), _span(prepared))
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+
+
+def load() -> NativeInit | None:
+    """It; None where it was not built, or this interpreter's C library cannot load it."""
+    try:
+        return NativeInit(ctypes.PyDLL(_LIBRARY))
+    except OSError:
+        return None
+
+
+def _span(data: bytes) -> _Span:
+    return _Span(data, len(data))
