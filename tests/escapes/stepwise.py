@@ -94,6 +94,6 @@ async def _execute(request: Request, context: ExecutionContext, emitter: Emitter
     session = Session(terms, context, lambda *_of: contextlib.nullcontext())
     try:
         step = replace(request, session=session.id, has_stdin=bool(request.stdin))
-        return await session._run(step, emitter, wait=True)
+        return await session.steps.run(step, emitter, wait=True)
     finally:
         await session.close()

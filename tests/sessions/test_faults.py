@@ -228,7 +228,7 @@ async def test_an_interrupt_before_the_interpreter_is_there_ends_the_step(opened
     session = opened()
     with starting("exec"):
         run = session.start("import time\nprint('begun')\ntime.sleep(30)\nprint('ended')")
-        while not session._running:
+        while not session.steps.running:
             await asyncio.sleep(0)
         async with asyncio.timeout(PROMPT * 0.8):
             await run.cancel()

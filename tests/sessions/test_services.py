@@ -78,7 +78,7 @@ async def test_a_step_has_services_that_its_session_began_without() -> None:
     async with Sandbox(network="none") as sandbox, sandbox.session() as session:
         before = await session.run(ASK + "print(ask())")
         offering(sandbox)
-        session._context = session._cells._context = sandbox._parts.context
+        session.steps._context = session._cells._context = sandbox._parts.context
         after = await session.run("print(ask())")
     assert getattr(before.error, "name", "") == "gaierror"
     assert after.stdout == f"{session.id} {after.id}\n"

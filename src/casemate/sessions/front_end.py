@@ -11,16 +11,12 @@ import json
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, get_args
 
-from casemate.execution.capture import Capture, stream_events
 from casemate.execution.frames import parse_bundle
-from casemate.model.call_options import StepOptions
+from casemate.languages.catalogue import runtime_for
 from casemate.model.execution import Result
 from casemate.model.front_end import CodeState, CodeStatus, Completion, StepTerms
-from casemate.model.options import complete as complete_options
-from casemate.sessions.inbox import RunningStep
 
 if TYPE_CHECKING:
-    from casemate.execution.capture import Emitter
     from casemate.model.events import Event
     from casemate.model.front_end import FrontEvent, Task
     from casemate.sessions.session import Session
@@ -33,33 +29,21 @@ class FrontEnd:
     """What a front end does with ``session``."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
-        self.tasks = session._context.runtime_for(session.language).session.tasks
+        self._steps = session.steps
+        self.tasks = runtime_for(session.language).session.tasks
 
     async def begin(self) -> None:
         """Start the interpreter, without waiting until it can take a step. Raises ``CasemateError``."""
-        await self._session._cells.get_current()
+        await self._steps.cells.get_current()
 
-    async def stream(self, code: str, terms: StepTerms) -> AsyncGenerator[Event | FrontEvent]:
+    def stream(self, code: str, terms: StepTerms) -> AsyncGenerator[Event | FrontEvent]:
         """A step, as :meth:`casemate.Session.stream` runs it, without a bound of time but that of the limits. Whether
         something may cross is asked of the sandbox's approver alone."""
-        request = self._session._make_request("stream", code, {"timeout": None})
-
-        def work(emitter: Emitter) -> Any:
-            emitter.terms = terms
-            emitter.set_followed(False)
-            return self._session._run(request, emitter, wait=True)
-
-        events = stream_events(work)
-        try:
-            async for event in events:
-                yield event
-        finally:
-            await events.aclose()
+        return self._steps.stream(self._steps.make_request("stream", code, {"timeout": None}), wait=True, terms=terms)
 
     def answer(self, number: int, line: str | None) -> None:
         """Give the step that runs the line that it has asked for as ``number``; None: there is none."""
-        interpreter = self._session._cells.current
+        interpreter = self._steps.cells.current
         if interpreter is not None and interpreter.is_alive:
             interpreter.answer(number, line is not None, line or "")
 
@@ -92,27 +76,6 @@ class FrontEnd:
         """The interpreter's answer; empty where it has none."""
         if task not in self.tasks:
             return {}
-        session = self._session
-        session._check_open()
-        options = complete_options(StepOptions, {"timeout": _ANSWERS_WITHIN}, "stream")
-        request = session._terms.make_request(json.dumps(question), **options)
-        with session._lifetime.in_use():
-            async with session._lock:
-                interpreter = await session._cells.get_alive()
-                session._check_open()
-                capture = interpreter.make_capture(interpreter.plan.limits, None, session._redaction)
-                step = RunningStep(interpreter.next_number(), capture, None)
-                step.terms = StepTerms(task)
-                session._interrupted = False
-                end = await session._run_to_end(interpreter, step, request, _ANSWERS_WITHIN)
-                if end.done is not None:
-                    session._cells.names.update(end.done)
-                if end.ending is not None:
-                    session._cells.discard(interpreter)
-                    session._cells.names.lose()
-                return _answer_in(capture)
-
-
-def _answer_in(capture: Capture) -> dict[str, Any]:
-    answer = capture.results[-1].get("application/json") if capture.results and capture.error is None else None
-    return answer if isinstance(answer, dict) else {}
+        capture = await self._steps.run_off_record(json.dumps(question), StepTerms(task), _ANSWERS_WITHIN)
+        answer = capture.results[-1].get("application/json") if capture.results and capture.error is None else None
+        return answer if isinstance(answer, dict) else {}

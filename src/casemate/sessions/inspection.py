@@ -24,7 +24,7 @@ _ANSWERS_WITHIN = 5.0  # seconds that an interpreter has to tell its names
 
 async def inspect(session: Session, packages: tuple[InstalledPackage, ...]) -> Inspection:
     """``packages``: what was installed for it. An interpreter that is busy, or does not answer, is not waited for."""
-    terms, lifetime, tally = session._terms, session._lifetime, session.tally
+    terms, lifetime, tally = session.steps.terms, session.steps.lifetime, session.tally
     admitted, is_busy = terms.admitted, session.is_busy
     network = network_of(admitted)
     return Inspection(
@@ -42,7 +42,7 @@ async def inspect(session: Session, packages: tuple[InstalledPackage, ...]) -> I
         allowed_domains=tuple(map(str, admitted.through.allowed)) if admitted.through else (),
         packages=packages,
         variables=None if is_busy else await _variables(session),
-        runs=tuple(session._runs),
+        runs=tuple(session.runs),
         steps=dict(tally.by_status),
         usage=Usage(tally.cpu_seconds, tally.peak_memory, 0),
     )
@@ -50,18 +50,17 @@ async def inspect(session: Session, packages: tuple[InstalledPackage, ...]) -> I
 
 def hosts_of(session: Session) -> HostRules | None:
     """What its programs may reach; None where there is no network."""
-    return session._terms.admitted.through
+    return session.steps.terms.admitted.through
 
 
 def _env(session: Session) -> dict[str, str]:
-    request, redaction = session._terms.admitted.request, session._redaction
+    request, redaction = session.steps.terms.admitted.request, session.steps.redaction
     visible = {name: redaction.text(value) if redaction else value for name, value in request.env.items()}
     return {**visible, **dict.fromkeys(request.secrets.names, MASK)}
 
 
 async def _variables(session: Session) -> tuple[VariableInfo, ...] | None:
-    interpreter = session._cells.current
-    if interpreter is None or not interpreter.is_alive:
+    if not session.steps.cells.is_alive():
         return None
     with contextlib.suppress(TimeoutError, CasemateError):
         async with asyncio.timeout(_ANSWERS_WITHIN):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from casemate.errors import InvalidArgument, NotFound, RecordUnavailable, SandboxClosed, Unavailable
+from casemate.errors import InvalidArgument, NotFound, RecordUnavailable, Unavailable
 from casemate.model.operation import caller
 from casemate.model.preview import Preview
 from casemate.policy.hosts import MOST_PORT
@@ -59,7 +59,6 @@ class PreviewedSession:
             Unavailable: The wall has no network for each cell, or this machine no port or place for the preview.
             SandboxClosed: The session has ended.
         """
-        self._check_open()
         return await self._previews.expose(port, expires, unix=unix, third_parties=third_parties)
 
     async def unexpose(self, port: int) -> None:
@@ -81,23 +80,20 @@ class PreviewedSession:
         """
         return self._previews.list()
 
-    def _check_open(self) -> None:
-        """Raises ``SandboxClosed`` for a session that has ended."""
-
 
 class SessionPreviews:
     """What of one session is shown; each connection says that somebody uses it."""
 
     def __init__(self, terms: SessionTerms, cells: SessionCells, context: ExecutionContext, lifetime: Lifetime) -> None:
-        self._session, self._namespace = terms.admitted.request.id, terms.admitted.request.namespace
+        self._session, self._namespace = terms.admitted.request.id, terms.namespace
         self._cells, self._context, self._lifetime = cells, context, lifetime
         self._open: dict[tuple[int, bool], tuple[ExposedServer, Preview]] = {}  # by port, and whether at a Unix socket
         self._showing = asyncio.Lock()
         self._gateway: PreviewGateway | None = None
-        self._is_closed = False
 
     async def expose(self, port: int, seconds: float, *, unix: bool, third_parties: bool) -> Preview:
         """As of :meth:`casemate.Session.expose`."""
+        self._lifetime.check_open()
         _check("port", port, 1, MOST_PORT)
         _check("expires", seconds, 1, MOST_SECONDS)
         self._gateway = self._context.previews()
@@ -132,9 +128,9 @@ class SessionPreviews:
         where = await (self._gateway.open_socket if unix else self._gateway.open_port)(exposed)
         url, path = ("", where) if unix else (where, "")
         self._open[port, unix] = exposed, Preview(self._session, port, url, path, None, third_parties)
-        if self._is_closed:  # meanwhile
+        if self._lifetime.close_reason:  # meanwhile
             self.close()
-            raise SandboxClosed("the session was closed")
+            self._lifetime.check_open()
         return self._open[port, unix]
 
     def list(self) -> list[Preview]:
@@ -152,7 +148,6 @@ class SessionPreviews:
 
     def close(self) -> None:
         """The session is over. Harmless when repeated."""
-        self._is_closed = True
         for key in tuple(self._open):
             self._withdraw(key, "the session ended")
 
@@ -179,8 +174,7 @@ class SessionPreviews:
 
     async def _connect(self, port: int) -> socket.socket:
         """A connection to a server in the cell, from its own loopback. Raises ``OSError``."""
-        with self._lifetime.in_use():
-            pass
+        self._lifetime.restart_idle()
         interpreter = self._cells.current
         if interpreter is None or not interpreter.is_alive:
             raise OSError(errno.ESRCH, "the session's interpreter has ended, and its next step begins another")

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from casemate.errors import InvalidArgument
+from casemate.errors import InvalidArgument, SandboxClosed
 from casemate.execution.admit import AdmittedRequest, deadline_of
 from casemate.execution.request import check_timeout, code_of, metadata_of, stdin_of, turn_terms
 from casemate.languages.catalogue import runtime_for
@@ -39,6 +39,10 @@ class SessionTerms:
     @property
     def language(self) -> str:
         return self.admitted.request.language
+
+    @property
+    def namespace(self) -> str:
+        return self.admitted.request.namespace
 
     def check_name(self, name: object) -> None:
         """The name of a variable. Raises ``InvalidArgument``."""
@@ -82,7 +86,7 @@ class SessionTerms:
 class Lifetime:
     """Calls ``on_end``, with what is over, when nobody used the session for ``idle`` seconds, or nobody uses it
     ``total`` seconds after its making. It begins with the first use. ``began``, ``last_used``: of the monotonic
-    clock."""
+    clock. ``close_reason``: why the session has ended; empty while it is open."""
 
     def __init__(self, idle: float | None, total: float | None, on_end: Callable[[str], None]) -> None:
         self.began = self.last_used = time.monotonic()
@@ -90,28 +94,39 @@ class Lifetime:
         self._end = None if total is None else time.monotonic() + total
         self._on_end = on_end
         self._users = 0
-        self._has_ended = False
+        self.close_reason = ""
         self._timer: asyncio.TimerHandle | None = None
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Meanwhile it does not end by itself."""
+        """Meanwhile it does not end by itself. Raises ``SandboxClosed``."""
         if not self._users and self._end is not None and time.monotonic() > self._end:
             self._on_end("lifetime")
+        self.check_open()
         self._users += 1
         self._stop_timer()
         try:
             yield
         finally:
             self._users -= 1
-            self.last_used = time.monotonic()
-            if not self._users and not self._has_ended:
-                self._start_timer()
+            self.restart_idle()
 
-    def end(self) -> None:
-        """The session has ended."""
-        self._has_ended = True
+    def restart_idle(self) -> None:
+        """It was used just now: its idle time begins anew."""
+        self.last_used = time.monotonic()
         self._stop_timer()
+        if not self._users and not self.close_reason:
+            self._start_timer()
+
+    def end(self, why: str) -> None:
+        """The session has ended. Harmless when repeated: the first reason stays."""
+        self.close_reason = self.close_reason or why
+        self._stop_timer()
+
+    def check_open(self) -> None:
+        """Raises ``SandboxClosed`` for a session that has ended."""
+        if self.close_reason:
+            raise SandboxClosed(self.close_reason)
 
     def _start_timer(self) -> None:
         times = [] if self._idle is None else [(self._idle, "idle_timeout")]
