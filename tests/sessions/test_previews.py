@@ -275,7 +275,7 @@ async def test_others_have_their_turn_while_a_server_answers_byte_by_byte(opened
     words = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + 5_000 * b"1\r\na\r\n" + b"0\r\n\r\n"
     session = await begun(opened(), f"WORDS = {words!r}\n{ANSWERING}")
     preview = await session.expose(8000)
-    exposed, _ = session._previews._open[8000, False]
+    exposed = session._previews._open[8000, False]
     most = 0
 
     async def watch() -> None:

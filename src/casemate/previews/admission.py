@@ -70,7 +70,7 @@ def admit(request: h11.Request, find: Callable[[str], ExposedServer | None]) -> 
     if origin and origin not in (b"http://" + host, b"https://" + host):
         return _refuse(exposed, 403, "Pages of another origin may not use this preview.")
     upgrades = _value(headers, b"upgrade").lower() == b"websocket"
-    added = () if exposed.third_parties else _contain(host)
+    added = () if exposed.preview.third_parties else _contain(host)
     return Admitted(exposed, list(_headers_for_cell(headers, upgrades=upgrades)), max(ends), upgrades, added)
 
 
@@ -82,9 +82,9 @@ def headers_for_client(headers: Iterable[Header], admitted: Admitted, *, upgrade
             continue
         if name == b"set-cookie" and value.strip().lower().startswith(_OWN):
             continue
-        if name in _LEFT_OUT and not admitted.exposed.third_parties:
+        if name in _LEFT_OUT and not admitted.exposed.preview.third_parties:
             continue
-        is_policy = name.startswith(b"content-security-policy") and not admitted.exposed.third_parties
+        is_policy = name.startswith(b"content-security-policy") and not admitted.exposed.preview.third_parties
         kept.append((name, _REPORT_DIRECTIVE.sub(b"no-\\g<0>", value) if is_policy else value))
     return [*kept, *admitted.added]
 

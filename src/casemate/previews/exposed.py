@@ -10,9 +10,10 @@ import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from casemate.errors import InvalidArgument
+from casemate.model.preview import Preview
 
 TOKEN = "casemate-token"  # noqa: S105 - a name: of the parameter of a link
 _BEGIN = "casemate_preview_"
@@ -31,13 +32,13 @@ class _Link:
 
 @dataclass(slots=True, eq=False)
 class ExposedServer:
-    """``host``: the name under which it is shown; ``connect`` gives a connection to it, or raises ``OSError``;
-    ``note_use`` is called once for each link that somebody comes with; ``third_parties``: as a preview has it."""
+    """``preview``: without a link; ``host``: the name under which it is shown; ``connect`` gives a connection to it, or
+    raises ``OSError``; ``note_use`` is called once for each link that somebody comes with."""
 
+    preview: Preview
     host: str
     connect: Connect
     note_use: Callable[[], None]
-    third_parties: bool = False
     refusals: int = 0
     requests: int = 0  # or connections, at a Unix socket
     bytes_out: int = 0  # that came from the cell
@@ -45,14 +46,14 @@ class ExposedServer:
     clients: set[asyncio.Task[object]] = field(default_factory=set)  # connections of these
     _links: dict[bytes, _Link] = field(default_factory=dict)
 
-    def make_link(self, seconds: float) -> str:
-        """A token that lets in whoever has it, for so long. Raises ``InvalidArgument``."""
+    def make_link(self, seconds: float) -> Preview:
+        """The preview with a link that lets in whoever has it, for so long. Raises ``InvalidArgument``."""
         self._forget_old()
         if len(self._links) >= _MOST_LINKS:
             raise InvalidArgument("port", f"{_MOST_LINKS} links to it hold already; wait, or take it back first")
         token = _BEGIN + secrets.token_urlsafe(_BYTES)
         self._links[_hash(token.encode())] = _Link(time.monotonic() + seconds)
-        return token
+        return replace(self.preview, url=f"{self.preview.url}?{TOKEN}={token}", expires=time.time() + seconds)
 
     def end_of(self, token: bytes) -> float | None:
         """When the token's link ends (monotonic); None for one that lets in nobody."""
@@ -65,10 +66,11 @@ class ExposedServer:
             self.note_use()
         return link.end
 
-    def last_end(self) -> float | None:
-        """In how many seconds the last link ends; None where none holds."""
+    def describe(self) -> Preview:
+        """The preview with the end of its last link, where one holds."""
         self._forget_old()
-        return max((one.end for one in self._links.values()), default=0.0) - time.monotonic() if self._links else None
+        ends = [link.end - time.monotonic() for link in self._links.values()]
+        return replace(self.preview, expires=time.time() + max(ends) if ends else None)
 
     @contextlib.contextmanager
     def count_client(self) -> Iterator[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from casemate.errors import Unavailable
@@ -30,8 +31,8 @@ class PreviewGateway:
         self._clients: set[asyncio.Task[object]] = set()
         self._starting = asyncio.Lock()
 
-    async def open_port(self, exposed: ExposedServer) -> str:
-        """Show it under its host name: the URL. Raises ``Unavailable``."""
+    async def open_port(self, exposed: ExposedServer) -> None:
+        """Show it under its host name. Raises ``Unavailable``."""
         async with self._starting:
             if not self._servers:
                 try:
@@ -40,10 +41,10 @@ class PreviewGateway:
                     raise Unavailable(f"no port of the loopback can be listened at: {error.strerror}") from None
                 self._port = self._servers[0].sockets[0].getsockname()[1]
         self._exposed[exposed.host] = exposed
-        return f"http://{exposed.host}:{self._port}/"
+        exposed.preview = replace(exposed.preview, url=f"http://{exposed.host}:{self._port}/")
 
-    async def open_socket(self, exposed: ExposedServer) -> str:
-        """Show it at a Unix socket in a folder that is this user's alone: the path. Raises ``Unavailable``."""
+    async def open_socket(self, exposed: ExposedServer) -> None:
+        """Show it at a Unix socket in a folder that is this user's alone. Raises ``Unavailable``."""
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await _serve_socket(reader, writer, exposed)
@@ -56,7 +57,7 @@ class PreviewGateway:
             self._sockets[exposed] = await asyncio.start_unix_server(serve, path, limit=AT_ONCE)
         except OSError as error:
             raise Unavailable(f"the preview's socket cannot be made: {error.strerror or error}") from None
-        return path
+        exposed.preview = replace(exposed.preview, socket=path)
 
     def withdraw(self, exposed: ExposedServer) -> None:
         """Show it no more. Harmless when repeated."""

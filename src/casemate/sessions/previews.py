@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import errno
 import socket
-import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from casemate.errors import InvalidArgument, NotFound, RecordUnavailable, Unavailable
@@ -87,32 +85,29 @@ class SessionPreviews:
     def __init__(self, terms: SessionTerms, cells: SessionCells, context: ExecutionContext, lifetime: Lifetime) -> None:
         self._session, self._namespace = terms.admitted.request.id, terms.namespace
         self._cells, self._context, self._lifetime = cells, context, lifetime
-        self._open: dict[tuple[int, bool], tuple[ExposedServer, Preview]] = {}  # by port, and whether at a Unix socket
+        self._open: dict[tuple[int, bool], ExposedServer] = {}  # by port, and whether at a Unix socket
         self._showing = asyncio.Lock()
-        self._gateway: PreviewGateway | None = None
 
     async def expose(self, port: int, seconds: float, *, unix: bool, third_parties: bool) -> Preview:
         """As of :meth:`casemate.Session.expose`."""
         self._lifetime.check_open()
         _check("port", port, 1, MOST_PORT)
         _check("expires", seconds, 1, MOST_SECONDS)
-        self._gateway = self._context.previews()
+        gateway = self._context.previews()
         interpreter = await self._cells.get_current()
         if interpreter is not None:
             await _check_reach(interpreter)
         async with self._showing:
-            exposed, preview = self._open.get((port, unix)) or await self._show(port, unix, third_parties)
-        if preview.third_parties != third_parties:
+            exposed = self._open.get((port, unix)) or await self._show(gateway, port, unix, third_parties)
+        if exposed.preview.third_parties != third_parties:
             raise InvalidArgument("third_parties", f"port {port} is shown otherwise already; take it back first")
         if unix:
-            return preview
-        from casemate.previews.exposed import TOKEN
-
-        link = exposed.make_link(seconds)
+            return exposed.preview
+        linked = exposed.make_link(seconds)
         self._note({"action": "linked", "port": port, "preview": exposed.host, "seconds": seconds})
-        return replace(preview, url=f"{preview.url}?{TOKEN}={link}", expires=time.time() + seconds)
+        return linked
 
-    async def _show(self, port: int, unix: bool, third_parties: bool) -> tuple[ExposedServer, Preview]:
+    async def _show(self, gateway: PreviewGateway, port: int, unix: bool, third_parties: bool) -> ExposedServer:
         from casemate.previews.exposed import ExposedServer
 
         if len(self._open) >= _MOST:
@@ -122,21 +117,19 @@ class SessionPreviews:
         def note_use() -> None:
             self._note_crossing(host, port, "allowed", "opened by its link")
 
-        exposed = ExposedServer(host, lambda: self._connect(port), note_use, third_parties)
+        preview = Preview(self._session, port, "", "", None, third_parties)
+        exposed = ExposedServer(preview, host, lambda: self._connect(port), note_use)
         self._note({"action": "exposed", "port": port, "preview": host, "unix": unix, "third_parties": third_parties})
-        assert self._gateway is not None
-        where = await (self._gateway.open_socket if unix else self._gateway.open_port)(exposed)
-        url, path = ("", where) if unix else (where, "")
-        self._open[port, unix] = exposed, Preview(self._session, port, url, path, None, third_parties)
+        await (gateway.open_socket if unix else gateway.open_port)(exposed)
+        self._open[port, unix] = exposed
         if self._lifetime.close_reason:  # meanwhile
             self.close()
             self._lifetime.check_open()
-        return self._open[port, unix]
+        return exposed
 
     def list(self) -> list[Preview]:
         """All that are shown, without links."""
-        ends = [(preview, exposed.last_end()) for exposed, preview in self._open.values()]
-        return [replace(one, expires=None if end is None else time.time() + end) for one, end in ends]
+        return [exposed.describe() for exposed in self._open.values()]
 
     def unexpose(self, port: int) -> None:
         """As of :meth:`casemate.Session.unexpose`."""
@@ -152,9 +145,8 @@ class SessionPreviews:
             self._withdraw(key, "the session ended")
 
     def _withdraw(self, key: tuple[int, bool], why: str) -> None:
-        exposed, _ = self._open.pop(key)
-        assert self._gateway is not None
-        self._gateway.withdraw(exposed)
+        exposed = self._open.pop(key)
+        self._context.previews().withdraw(exposed)
         port, amounts = key[0], {"bytes_out": exposed.bytes_out, "bytes_in": exposed.bytes_in}
         if exposed.refusals:
             self._note_crossing(exposed.host, port, "denied", _REFUSED, requests=exposed.refusals)
