@@ -35,8 +35,8 @@ def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, s
         for name, value in variables.items():
             patch.setenv(name, value)
         for language in ("python", "node", "shell"):
-            assert command(["kernel", "install", "--user", "--language", language]) == 0
-        assert command(["kernel", "install", "--user", "--name", "casemate-all", "--display", "all"]) == 0
+            assert command(["kernel", "install", "--language", language]) == 0
+        assert command(["kernel", "install", "--name", "casemate-all", "--display", "all"]) == 0
         yield variables
     shutil.rmtree(runtime, ignore_errors=True)
 

@@ -34,7 +34,6 @@ def install(
     workspace: Literal["none", "review", "overlay", "direct"] = "none",
     display: Literal["inert", "all"] = "inert",
     settings: Annotated[tuple[str, ...], Parameter(name="--set")] = (),
-    user: bool = False,
     prefix: str | None = None,
     sys_prefix: bool = False,
 ) -> int:
@@ -57,12 +56,11 @@ def install(
             widgets are left out. all: it is shown as it is. In JupyterLab a script or a widget of a cell then can do
             what you can, outside of the sandbox, too.
         settings: KEY=VALUE of its configuration, as casemate config lists them; lists with commas. May be repeated.
-        user: For you, in every environment (unless given otherwise).
-        prefix: Into the environment in this folder.
+        prefix: Into the environment in this folder. Unless given, it is for you in every environment.
         sys_prefix: Into the environment that casemate runs in.
     """
-    if sum((user, bool(prefix), sys_prefix)) > 1:
-        raise InvalidArgument("prefix", "give one of --user, --prefix and --sys-prefix")
+    if prefix and sys_prefix:
+        raise InvalidArgument("prefix", "give one of --prefix and --sys-prefix")
     language = session_runtime(language).language
     known, name = NOTEBOOKS[language], name or f"casemate-{language}"
     # -P: nothing of the notebook's folder, where front ends start it, is imported.
