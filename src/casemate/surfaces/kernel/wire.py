@@ -23,6 +23,7 @@ from casemate.errors import InvalidArgument
 
 VERSION = "5.3"  # of the protocol
 _DELIMITER = b"<IDS|MSG>"
+_MOST_PART = 64 << 20  # bytes of one part of a message: the largest program, 8 MiB, all escaped in JSON, and more
 _LINGER = 1000  # milliseconds that the last messages have to leave
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -65,6 +66,7 @@ class Wire:
         def listen(kind: int, name: str) -> zmq.asyncio.Socket:
             socket: zmq.asyncio.Socket = self._context.socket(kind)
             socket.linger = _LINGER
+            socket.maxmsgsize = _MOST_PART
             socket.bind(f"{transport}://{address}{separator}{connection[f'{name}_port']}")
             return socket
 
