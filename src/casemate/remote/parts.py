@@ -11,11 +11,11 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack
 
 from casemate.artifacts.content import Spool
 from casemate.errors import CasemateError, InvalidArgument
-from casemate.event_loop import run_in_loop
+from casemate.event_loop import polling_loop
 from casemate.model.approval import Decision
 from casemate.model.call_options import DecisionOptions
 from casemate.model.execution import Artifact
@@ -72,12 +72,9 @@ class Approvals:
     def watch(self, call: Callable[[], None]) -> Iterator[None]:
         """``call`` whenever :meth:`pending` may give something else, from a thread, as long as this is entered. What
         waits is kept waiting meanwhile."""
-        following: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = []
-        remote, began = self._service.remote.duplicate(), threading.Event()
+        remote, loop = self._service.remote.duplicate(), polling_loop()
 
         async def follow() -> None:
-            following.append((asyncio.get_running_loop(), cast("asyncio.Task[None]", asyncio.current_task())))
-            began.set()
             try:
                 while True:
                     with contextlib.suppress(CasemateError):  # whoever looks at what waits is told
@@ -89,18 +86,17 @@ class Approvals:
             finally:
                 await remote.close()
 
-        def follow_until_cancelled() -> None:
-            with contextlib.suppress(asyncio.CancelledError):
-                run_in_loop(follow())
+        def run_until_stopped() -> None:
+            with asyncio.Runner(loop_factory=lambda: loop):  # which cancels what runs, and waits for its end
+                loop.run_forever()
 
-        thread = threading.Thread(target=follow_until_cancelled, name="casemate-approvals", daemon=True)
+        asyncio.run_coroutine_threadsafe(follow(), loop)
+        thread = threading.Thread(target=run_until_stopped, name="casemate-approvals", daemon=True)
         thread.start()
-        began.wait()
         try:
             yield
         finally:
-            loop, task = following[0]
-            loop.call_soon_threadsafe(task.cancel)
+            loop.call_soon_threadsafe(loop.stop)
             thread.join()
 
     def deny_all(self, reason: str = "", *, session: str | None = None) -> int:
