@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from casemate.supervisor import cgroups, pool
-from casemate.supervisor.contained.host import StepEnds
 from casemate.supervisor.contained.main import ContainedPool
+from casemate.supervisor.frames import StepEnds
 
 
 def frame(text: str) -> bytes:

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from casemate import Limits, Proof
+from casemate.supervisor.frames import MAX_FRAME, FrameError, FrameReader
 from casemate.walls.native import report
 from casemate.walls.native.launch import rlimits
 from casemate.walls.native.refusal import Facts, explain, facts, too_old_or_foreign
-from casemate.walls.native.running import MAX_FRAME, FrameError, FrameReader
 
 MIB = 2**20
 LINUX: dict[str, Any] = {"system": "linux", "kernel": (6, 1), "in_container": False, "seccomp_filtered": False,

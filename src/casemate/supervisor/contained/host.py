@@ -9,6 +9,7 @@ import select
 from collections import deque
 
 from casemate.supervisor import carriage, mirror, wire
+from casemate.supervisor.frames import StepEnds
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 _READ = 1 << 18
 _DATAGRAM = 4096  # bytes; questions for names are shorter
 _ADDRESS = 6  # bytes of an IPv4 address and a port
-_STEP_END = b'{"type":"done","step":'  # how a frame begins by which an interpreter ends a step, of every language
-_LENGTH = 4  # bytes, before each frame
-_FRAME_HEAD = _LENGTH + len(_STEP_END) + 8
 _MOST_STEP_PIPES = 8  # of the last steps
 _MOST_UNSENT = 1 << 16  # bytes
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
@@ -237,34 +235,6 @@ class StreamHost:
                 view = view[os.write(self._out, view) :]
         except OSError:
             os._exit(0)  # the host is gone, and the container ends with us
-
-
-class StepEnds:
-    """Finds the ends of steps in what an interpreter says, before the host sees them. It may lie: nothing depends on
-    them but when the host is told of files."""
-
-    def __init__(self) -> None:
-        self._head = bytearray()  # of a frame
-        self._skip = 0  # bytes of a frame that come and do not matter
-
-    def feed(self, data: bytes) -> list[int]:
-        """The numbers of the steps that end in ``data``."""
-        steps = []
-        self._head += data
-        while self._head:
-            passed = min(self._skip, len(self._head))
-            del self._head[:passed]
-            self._skip -= passed
-            size = _LENGTH + int.from_bytes(self._head[:_LENGTH], "big")
-            start = min(size, _FRAME_HEAD)
-            if self._skip or len(self._head) < max(start, _LENGTH):
-                break
-            kind, _, rest = self._head[_LENGTH:start].partition(_STEP_END)
-            number = rest.partition(b",")[0]
-            if not kind and number.isdigit():
-                steps.append(int(number))
-            self._skip = size
-        return steps
 
 
 def _ignore(_cell: str, _step: int) -> None:

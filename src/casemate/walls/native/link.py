@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from casemate.errors import Fault
 from casemate.supervisor import wire
+from casemate.supervisor.frames import FrameError
 from casemate.walls.native.descriptors import (
     PIPE,
     Outbox,
@@ -34,7 +35,6 @@ from casemate.walls.native.descriptors import (
 )
 from casemate.walls.native.refusal import Unlaunched, why_lost
 from casemate.walls.native.running import (
-    FrameError,
     RunningCell,
     RunningSession,
     SessionPipes,

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from casemate.errors import CasemateError, Fault
+from casemate.supervisor.frames import FrameReader
 from casemate.walls.native.descriptors import PIPE, close_all, what_is_in
 from casemate.walls.native.refusal import Unlaunched, why_unlaunched
 from casemate.walls.wall import CellEnding, CellMissed, SessionSink, Sink, StepUsage, Stream
@@ -26,35 +27,6 @@ if TYPE_CHECKING:
 # Steps of a session whose pipes are still read, for what they left running may write: as long as descriptors are not
 # scarce, and then.
 _STEPS_KEPT, _STEPS_KEPT_AT_LEAST = 64, 4
-MAX_FRAME = 16 << 20  # bytes; a large picture in base64
-_HEADER = 4
-
-
-class FrameError(ValueError):
-    """The cell sent something that is no frame; nothing after it can be understood."""
-
-
-class FrameReader:
-    """Takes bytes as they come and gives whole frames."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The frames completed by ``data``. Raises :class:`FrameError`."""
-        self._buffer += data
-        frames = []
-        while len(self._buffer) >= _HEADER:
-            length = int.from_bytes(self._buffer[:_HEADER], "big")
-            if length > MAX_FRAME:
-                raise FrameError(f"a frame of {length} bytes")
-            if len(self._buffer) < _HEADER + length:
-                break
-            frames.append(bytes(self._buffer[_HEADER : _HEADER + length]))
-            del self._buffer[: _HEADER + length]
-        return frames
-
-
 T = TypeVar("T")
 GONE = "the cell that was ready had ended"
 # Stages at which a cell that was ready, or was to be forked, has not begun its program. Its workspace may be one that
