@@ -102,6 +102,11 @@ def test_an_interrupt_ends_a_cell_that_waits_for_an_answer(notebook: Notebook) -
     assert outcome.failure.startswith("KeyboardInterrupt")
 
 
+def test_a_cell_that_cannot_begin_says_why_and_the_next_one_runs(notebook: Notebook) -> None:
+    assert "NUL byte" in notebook.run("'\0'").failure
+    assert notebook.run("6 * 7").result == "42"
+
+
 def test_cells_that_were_sent_before_one_failed_are_not_run(notebook: Notebook) -> None:
     first = notebook.client.execute("import time; time.sleep(0.3); 1 / 0")
     second = notebook.client.execute("ran = True")

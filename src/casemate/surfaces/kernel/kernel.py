@@ -41,6 +41,8 @@ class Kernel:
     """One notebook's interpreter: a session, and whoever is in front of it. ``find_version``: of its language; may
     block. ``shows_all``: also what can act in the front end's page, such as widgets."""
 
+    _tasks: asyncio.TaskGroup  # of `serve`
+
     def __init__(
         self, wire: Wire, session: Session, front_end: FrontEnd, questions: Questions,
         find_version: Callable[[], str], *, shows_all: bool,
@@ -72,8 +74,8 @@ class Kernel:
         )  # fmt: skip
         await self._publish("status", {"execution_state": "starting"}, None)
         self._end_with_front_end()
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(loop) for loop in loops]
+        async with asyncio.TaskGroup() as self._tasks:
+            tasks = [self._tasks.create_task(loop) for loop in loops]
             await self._is_over.wait()
             for task in tasks:
                 task.cancel()
@@ -172,7 +174,7 @@ class Kernel:
         error: ErrorEvent | None = None
         execution: Execution | None = None
         lines: list[asyncio.Task[None]] = []
-        async with asyncio.TaskGroup() as group:
+        try:
             async for event in self._front_end.stream(code, terms):
                 match event:
                     case ErrorEvent():
@@ -180,10 +182,11 @@ class Kernel:
                     case Done(execution):
                         pass
                     case LineRequest(number, prompt, hidden):
-                        lines.append(group.create_task(self._ask_line(number, prompt, hidden)))
+                        lines.append(self._tasks.create_task(self._ask_line(number, prompt, hidden)))
                     case _:
                         async with self._questions.deciding:  # what a cell shows cannot stand over a question
                             await self._publish_event(event, parent)
+        finally:
             for line in lines:
                 line.cancel()
         assert execution is not None
