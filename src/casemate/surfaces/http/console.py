@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.errors import InvalidArgument
 from casemate.model.operation import Principal
+from casemate.policy.hosts import MOST_PORT
 from casemate.surfaces.http.identity import CONSOLE, PAGES, Refused
 from casemate.surfaces.http.sign_in import SignIns, credential_in
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 _SESSION = f"{PAGES}/session"
 _MOST_BODY = 4096  # bytes
 _PIECE = 16 * 1024  # bytes
-_MOST_PORT = 65_535
 
 
 class Console:
@@ -35,7 +35,7 @@ class Console:
     def make_link(self, principal: Principal, token: str, port: object) -> Mapping[str, Any]:
         """Where a browser signs in as ``principal``, once and soon: ``path`` at the address that was asked, or for the
         user, who has asked over a Unix socket, at ``url``. Raises ``InvalidArgument`` and ``Unavailable``."""
-        if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= _MOST_PORT:
+        if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= MOST_PORT:
             raise InvalidArgument("port", f"{port!r} is no port")
         url = None if token else f"http://127.0.0.1:{self._open_loopback(port)}"
         return {"url": url, "path": f"{PAGES}/#code={self._sign_ins.make_link(principal, token)}"}
