@@ -28,7 +28,10 @@ ANY = mirror.Bounds(1 << 40, 1 << 24)  # from the host, and bounded by the conta
 class StreamHost:
     """The host, at the other end of a stream; as `serve.HostSocket`."""
 
-    def __init__(self, stream_in: int, stream_out: int, poller: carriage.Poller) -> None:
+    def __init__(
+        self, stream_in: int, stream_out: int, poller: carriage.Poller, report_step: Callable[[str, int], None]
+    ) -> None:
+        """``report_step``: is called when an interpreter says that a step is over, with its cell and number."""
         self._in, self._out = stream_in, stream_out
         self._frames = carriage.CarriageReader()
         self._poller = poller
@@ -41,7 +44,7 @@ class StreamHost:
         self._reported = ("", 0)  # the last step that was over, by its cell
         self._is_urgent = False
         self._step_pipes: deque[int] = deque(maxlen=_MOST_STEP_PIPES)
-        self.on_step_end: Callable[[str, int], None] = _ignore
+        self._report_step = report_step
         self.scratch: Any = None  # of the cell
 
     def fileno(self) -> int:
@@ -111,7 +114,7 @@ class StreamHost:
 
         def look(data: bytes) -> None:
             for step in steps.feed(data):
-                self.on_step_end(cell, step)
+                self._report_step(cell, step)
 
         return look
 
@@ -235,10 +238,6 @@ class StreamHost:
                 view = view[os.write(self._out, view) :]
         except OSError:
             os._exit(0)  # the host is gone, and the container ends with us
-
-
-def _ignore(_cell: str, _step: int) -> None:
-    """Nobody wants to know."""
 
 
 def _kind_of(fd: int) -> str:

@@ -65,11 +65,10 @@ class ContainedLoop(serve.SupervisorLoop, carriage.Poller):
     """The supervisor's loop, for a host behind a stream."""
 
     def __init__(self, stream_in: int, stream_out: int) -> None:
-        host = StreamHost(stream_in, stream_out, self)
+        host = StreamHost(stream_in, stream_out, self, self._report_step)
         super().__init__(host, ContainedMaker(host), _NO_CGROUPS)
         self._pool = ContainedPool(self._maker, _NO_CGROUPS)
         self._stream = host
-        host.on_step_end = self._report_step
 
     def greet(self) -> None:
         """Say that it is there, and what is."""
