@@ -336,10 +336,8 @@ class SandboxParts:
         from casemate.execution.egress_request import Egress
 
         async def find_session(id_or_name: str) -> tuple[str, HostRules | None]:
-            from casemate.sessions.inspection import hosts_of
-
             session = await self.sessions.get(id_or_name)
-            return session.id, hosts_of(session)
+            return session.id, session.steps.terms.admitted.through
 
         return Egress(lambda: self.context, self.namespace, find_session)
 

@@ -15,7 +15,6 @@ from casemate.model.plan import WORKSPACE
 
 if TYPE_CHECKING:
     from casemate.model.overview import InstalledPackage
-    from casemate.policy.hosts import HostRules
     from casemate.sessions.session import Session
 
 MASK = "***REDACTED***"  # in place of a secret's value
@@ -46,11 +45,6 @@ async def inspect(session: Session, packages: tuple[InstalledPackage, ...]) -> I
         steps=dict(tally.by_status),
         usage=Usage(tally.cpu_seconds, tally.peak_memory, 0),
     )
-
-
-def hosts_of(session: Session) -> HostRules | None:
-    """What its programs may reach; None where there is no network."""
-    return session.steps.terms.admitted.through
 
 
 def _env(session: Session) -> dict[str, str]:

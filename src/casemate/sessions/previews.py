@@ -29,56 +29,6 @@ _REFUSED = "without a link that holds, or not by a page of its own"
 _NOBODY = (errno.ECONNREFUSED, errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENETUNREACH)  # the last of no IPv6
 
 
-class PreviewedSession:
-    """The part of a session that shows servers of its programs."""
-
-    _previews: SessionPreviews
-
-    async def expose(
-        self, port: int, *, expires: float = 3600.0, unix: bool = False, third_parties: bool = False
-    ) -> Preview:
-        """Show the server that listens at a port of the session's loopback, on this machine, until the session ends.
-
-        Its URL has a host name of its own and a link: whoever has that may look until it ends. Repeated, it gives a
-        further link. Pages see no cookie and no token of casemate's, and reach nothing but their own server.
-
-        Args:
-            port: At which a program of the session listens, or will.
-            expires: Seconds after which the link ends, at most 30 days.
-            unix: Show it at a Unix socket that this user alone can use instead; whatever speaks TCP can be shown there.
-            third_parties: Let its pages load from other hosts, and send to them, with the browser of whoever looks.
-
-        Returns:
-            The preview, with the ``url`` or ``socket``.
-
-        Raises:
-            InvalidArgument: It names the argument.
-            Denied: The policy has switched previews off.
-            Unavailable: The wall has no network for each cell, or this machine no port or place for the preview.
-            SandboxClosed: The session has ended.
-        """
-        return await self._previews.expose(port, expires, unix=unix, third_parties=third_parties)
-
-    async def unexpose(self, port: int) -> None:
-        """Show what listens at ``port`` no more: its links end, and so do connections to it.
-
-        Args:
-            port: As :meth:`expose` had it.
-
-        Raises:
-            InvalidArgument: It is not shown.
-        """
-        self._previews.unexpose(port)
-
-    async def previews(self) -> list[Preview]:
-        """List what is shown of it, without links.
-
-        Returns:
-            The previews, the oldest first.
-        """
-        return self._previews.list()
-
-
 class SessionPreviews:
     """What of one session is shown; each connection says that somebody uses it."""
 

@@ -16,10 +16,11 @@ from casemate.model.events import Event
 from casemate.model.execution import Execution
 from casemate.model.operation import caller
 from casemate.model.options import takes_options
+from casemate.model.preview import Preview
 from casemate.model.review import Applied, Diff
 from casemate.model.shown import ShownSession
 from casemate.sessions.files import SessionFiles
-from casemate.sessions.previews import PreviewedSession, SessionPreviews
+from casemate.sessions.previews import SessionPreviews
 from casemate.sessions.protocol import Variable, parse_variable
 from casemate.sessions.run import Run, StartedRuns
 from casemate.sessions.steps import SessionSteps
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from casemate.execution.capture import Emitter
 
 
-class Session(PreviewedSession, ShownSession):
+class Session(ShownSession):
     """A stateful interpreter in a cell of its own. See :meth:`casemate.Sandbox.session`.
 
     It starts on first use; ``async with`` only makes sure of :meth:`close`. Steps run one after the other, in the order
@@ -270,6 +271,50 @@ class Session(PreviewedSession, ShownSession):
     def is_closed(self) -> bool:
         """Whether it takes no more steps."""
         return bool(self._lifetime.close_reason)
+
+    async def expose(
+        self, port: int, *, expires: float = 3600.0, unix: bool = False, third_parties: bool = False
+    ) -> Preview:
+        """Show the server that listens at a port of the session's loopback, on this machine, until the session ends.
+
+        Its URL has a host name of its own and a link: whoever has that may look until it ends. Repeated, it gives a
+        further link. Pages see no cookie and no token of casemate's, and reach nothing but their own server.
+
+        Args:
+            port: At which a program of the session listens, or will.
+            expires: Seconds after which the link ends, at most 30 days.
+            unix: Show it at a Unix socket that this user alone can use instead; whatever speaks TCP can be shown there.
+            third_parties: Let its pages load from other hosts, and send to them, with the browser of whoever looks.
+
+        Returns:
+            The preview, with the ``url`` or ``socket``.
+
+        Raises:
+            InvalidArgument: It names the argument.
+            Denied: The policy has switched previews off.
+            Unavailable: The wall has no network for each cell, or this machine no port or place for the preview.
+            SandboxClosed: The session has ended.
+        """
+        return await self._previews.expose(port, expires, unix=unix, third_parties=third_parties)
+
+    async def unexpose(self, port: int) -> None:
+        """Show what listens at ``port`` no more: its links end, and so do connections to it.
+
+        Args:
+            port: As :meth:`expose` had it.
+
+        Raises:
+            InvalidArgument: It is not shown.
+        """
+        self._previews.unexpose(port)
+
+    async def previews(self) -> list[Preview]:
+        """List what is shown of it, without links.
+
+        Returns:
+            The previews, the oldest first.
+        """
+        return self._previews.list()
 
     # -- its end
 
