@@ -7,13 +7,13 @@ from tests import structure
 BOUNDS = {
     "lines of Python in src": 89_200,
     "without docstrings, imports, comments and blanks": 56_950,
-    "files": 498,
+    "files": 500,
     "files of 40 lines or fewer": 63,
     "functions whose name is a participle or an adverb": 0,
     "class names in more than one file": 32,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 9,
-    "lines of tests": 78_000,
+    "lines of tests": 78_050,
 }
 
 
