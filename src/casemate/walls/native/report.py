@@ -40,7 +40,7 @@ def make(facts: dict[str, Any], proofs: tuple[Proof, ...], proved_at: float) -> 
         proofs=proofs,
         proved_at=proved_at,
         limits=mechanisms(facts),
-        notes=_NOTES if facts["native_init"] else (*_NOTES, _INTERPRETED),
+        notes=_NOTES if facts.get("native_init", True) else (*_NOTES, _INTERPRETED),
     )
 
 
