@@ -52,6 +52,24 @@ async def test_the_newest_rows_come_first_with_their_hashes_chained(path: Path) 
         assert (verdict.ok, verdict.rows, verdict.first_bad) == (True, 4, None)
 
 
+@pytest.mark.parametrize("policy", [{"defaults": {"egress": "deny"}}, {"allowed_domains": []}, {"network": "listed"}])
+async def test_what_a_program_tries_under_a_policy_that_allows_no_host_is_on_record_and_proposed(
+    path: Path, policy: dict[str, Any]
+) -> None:
+    program = "import socket\ntry: socket.create_connection(('a.example', 443), 20)\nexcept OSError: print('refused')"
+    async with Sandbox(audit=path, policy=policy) as sandbox:
+        execution = await sandbox.run(program)
+        assert execution.stdout == "refused\n"
+        assert [(one.host, one.decision) for one in execution.crossings] == [("a.example", "denied")]
+        [used] = await sandbox.audit.crossings()
+        assert [(use.name, use.decision) for use in used.uses] == [("a.example", "denied")]
+        proposal = await sandbox.audit.propose(execution.id)
+        assert (proposal.rules, proposal.refused) == (0, 1)
+        assert '#    host: "a.example:443"' in proposal.yaml
+        session = sandbox.session()
+        assert [one.host for one in (await session.run(program)).crossings] == ["a.example"]
+
+
 async def test_rows_of_another_namespace_are_not_there_and_count_in_the_chain(path: Path) -> None:
     log = filled(path, 10)
     audit = Audit(log, "mine")

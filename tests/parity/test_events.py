@@ -75,6 +75,18 @@ async def test_a_session_that_is_opened_and_ended_is_told(path: Path) -> None:
     assert named == ["session.created", "session.killed"] * 2
 
 
+async def test_a_session_whose_changes_are_applied_is_not_told_as_ended(path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    async with Sandbox(audit=path, workspace=folder, workspace_mode="review", approve=lambda _: True) as sandbox:
+        session = sandbox.session()
+        assert (await session.run("open('a', 'w').write('1')")).ok
+        assert (await session.apply()).status == "applied"
+        await session.close()
+    named = [event.name for event in await told(sandbox) if event.name.startswith("session.")]
+    assert named == ["session.created", "session.killed"]
+
+
 async def test_a_secret_that_is_given_to_a_program_is_told_without_its_value(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

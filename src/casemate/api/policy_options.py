@@ -183,11 +183,12 @@ def _hosts(most: Policy, network: Network | None, domains: Sequence[str]) -> tup
                 "allowed_domains", "network is none, which lets nothing through", remediation="Leave network out."
             )
         return network_in_force, HostRules(denied=most.denied)
-    hosts = HostRules(most.allowed or (), most.denied, network_in_force == "public", most.private)
+    everything = network_in_force == "public"
+    hosts = HostRules(most.allowed or (), most.denied, everything, most.private, is_bound=bound is not None)
     if host_rules and bound is None:
         hosts = hosts._replace(allowed=host_rules, within=(host_rules,))
     elif host_rules:
-        hosts = _narrow(most, host_rules)._replace(everything=network_in_force == "public")
+        hosts = _narrow(most, host_rules)._replace(everything=everything, is_bound=True)
     if most.written:
         _check_asked(most, hosts, "allowed_domains" if host_rules else "network")
     return network_in_force, hosts

@@ -48,6 +48,7 @@ _RESOURCES = {
     "open_files_limit",
 }  # fmt: skip
 _ENDS = {"ok": "execution.completed", "timeout": "execution.timeout"}
+_OF_SESSIONS = {"opened": "session.created", "closed": "session.killed"}  # by action; others leave it open
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +91,8 @@ def _names(kind: str, detail: Mapping[str, Any]) -> Iterator[str]:
                 yield "vault.accessed"
         case "outcome":
             yield from _of_outcome(detail)
-        case "session":
-            yield "session.created" if detail.get("action") == "opened" else "session.killed"
+        case "session" if (name := _OF_SESSIONS.get(str(detail.get("action")))) is not None:
+            yield name
         case "request" if detail.get("kind") == "egress":
             yield "egress.requested"
         case "decision" if detail.get("kind") == "egress":

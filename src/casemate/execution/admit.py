@@ -27,8 +27,8 @@ class SandboxBounds(NamedTuple):
 class AdmittedRequest(NamedTuple):
     """A request that may run: with the limits in force, and its ``deadline`` in seconds from the cell's start.
 
-    ``through``: what the egress proxy lets through without asking; None where there is none. ``opens``: it opens with
-    the cell.
+    ``through``: what the egress proxy lets through without asking; None where there is none. ``opens``: something may
+    be reached, or asked for.
     """
 
     request: Request
@@ -36,6 +36,12 @@ class AdmittedRequest(NamedTuple):
     deadline: float
     through: HostRules | None = None
     opens: bool = False
+
+    @property
+    def has_network(self) -> bool:
+        """Whether the egress proxy opens with the cell. Where a policy allows no host it does, too: what is tried there
+        comes to be on record."""
+        return self.opens or (self.through is not None and self.through.is_bound)
 
 
 def admit(request: Request, bounds: SandboxBounds, *, can_ask: bool) -> AdmittedRequest:

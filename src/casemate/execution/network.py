@@ -153,7 +153,7 @@ class CellNetwork:
         self._cell = cell
         self._lock = threading.Lock()
         self._is_closed = False
-        self._begins_open = admitted.opens or bool(offers)
+        self._begins_open = admitted.has_network or bool(offers)
         self._is_open = False
         self._terms: EgressTerms | None = None
         self._cell_proxy: CellProxy | None = None

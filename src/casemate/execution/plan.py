@@ -89,7 +89,7 @@ def plan(
         control=runtime.reports or session,
         network=network_of(admitted),
         allowed_domains=listed_hosts(admitted),
-        listeners=NETWORK_SOCKETS if admitted.opens or context.offers() else (),
+        listeners=NETWORK_SOCKETS if admitted.has_network or context.offers() else (),
         session=session,
         reserve=runtime.reserve,
         waiting=runtime.ready_start(
@@ -121,7 +121,7 @@ def _launch_of(runtime: Runtime, admitted: AdmittedRequest, context: ExecutionCo
 
 def network_of(admitted: AdmittedRequest) -> Network:
     """What the egress proxy lets through, in a word."""
-    if admitted.through is None or not admitted.opens:
+    if admitted.through is None or not admitted.has_network:
         return "none"
     return "public" if admitted.through.everything else "listed"
 

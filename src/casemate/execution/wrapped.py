@@ -88,7 +88,7 @@ def plan_of(
         reserve=wrapped.reserve,
         network=network_of(admitted),
         allowed_domains=listed_hosts(admitted),
-        listeners=NETWORK_SOCKETS if admitted.opens else (),
+        listeners=NETWORK_SOCKETS if admitted.has_network else (),
         waiting="its standard streams are its caller's",
         secrets=request.secrets.for_program(),
         shown=wrapped.shown,

@@ -60,7 +60,7 @@ class HostRules(NamedTuple):
     """``denied`` wins over ``allowed``; ``everything`` is every public host at the usual ports.
 
     ``private``: where hosts are that are in private networks; it allows none of them. ``within``: the lists that have
-    narrowed what rules allow.
+    narrowed what rules allow. ``is_bound``: a policy says which hosts there are, if only that there are none.
     """
 
     allowed: tuple[HostRule, ...] = ()
@@ -68,6 +68,7 @@ class HostRules(NamedTuple):
     everything: bool = False
     private: tuple[tuple[HostRule, tuple[IPv4Network, ...]], ...] = ()
     within: tuple[tuple[HostRule, ...], ...] = ()
+    is_bound: bool = False
 
     def allows(self, name: str, port: int) -> bool:
         """Whether the canonical ``name`` may be reached at ``port`` without asking."""
