@@ -37,6 +37,7 @@ PROGRAMS = (
     "tools.py",
     "where_time_goes.py",
     "endurance.py",
+    "console.py",
 )
 
 

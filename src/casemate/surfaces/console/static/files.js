@@ -35,21 +35,28 @@ export function Files({ session = null, run = null }) {
   const [folder, go] = useState("");
   const [looked, look] = useState(null);
   const path = (name) => (folder ? `${folder}/${name}` : name);
+  const own = (row) => row.name.slice(folder && folder.length + 1); // rows have whole paths
   const list = () => (run ? call("artifacts.list", { run }) : call("files.list", { session, path: folder || "." }));
   const [rows, error, again] = useAsked(list, [session, run, folder]);
-  const load = (row) => () => read({ path: path(row.name), ...(run ? { run } : { session }) }, row.size);
+  const load = (row) => () => read({ path: row.name, ...(run ? { run } : { session }) }, row.size);
   const name = (row) => row.kind === "folder"
-    ? html`<button type="button" class="plain" onClick=${() => go(path(row.name))}>${brief(row.name)}/</button>`
-    : html`<button type="button" class="plain" onClick=${() => look(row)}>${brief(row.name)}</button>`;
-  const put = async (event) => {
-    for (const file of event.target.files) await call("files.write", { session, path: path(file.name), handle: await upload(file) });
-    event.target.value = "";
+    ? html`<button type="button" class="plain" onClick=${() => go(row.name)}>${brief(own(row))}/</button>`
+    : html`<button type="button" class="plain" onClick=${() => look(row)}>${brief(own(row))}</button>`;
+  const [failed, fail] = useState(null);
+  const put = async ({ target }) => {
+    fail(null);
+    try {
+      for (const file of target.files) await call("files.write", { session, path: path(file.name), handle: await upload(file) });
+    } catch (raised) {
+      fail(raised);
+    }
+    target.value = "";
     again();
   };
   const columns = [["Name", name], ["Size", (row) => (row.kind === "folder" ? "" : size(row.size))], ["Changed", (row) => time(row.modified)],
-    ["Fetch", (row) => (row.kind === "folder" ? null : html`<${Do} class="plain" aria-label=${`Download ${visible(row.name)}`}
-      onClick=${() => fetchOne(row.name, ...(run ? ["artifacts", run] : ["files", session]), path(row.name))}>Download</${Do}>`)]];
-  return html`<${Failed} error=${error} />
+    ["Fetch", (row) => (row.kind === "folder" ? null : html`<${Do} class="plain" aria-label=${`Download ${visible(own(row))}`}
+      onClick=${() => fetchOne(row.name, ...(run ? ["artifacts", run] : ["files", session]), row.name)}>Download</${Do}>`)]];
+  return html`<${Failed} error=${error ?? failed} />
     ${folder ? html`<p>
       <button type="button" class="plain" onClick=${() => go(folder.split("/").slice(0, -1).join("/"))}>↑ up</button>
       ${" "}${visible(folder)}</p>` : null}

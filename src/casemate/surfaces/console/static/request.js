@@ -52,11 +52,15 @@ function Fields({ schema, values, onChange }) {
 function RuleOf({ request }) {
   const [text, set] = useState(null);
   const load = async () => set(await call("approvals.propose", { request: request.id }));
+  const copy = async () => {
+    await navigator.clipboard.writeText(text);
+    announce("The rule is in the clipboard");
+  };
   if (text === null) return html`<${Do} class="plain" onClick=${load}>Show the rule that would allow it</${Do}>`;
   return text === ""
     ? html`<p class="empty">No rule can answer this: only a person can.</p>`
     : html`<p class="soft">In a policy file, this would allow exactly the same without asking:</p><pre class="rule" tabindex="0">${visible(text)}</pre>
-      <${Do} class="plain" onClick=${() => navigator.clipboard.writeText(text)}>Copy it</${Do}>`;
+      <${Do} class="plain" onClick=${copy}>Copy it</${Do}>`;
 }
 
 /** Whether something has just come to its `place`: whoever presses there may have meant what was there before. */
