@@ -1,7 +1,7 @@
 """The console in a real browser: its first page, an approval, frames while a program prints, and rest; and previews.
 
 Chromium is headless, and draws with the processor. Times end when the frame is drawn that has what a person waits for;
-of a first page they begin with the navigation, of an approval with the row of its request. A GET through a preview is
+of a first page they begin with the navigation, of an approval with the program's asking. A GET through a preview is
 beside the same to the server in its cell, on a socket as the library has it; each has a connection of its own.
 """
 
@@ -49,6 +49,7 @@ for number in range({lines}):
     print('line', number, flush=True)
     time.sleep(max(0.0, began + number / 1000 - time.monotonic()))
 """
+_ASKS = "import time\nprint(time.time())\n!true"
 _FRAME = 1.01 / 60  # seconds; frames are timed to a tenth of a millisecond
 _LATE = 0.033  # seconds
 
@@ -87,7 +88,7 @@ def _first_page(run: measure.Run, browser: Chromium, daemon: Daemon, page: Page)
     state, address = page.context.storage_state(), page.url.partition("#")[0]
 
     def visit(link: str, *, is_known: bool) -> float:
-        context = browser.new_context(**({"storage_state": state} if is_known else {}))
+        context = browser.new_context(storage_state=state if is_known else None)
         try:
             fresh = context.new_page()
             fresh.add_init_script(_PAINTED)
@@ -109,13 +110,12 @@ def _approval(run: measure.Run, page: Page, daemon: Daemon, session: str) -> Non
 
     def ask() -> float:
         page.evaluate("() => { window.shown = 0; window.isShown = false; }")
-        asked = call(daemon, "runs.start", code="!true", session=session)["run"]
+        asked = call(daemon, "runs.start", code=_ASKS, session=session)["run"]
         shown = float(page.wait_for_function("() => window.shown").json_value()) / 1000
-        [row] = call(daemon, "audit.tail", kind="request", run=asked)
         call(daemon, "approvals.deny_all")
-        call(daemon, "runs.wait", run=asked)
+        asked_at = float(call(daemon, "runs.wait", run=asked)["execution"]["stdout"])
         page.locator("article.request").wait_for(state="detached")
-        return shown - float(row["time"])
+        return shown - asked_at
 
     goals = {"until it is seen": Goal(plus=0.1)}
     run.compare("an approval, once it is asked for", measure.in_turn({"until it is seen": ask}, run.rounds(30), goals))
