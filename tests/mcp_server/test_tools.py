@@ -11,7 +11,6 @@ from mcp.shared.exceptions import MCPError
 from tests.mcp_server.conftest import ERAS, Connect, output_of, structure_of, text_of
 
 from casemate.operations.operations import Operations
-from casemate.sessions.inspection import hosts_of
 
 PICTURE = "from IPython.display import display, Image\n"
 LARGEST = 20_000  # characters of an answer
@@ -301,7 +300,7 @@ async def test_a_new_session_has_the_list_of_hosts_that_its_first_program_was_gi
         answer = await agent.call("execute_code", code="x = 1", session="new", allowed_domains=["good.test"])
         assert not answer.is_error
         session = structure_of(answer)["session"]
-        hosts = hosts_of(await operations.sandbox.sessions.get(session))
+        hosts = (await operations.sandbox.sessions.get(session)).steps.terms.admitted.through
         assert hosts is not None
         assert hosts.beyond("other.test", 443) == ("good.test",)
 

@@ -17,6 +17,7 @@ from casemate import Result
 from casemate.languages.browser import find_browser
 
 OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000", "--dump-dom")
+_TRIES, _WITHIN = 3, 40  # seconds: a browser of virtual time now and then waits for ever on a busy machine
 PAGE = """<img src={u}img><link rel=stylesheet href={u}css><link rel=prefetch href={u}prefetch>
 <style>@import url({u}import);body{background:url({u}background)}</style>
 <script>fetch('{u}script');top.document.title='taken'</script><meta http-equiv=refresh content="0;url={u}meta">
@@ -59,11 +60,11 @@ def title_of(folder: Path, body: str) -> str:
     page.write_text(f"<meta charset=utf-8><title>ours</title>{body}")
     home = {"HOME": str(folder), "PATH": "/usr/bin:/bin"}
     command = [find_browser()[0], *OPTIONS, page.as_uri()]
-    for within in (30, 30, 90):  # seconds; a browser of virtual time may wait for ever on a busy machine
+    for _ in range(_TRIES):
         with contextlib.suppress(subprocess.TimeoutExpired):
-            done = subprocess.run(command, env=home, capture_output=True, text=True, check=True, timeout=within)
-            break
-    return done.stdout.partition("<title>")[2].partition("</title>")[0]
+            done = subprocess.run(command, env=home, capture_output=True, text=True, check=True, timeout=_WITHIN)
+            return done.stdout.partition("<title>")[2].partition("</title>")[0]
+    raise TimeoutError("the browser did not end")
 
 
 @pytest.mark.full
