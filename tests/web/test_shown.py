@@ -59,7 +59,7 @@ def title_of(folder: Path, body: str) -> str:
     page = folder / "page.html"
     page.write_text(f"<meta charset=utf-8><title>ours</title>{body}")
     home = {"HOME": str(folder), "PATH": "/usr/bin:/bin"}
-    command = [find_browser()[0], *OPTIONS, page.as_uri()]
+    command = [str(find_browser()[0]), *OPTIONS, page.as_uri()]
     for _ in range(_TRIES):
         with contextlib.suppress(subprocess.TimeoutExpired):
             done = subprocess.run(command, env=home, capture_output=True, text=True, check=True, timeout=_WITHIN)
