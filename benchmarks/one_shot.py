@@ -306,13 +306,13 @@ def _bwrap_options(plan: Plan, file: Path) -> list[str]:
     """The cell of ``plan`` as far as bubblewrap can say it."""
     options = ["--unshare-all", "--die-with-parent", "--new-session"]
     options += ["--proc", "/proc", "--dev", "/dev"]
+    for place in ("/tmp", "/workspace", "/home/user"):  # first: an interpreter may lie in one
+        options += ["--tmpfs", place]
     for entry in plan.entries:
         if isinstance(entry, Bind) and not entry.device:
             options += ["--ro-bind", entry.source, entry.target]
         elif isinstance(entry, Symlink):
             options += ["--symlink", entry.points_to, entry.target]
-    for place in ("/tmp", "/workspace", "/home/user"):
-        options += ["--tmpfs", place]
     return [*options, "--ro-bind", str(file), str(file), "--chdir", "/workspace"]
 
 

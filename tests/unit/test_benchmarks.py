@@ -38,6 +38,7 @@ PROGRAMS = (
     "where_time_goes.py",
     "endurance.py",
     "console.py",
+    "compare.py",
 )
 
 
