@@ -10,11 +10,13 @@ import selectors
 import socket
 import ssl
 from collections.abc import Iterator, MutableSet
+from email.utils import formatdate
 from functools import partial
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
 from casemate.remote.address import peer_of
 
@@ -212,6 +214,19 @@ class _InOrder(MutableSet[Any]):
         self._members.pop(value, None)
 
 
+class _State(ServerState):
+    """What connections have in common, with a date that is made when it is needed."""
+
+    @property
+    def default_headers(self) -> list[tuple[bytes, bytes]]:
+        """Of every answer."""
+        return [(b"date", formatdate(usegmt=True).encode())]
+
+    @default_headers.setter
+    def default_headers(self, _: object) -> None:
+        pass
+
+
 class Server(uvicorn.Server):
     """One place that is listened at. Signals are the business of whoever has it."""
 
@@ -236,7 +251,9 @@ class Server(uvicorn.Server):
             backlog=_ACCEPTED_AT_ONCE,
         )
         super().__init__(config)
+        self.server_state = _State()
         self.server_state.connections = _InOrder()  # type: ignore[assignment]
+        self._ended = asyncio.Event()
 
     @property
     def port(self) -> int:
@@ -253,6 +270,10 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         self._listening.listen(_MOST_WAITING)
 
+    async def main_loop(self) -> None:
+        """Wait for :meth:`end`, where uvicorn looks ten times a second: at rest a service does nothing."""
+        await self._ended.wait()
+
     async def until_ended(self) -> None:
         """Answer requests until :meth:`end`."""
         await self.serve(sockets=[self._listening])
@@ -260,6 +281,7 @@ class Server(uvicorn.Server):
     def end(self) -> None:
         """Take no more connections; answers under way are finished."""
         self.should_exit = True
+        self._ended.set()
 
 
 def _context(cert: str, key: str) -> ssl.SSLContext:
