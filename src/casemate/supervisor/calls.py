@@ -15,7 +15,7 @@ import os
 import struct
 from stat import S_ISDIR
 
-from casemate.supervisor import kernel
+from casemate.supervisor import kernel, syscall_numbers
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ _WORDS = 4 + _ARGUMENTS
 RESULTS = 64  # registers before those of results: as many descriptors as come with a message
 _ALIGNED = 8
 _LANDLOCK_PATH_BENEATH = 1
+# At once: a zygote's cells do not find casemate any more.
+_NUMBERS = syscall_numbers.numbers(kernel.machine)
 
 
 class Reference(int):
@@ -59,20 +61,20 @@ class CallList:
     def call(self, name: str, *arguments: Argument) -> Reference:
         """A system call; where its result is found. Its failure is that of the list."""
         label = " ".join((name, *(argument for argument in arguments if isinstance(argument, str))))
-        return self._add(_CALL, _number(name), label, *arguments)
+        return self._add(_CALL, _NUMBERS[name], label, *arguments)
 
     def attempt(self, name: str, *arguments: Argument) -> None:
         """A system call that may fail."""
-        self._add(_ATTEMPT, _number(name), name, *arguments)
+        self._add(_ATTEMPT, _NUMBERS[name], name, *arguments)
 
     def add_rule(self, ruleset: Reference, path: str, rights: int, rights_of_files: int) -> None:
         """Landlock: give ``rights`` at ``path`` and beneath it, ``rights_of_files`` where it is no folder, and nothing
         where there is no such path."""
-        self._add(_RULE, _number("landlock_add_rule"), f"landlock {path}", ruleset, path, rights, rights_of_files)
+        self._add(_RULE, _NUMBERS["landlock_add_rule"], f"landlock {path}", ruleset, path, rights, rights_of_files)
 
     def install_filter(self) -> None:
         """Put the filter of system calls in force that whoever performs the list has."""
-        self._add(_FILTER, _number("seccomp"), "seccomp")
+        self._add(_FILTER, _NUMBERS["seccomp"], "seccomp")
 
     def encode(self) -> bytes:
         """The list as bytes."""
@@ -150,14 +152,3 @@ def _add_rule(number: int, label: str, ruleset: int, path: int, rights: int, rig
         kernel.check(kernel.raw_call(number, ruleset, _LANDLOCK_PATH_BENEATH, ctypes.addressof(rule), 0), label)
     finally:
         os.close(place)
-
-
-_numbers: dict[str, int] = {}
-
-
-def _number(name: str) -> int:
-    if not _numbers:
-        from casemate.supervisor import syscall_numbers
-
-        _numbers.update(syscall_numbers.numbers(kernel.machine))
-    return _numbers[name]

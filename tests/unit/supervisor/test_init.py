@@ -6,6 +6,8 @@ import contextlib
 import os
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +25,7 @@ if (NATIVE := native_init.load()) is not None:
     FORMS["native"] = partial(lambda native, ends, prepared: native.run(ends, b"", prepared), NATIVE)
 
 
+PACKAGES = init.__file__.rsplit("/", 3)[0]
 _ONE = struct.Struct("=11q")  # a list of one call, without the bytes that it points to
 BROKEN = {
     "nothing": b"",
@@ -162,6 +165,18 @@ def test_a_list_that_makes_no_sense_is_refused(broken: str) -> None:
     with open(status, "rb") as pipe, ours:
         assert wire.decode(pipe.read())["errno"] == 22
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 125
+
+
+def test_lists_are_made_where_casemate_is_hidden_from_a_program() -> None:
+    hide = "[sys.modules.pop(name) for name in [*sys.modules] if name.startswith('casemate')]"
+    code = f"""
+import sys
+sys.path.append({PACKAGES!r})
+from casemate.supervisor import init
+sys.path.pop(); {hide}
+init.do(init.add_rlimits, {{"CORE": 0}})
+"""
+    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
 
 
 def test_a_command_with_a_zero_byte_is_refused() -> None:
