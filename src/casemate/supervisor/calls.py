@@ -77,8 +77,9 @@ class CallList:
         self._add(_FILTER, _NUMBERS["seccomp"], "seccomp")
 
     def encode(self) -> bytes:
-        """The list as bytes."""
-        return struct.pack("=q", len(self._records) // _WORDS) + self._records.tobytes() + bytes(self._bytes)
+        """The list as bytes, of which another may follow."""
+        data = self._bytes + bytes(-len(self._bytes) % _ALIGNED)
+        return struct.pack("=q", len(self._records) // _WORDS) + self._records.tobytes() + data
 
     def _add(self, kind: int, number: int, label: str, *arguments: Argument) -> Reference:
         kinds, words = 0, [0] * _ARGUMENTS

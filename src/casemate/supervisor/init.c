@@ -15,7 +15,6 @@
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -29,11 +28,12 @@
 /* init.py */
 enum { CONTROL = 3, STATUS, PAYLOAD, ORDER };
 enum { FORKS = 1, AWAITS = 2, CONTROLS = 4 };
-enum { NOT_BEGUN = 125, HIGH = 64 };
+enum { NOT_BEGUN = 125, HIGH = 64, ALL = 0x7FFFFFFF };
 /* calls.py */
 enum kind { PHASE, CALL, ATTEMPT, RULE, FILTER };
 enum { VALUE, BYTES, REGISTER };
 enum { ARGUMENTS = 6, DESCRIPTORS = 64, MOST_CALLS = 1024 };
+enum { CLOSE_RANGE = 436 }; /* syscall_numbers.py; older headers do not name it */
 enum { MAX_MESSAGE = 160000, MAX_ENDS = 8 }; /* wire.py, zygote.py */
 
 struct record {
@@ -52,30 +52,25 @@ struct text {
     size_t size;
 };
 
-/* Where it stands, and whom it tells. */
-struct progress {
-    int status;
-    const char *phase;
-};
-
 struct cell {
     struct text filter; /* the seccomp program */
-    struct text prepared;
     int descriptors[DESCRIPTORS];
     size_t descriptor_count;
     long results[MOST_CALLS];
-    struct progress progress;
+    int status;        /* where it tells the supervisor */
+    const char *phase; /* what it is at */
 };
 
 static char message[MAX_MESSAGE] __attribute__((aligned(8)));
 static struct cell cell;
 
-/* Tell the supervisor why there will be no program, and end. */
-static void fail(const struct progress *progress, int number, const char *detail) {
-    char told[1024];
-    int size = snprintf(told, sizeof told, "ms6:faileds%zu:%ss5:errnoi%d;s6:details%zu:%se", strlen(progress->phase),
-                        progress->phase, number, strnlen(detail, 500), detail);
-    if (size > 0 && (size_t)size < sizeof told && write(progress->status, told, (size_t)size) < 0) {
+/* Tell the supervisor why there will be no program, in the words of an OSError, and end. */
+static _Noreturn void fail(int number, const char *detail) {
+    char words[700], told[1024];
+    snprintf(words, sizeof words, "[Errno %d] %.100s: '%.500s'", number, strerror(number), detail);
+    int size = snprintf(told, sizeof told, "ms6:faileds%zu:%ss5:errnoi%d;s6:details%zu:%se", strlen(cell.phase), cell.phase,
+                        number, strlen(words), words);
+    if (size > 0 && (size_t)size < sizeof told && write(cell.status, told, (size_t)size) < 0) {
         /* the supervisor is gone */
     }
     _exit(NOT_BEGUN);
@@ -83,7 +78,7 @@ static void fail(const struct progress *progress, int number, const char *detail
 
 /* ------------------------------------------------------------------------------------------------ lists of calls */
 
-static struct list read_list(const struct progress *progress, struct text text) {
+static struct list read_list(struct text text) {
     struct list list = {0};
     int64_t count = 0;
     if (text.size >= sizeof count) {
@@ -91,7 +86,7 @@ static struct list read_list(const struct progress *progress, struct text text) 
     }
     size_t head = sizeof count + (size_t)count * sizeof(struct record);
     if (text.size < sizeof count || count < 0 || count > MOST_CALLS || head > text.size) {
-        fail(progress, EINVAL, "a list of calls that is not whole");
+        fail(EINVAL, "a list of calls that is not whole");
     }
     list.count = (size_t)count;
     list.records = (const struct record *)(text.bytes + sizeof count);
@@ -100,9 +95,9 @@ static struct list read_list(const struct progress *progress, struct text text) 
     return list;
 }
 
-static const char *bytes_at(const struct progress *progress, const struct list *list, int64_t place) {
+static const char *bytes_at(const struct list *list, int64_t place) {
     if (place < 0 || (size_t)place >= list->size) {
-        fail(progress, EINVAL, "a list of calls that points elsewhere");
+        fail(EINVAL, "a list of calls that points elsewhere");
     }
     return list->data + place;
 }
@@ -111,11 +106,11 @@ static long argument_of(const struct list *list, const struct record *record, si
     int64_t word = record->arguments[position];
     switch (record->kinds >> (2 * position) & 3) {
     case BYTES:
-        return (long)bytes_at(&cell.progress, list, word);
+        return (long)bytes_at(list, word);
     case REGISTER:
-        if (word < 0 || word >= DESCRIPTORS + MOST_CALLS ||
+        if (word < 0 || word >= DESCRIPTORS + (record - list->records) ||
             (word < DESCRIPTORS && (size_t)word >= cell.descriptor_count)) {
-            fail(&cell.progress, EINVAL, "a list of calls without a descriptor that it names");
+            fail(EINVAL, "a list of calls that names what has not come");
         }
         return word < DESCRIPTORS ? cell.descriptors[word] : cell.results[word - DESCRIPTORS];
     default:
@@ -163,10 +158,10 @@ static long install_filter(const struct record *record) {
 }
 
 static void perform(struct text text) {
-    struct list list = read_list(&cell.progress, text);
+    struct list list = read_list(text);
     for (size_t at = 0; at < list.count; at++) {
         const struct record *record = &list.records[at];
-        const char *label = bytes_at(&cell.progress, &list, record->label);
+        const char *label = bytes_at(&list, record->label);
         long arguments[ARGUMENTS];
         for (size_t position = 0; position < ARGUMENTS; position++) {
             arguments[position] = argument_of(&list, record, position);
@@ -174,7 +169,7 @@ static void perform(struct text text) {
         long result = 0;
         switch ((enum kind)record->kind) {
         case PHASE:
-            cell.progress.phase = label;
+            cell.phase = label;
             break;
         case CALL:
         case ATTEMPT:
@@ -192,7 +187,7 @@ static void perform(struct text text) {
             result = -1;
         }
         if (result < 0 && record->kind != ATTEMPT) {
-            fail(&cell.progress, errno, label);
+            fail(errno, label);
         }
         cell.results[at] = result;
     }
@@ -200,7 +195,8 @@ static void perform(struct text text) {
 
 /* -------------------------------------------------------------------------------------------- messages and their fds */
 
-/* A message and the descriptors that come with it; its size, 0 where nobody is there any more, -1 for an error. */
+/* A message and the descriptors that come with it; its size, 0 where nobody is there any more, -1 for an error,
+ * as when not all has come. */
 static ssize_t receive(int socket, char *into, size_t most, int *fds, size_t most_fds, size_t *count) {
     char rights[CMSG_SPACE(DESCRIPTORS * sizeof(int))] __attribute__((aligned(8)));
     struct iovec part = {.iov_base = into, .iov_len = most};
@@ -210,12 +206,14 @@ static ssize_t receive(int socket, char *into, size_t most, int *fds, size_t mos
     do {
         size = recvmsg(socket, &header, 0);
     } while (size < 0 && errno == EINTR);
-    *count = 0;
-    for (struct cmsghdr *one = CMSG_FIRSTHDR(&header); size > 0 && one; one = CMSG_NXTHDR(&header, one)) {
-        if (one->cmsg_level == SOL_SOCKET && one->cmsg_type == SCM_RIGHTS) {
-            *count = (one->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-            memcpy(fds, CMSG_DATA(one), *count * sizeof(int));
-        }
+    const struct cmsghdr *one = size > 0 ? CMSG_FIRSTHDR(&header) : NULL; /* the only one */
+    *count = one ? (one->cmsg_len - CMSG_LEN(0)) / sizeof(int) : 0;
+    if (one) {
+        memcpy(fds, CMSG_DATA(one), *count * sizeof(int));
+    }
+    if (size > 0 && header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
+        errno = EMFILE;
+        return -1;
     }
     return size;
 }
@@ -228,7 +226,7 @@ static void report_prepared(int channel) {
     struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = rights, .msg_controllen = sizeof rights};
     struct cmsghdr *one = CMSG_FIRSTHDR(&header);
     if (namespaces[0] < 0 || namespaces[1] < 0) {
-        fail(&cell.progress, errno, "namespaces of its own");
+        fail(errno, "namespaces of its own");
     }
     one->cmsg_level = SOL_SOCKET;
     one->cmsg_type = SCM_RIGHTS;
@@ -243,29 +241,38 @@ static void report_prepared(int channel) {
 
 /* --------------------------------------------------------------------------------------------------- the program */
 
+/* Not strtoul(3), which new headers call by a name that older libraries do not have. */
+static uint64_t read_number(const char *text) {
+    uint64_t number = 0;
+    for (; *text >= '0' && *text <= '9'; text++) {
+        number = number * 10 + (uint64_t)(*text - '0');
+    }
+    return number;
+}
+
 /* The texts of a command, each ended by a zero byte: its folder, how many arguments it has, these, its variables. */
 static pid_t start_program(int has_control) {
     struct stat status;
     if (syscall(SYS_fstat, PAYLOAD, &status) < 0) {
-        fail(&cell.progress, errno, "the command");
+        fail(errno, "the command");
     }
     size_t size = (size_t)status.st_size, texts = 0;
     char *data = mmap(NULL, size + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE, PAYLOAD, 0);
     if (data == MAP_FAILED || size == 0 || data[size - 1] != 0) {
-        fail(&cell.progress, EINVAL, "a command that is not whole");
+        fail(EINVAL, "a command that is not whole");
     }
     for (size_t at = 0; at < size; at++) {
         texts += data[at] == 0;
     }
     char **all = mmap(NULL, (texts + 2) * sizeof *all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (all == MAP_FAILED || texts < 3) {
-        fail(&cell.progress, EINVAL, "a command without a program");
+        fail(EINVAL, "a command without a program");
     }
     const char *cwd = data;
     const char *number = cwd + strlen(cwd) + 1;
-    size_t count = strtoul(number, NULL, 10);
+    size_t count = read_number(number);
     if (count < 1 || count > texts - 2) {
-        fail(&cell.progress, EINVAL, "a command without its arguments");
+        fail(EINVAL, "a command without its arguments");
     }
     char *text = data + (number - data) + strlen(number) + 1;
     char **argv = all, **env = all + count + 1; /* a null pointer ends each */
@@ -276,7 +283,7 @@ static pid_t start_program(int has_control) {
         fcntl(CONTROL, F_SETFD, FD_CLOEXEC);
     }
     if (chdir(cwd) < 0) {
-        fail(&cell.progress, errno, cwd);
+        fail(errno, cwd);
     }
     volatile int number_of_error = 0;
     pid_t pid = vfork();
@@ -292,7 +299,7 @@ static pid_t start_program(int has_control) {
         _exit(127);
     }
     if (pid < 0 || number_of_error) {
-        fail(&cell.progress, pid < 0 ? errno : number_of_error, argv[0]);
+        fail(pid < 0 ? errno : number_of_error, argv[0]);
     }
     return pid;
 }
@@ -304,7 +311,7 @@ static uint64_t count_begun(void) {
     ssize_t size = file < 0 ? -1 : read(file, load, sizeof load - 1);
     const char *last = size > 0 ? strrchr(load, ' ') : NULL;
     close(file);
-    unsigned long pid = last ? strtoul(last + 1, NULL, 10) : 0;
+    uint64_t pid = last ? read_number(last + 1) : 0;
     return pid ? pid - 1 : 0;
 }
 
@@ -356,10 +363,12 @@ static void keep_own_descriptors(int channel, int status) {
     channel = duplicate_high(channel);
     status = duplicate_high(status);
     if (dup3(channel, CONTROL, O_CLOEXEC) < 0 || dup3(status, STATUS, O_CLOEXEC) < 0) {
-        fail(&cell.progress, errno, "its own descriptors");
+        fail(errno, "its own descriptors");
     }
-    cell.progress.status = STATUS;
-    syscall(SYS_close_range, PAYLOAD, ~0U, 0);
+    cell.status = STATUS;
+    if (syscall(CLOSE_RANGE, PAYLOAD, ALL, 0) < 0) {
+        fail(errno, "the descriptors of others");
+    }
 }
 
 /* The life of a cell's first process: init.run. Returns only in the process of a program that is forked. */
@@ -368,26 +377,30 @@ int casemate_run(int channel, int status, const int *cgroups, size_t cgroup_coun
     char word = 0;
     size_t count = 0;
     cell.filter = filter;
-    cell.progress = (struct progress){status, "cgroup"};
+    cell.status = status;
+    cell.phase = "cgroup";
     prctl(PR_SET_NAME, "casemate-init", 0, 0, 0);
     signal(SIGINT, SIG_DFL); /* as pid 1 we then do not get it from inside */
     for (size_t at = 0; at < cgroup_count; at++) {
         if (write(cgroups[at], "0", 1) < 0) {
-            fail(&cell.progress, errno, "entering its cgroup");
+            fail(errno, "entering its cgroup");
         }
     }
     keep_own_descriptors(channel, status);
-    cell.progress.phase = "id maps";
+    cell.phase = "id maps";
     if (recv(CONTROL, &word, 1, 0) != 1 || word != 'm') {
         _exit(NOT_BEGUN); /* the supervisor is gone */
     }
     perform(prepared);
     report_prepared(CONTROL);
-    cell.progress.phase = "request";
+    cell.phase = "request";
     ssize_t size = receive(CONTROL, message, sizeof message, cell.descriptors, DESCRIPTORS, &count);
     cell.descriptor_count = count;
-    if (size <= 0) {
-        _exit(NOT_BEGUN);
+    if (size < 0) {
+        fail(errno, "a request with all its descriptors");
+    }
+    if (size == 0) {
+        _exit(NOT_BEGUN); /* the supervisor is gone */
     }
     int64_t told[2] = {0};
     size_t head = sizeof told, whole = (size_t)size;
@@ -395,22 +408,22 @@ int casemate_run(int channel, int status, const int *cgroups, size_t cgroup_coun
         memcpy(told, message, head);
     }
     if (whole < head || told[1] < 0 || (size_t)told[1] > whole - head) {
-        fail(&cell.progress, EINVAL, "a request that is not whole");
+        fail(EINVAL, "a request that is not whole");
     }
     perform((struct text){message + head, (size_t)told[1]});
     pid_t program;
     if (told[0] & FORKS) {
-        cell.progress.phase = "fork";
+        cell.phase = "fork";
         program = fork();
         if (program == 0) {
             perform((struct text){message + head + told[1], whole - head - (size_t)told[1]});
             return 0;
         }
         if (program < 0) {
-            fail(&cell.progress, errno, "the program's process");
+            fail(errno, "the program's process");
         }
     } else {
-        cell.progress.phase = "exec";
+        cell.phase = "exec";
         program = start_program((told[0] & CONTROLS) != 0);
     }
     wait_for_program(program, (told[0] & AWAITS) != 0);

@@ -404,9 +404,15 @@ def send_fds(socket: _socket.socket, message: bytes, fds: Iterable[int], flags: 
 
 
 def receive_fds(socket: _socket.socket, size: int, most_fds: int) -> tuple[bytes, list[int]]:
-    """A message of at most ``size`` bytes, and the descriptors that came with it."""
+    """A message of at most ``size`` bytes, and the descriptors that came with it.
+
+    Raises ``OSError`` where not all of them came, as when this process may have no more.
+    """
     fds = array.array("i")
-    message, ancillary, _, _ = socket.recvmsg(size, _socket.CMSG_SPACE(most_fds * fds.itemsize))
+    message, ancillary, flags, _ = socket.recvmsg(size, _socket.CMSG_SPACE(most_fds * fds.itemsize))
     for _, _, payload in ancillary:
         fds.frombytes(payload)
+    if flags & _socket.MSG_CTRUNC:
+        close_all(fds)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "descriptors of a message")
     return message, list(fds)

@@ -198,9 +198,11 @@ def open_inside(namespace: int, kind: int, action: Callable[[], list[int]], subj
     poll.register(ours.fileno(), select.POLLIN)
     if not poll.poll(wire.ANSWER_WITHIN):
         os.kill(pid, 9)  # then the answer is its end
-    answer, fds = kernel.receive_fds(ours, len(_DONE), wire.MAX_DESCRIPTORS)
-    ours.close()
-    os.waitpid(pid, 0)
+    try:
+        answer, fds = kernel.receive_fds(ours, len(_DONE), wire.MAX_DESCRIPTORS)
+    finally:
+        ours.close()
+        os.waitpid(pid, 0)
     if answer != _DONE:
         number = int.from_bytes(answer, "big") or errno.ETIMEDOUT
         raise OSError(number, os.strerror(number), subject)

@@ -34,6 +34,7 @@ BROKEN = {
     "more calls than there are": struct.pack("=q", 2000) + bytes(80),
     "a label that lies elsewhere": _ONE.pack(1, 1, 39, 0, 1 << 40, *[0] * 6),
     "a descriptor that did not come": _ONE.pack(1, 1, 39, 2, 0, 63, *[0] * 5) + b"x\0",
+    "a result that is not there yet": _ONE.pack(1, 1, 39, 2, 0, 64, *[0] * 5) + b"x\0",
     "a kind that there is not": _ONE.pack(1, 9, 39, 0, 0, *[0] * 6) + b"x\0",
 }
 
@@ -55,11 +56,11 @@ class Started:
         """Why there is no program."""
         return wire.decode(self.told())
 
-    def request(self, walls: calls.CallList, payload: int) -> None:
-        """Ask for a program that is executed."""
+    def request(self, walls: calls.CallList, *fds: int) -> None:
+        """Ask for a program that is executed, the first of ``fds``."""
         encoded = walls.encode()
         with_control = 4
-        kernel.send_fds(self.channel, struct.pack("=qq", with_control, len(encoded)) + encoded, [payload])
+        kernel.send_fds(self.channel, struct.pack("=qq", with_control, len(encoded)) + encoded, fds)
 
 
 @pytest.fixture(params=FORMS)
@@ -104,7 +105,23 @@ def command(*argv: str) -> int:
 def test_the_phase_and_the_call_that_failed_are_told(begin: Callable[[calls.CallList], Started]) -> None:
     told = begin(a_list(("umask", (0o022,)), ("chdir", ("/nowhere/at/all",)))).failure()
     assert (told["failed"], told["errno"]) == ("masks", 2)
-    assert "chdir /nowhere/at/all" in told["detail"]
+    assert told["detail"] == "[Errno 2] No such file or directory: 'chdir /nowhere/at/all'"
+
+
+def test_a_failure_is_told_where_its_path_is_long(begin: Callable[[calls.CallList], Started]) -> None:
+    told = begin(a_list(("chdir", ("/nowhere" * 200,)))).failure()
+    assert told["errno"] == 2
+    assert "chdir /nowhere/nowhere" in told["detail"]
+
+
+def test_no_program_begins_where_not_all_descriptors_came(begin: Callable[[calls.CallList], Started]) -> None:
+    walls = calls.CallList()
+    init.add_descriptors(walls, {"payload": calls.Reference(0), "status": init.STATUS})
+    one = begin(a_list())
+    kernel.receive_fds(one.channel, 1, 2)
+    one.request(walls, *[command("/bin/true")] * (wire.MAX_DESCRIPTORS + 1))
+    told = one.failure()
+    assert (told["failed"], told["errno"]) == ("request", 24)  # EMFILE
 
 
 def test_an_attempt_may_fail_and_a_result_is_found_by_what_follows(begin: Callable[[calls.CallList], Started]) -> None:
@@ -165,6 +182,11 @@ def test_a_list_that_makes_no_sense_is_refused(broken: str) -> None:
     with open(status, "rb") as pipe, ours:
         assert wire.decode(pipe.read())["errno"] == 22
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 125
+
+
+def test_a_list_may_follow_another() -> None:
+    made = a_list(("chdir", ("/odd",)))
+    assert len(made.encode()) % 8 == 0  # a record's words are aligned
 
 
 def test_lists_are_made_where_casemate_is_hidden_from_a_program() -> None:
