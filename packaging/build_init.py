@@ -7,8 +7,11 @@ A wheel has it inside. Without a compiler, cells begin by init.py, some millisec
 
 from __future__ import annotations
 
+import binascii
+import ctypes
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,9 +22,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE, LIBRARY = "src/casemate/supervisor/init.c", "src/casemate/supervisor/libinit.so"
-# Nothing is linked: what it uses of the C library is found where it is loaded, in whichever version that has.
+# Nothing is linked: what it uses of the C library is found where it is loaded, in whichever version that has. What
+# _FORTIFY_SOURCE, a default of some compilers, would call is not in every one.
 FLAGS = (
-    *("-std=gnu11", "-O2", "-fPIC", "-shared", "-nostdlib", "-fstack-protector-strong"),
+    *("-std=gnu11", "-O2", "-fPIC", "-shared", "-nostdlib", "-fstack-protector-strong", "-U_FORTIFY_SOURCE"),
     *("-Wall", "-Wextra", "-Wconversion", "-Wl,-z,relro,-z,now,-z,noexecstack"),
 )
 PLATFORMS = ("manylinux2014", "musllinux_1_1")  # it names no version of a symbol, so any C library of Linux will do
@@ -44,13 +48,24 @@ class InitBuilder(BuildHookInterface[Any]):
 
 def build() -> str:
     """Compile it; why that cannot be, or nothing."""
-    (ROOT / LIBRARY).unlink(missing_ok=True)
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if sys.platform != "linux" or compiler is None:
+    library = ROOT / LIBRARY
+    library.unlink(missing_ok=True)
+    compiler, *options = shlex.split(os.environ.get("CC") or "cc")
+    if sys.platform != "linux" or shutil.which(compiler) is None:
         return "there is no C compiler" if sys.platform == "linux" else "this is not Linux"
-    command = [compiler, *FLAGS, "-o", LIBRARY, SOURCE]
+    source = f"-DSOURCE={binascii.crc32((ROOT / SOURCE).read_bytes())}u"
+    made = library.with_name("libinit.new.so")  # no process loads half of it
+    command = [compiler, *options, *FLAGS, source, "-o", str(made), SOURCE]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return done.stderr.strip()
+    if done.returncode:
+        return done.stderr.strip() or f"{compiler} ended with {done.returncode}"
+    try:
+        ctypes.CDLL(str(made))
+    except OSError as error:
+        made.unlink()
+        return f"what {compiler} makes cannot be loaded here: {error}"
+    made.replace(library)
+    return ""
 
 
 if __name__ == "__main__":

@@ -61,6 +61,8 @@ struct cell {
     const char *phase; /* what it is at */
 };
 
+const uint32_t casemate_source = SOURCE; /* a checksum of this file: build_init.py, native_init.py */
+
 static char message[MAX_MESSAGE] __attribute__((aligned(8)));
 static struct cell cell;
 

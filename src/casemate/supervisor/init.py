@@ -158,7 +158,7 @@ def request_message(request: dict[str, Any], targets: list[str], names: list[str
     program, whose ``names`` are given."""
     values = (tuple(one.items()) if isinstance(one, dict) else tuple(one) if isinstance(one, list) else one
               for one in request.values())  # fmt: skip
-    key = (*values, *targets, *names)
+    key = (*values, tuple(targets), tuple(names))
     if key not in _requests:
         if len(_requests) == _MOST_REQUESTS:
             _requests.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import ctypes
 import os
 
@@ -11,7 +12,7 @@ TYPE_CHECKING = False  # typing itself is not imported: it would take half of th
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libinit.so")
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 class _Span(ctypes.Structure):
@@ -42,10 +43,13 @@ class NativeInit:
 
 
 def load() -> NativeInit | None:
-    """It; None where it was not built, or this interpreter's C library cannot load it."""
+    """It; None where it was not built or from another init.c, or this interpreter's C library cannot load it."""
     try:
-        return NativeInit(ctypes.PyDLL(_LIBRARY))
-    except OSError:
+        library = ctypes.PyDLL(f"{_FOLDER}/libinit.so")
+        built_from = ctypes.c_uint32.in_dll(library, "casemate_source").value
+        with open(f"{_FOLDER}/init.c", "rb") as source:
+            return NativeInit(library) if binascii.crc32(source.read()) == built_from else None
+    except (OSError, ValueError):
         return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -182,6 +184,16 @@ def test_a_list_that_makes_no_sense_is_refused(broken: str) -> None:
     with open(status, "rb") as pipe, ours:
         assert wire.decode(pipe.read())["errno"] == 22
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 125
+
+
+@pytest.mark.skipif(NATIVE is None, reason="init.c was not compiled")
+def test_a_library_of_another_init_c_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("libinit.so", "init.c"):
+        shutil.copy(f"{PACKAGES}/casemate/supervisor/{name}", tmp_path)
+    monkeypatch.setattr(native_init, "_FOLDER", str(tmp_path))
+    assert native_init.load() is not None
+    (tmp_path / "init.c").write_text("/* changed */")
+    assert native_init.load() is None
 
 
 def test_a_list_may_follow_another() -> None:

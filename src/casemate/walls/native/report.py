@@ -15,8 +15,8 @@ _LAYERS = (
 )
 _NOTES = ("The cell shares the kernel with the host: a kernel bug can be an escape.",)
 _INTERPRETED = (
-    "Cells begin some milliseconds later than they could: there was no C compiler where casemate was installed, so "
-    "their first process is a copy of an interpreter."
+    "Cells begin some milliseconds later than they could, for their first process is a copy of an interpreter: there "
+    "was no C compiler where casemate was installed, or what it made is of another version or cannot be loaded."
 )
 _COUNTED = (
     "hard at limits.memory + limits.disk, for files in a cell are memory too; at limits.memory by the look, which "
