@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests import structure
 
 BOUNDS = {
-    "lines of Python in src": 89_200,
+    "lines of Python in src": 89_250,
     "without docstrings, imports, comments and blanks": 56_950,
     "files": 500,
     "files of 40 lines or fewer": 63,

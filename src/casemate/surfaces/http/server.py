@@ -214,7 +214,7 @@ class _InOrder(MutableSet[Any]):
         self._members.pop(value, None)
 
 
-class _State(ServerState):
+class _ServerState(ServerState):
     """What connections have in common, with a date that is made when it is needed."""
 
     @property
@@ -251,7 +251,7 @@ class Server(uvicorn.Server):
             backlog=_ACCEPTED_AT_ONCE,
         )
         super().__init__(config)
-        self.server_state = _State()
+        self.server_state = _ServerState()
         self.server_state.connections = _InOrder()  # type: ignore[assignment]
         self._ended = asyncio.Event()
 
