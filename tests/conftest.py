@@ -23,6 +23,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.coroutines import pytest_pyfunc_call
 from tests.pairwise import chosen
+from tests.support import containers
 
 from casemate.errors import Unavailable
 from casemate.languages.browser import find_browser
@@ -35,6 +36,7 @@ SECONDS_PER_TEST = 120
 WORLDS = ("tests/network/test_web", "tests/network/test_browser", "tests/network/")
 # Where preloaded libraries are part of what is tested; with --all also where they may help an attacker. Elsewhere they
 # only cost time.
+BEHIND_DOCKER = ("contract/", "escapes/", "containers/", "distribution/", "unit/walls/")
 PRELOADING = ("contract/test_display.py", "docs/", "unit/languages/", "warm/")
 PRELOADING_WITH_ALL = (*PRELOADING, "escapes/", "journeys/", "parity/")
 RUNS_BEFORE_A_ZYGOTE = 4
@@ -164,6 +166,13 @@ def _light(request: pytest.FixtureRequest) -> Iterator[None]:
         mock.patch.object(Pools, "start", start_ready),
     ):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _without_containers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most tests are behind the native wall. A busy engine may still be removing the containers of tests before."""
+    if not str(request.path.relative_to(Path(__file__).parent)).startswith(BEHIND_DOCKER):
+        monkeypatch.setattr(containers, "supervisors", list)
 
 
 @pytest.fixture

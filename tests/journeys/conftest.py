@@ -6,15 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support import containers
 
 from casemate import sync
-
-
-@pytest.fixture(autouse=True)
-def _without_containers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Journeys are behind the native wall. A busy engine may still be removing the containers of tests before."""
-    monkeypatch.setattr(containers, "supervisors", list)
 
 
 @pytest.fixture

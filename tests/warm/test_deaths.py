@@ -21,6 +21,7 @@ from tests.support.waiting import MAX_WAIT, until
 from tests.warm.ready import all_ready, ready_inits, settle, start_of, warmth, zygote_of, zygotes
 
 from casemate import CasemateError, Execution, Fault, Sandbox, sync
+from casemate.supervisor import wire
 from casemate.walls.native.link import SupervisorLink
 from casemate.walls.native.running import RunningCell
 
@@ -73,7 +74,7 @@ def test_a_folder_that_was_replaced_while_a_cell_for_it_was_made_is_noticed_by_n
     folder, prepare = tmp_path / "folder", SupervisorLink.prepare
 
     def prepare_for_another(link: SupervisorLink, request: dict[str, Any], payload: int) -> RunningCell:
-        workspace = {**request["workspace"], "folder": str(tmp_path / "removed")}
+        workspace = {**wire.decode(request["workspace"].data), "folder": str(tmp_path / "removed")}
         return prepare(link, {**request, "workspace": workspace}, payload)
 
     folder.mkdir()
