@@ -2,7 +2,8 @@
 
     python packaging/build_init.py
 
-A wheel has it inside. Without a compiler, cells begin by init.py, some milliseconds later; `casemate doctor` says so.
+A wheel has it inside. Without a compiler cells begin by init.py, which takes more processor time; `casemate doctor`
+says so.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class InitBuilder(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
         problem = build()
         if problem:
-            self.app.display_warning(f"cells will begin by Python, some milliseconds later: {problem}")
+            self.app.display_warning(f"cells will begin by Python, which takes more processor time: {problem}")
             return
         build_data["artifacts"].append(LIBRARY)
         build_data["pure_python"] = False

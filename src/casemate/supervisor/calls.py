@@ -105,8 +105,8 @@ class CallList:
 
 def perform(
     data: bytes, descriptors: Sequence[int] = (), program: bytes = b"", phase: SetupPhase | None = None
-) -> list[int]:
-    """Do what a list says; the results. ``program``: the filter of system calls.
+) -> None:
+    """Do what a list says. ``program``: the filter of system calls.
 
     Raises ``OSError`` for the first call that fails and may not.
     """
@@ -139,7 +139,6 @@ def perform(
             if kind == _CALL:
                 kernel.check(result, text)
         results.append(result)
-    return results
 
 
 def _add_rule(number: int, label: str, ruleset: int, path: int, rights: int, rights_of_files: int) -> None:

@@ -9,7 +9,8 @@ the request comes (`preparation`), so that it costs nobody time. A phase that fa
 before any code of the guest has run; the supervisor learns which.
 
 What is done is decided here, by the supervisor, and written down as lists of system calls (`calls`). Who does it is
-init.c, or where that was not built, `run`: a copy of this interpreter, which takes four times as long.
+init.c, or where that was not built, `run`: a copy of this interpreter, which takes more than
+twice the processor time.
 
 It runs under everything the program runs under and cannot be traced by it. The supervisor trusts nothing it says: its
 report only refines what wait(2) shows from outside.

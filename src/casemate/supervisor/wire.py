@@ -31,7 +31,7 @@ ANSWER_WITHIN = 10_000  # milliseconds; a child that prepares itself needs some,
 _MARKS = {None: b"n", True: b"t", False: b"f"}
 
 
-_MOST_KEPT = 256  # values of messages that the receiver of many keeps
+_MOST_SHARED = 256  # values of messages that the receiver of many keeps
 
 
 class SharedValue:
@@ -93,12 +93,12 @@ def _encode_dict(value: dict[Any, Any], parts: list[bytes]) -> None:
     parts.append(b"e")
 
 
-def decode(data: bytes, kept: dict[bytes, Any] | None = None) -> Any:
+def decode(data: bytes, shared: dict[bytes, Any] | None = None) -> Any:
     """The value in ``data``, which must hold exactly one. Raises :class:`WireError`.
 
-    ``kept``: what of earlier messages may come again, where :class:`SharedValue` values are taken.
+    ``shared``: what of earlier messages may come again, where :class:`SharedValue` values are taken.
     """
-    value, end = _decode(data, 0, 0, kept)
+    value, end = _decode(data, 0, 0, shared)
     if end != len(data):
         raise WireError("bytes after the value")
     return value
@@ -121,7 +121,7 @@ def decode_command(data: bytes) -> tuple[list[str], dict[str, str], str]:
     return texts[: int(count)], {name: value for name, _, value in variables}, cwd
 
 
-def _decode(data: bytes, at: int, depth: int, kept: dict[bytes, Any] | None = None) -> tuple[Any, int]:
+def _decode(data: bytes, at: int, depth: int, shared: dict[bytes, Any] | None = None) -> tuple[Any, int]:
     if depth > _MAX_DEPTH:
         raise WireError("nested too deeply")
     mark = data[at : at + 1]
@@ -136,10 +136,10 @@ def _decode(data: bytes, at: int, depth: int, kept: dict[bytes, Any] | None = No
     if mark == b"l":
         return _list(data, at, depth)
     if mark == b"m":
-        return _dict(data, at, depth, kept)
-    if mark == b"k" and kept is not None:
+        return _dict(data, at, depth, shared)
+    if mark == b"k" and shared is not None:
         raw, end = _string(b"b", data, at)
-        return _take_kept(raw, kept).copy(), end
+        return _take_shared(raw, shared).copy(), end
     raise WireError(f"unknown mark {mark!r}")
 
 
@@ -173,22 +173,22 @@ def _list(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
     return items, at + 1
 
 
-def _dict(data: bytes, at: int, depth: int, kept: dict[bytes, Any] | None = None) -> tuple[dict[str, Any], int]:
+def _dict(data: bytes, at: int, depth: int, shared: dict[bytes, Any] | None = None) -> tuple[dict[str, Any], int]:
     items: dict[str, Any] = {}
     while data[at : at + 1] != b"e":
         key, at = _decode(data, at, depth + 1)
         if not isinstance(key, str) or key in items:
             raise WireError("a key that is no str, or is there twice")
-        items[key], at = _decode(data, at, depth + 1, kept)
+        items[key], at = _decode(data, at, depth + 1, shared)
     return items, at + 1
 
 
-def _take_kept(data: Any, kept: dict[bytes, Any]) -> Any:
-    if data not in kept:
+def _take_shared(data: Any, shared: dict[bytes, Any]) -> Any:
+    if data not in shared:
         value = decode(data)
         if not isinstance(value, list | dict):
-            raise WireError("a kept value that is no list or dict")
-        if len(kept) == _MOST_KEPT:
-            kept.clear()
-        kept[data] = value
-    return kept[data]
+            raise WireError("a shared value that is no list or dict")
+        if len(shared) == _MOST_SHARED:
+            shared.clear()
+        shared[data] = value
+    return shared[data]

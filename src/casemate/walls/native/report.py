@@ -15,8 +15,9 @@ _LAYERS = (
 )
 _NOTES = ("The cell shares the kernel with the host: a kernel bug can be an escape.",)
 _INTERPRETED = (
-    "Cells begin some milliseconds later than they could, for their first process is a copy of an interpreter: there "
-    "was no C compiler where casemate was installed, or what it made is of another version or cannot be loaded."
+    "Cells take some milliseconds more of processor time than they could, for their first process is a copy of an "
+    "interpreter: there was no C compiler where casemate was installed, or what it made is of another version or "
+    "cannot be loaded."
 )
 _COUNTED = (
     "hard at limits.memory + limits.disk, for files in a cell are memory too; at limits.memory by the look, which "
