@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import socket
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,28 @@ async def test_a_page_has_links_to_the_gateway_alone_and_only_those_lead_anywher
     assert entry["url"] == f"/files/alpha/0/{file.name}"
     assert fetched == (200, file.content)
     assert metadata[0] == 200
+    assert [one.filename for one in gateway.served.values()] == [file.name]
+
+
+async def test_a_file_is_known_as_served_to_a_cell_that_ends_with_its_last_byte(index: Index, tmp_path: Path) -> None:
+    file = index.add(wheel("alpha"))
+    left = threading.Event()
+
+    class Slow(io.BytesIO):
+        """At its end it waits until nobody is served any more."""
+
+        def read(self, size: int | None = -1) -> bytes:
+            return super().read(size) or (left.wait(30) and b"") or b""
+
+    async with serving(index, tmp_path) as (gateway, port):
+        await got(port, "/simple/alpha/")
+        gateway.store.open = lambda sha256: Slow(file.content)  # type: ignore[method-assign, assignment]  # noqa: ARG005
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"GET /files/alpha/0/{file.name} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        await reader.readuntil(b"\r\n\r\n")
+        assert await reader.readexactly(len(file.content)) == file.content
+    left.set()
+    writer.close()
     assert [one.filename for one in gateway.served.values()] == [file.name]
 
 

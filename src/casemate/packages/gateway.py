@@ -75,7 +75,7 @@ class Gateway:
     """One installation's. ``sources``: whether files that are built first are offered, too. ``hashes``: for names of
     projects, the SHA-256 of the files that may come; where there are any, nothing else comes.
 
-    ``served``: the files that have gone into the cell, by name; ``problems``: what could not be had, in words.
+    ``served``: the files that were sent into the cell, by name; ``problems``: what could not be had, in words.
     """
 
     upstream: Upstream
@@ -234,11 +234,11 @@ class Gateway:
         try:
             if request.method == b"GET" and file:
                 file.seek(0)
+                if answer.link is not None:  # first: whoever has the last byte may end at once, and this with it
+                    self._note(answer.link, answer.sha256, size)
                 while data := await asyncio.to_thread(file.read, _CHUNK):
                     writer.write(talk.send(h11.Data(data=data)) or _END)
                     await writer.drain()
-                if answer.link is not None:
-                    self._note(answer.link, answer.sha256, size)
             elif request.method == b"GET":
                 writer.write(talk.send(h11.Data(data=answer.body)) or _END)
             writer.write(talk.send(h11.EndOfMessage()) or _END)
@@ -248,7 +248,7 @@ class Gateway:
                 file.close()
 
     def _note(self, link: PageLink, sha256: str, size: int) -> None:
-        """It went into the cell, whole."""
+        """It is sent into the cell."""
         self.served[link.filename] = Served(link.filename, link.url, sha256, size)
 
 
