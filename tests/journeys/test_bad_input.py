@@ -261,7 +261,7 @@ async def one(sandbox):
     except BaseException as error: return repr(error)
 async def main():
     async with Sandbox(audit=sys.argv[1], concurrency=200) as sandbox:
-        print(sorted(set(await asyncio.wait_for(asyncio.gather(*(one(sandbox) for _ in range(60))), 15))))
+        print(sorted(set(await asyncio.wait_for(asyncio.gather(*(one(sandbox) for _ in range(60))), 60))))
         print(await one(sandbox))
 asyncio.run(main())
 """

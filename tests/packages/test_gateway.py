@@ -82,7 +82,7 @@ async def test_a_file_is_known_as_served_to_a_cell_that_ends_with_its_last_byte(
 
     async with serving(index, tmp_path) as (gateway, port):
         await got(port, "/simple/alpha/")
-        gateway.store.open = lambda sha256: Slow(file.content)  # type: ignore[method-assign, assignment]  # noqa: ARG005
+        gateway.store.open = lambda sha256: Slow(file.content)  # type: ignore[method-assign, assignment, return-value]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(f"GET /files/alpha/0/{file.name} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         await reader.readuntil(b"\r\n\r\n")
