@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from tests.console.browser import Page, chromium
+from tests.support.waiting import MAX_WAIT, until
 from tests.unit.model.test_showing import HOSTILE, bundle
 
 from casemate import Result
-from casemate.languages.browser import find_browser
 
-OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000", "--dump-dom")
-_TRIES, _WITHIN = 3, 40  # seconds: a browser of virtual time now and then waits for ever on a busy machine
 PAGE = """<img src={u}img><link rel=stylesheet href={u}css><link rel=prefetch href={u}prefetch>
 <style>@import url({u}import);body{background:url({u}background)}</style>
 <script>fetch('{u}script');top.document.title='taken'</script><meta http-equiv=refresh content="0;url={u}meta">
@@ -54,28 +51,33 @@ def fetched() -> Iterator[tuple[str, list[str]]]:
         thread.join()
 
 
-def title_of(folder: Path, body: str) -> str:
-    """The title that a page has when it has had its time."""
-    page = folder / "page.html"
-    page.write_text(f"<meta charset=utf-8><title>ours</title>{body}")
-    home = {"HOME": str(folder), "PATH": "/usr/bin:/bin"}
-    command = [str(find_browser()[0]), *OPTIONS, page.as_uri()]
-    for _ in range(_TRIES):
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            done = subprocess.run(command, env=home, capture_output=True, text=True, check=True, timeout=_WITHIN)
-            return done.stdout.partition("<title>")[2].partition("</title>")[0]
-    raise TimeoutError("the browser did not end")
+@pytest.fixture
+def shown_at(tmp_path: Path) -> Iterator[Callable[[str], Page]]:
+    """Has a browser show a text as a page."""
+    with chromium() as browser:
+        page = browser.new_page()
+        page.set_default_timeout(MAX_WAIT * 1000)
+
+        def show(body: str) -> Page:
+            file = tmp_path / "page.html"
+            file.write_text(f"<meta charset=utf-8><title>ours</title>{body}")
+            page.goto(file.as_uri(), wait_until="commit")
+            return page
+
+        yield show
 
 
 @pytest.mark.full
 @pytest.mark.needs("browser")
 def test_what_a_hostile_program_shows_fetches_nothing_and_runs_nowhere(
-    fetched: tuple[str, list[str]], tmp_path: Path
+    fetched: tuple[str, list[str]], shown_at: Callable[[str], Page]
 ) -> None:
     address, paths = fetched
     page, svg = PAGE.replace("{u}", address), SVG.replace("{u}", address)
     results = (Result({"text/html": page}), Result({"image/svg+xml": svg}), Result({"text/plain": page}))
     shown = bundle(replace(HOSTILE, results=results, stdout=page, stderr=page))["text/html"]
-    assert (title_of(tmp_path, shown), paths) == ("ours", [])
-    title_of(tmp_path, page)
-    assert "/img" in paths
+    ours = shown_at(shown)
+    ours.wait_for_load_state("networkidle")
+    assert (ours.title(), paths) == ("ours", [])
+    shown_at(page)
+    until(lambda: "/img" in paths, "the control")
