@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from tests.contract import programs
@@ -259,6 +260,13 @@ def test_the_limits_of_a_run_narrow_those_of_the_sandbox_and_never_widen_them(wa
         assert time.monotonic() - started < 20
         narrower = sandbox.explain("print(1)", limits=Limits(processes=4, memory="32MiB"), timeout=0.5)
         assert (narrower.limits.processes, narrower.limits.memory, narrower.deadline) == (4, 32 * MIB, 0.5)
+
+
+def test_runs_with_limits_of_their_own_follow_each_other_at_once(wall: str, audit: Path) -> None:
+    """Each takes a cell that was begun a moment ago, and may not be ready to be narrowed."""
+    with sync.Sandbox(isolation=wall, audit=audit) as sandbox:
+        turns = [sandbox.run("true", language="shell", limits=MEMORY) for _ in range(10 if wall == "docker" else 60)]
+    assert all(one.ok for one in turns)
 
 
 def test_limits_that_are_no_limits_are_refused(sandbox: sync.Sandbox) -> None:

@@ -65,7 +65,7 @@ def run(channel: int, status: int, cgroup_fds: list[int], settings: dict[str, An
             _become_program(request, settings, phase)
             table: places.Table = request["places"]
             return table
-        _wait_for_program(pid, waits=request["awaits_order"])
+        _wait_for_program(pid)
     except BaseException as error:  # noqa: BLE001 - the end of this process, whatever happened
         init.report_failure(status, phase, error)
     os._exit(125)
@@ -103,6 +103,8 @@ def _become_program(request: dict[str, Any], settings: dict[str, Any], phase: Se
     if "seccomp" in request["layers"]:
         _install_filter(settings, link)
     link.close()
+    if request["awaits_order"]:
+        os.write(init.STATUS, init.SET_UP)  # from here on its limits can be narrowed
     if command is not None:
         phase.name = "exec"
         _execute(*command, control=request["control"])
@@ -134,13 +136,8 @@ def _execute(argv: list[str], env: dict[str, str], *, control: bool) -> NoReturn
     os.execve(argv[0], argv, env)
 
 
-def _wait_for_program(pid: int, *, waits: bool) -> NoReturn:
-    """Wait for the end of the program ``pid``, end what is left in the cell, report, and exit.
-
-    ``waits``: whether the program is to come.
-    """
-    if waits:
-        os.write(init.STATUS, init.SET_UP)
+def _wait_for_program(pid: int) -> NoReturn:
+    """Wait for the end of the program ``pid``, end what is left in the cell, report, and exit."""
     for fd in (0, 1, 2, init.CONTROL, init.PAYLOAD, init.ORDER):
         init.close(fd)
     kernel.default_signals()  # what a preloaded module handles must not run in here
