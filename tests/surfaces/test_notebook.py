@@ -17,8 +17,9 @@ FIND = """
 import time
 from ipywidgets.widgets.widget import _instances
 
-def find_button():
-    return next((one for one in [*_instances.values()] if getattr(one, "button_style", "") == "success"), None)
+def find_button():  # in its row, where it has its handler
+    shown = (child for box in [*_instances.values()] for child in getattr(box, "children", ()))
+    return next((one for one in shown if getattr(one, "button_style", "") == "success"), None)
 
 ends = time.monotonic() + 60
 while find_button() is None and time.monotonic() < ends:
