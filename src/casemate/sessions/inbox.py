@@ -237,8 +237,8 @@ class Inbox:
             case ErrorFrame(error, number):
                 running.capture.fail(error, number, message.size)
             case StepDone() as done:
-                running.done = done
                 self.cell.end_step(running.number)
+                running.done = done  # after that: the loop may see it, and begin the next step
                 self._resolve(running.over, None)
             case OrderMark():
                 pass

@@ -66,7 +66,8 @@ class InterpreterCell:
         self._step = 0
         self._requests = 0
         self.packages: dict[str, str] = {}  # folders of the host that are to be shown in its cell, by their place there
-        self.cell.prepare_step(1)
+        for step in (1, 2):  # and from then on the next but one, when a step is over
+            self.cell.prepare_step(step)
 
     @property
     def is_alive(self) -> bool:
@@ -80,8 +81,8 @@ class InterpreterCell:
         self._step = step.number
         step.has_begun = True
         self._inbox.begin_step(step)
-        self.cell.begin_step(step.number, seconds, GRACE, self._protocol.repeat)
-        self.cell.send(self._protocol.run(StepRequest(step.number, code, stdin, cwd, step.asks, step.terms)))
+        request = self._protocol.run(StepRequest(step.number, code, stdin, cwd, step.asks, step.terms))
+        self.cell.begin_step(step.number, request, seconds, GRACE, self._protocol.repeat)
 
     def make_capture(self, limits: Limits, emitter: Emitter | None, redaction: Redaction | None) -> Capture:
         """What takes in the output of a step; too much of it interrupts the step, and its state is kept."""
@@ -119,8 +120,9 @@ class InterpreterCell:
 
     async def wait_over(self, step: RunningStep) -> bool:
         """Wait for the end of a step, or of the cell. True where it was the step's."""
-        await self._wait_unless_ended(step.over)
-        return step.over.done()
+        if step.done is None:
+            await self._wait_unless_ended(step.over)
+        return step.done is not None
 
     async def wait_ended(self, step: RunningStep) -> None:
         """Wait for the end of the cell, whose last step is ``step``: that emits what waits from the background."""

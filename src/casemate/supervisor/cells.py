@@ -143,6 +143,9 @@ class CellProcess:
         self.deadline = now + seconds
         self.step_began = now
         self.next_look = now + _FIRST_LOOK
+        self._count_anew()
+
+    def _count_anew(self) -> None:
         self.peak_memory, self.peak_tasks, self.cpu_before = self.memory, self.tasks, self.cpu_seconds
 
     def end_step(self) -> None:
@@ -348,7 +351,7 @@ class CellProcess:
         now = time.monotonic()
         if now - self.step_began > _FIRST_LOOK:
             self._measure(now)
-        return {
+        usage = {
             "cpu_seconds": self.cpu_seconds - self.cpu_before,
             "peak_memory": self.peak_memory,
             "tasks": self.peak_tasks,
@@ -357,6 +360,8 @@ class CellProcess:
             "interrupted": self.interrupted,
             **self.scratch.space_left(),
         }
+        self._count_anew()  # for the next step, which may end its cell before we hear of it
+        return usage
 
     def reap(self) -> dict[str, Any]:
         """Reap its first process, which has ended; what the kernel says that it and all below it used."""

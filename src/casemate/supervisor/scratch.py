@@ -112,8 +112,8 @@ class Scratch:
         try:
             for name in ("out", "err"):
                 place, hidden = f"{_path_of(self.steps_fd)}/{_IN_CELL}/{name}", f"{_path_of(self.steps_fd)}/{name}"
-                if os.path.lexists(f"{place}.{step - 2}"):
-                    os.unlink(f"{place}.{step - 2}")
+                if os.path.lexists(f"{place}.{step - 3}"):
+                    os.unlink(f"{place}.{step - 3}")
                 os.mkfifo(hidden, 0o600)
                 fds.append(os.open(hidden, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
                 writers.append(os.open(hidden, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))

@@ -68,7 +68,6 @@ class SessionRequests:
                 self._open_pipes(cell, message["step"])
             case "step":
                 cell.begin_step(message["seconds"], message["grace"], message["repeat"])
-                self._open_pipes(cell, message["step"] + 1)  # the next step's, while this one runs
             case "step over":
                 cell.end_step()
                 if cell.scratch.lays_out:  # the host looks there before it has anything paused
@@ -78,6 +77,7 @@ class SessionRequests:
                 usage = cell.usage()
                 if cell.reason is None:  # else it ends, and the host hears of that
                     self._send({"op": "step over", "id": cell.id, "step": message["step"], "usage": usage})
+                    self._open_pipes(cell, message["step"] + 2)  # nobody waits now, and the next step has its own
             case "interrupt":
                 cell.interrupt(message["grace"])
             case "pause files":

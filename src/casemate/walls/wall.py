@@ -193,14 +193,15 @@ class SessionCell(LivingCell, Protocol):
         """Send the interpreter a request. From any thread; never blocks."""
 
     def prepare_step(self, step: int) -> None:
-        """Make the pipes of ``step``, the first of this cell; `SessionSink.step_ready` follows."""
+        """Make the pipes of ``step``, one of the first two of this cell; `SessionSink.step_ready` follows."""
 
-    def begin_step(self, step: int, seconds: float, grace: float, repeat: float) -> None:
-        """The step has ``seconds``; then it is interrupted, again each ``repeat`` seconds, and the cell ends ``grace``
-        seconds later. `SessionSink.step_ready` follows for the next step."""
+    def begin_step(self, step: int, request: bytes, seconds: float, grace: float, repeat: float) -> None:
+        """Send the interpreter the request for a step. It has ``seconds``; then it is interrupted, again each ``repeat``
+        seconds, and the cell ends ``grace`` seconds later."""
 
     def end_step(self, step: int) -> None:
-        """The step is over; `SessionSink.step_over` follows. From any thread."""
+        """The step is over; `SessionSink.step_over` follows, and `SessionSink.step_ready` for the next but one. Only from
+        where the sink is called."""
 
     def interrupt(self, grace: float) -> None:
         """Interrupt what runs; the cell ends ``grace`` seconds later if that was of no use."""

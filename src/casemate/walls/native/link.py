@@ -88,6 +88,7 @@ class SupervisorLink:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._calls: deque[tuple[Any, tuple[Any, ...]]] = deque()
         self._outbox = Outbox(self._socket)
+        self._is_posted = False  # since the last time that something was sent
         self._cells: dict[str, RunningCell] = {}
         self.readers: dict[int, RunningCell] = {}
         self.sessions = SessionPipes(self)
@@ -106,6 +107,11 @@ class SupervisorLink:
 
     def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
         """Send a message; takes over ``fds`` and closes them once they are on their way."""
+        self.post(message, fds)
+        self.flush()
+
+    def post(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+        """Have a message sent with the next one: by `flush` at the latest, or when the pump has read what there is."""
         data = wire.encode(message)
         if len(data) > wire.MAX_MESSAGE:
             close_all(fds or [])
@@ -115,9 +121,17 @@ class SupervisorLink:
                 close_all(fds or [])
                 return
             self._outbox.add(data, fds or [])
-            self._flush()
-            if self._outbox.waits:
-                os.eventfd_write(self._wake, 1)
+            self._is_posted = True
+
+    def flush(self) -> None:
+        """Send what was posted, unless another thread does."""
+        if not self._is_posted:
+            return
+        with self._lock:
+            if self.alive:
+                self._flush()
+                if self._outbox.waits:
+                    os.eventfd_write(self._wake, 1)
 
     def is_up(self) -> bool:
         """Whether the supervisor is there, also when the pump has not noticed its end yet."""
@@ -257,6 +271,7 @@ class SupervisorLink:
                 self._read(fd, self.readers[fd])
             elif fd in self.sessions.writers:
                 self.sessions.send_on(fd)
+        self.flush()
         if self.pools:
             self.pools.on_time()
         while self._resting and self._resting[0][0] <= time.monotonic():
@@ -277,6 +292,7 @@ class SupervisorLink:
 
     def _flush(self) -> None:
         """Send what waits, as far as it goes. Under the lock."""
+        self._is_posted = False
         for data, error in self._outbox.flush():
             message = {**wire.decode(data, {}), "op": "launch refused", "stage": "descriptors", "errno": error.errno}
             self._calls.append((self._finish, ({**message, "detail": str(error)}, [])))

@@ -44,6 +44,12 @@ class Pump(Protocol):
     def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
         """Send the supervisor a message."""
 
+    def post(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+        """Have it sent with the next one, by `flush` at the latest; in the thread itself that comes soon."""
+
+    def flush(self) -> None:
+        """Send what was posted."""
+
     def call(self, function: Any, *arguments: Any) -> None:
         """Have the thread call ``function``."""
 
@@ -206,11 +212,14 @@ class RunningSession(RunningCell):
     def prepare_step(self, step: int) -> None:
         self._send_order("pipes", step=step)
 
-    def begin_step(self, step: int, seconds: float, grace: float, repeat: float) -> None:
-        self._send_order("step", step=step, seconds=seconds, grace=grace, repeat=repeat)
+    def begin_step(self, step: int, request: bytes, seconds: float, grace: float, repeat: float) -> None:
+        order = {"op": "step", "id": self.id, "step": step, "seconds": seconds, "grace": grace, "repeat": repeat}
+        self._link.post(order)  # before any word of its end, and yet the interpreter is awake first
+        self.send(request)
+        self._link.flush()
 
     def end_step(self, step: int) -> None:
-        self._send_order("step over", step=step)
+        self._link.post({"op": "step over", "id": self.id, "step": step})
 
     def interrupt(self, grace: float) -> None:
         self._send_order("interrupt", grace=grace)
@@ -375,7 +384,10 @@ class SessionPipes:
 
     def _read_text(self, cell: RunningSession) -> None:
         """Everything that is in a session's text pipes now; before each piece what was said before it."""
+        poll = select.poll()
         for fd in [fd for fd, place in cell.pipes.items() if place is not None]:
+            poll.register(fd, select.POLLIN)
+        for fd, _ in poll.poll(0):
             for data in what_is_in(fd):
                 if not data:
                     break  # nobody writes to it yet, or any more; which of them the poll tells
