@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests import structure
 
 BOUNDS = {
-    "lines of Python in src": 89_250,
+    "lines of Python in src": 89_300,
     "without docstrings, imports, comments and blanks": 56_950,
     "files": 500,
     "files of 40 lines or fewer": 63,
@@ -13,7 +13,7 @@ BOUNDS = {
     "class names in more than one file": 32,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 9,
-    "lines of tests": 78_450,
+    "lines of tests": 78_500,
 }
 
 

@@ -196,12 +196,12 @@ class SessionCell(LivingCell, Protocol):
         """Make the pipes of ``step``, one of the first two of this cell; `SessionSink.step_ready` follows."""
 
     def begin_step(self, step: int, request: bytes, seconds: float, grace: float, repeat: float) -> None:
-        """Send the interpreter the request for a step. It has ``seconds``; then it is interrupted, again each ``repeat``
-        seconds, and the cell ends ``grace`` seconds later."""
+        """Send the interpreter the request for a step. It has ``seconds``; then it is interrupted, again each
+        ``repeat`` seconds, and the cell ends ``grace`` seconds later."""
 
     def end_step(self, step: int) -> None:
-        """The step is over; `SessionSink.step_over` follows, and `SessionSink.step_ready` for the next but one. Only from
-        where the sink is called."""
+        """The step is over; `SessionSink.step_over` follows, and `SessionSink.step_ready` for the next but one. Only
+        from where the sink is called."""
 
     def interrupt(self, grace: float) -> None:
         """Interrupt what runs; the cell ends ``grace`` seconds later if that was of no use."""
