@@ -22,7 +22,7 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.coroutines import pytest_pyfunc_call
-from tests.pairwise import chosen
+from tests.pairwise import chosen, takes_all
 from tests.support import containers
 
 from casemate.errors import Unavailable
@@ -184,7 +184,7 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only ``--all`` runs, unless a test is named."""
-    if not config.getoption("--all") and not any("::" in argument for argument in config.args):
+    if not takes_all(config):
         is_second = config.getoption("--second-user")
         keep = chosen([item for item in items if not item.get_closest_marker("full")], is_second=is_second)
         config.hook.pytest_deselected(items=[item for item in items if item not in keep])

@@ -19,6 +19,11 @@ MOST_VALUES = 2  # cases of a test where each takes long
 Pair = tuple[str, ...]
 
 
+def takes_all(config: pytest.Config) -> bool:
+    """Whether everything runs: it was asked for, or a test is named."""
+    return bool(config.getoption("--all")) or any("::" in argument for argument in config.args)
+
+
 def chosen(items: Iterable[pytest.Item], *, is_second: bool = False) -> set[pytest.Item]:
     """So many of ``items`` that each test has each of its cases, or some where each takes long.
 
@@ -56,7 +61,14 @@ def _some(items: list[pytest.Item]) -> list[pytest.Item]:
 def _case_of(item: pytest.Item) -> Pair:
     """What it is about: its values that are no means."""
     params = item.callspec.params  # type: ignore[attr-defined]
-    return tuple(f"{name} {value!r}" for name, value in params.items() if name not in MEANS)
+    return tuple(f"{name} {_text_of(value)}" for name, value in params.items() if name not in MEANS)
+
+
+_texts: dict[int, str] = {}  # of values that many items have, by their identity
+
+
+def _text_of(value: object) -> str:
+    return _texts.get(id(value)) or _texts.setdefault(id(value), repr(value))
 
 
 def _covering(pairs: dict[pytest.Item, frozenset[Pair]]) -> Iterator[pytest.Item]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.languages import LANGUAGES
-from tests.support.walls import WALLS, judge, skip_without
+from tests.support.walls import judge, skip_without, walls_of
 from tests.warmth import start
 
 from casemate import sync
@@ -92,7 +92,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     judge(items, Path(__file__).parent, WEAKER, UNDECIDED)
 
 
-@pytest.fixture(scope="session", params=WALLS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every test of a wall behind each."""
+    if "wall" in metafunc.fixturenames:
+        metafunc.parametrize("wall", walls_of(metafunc.config), indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
 def wall(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The name of the wall that is judged."""
     skip_without(str(request.param), tmp_path_factory)

@@ -17,7 +17,7 @@ from tests.escapes.listeners import Listeners, listening
 from tests.escapes.stepwise import MEANT, in_sessions
 from tests.support.languages import LANGUAGES
 from tests.support.waiting import until
-from tests.support.walls import WALLS, judge, skip_without
+from tests.support.walls import WALLS, judge, skip_without, walls_of
 from tests.warmth import STARTS, starting
 
 from casemate import sync
@@ -45,7 +45,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     ways = getattr(metafunc.module, "STARTS", (*STARTS, "session") if name in MEANT else STARTS)
     metafunc.parametrize("start", ways, indirect=True, scope="module")
     walls = getattr(metafunc.module, "WALLS", (*WALLS, pytest.param("interpreted", marks=pytest.mark.full)))
-    metafunc.parametrize("wall", walls, indirect=True, scope="module")
+    metafunc.parametrize("wall", walls_of(metafunc.config, walls), indirect=True, scope="module")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

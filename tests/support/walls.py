@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.pairwise import takes_all
 from tests.support.engine import skip_without_engine
 
 from casemate import WallUnavailable, sync
 
 WALLS = ("native", *(pytest.param(name, marks=pytest.mark.full) for name in ("landlock", "docker")))
+
+
+def walls_of(config: pytest.Config, walls: Sequence[Any] = WALLS) -> Sequence[Any]:
+    """Those of ``walls`` that are tried: to collect what only ``--all`` runs, and leave it out, takes time."""
+    usual = [one for one in walls if isinstance(one, str)]
+    return walls if takes_all(config) or not usual else usual
 
 
 def skip_without(wall: str, folders: pytest.TempPathFactory) -> None:
@@ -36,7 +43,7 @@ def judge(items: Iterable[pytest.Item], folder: Path, weaker: Cases, undecided: 
     Each has for each wall the names of tests, with the value of a parameter after a blank where not all cases of one
     are meant, and why.
     """
-    for wall, name, values, item in _cases(item for item in items if item.path.is_relative_to(folder)):
+    for wall, name, values, item in _cases(item for item in items if folder in item.path.parents):
         for case, reason in weaker[wall].items():
             if _fits(case, name, values):
                 item.add_marker(pytest.mark.xfail(reason=reason, strict=True))

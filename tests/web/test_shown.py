@@ -59,8 +59,7 @@ def shown_at(tmp_path: Path) -> Iterator[Callable[[str], Page]]:
         page.set_default_timeout(MAX_WAIT * 1000)
 
         def show(body: str) -> Page:
-            file = tmp_path / "page.html"
-            file.write_text(f"<meta charset=utf-8><title>ours</title>{body}")
+            (file := tmp_path / "page.html").write_text(f"<meta charset=utf-8><title>ours</title>{body}")
             page.goto(file.as_uri(), wait_until="commit")
             return page
 
