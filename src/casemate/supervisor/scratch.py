@@ -105,7 +105,8 @@ class Scratch:
     def open_pipes(self, step: int) -> list[int]:
         """Two named pipes for a step of a session, ``out.N`` and ``err.N`` in `STEPS`: our ends, to read from.
 
-        A cell can open them to write and for nothing else. Names of steps that are over go. Raises ``OSError``.
+        A cell can open them to write and for nothing else. Two steps have theirs ahead, so the names of the third last
+        go. Raises ``OSError``.
         """
         fds: list[int] = []
         writers = self._step_writers[step] = []
