@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,10 @@ USER = Principal("user", Audience.OPERATOR)
 def listening_ports(daemon: Daemon) -> set[str]:
     """What the service listens at on TCP, by inode."""
     assert daemon.process is not None
-    links = [os.readlink(one) for one in Path(f"/proc/{daemon.process.pid}/fd").iterdir() if one.is_symlink()]
+    links = []
+    for one in Path(f"/proc/{daemon.process.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            links.append(os.readlink(one))
     inodes = {one.removeprefix("socket:[").removesuffix("]") for one in links if one.startswith("socket:[")}
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return {row[1] for row in rows if row[3] == "0A" and row[9] in inodes}

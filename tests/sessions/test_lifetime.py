@@ -186,6 +186,24 @@ async def test_a_session_that_nobody_uses_ends_after_its_idle_timeout(opened: Op
 
 
 @pytest.mark.full
+async def test_what_wakes_in_an_idle_session_is_held_to_its_limits(opened: Open) -> None:
+    session = opened(limits=Limits(cpu_time=3))
+    cell = await cell_of(session)
+    code = """
+import subprocess, sys, threading, time
+def work():
+    time.sleep(6)  # looks have found it at rest by then
+    for _ in range(8):
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+threading.Thread(target=work).start()
+"""
+    await said(session, code)
+    with witness.watching(cell) as watched:
+        assert await asyncio.to_thread(watched.wait)
+    assert (await session.run("1")).state == "lost"
+
+
+@pytest.mark.full
 async def test_a_step_that_takes_longer_than_the_idle_timeout_is_not_idle(opened: Open) -> None:
     session = opened(idle_timeout=2)
     assert await said(session, "import time; time.sleep(3); x = 1; print(x)") == "1\n"

@@ -16,6 +16,7 @@ from casemate.supervisor import (
     listeners,
     namespaces,
     pool,
+    readiness,
     roots,
     sessions,
     watch,
@@ -59,7 +60,7 @@ class SupervisorLoop:
         self._pids: set[int] = set()  # of the first processes of cells, until they are reaped
         self._forking: dict[str, list[Callable[[], None]]] = {}  # cells that a zygote makes, and what to do then
         self._removals: list[cgroups.CellCgroup] = []
-        self._poll = select.poll()  # not epoll, whose watches a cell of the same user can use up (epoll(7))
+        self._poll = readiness.DescriptorPoll()
         self._handlers: dict[int, Callable[[], None]] = {}  # what to do when a descriptor becomes readable
         self._serving = True
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -87,14 +88,14 @@ class SupervisorLoop:
         self._end_all()
 
     def _next_events(self) -> list[tuple[int, int]]:
-        events = self._poll.poll(0)
+        events = self._poll.wait(0)
         if events:
             return events
         # There is nothing else to do.
         self._removals = [group for group in self._removals if not group.remove()]
         self._maker.tidy(time.monotonic())
         self._pool.prepare()
-        return self._poll.poll(self._wait() * 1000)
+        return self._poll.wait(self._wait())
 
     def _wait(self) -> float:
         longest = _REMOVE_AGAIN if self._removals else _ASK_AGAIN if self._forking else _MAX_WAIT
@@ -367,8 +368,8 @@ class SupervisorLoop:
                 cell.pending_begin = None
                 self._begin(message, fds)
                 self._schedule_look(cell.id)
-            if not cell.is_set_up:
-                self._unwatch(cell.status_fd)  # nobody is left to write
+            if cell.is_silent:
+                self._unwatch(cell.status_fd)
             return
         self._unwatch(cell.status_fd)
         report = cell.report or {}

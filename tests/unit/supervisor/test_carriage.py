@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-import select
 from collections.abc import Callable
 
 import pytest
 
 from casemate.supervisor import carriage
 from casemate.supervisor.carriage import CREDIT, DATA, END, MESSAGE, CarriageReader, Channels, frame
+from casemate.supervisor.readiness import DescriptorPoll
 
 
 class Loop(carriage.Poller):
@@ -18,14 +18,14 @@ class Loop(carriage.Poller):
 
     def __init__(self) -> None:
         self._handlers = {}
-        self._poll = select.poll()
+        self._poll = DescriptorPoll()
 
     def serve(self, fd: int) -> None:
         if fd in self._handlers:
             self._handlers[fd]()
 
     def turn(self) -> bool:
-        ready = self._poll.poll(0)
+        ready = self._poll.wait(0)
         for fd, _ in ready:
             self.serve(fd)
         return bool(ready)

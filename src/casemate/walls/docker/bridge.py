@@ -21,6 +21,7 @@ from typing import Any
 from casemate.files.temporary import TemporaryFolder
 from casemate.model.plan import LAYERED, LAYERED_NODE
 from casemate.supervisor import carriage, wire
+from casemate.supervisor.readiness import DescriptorPoll
 from casemate.walls.docker import containers
 from casemate.walls.docker.cell import CarriedCell, CellHost
 from casemate.walls.docker.containers import Container, ContainerTerms, Size
@@ -44,7 +45,7 @@ class Bridge(CellHost):
         self.log = os.memfd_create("casemate-bridge-log", os.MFD_CLOEXEC)
         self._engine, self._terms, self._wanted, self._keep = engine, terms, first, keep
         self._name_server = name_server
-        self._poll = select.poll()
+        self._poll = DescriptorPoll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._calls: deque[Callable[[], None]] = deque()
@@ -107,7 +108,7 @@ class Bridge(CellHost):
     def _serve(self) -> None:
         busy = self._cells or self._mirrors or self._kept
         unsent, self._unsent = self._unsent, []
-        ready = self._poll.poll(0 if unsent else _TIDY * 1000 if busy else None)
+        ready = self._poll.wait(0 if unsent else _TIDY if busy else None)
         if any(fd == self._link.fileno() for fd, _ in ready):
             self._serve_link()  # first: what is written to a pipe may be about a message that came before
         for fd, _ in ready:
@@ -158,6 +159,7 @@ class Bridge(CellHost):
             cell.leave()
         if self._folder:
             self._folder.remove()
+        self._poll.close()
         os.close(self._wake)
 
     # -- containers

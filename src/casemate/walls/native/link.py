@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from casemate.errors import Fault
 from casemate.supervisor import wire
 from casemate.supervisor.frames import FrameError
+from casemate.supervisor.readiness import DescriptorPoll
 from casemate.walls.native.descriptors import (
     PIPE,
     Outbox,
@@ -93,7 +94,7 @@ class SupervisorLink:
         self.readers: dict[int, RunningCell] = {}
         self.sessions = SessionPipes(self)
         self._resting: list[tuple[float, int, RunningCell]] = []  # a heap: when to read on, and what
-        self.poll = select.poll()  # not epoll, whose watches a cell of the same user can use up (epoll(7))
+        self.poll = DescriptorPoll()
         self._lock = threading.Lock()
         self._closing = False
         self.alive = True
@@ -162,8 +163,8 @@ class SupervisorLink:
 
     def _launch(self, cell: RunningCell, request: dict[str, Any], fds: dict[str, int]) -> None:
         if self._enter(cell, fds):
-            self.call(self.watch, cell)
             self.send({**request, "op": "launch", "fds": list(fds)}, list(fds.values()))
+            self.call(self.watch, cell)
 
     def open(self, request: dict[str, Any], fds: dict[str, int], sink: SessionSink) -> RunningSession:
         """Launch a session's cell, whose interpreter is executed, with ``fds`` (given away). Raises ``OSError``."""
@@ -206,7 +207,6 @@ class SupervisorLink:
             cell.order = cell.stdin = -1
             if not isinstance(cell, RunningSession):
                 cell.sink = sink  # type: ignore[assignment]
-        self.call(self.watch, cell)
         try:
             seal(way_in, stdin)
         except OSError:
@@ -216,6 +216,7 @@ class SupervisorLink:
             os.close(way_in)
         fds["order"] = order
         self.send({**message, "id": cell.id, "fds": list(fds)}, list(fds.values()))
+        self.call(self.watch, cell)  # after it is sent: the thread that wakes would hold it up
         return True
 
     def _enter(self, cell: RunningCell, fds: dict[str, int]) -> bool:
@@ -257,7 +258,7 @@ class SupervisorLink:
     def _pump_once(self) -> bool:
         times = [self.pools.next_time() if self.pools else None, self._resting[0][0] if self._resting else None]
         when = min((time for time in times if time is not None), default=None)
-        for fd, events in self.poll.poll(None if when is None else max(0.0, when - time.monotonic()) * 1000):
+        for fd, events in self.poll.wait(None if when is None else max(0.0, when - time.monotonic())):
             if fd == self._socket.fileno():
                 if events & ~select.POLLOUT and not self._receive():
                     return False
@@ -283,7 +284,7 @@ class SupervisorLink:
         with self._lock:
             self._flush()
             waiting = self._outbox.waits
-        self.poll.modify(self._socket.fileno(), select.POLLIN | (select.POLLOUT if waiting else 0))
+        self.poll.register(self._socket.fileno(), select.POLLIN | (select.POLLOUT if waiting else 0))
 
     def _catch_up(self) -> None:
         while self._calls:
@@ -299,8 +300,8 @@ class SupervisorLink:
             os.eventfd_write(self._wake, 1)
 
     def watch(self, cell: RunningCell) -> None:
-        """Read the cell's pipes from now on."""
-        for fd in cell.pipes:
+        """Read the cell's pipes from now on, but those that are read already."""
+        for fd in cell.pipes.keys() - self.readers.keys():
             self.readers[fd] = cell
             self.poll.register(fd, select.POLLIN)
 
@@ -473,6 +474,7 @@ class SupervisorLink:
         if not self.hello.done():
             self.hello.set_exception(error)
         self._socket.close()
+        self.poll.close()
         os.close(self._wake)
         os.close(self._supervisor.log)
         self._supervisor.reap()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from casemate.errors import CasemateError, Fault
 from casemate.supervisor.frames import FrameReader
+from casemate.supervisor.readiness import DescriptorPoll
 from casemate.walls.native.descriptors import PIPE, close_all, what_is_in
 from casemate.walls.native.refusal import Unlaunched, why_unlaunched
 from casemate.walls.wall import CellEnding, CellMissed, SessionSink, Sink, StepUsage, Stream
@@ -37,7 +38,7 @@ MISSED = ("zygote", "waiting", "workspace")
 class Pump(Protocol):
     """The thread that reads and sends, as cells and the pipes of sessions use it: `link.SupervisorLink`."""
 
-    poll: select.poll
+    poll: DescriptorPoll
     readers: dict[int, RunningCell]
     sessions: SessionPipes
 
