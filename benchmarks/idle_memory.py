@@ -28,13 +28,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when this file is run by its path
 
 from benchmarks import kernel, looking, measure, ready
-from casemate import Sandbox
+from casemate import Limits, Sandbox
 from casemate.errors import RuntimeMissing
 from casemate.languages.python.runtime import PRELOADED
 
 _GOAL = 5e6  # bytes, of each Python cell
 _MB = 1e6
 _CELLS, _QUICK_CELLS = 8, 2
+_LONG = 600.0  # seconds for a program that sleeps until it was looked at
 _MAX_WAIT = 60.0  # seconds until cells are there and at rest
 _LOOK_AGAIN = 0.2
 _STILL = 3  # looks that must find the same memory
@@ -106,7 +107,8 @@ _STAYS = {"python": "import time; time.sleep(0.5)", "node": "setTimeout(() => {}
 
 async def _cells(run: measure.Run, kind: Kind, audit: str, number: int) -> dict[str, list[Pair]]:
     """What cells of ``kind`` hold while they are ready, and for Python once a program sleeps in each."""
-    async with Sandbox(audit=audit, concurrency=number, preload=kind.preload) as sandbox:
+    limits = Limits(wall=_LONG)
+    async with Sandbox(audit=audit, concurrency=number, preload=kind.preload, limits=limits) as sandbox:
         try:
             plan = await sandbox.explain(kind.code, language=kind.language)
         except RuntimeMissing as error:
@@ -142,7 +144,7 @@ async def _asleep(run: measure.Run, sandbox: Sandbox, kind: Kind, number: int) -
     code = f"{_THEN_SLEEPS}  # {kind.code}"  # which names the modules that its cell must have
     before = _taken(sandbox)
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(sandbox.run(code, language=kind.language, timeout=600)) for _ in range(number)]
+        tasks = [group.create_task(sandbox.run(code, language=kind.language, timeout=_LONG)) for _ in range(number)]
         await asyncio.sleep(1.0)
         found = await _at_rest(number)
         for task in tasks:
