@@ -155,7 +155,7 @@ runpy.run_module("casemate", run_name="__main__")
 
 @pytest.mark.full
 @pytest.mark.parametrize("command", [["run", "-"], ["wrap", "--", "cat"]], ids=["run", "wrap"])
-def test_commands_need_none_of_these_watches_either(command: list[str]) -> None:
+def test_the_event_loops_of_commands_need_no_watches(command: list[str]) -> None:
     program = "print(40 + 2)" if command[0] == "run" else "42"
     words = [sys.executable, "-c", _NO_WATCHES, *command]
     done = subprocess.run(words, input=program, check=False, capture_output=True, text=True, timeout=60)

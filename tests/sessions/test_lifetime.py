@@ -192,7 +192,7 @@ async def test_what_wakes_in_an_idle_session_is_held_to_its_limits(opened: Open)
     code = """
 import subprocess, sys, threading, time
 def work():
-    time.sleep(6)  # looks have found it at rest by then
+    time.sleep(6)  # it is at rest by then
     for _ in range(8):
         subprocess.Popen([sys.executable, "-c", "while True: pass"])
 threading.Thread(target=work).start()

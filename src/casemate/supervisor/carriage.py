@@ -13,12 +13,12 @@ import os
 import select
 import struct
 
-from casemate.supervisor import readiness
-
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
+
+    from casemate.supervisor.readiness import DescriptorPoll
 
 
 VERSION = 1  # of what both ends say to each other
@@ -40,7 +40,7 @@ class CarriageError(ValueError):
 class Poller:
     """Of whoever has these two and looks at them in one thread."""
 
-    _poll: readiness.DescriptorPoll
+    _poll: DescriptorPoll
     _handlers: dict[int, Callable[[], None]]
 
     def set_interest(self, fd: int, events: int, handle: Callable[[], None]) -> None:

@@ -20,7 +20,8 @@ _PIPE_READ = 4096
 _LOOSE_BYTES = 256 << 20  # bytes above the limit from which RLIMIT_DATA bounds nothing: Node reserves gigabytes
 _NEVER = float("inf")
 _SIGINT = 2
-_IDLE_LOOK = 5.0  # seconds between looks at a session in which no step runs, and nothing but its interpreter
+_PAUSED_LOOK = 5.0  # seconds between looks at a cell that stands still until somebody has answered
+_IDLE_LOOK = 10.0  # seconds between looks at a session in which no step runs, and nothing but its interpreter
 
 
 class CellProcess:
@@ -63,16 +64,13 @@ class CellProcess:
         self.reason: str | None = None
         self.problem = ""  # why its program could not begin
         self.report: dict[str, Any] | None = None  # by its init
-        self.is_silent = False  # nobody is left who could report
+        self.status_is_over = False  # nobody can write to its status pipe any more
         self.init_status = 0  # how that has ended
         self.is_set_up = not self.is_waiting
         self.pending_begin: tuple[dict[str, Any], dict[str, int]] | None = None  # once it is set up
         self.memory = self.peak_memory = 0
         self.tasks = self.peak_tasks = 0
         self.cpu_seconds = self.cpu_before = 0.0
-        self._seen: list[int] = []  # processes at the last look
-        self._run_time: int | None = None  # of these, shortly before it
-        self._interval = 0.0  # seconds from then to the next
 
     def begin(self, deadline: float) -> None:
         """Its program starts now and has ``deadline`` seconds."""
@@ -227,7 +225,9 @@ class CellProcess:
         if self.answer_pause.is_complete:
             # If it wakes now, that is noticed when its time is up, or soon after.
             counted = self.group is not None and self.group.counts_memory
-            self.next_look = now + min(_IDLE_LOOK if counted else watch.SELDOM, max(watch.SELDOM, self.deadline - now))
+            self.next_look = now + min(
+                _PAUSED_LOOK if counted else watch.SELDOM, max(watch.SELDOM, self.deadline - now)
+            )
         else:
             self._measure(now)
             if not self.answer_pause.stop():
@@ -248,26 +248,15 @@ class CellProcess:
         elif now >= self.next_interrupt:
             self.next_interrupt = now + self.interrupt_interval
             self.signal(_SIGINT)
-        elif now >= self.next_look and self._has_rested():
-            self.next_look = now + self._interval
         elif now >= self.next_look:
             self._measure(now)
             # A cell that takes long to measure is measured less often: other cells must not wait for it.
             ended = time.monotonic()
             self.next_look = max(self.next_look, ended + _REST_FACTOR * (ended - now))
 
-    def _has_rested(self) -> bool:
-        """Whether nothing has run between two steps of a session since the last look, which then still tells all."""
-        if not self.session or self.in_step:
-            return False
-        before, self._run_time = self._run_time, watch.run_time(self._seen)
-        return bool(self._run_time) and self._run_time == before
-
     def _measure(self, now: float) -> None:
         usage = watch.measure(self.pid)
-        self._seen = usage.pids
-        self._interval = self._measure_interval(usage)
-        self.next_look = now + self._interval
+        self.next_look = now + self._measure_interval(usage)
         self.tasks = usage.tasks
         self.peak_tasks = max(self.peak_tasks, self.tasks)
         self.cpu_seconds = max(self.cpu_seconds, usage.cpu)
@@ -327,9 +316,9 @@ class CellProcess:
 
         Anything else that was written counts as a report that says nothing: `report` is then empty.
         """
-        data = _read_available(self.status_fd)
-        self.is_silent = data == b""
-        data = data or b""
+        available = _read_available(self.status_fd)
+        self.status_is_over = available == b""
+        data = available or b""
         if not self.is_set_up and data[:1] == init.SET_UP:
             self.is_set_up, data = True, data[1:]
         if data:
@@ -403,7 +392,7 @@ class CellProcess:
 
 
 def _read_available(fd: int) -> bytes | None:
-    """Empty when nobody is left to write; None where nothing is there yet."""
+    """What can be read now: empty when nobody is left to write, None where nothing is there yet."""
     os.set_blocking(fd, False)
     try:
         return os.read(fd, _PIPE_READ)

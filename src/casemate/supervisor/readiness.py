@@ -6,10 +6,10 @@ import select
 
 
 class DescriptorPoll:
-    """As ``select.poll``, but what rests costs nothing: epoll(7) watches it. For one thread.
+    """As ``select.poll``, but what rests costs nothing, for epoll(7) watches it. Used by one thread.
 
-    The kernel counts for each user what epoll watches, and a cell of the same user can leave no watch to others. A
-    descriptor that epoll does not take is polled: all goes on, as slowly as by poll(2).
+    The kernel counts for each user what epoll watches, and a cell of the same user can use that up. What epoll refuses
+    is polled by poll(2), which is slower.
     """
 
     def __init__(self) -> None:
@@ -18,22 +18,24 @@ class DescriptorPoll:
         self._poll = select.poll()
         self._poll.register(self._epoll, select.POLLIN)
         self._polled: set[int] = set()
+        self._wanted: dict[int, int] = {}  # events, by descriptor
 
     def register(self, fd: int, events: int) -> None:
-        """Tell of these ``events`` of ``fd`` from now on, and of no others that were asked for before."""
+        """Tell of these ``events`` of ``fd`` from now on, instead of those that were asked for before."""
+        before, self._wanted[fd] = self._wanted.get(fd), events
+        if before == events:
+            return
         if fd not in self._polled:
             try:
-                self._epoll.register(fd, events)
-                return
-            except FileExistsError:
-                self._epoll.modify(fd, events)
-                return
+                (self._epoll.register if before is None else self._epoll.modify)(fd, events)
             except OSError:
                 self._polled.add(fd)
-        self._poll.register(fd, events)
+        if fd in self._polled:
+            self._poll.register(fd, events)
 
     def unregister(self, fd: int) -> None:
-        """Tell of it no more. Before it is closed."""
+        """Tell of ``fd`` no more. To be called before it is closed: a copy in another process keeps it watched."""
+        del self._wanted[fd]
         if fd in self._polled:
             self._polled.remove(fd)
             self._poll.unregister(fd)
@@ -41,7 +43,7 @@ class DescriptorPoll:
             self._epoll.unregister(fd)
 
     def wait(self, seconds: float | None) -> list[tuple[int, int]]:
-        """Descriptors and what is there, as soon as there is something, or after ``seconds``."""
+        """What is ready, descriptors and events in any order: as soon as something is, or nothing after ``seconds``."""
         if not self._polled:
             return self._epoll.poll(seconds)
         ready = self._poll.poll(None if seconds is None else seconds * 1000)

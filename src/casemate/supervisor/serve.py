@@ -75,9 +75,9 @@ class SupervisorLoop:
         """Serve until the host closes its end; then return, and with us every cell ends."""
         self._watch(self._host.fileno(), self._receive)
         while self._serving:
-            for fd, _ in self._next_events():
-                handle = self._handlers.get(fd)
-                if handle:
+            ready = [(fd, self._handlers.get(fd)) for fd, _ in self._next_events()]
+            for fd, handle in ready:
+                if handle and self._handlers.get(fd) is handle:  # else it is over by now, or another's number
                     handle()
             now = time.monotonic()
             for cell_id in self._schedule.pop_due(now):
@@ -368,7 +368,7 @@ class SupervisorLoop:
                 cell.pending_begin = None
                 self._begin(message, fds)
                 self._schedule_look(cell.id)
-            if cell.is_silent:
+            if cell.status_is_over:
                 self._unwatch(cell.status_fd)
             return
         self._unwatch(cell.status_fd)

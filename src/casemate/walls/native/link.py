@@ -216,7 +216,7 @@ class SupervisorLink:
             os.close(way_in)
         fds["order"] = order
         self.send({**message, "id": cell.id, "fds": list(fds)}, list(fds.values()))
-        self.call(self.watch, cell)  # after it is sent: the thread that wakes would hold it up
+        self.call(self.watch, cell)  # not before it is sent: the pump wakes, and would take this thread's turn
         return True
 
     def _enter(self, cell: RunningCell, fds: dict[str, int]) -> bool:
@@ -300,10 +300,11 @@ class SupervisorLink:
             os.eventfd_write(self._wake, 1)
 
     def watch(self, cell: RunningCell) -> None:
-        """Read the cell's pipes from now on, but those that are read already."""
-        for fd in cell.pipes.keys() - self.readers.keys():
-            self.readers[fd] = cell
-            self.poll.register(fd, select.POLLIN)
+        """Read the cell's pipes from now on. Harmless for those that are read already."""
+        for fd in cell.pipes:
+            if fd not in self.readers:
+                self.readers[fd] = cell
+                self.poll.register(fd, select.POLLIN)
 
     def read_on(self, cell: RunningCell) -> None:
         """Read on where the sink had been full."""

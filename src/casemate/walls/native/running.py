@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from casemate.errors import CasemateError, Fault
 from casemate.supervisor.frames import FrameReader
-from casemate.supervisor.readiness import DescriptorPoll
 from casemate.walls.native.descriptors import PIPE, close_all, what_is_in
 from casemate.walls.native.refusal import Unlaunched, why_unlaunched
 from casemate.walls.wall import CellEnding, CellMissed, SessionSink, Sink, StepUsage, Stream
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from casemate.model.plan import ListeningSocket
+    from casemate.supervisor.readiness import DescriptorPoll
 
 # Steps of a session whose pipes are still read, for what they left running may write: as long as descriptors are not
 # scarce, and then.
