@@ -6,12 +6,16 @@ docs/explanation/walls.md has what this wall does not contain.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.contract import witness
 from tests.support.waiting import until
 
 from casemate import sync
@@ -144,6 +148,34 @@ def _living_in(cell: str) -> list[str]:
         except OSError:
             continue
     return living
+
+
+def test_a_process_that_dies_before_it_reads_its_request_ends_no_other_cell(tmp_path: Path) -> None:
+    with sync.Sandbox(isolation="landlock", audit=tmp_path / "audit.db") as one, one.session() as session:
+        session.run("mine = 1")
+        before = {pid for parent in witness.serving() for pid in witness.children(parent)}
+        ready = {pid for pid in before if not witness.children(pid) and b"zygote" not in witness.command(pid)}
+        for pid in ready:
+            os.kill(pid, signal.SIGSTOP)
+        with ThreadPoolExecutor() as threads:
+            run = threads.submit(one.run, "echo 1", language="shell")
+            until(lambda: {pid for parent in witness.serving() for pid in witness.children(parent)} - before)
+            for pid in ready:
+                os.kill(pid, signal.SIGKILL)
+            assert (run.result().status, run.result().stdout) == ("killed", "")
+        assert one.run("echo 2", language="shell").stdout == "2\n"
+        assert session.run("mine").text == "1"
+
+
+def test_an_environment_in_a_folder_that_each_cell_has_of_its_own_is_used() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", f"{folder}/venv"], check=True)
+        with sync.Sandbox(isolation="landlock", environment=f"{folder}/venv", audit=f"{folder}/audit.db") as one:
+            said = one.run(
+                "import sys, tempfile; print(sys.prefix); open(f'{tempfile.gettempdir()}/x', 'w').write('x')"
+            )
+    assert (said.status, said.stdout) == ("ok", f"{folder}/venv\n")
 
 
 def test_servers_and_files_of_its_own_are_as_everywhere(sandbox: sync.Sandbox) -> None:

@@ -538,6 +538,16 @@ def test_the_plan_is_printed_and_nothing_runs(in_process: Cli) -> None:
     assert list((in_process.folder.parent / "state").rglob("*.db-wal")) == []
 
 
+def test_the_plan_says_what_another_wall_does_otherwise(in_process: Cli) -> None:
+    arguments = ("run", in_process.program("1"), "--isolation", "landlock", "--explain")
+    text = in_process(*arguments).stdout
+    assert b"other programs reach what listens there" in text
+    assert b"namespaces" not in text
+    plan = json.loads(in_process(*arguments, "--format", "json").stdout)
+    assert plan["layers"] == ["landlock", "seccomp", "rlimits", "init"]
+    assert not [one for one in plan["mounts"] if one["kind"] == "made"]
+
+
 # -- on a terminal
 
 

@@ -338,6 +338,7 @@ class Rehearsal:
 
 def _set_up_child(end_writer: int) -> None:
     """Put what a cell would have where the program finds it: an order, pipes, and a last thing to do."""
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, _SIGKILL)
     end_fd = init.duplicate_high(end_writer)
     order, give = os.pipe()
     for message in _messages():

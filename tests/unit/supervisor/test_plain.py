@@ -15,7 +15,8 @@ from casemate.supervisor.namespaces import Identity
 from casemate.supervisor.plain import copies, files, notify, places, syscall_policy
 from casemate.supervisor.syscall_numbers import numbers
 
-PLACES = places.table([*places.own("/base/cell"), ("/opt/casemate", "/lib/casemate/guest")])
+THERE = [(place, place) for place in ("/tmp/there", "/usr")]
+PLACES = places.table([*places.own("/base/cell"), ("/opt/casemate", "/lib/casemate/guest"), *THERE])
 NATIVE = seccomp.program(kernel.machine, memory_is_counted=True)
 NARROW = seccomp.program(kernel.machine, memory_is_counted=True, policy=syscall_policy.policy())
 INET, INET6 = b"\2\0", b"\n\0"
@@ -32,6 +33,7 @@ def judged(name: str, *arguments: int) -> int | str:
         ("/workspace", "/base/cell/workspace"),
         ("/home/user/.cache", "/base/cell/tmp/.home/.cache"),
         ("/tmp/x", "/base/cell/tmp/x"),
+        ("/tmp/there/bin", "/tmp/there/bin"),
         ("/opt/casemate/bin", "/lib/casemate/guest/bin"),
         ("/workspaces", "/workspaces"),
         ("/usr/bin", "/usr/bin"),

@@ -49,11 +49,19 @@ class PlainRoot:
     ``packages``: the folders of those that were installed for all of them, by place."""
 
     def __init__(self, entries: list[dict[str, Any]]) -> None:
+        self._entries = entries
         binds = [entry for entry in entries if entry["kind"] == "bind" and not entry["device"]]
         pairs = [(entry["target"], entry["source"]) for entry in binds]
+        pairs += [(entry["target"], entry["target"]) for entry in entries if entry["kind"] == "link"]
         self.packages = {place: source for place, source in pairs if place in places.PACKAGES}
         self.pairs = [(place, source) for place, source in pairs if place not in places.PACKAGES]
         self.readable = list(dict.fromkeys(entry["source"] for entry in binds))
+
+    def with_own(self, own_entries: list[dict[str, Any]]) -> PlainRoot:
+        """With those that lie in a folder such as /tmp, at the same place on the machine. Raises ``RootError``."""
+        binds = [_reachable(one, "") for one in own_entries if one["kind"] == "bind" and one["source"] == one["target"]]
+        links = [one for one in own_entries if one["kind"] == "link" and os.path.islink(one["target"])]
+        return PlainRoot([*self._entries, *binds, *links])
 
 
 def _reachable(entry: dict[str, Any], place: str) -> dict[str, Any]:
@@ -207,7 +215,7 @@ class PlainMaker:
         return PlainCell(pid, pending, self._tasks)
 
     def start_zygote(self, root: PlainRoot, request: dict[str, Any], fds: dict[int, int]) -> tuple[int, dict[str, Any]]:
-        path, identity = self._new_path(), self.identities.first
+        path, identity, root = self._new_path(), self.identities.first, root.with_own(request["own_entries"])
         files.make_folders(path, identity)
         with open(f"{path}/program/{zygote.REHEARSAL_PROGRAM}", "w", encoding="utf-8") as program:
             program.write(zygote.REHEARSAL_TEXT)
@@ -251,7 +259,7 @@ class PlainMaker:
         if any(one["copied"] or one["hidden"] or one["places"] != [one["source"]] for one in request["shown"]):
             why = "here nothing of the machine's can be covered, or be at another place"
             raise scratch.ScratchError("environment", OSError(_EOPNOTSUPP, why))
-        path = self._new_path()
+        path, root = self._new_path(), root.with_own(request["own_entries"])
         try:
             made = self._with_places(files.create(path, request, fds, identity), root)
         except BaseException:
@@ -275,7 +283,7 @@ class PlainMaker:
         made.copy, earlier.on_close = earlier.copy, None
         earlier.close()
         made.open_session()
-        return self._with_places(made, root)
+        return self._with_places(made, root.with_own(request["own_entries"]))
 
     def _remove(self, path: str) -> None:
         self._removals.add(path)
@@ -315,7 +323,10 @@ class PlainMaker:
                 stop()  # nobody is left to call
 
         def read_channel() -> None:
-            data, fds = kernel.receive_fds(ready.channel, 1, 1)
+            try:
+                data, fds = kernel.receive_fds(ready.channel, 1, 1)
+            except OSError:
+                data, fds = b"", []  # it died before it had read all (unix(7), ECONNRESET), or no descriptor is left
             if data == init.PREPARED:
                 return
             stop()

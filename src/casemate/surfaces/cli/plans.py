@@ -8,10 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from casemate.model.limits import format_size
-from casemate.model.plan import Bind, Entry, MountPoint, Plan, Symlink
+from casemate.model.plan import Bind, Entry, MountPoint, Plan, Symlink, SynthesizedFile
 from casemate.surfaces.cli.answers import align_columns
 
 Document = dict[str, Any]
+
+# Of walls that have no namespaces of casemate's own: what holds a cell, and what is not as at the native wall.
+_OTHER_LAYERS = {"landlock": ("landlock", "seccomp", "rlimits", "init"), "docker": ("container", "seccomp", "rlimits")}
+_OTHERWISE = {
+    "landlock": [
+        ("folders", "/workspace, /tmp and HOME are folders of other names on this machine; /dev/shm is closed"),
+        ("/etc", "passwd, group and a few more are the machine's own"),
+        ("network", "no loopback of its own: other programs reach what listens there"),
+    ],
+    "docker": [("/usr, /etc", "those of the image")],
+}
 
 
 def plan_document(plan: Plan) -> Document:
@@ -29,7 +40,7 @@ def plan_document(plan: Plan) -> Document:
         "workspace": plan.workspace._asdict(),
         "files": {name: _content(content) for name, content in plan.files.items()},
         "mounts": [
-            *(mount_document(entry) for entry in plan.entries if not isinstance(entry, MountPoint)),
+            *(mount_document(entry) for entry in plan.entries if not isinstance(entry, _MADE[plan.wall == "landlock"])),
             *(
                 {"target": place, "kind": "copy" if one.copied else "read-only", "source": one.source}
                 for one in plan.shown
@@ -39,7 +50,7 @@ def plan_document(plan: Plan) -> Document:
         "limits": asdict(plan.limits),
         "deadline": plan.deadline if math.isfinite(plan.deadline) else None,
         "network": plan.network,
-        "layers": list(plan.layers),
+        "layers": list(_OTHER_LAYERS.get(plan.wall, plan.layers)),
     }
 
 
@@ -58,6 +69,8 @@ def _content(content: bytes | Path) -> str:
     return str(content) if isinstance(content, Path) else f"{len(content)} bytes"
 
 
+# What is in a cell's place alone, and is nothing to read; where a cell has no mounts, also what would be made for it.
+_MADE = (MountPoint,), (MountPoint, SynthesizedFile)
 _SIZES = {"memory", "output", "full_output", "disk"}
 _SECONDS = {"cpu_time", "wall"}
 
@@ -67,7 +80,10 @@ def plan_text(document: Document) -> str:
     sections = {
         "program": _program(document),
         "workspace": _workspace(document),
-        "network": [(document["network"], "loopback of its own, nothing else")],
+        "otherwise than at the native wall": _OTHERWISE.get(document["wall"], []),
+        "network": [
+            (document["network"], "" if document["wall"] == "landlock" else "loopback of its own, nothing else")
+        ],
         "limits": [(name, _limit(name, value)) for name, value in document["limits"].items()],
         "environment variables": [*document["env"].items(), *((name, "(secret)") for name in document["secrets"])],
         "readable, and nothing else": [(m["target"], _mount(m)) for m in document["mounts"]],
@@ -98,7 +114,7 @@ def _workspace(document: Document) -> list[tuple[str, str]]:
     }
     guarded = [(f"/workspace/{name}", "not readable") for name in workspace["hidden"]]
     guarded += [(f"/workspace/{name}", "not writable") for name in workspace["kept"]]
-    own = ("/tmp, /dev/shm", "empty, and gone with the cell")
+    own = ("/tmp" if document["wall"] == "landlock" else "/tmp, /dev/shm", "empty, and gone with the cell")
     writable = [(workspace["place"] or "/workspace", what[workspace["kind"]]), *guarded, own]
     return writable + [(f"/workspace/{name}", f"copy of {source}") for name, source in document["files"].items()]
 

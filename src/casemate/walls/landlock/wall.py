@@ -33,7 +33,7 @@ class LandlockWall(NativeWall):
             raise WallUnavailable(
                 f"As root each cell has a user of its own, who may not enter {closed}, where the interpreter is.",
                 reason="unreachable_interpreter",
-                remediation=f"Run casemate as an ordinary user, or from another folder, or: chmod o+x {closed}",
+                remediation=f"Run casemate as an ordinary user, or by an interpreter elsewhere, or: chmod o+x {closed}",
             )
         return await super().prove()
 
