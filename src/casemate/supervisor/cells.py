@@ -225,9 +225,8 @@ class CellProcess:
         if self.answer_pause.is_complete:
             # If it wakes now, that is noticed when its time is up, or soon after.
             counted = self.group is not None and self.group.counts_memory
-            self.next_look = now + min(
-                _PAUSED_LOOK if counted else watch.SELDOM, max(watch.SELDOM, self.deadline - now)
-            )
+            longest = _PAUSED_LOOK if counted else watch.SELDOM
+            self.next_look = now + min(longest, max(watch.SELDOM, self.deadline - now))
         else:
             self._measure(now)
             if not self.answer_pause.stop():

@@ -18,16 +18,14 @@ class DescriptorPoll:
         self._poll = select.poll()
         self._poll.register(self._epoll, select.POLLIN)
         self._polled: set[int] = set()
-        self._wanted: dict[int, int] = {}  # events, by descriptor
 
     def register(self, fd: int, events: int) -> None:
         """Tell of these ``events`` of ``fd`` from now on, instead of those that were asked for before."""
-        before, self._wanted[fd] = self._wanted.get(fd), events
-        if before == events:
-            return
         if fd not in self._polled:
             try:
-                (self._epoll.register if before is None else self._epoll.modify)(fd, events)
+                self._epoll.register(fd, events)
+            except FileExistsError:
+                self._epoll.modify(fd, events)
             except OSError:
                 self._polled.add(fd)
         if fd in self._polled:
@@ -35,7 +33,6 @@ class DescriptorPoll:
 
     def unregister(self, fd: int) -> None:
         """Tell of ``fd`` no more. To be called before it is closed: a copy in another process keeps it watched."""
-        del self._wanted[fd]
         if fd in self._polled:
             self._polled.remove(fd)
             self._poll.unregister(fd)

@@ -327,7 +327,7 @@ class SupervisorLoop:
             zygote = zygotes.ZygoteProcess(
                 request, root, self._maker, self._pool.seccomp_program(), self._is_own_process
             )
-        except OSError as error:
+        except (OSError, roots.RootError) as error:
             self._host.send({"op": "zygote", "key": key, "problem": str(error)})
             return
         self._zygotes[key] = zygote

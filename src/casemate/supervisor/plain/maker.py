@@ -59,6 +59,8 @@ class PlainRoot:
 
     def with_own(self, own_entries: list[dict[str, Any]]) -> PlainRoot:
         """With those that lie in a folder such as /tmp, at the same place on the machine. Raises ``RootError``."""
+        if not own_entries:
+            return self
         binds = [_reachable(one, "") for one in own_entries if one["kind"] == "bind" and one["source"] == one["target"]]
         links = [one for one in own_entries if one["kind"] == "link" and os.path.islink(one["target"])]
         return PlainRoot([*self._entries, *binds, *links])
@@ -278,12 +280,13 @@ class PlainMaker:
 
     def prepare_again(self, request: dict[str, Any], earlier: scratch.Scratch, root: PlainRoot) -> files.CellFiles:
         assert isinstance(earlier, files.CellFiles)
+        root = root.with_own(request["own_entries"])
         with scratch.part("scratch"):
             made = files.CellFiles(earlier.path, earlier.identity, request["limits"])
         made.copy, earlier.on_close = earlier.copy, None
         earlier.close()
         made.open_session()
-        return self._with_places(made, root.with_own(request["own_entries"]))
+        return self._with_places(made, root)
 
     def _remove(self, path: str) -> None:
         self._removals.add(path)

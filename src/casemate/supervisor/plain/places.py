@@ -16,14 +16,10 @@ UNREADABLE = {"GIT_CONFIG_NOSYSTEM": "1", "SYSTEM_WGETRC": "/dev/null"}
 
 
 def table(pairs: Iterable[tuple[str, str]]) -> Table:
-    """``pairs`` as a table; of two for one place the last counts.
-
-    What is at the same place in truth is in it only where it lies below what is not.
-    """
+    """``pairs`` as a table, of two for one place the last; what is where it seems is in it only below what is not."""
     last = dict(pairs)
-    moved = [f"{inside}/" for inside, real in last.items() if inside != real]
-    rows = ([inside, real] for inside, real in last.items() if inside != real or inside.startswith(tuple(moved)))
-    return sorted(rows, key=_depth)
+    moved = tuple(f"{inside}/" for inside, real in last.items() if inside != real)
+    return sorted(([*row] for row in last.items() if row[0] != row[1] or row[0].startswith(moved)), key=_depth)
 
 
 def _depth(row: list[str]) -> tuple[int, str]:
