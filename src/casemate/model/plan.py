@@ -141,6 +141,7 @@ PROXY_ADDRESS = (
 )
 
 LAYERS = ("namespaces", "mounts", "capabilities", "landlock", "seccomp", "rlimits", "init")
+_OTHER_LAYERS = {"landlock": ("landlock", "seccomp", "rlimits", "init"), "docker": ("container", "seccomp", "rlimits")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,3 +289,8 @@ class Plan:
     continues: str = ""
     secrets: Secrets = NO_SECRETS
     shown: tuple[Shown, ...] = ()
+
+    @property
+    def held_by(self) -> tuple[str, ...]:
+        """What holds its cell: ``layers``, or those of a wall that has no namespaces of casemate's own."""
+        return _OTHER_LAYERS.get(self.wall, self.layers)

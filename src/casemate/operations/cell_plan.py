@@ -93,7 +93,7 @@ def explain_plan(plan: Plan) -> CellPlan:
     listeners = tuple(_copy_fields(CellSocket, one) for one in plan.listeners)
     return _copy_fields(
         CellPlan, plan, workspace=_copy_fields(CellWorkspace, plan.workspace), deadline=deadline, listeners=listeners,
-        waiting=waiting, secrets=plan.secrets.names,
+        waiting=waiting, secrets=plan.secrets.names, layers=plan.held_by,
     )  # fmt: skip
 
 

@@ -13,8 +13,7 @@ from casemate.surfaces.cli.answers import align_columns
 
 Document = dict[str, Any]
 
-# Of walls that have no namespaces of casemate's own: what holds a cell, and what is not as at the native wall.
-_OTHER_LAYERS = {"landlock": ("landlock", "seccomp", "rlimits", "init"), "docker": ("container", "seccomp", "rlimits")}
+# Of walls that have no namespaces of casemate's own: what is not as at the native wall.
 _OTHERWISE = {
     "landlock": [
         ("folders", "/workspace, /tmp and HOME are folders of other names on this machine; /dev/shm is closed"),
@@ -40,7 +39,7 @@ def plan_document(plan: Plan) -> Document:
         "workspace": plan.workspace._asdict(),
         "files": {name: _content(content) for name, content in plan.files.items()},
         "mounts": [
-            *(mount_document(entry) for entry in plan.entries if not isinstance(entry, _MADE[plan.wall == "landlock"])),
+            *(mount_document(entry) for entry in plan.entries if _is_there(entry, plan.wall)),
             *(
                 {"target": place, "kind": "copy" if one.copied else "read-only", "source": one.source}
                 for one in plan.shown
@@ -50,8 +49,13 @@ def plan_document(plan: Plan) -> Document:
         "limits": asdict(plan.limits),
         "deadline": plan.deadline if math.isfinite(plan.deadline) else None,
         "network": plan.network,
-        "layers": list(_OTHER_LAYERS.get(plan.wall, plan.layers)),
+        "layers": list(plan.held_by),
     }
+
+
+def _is_there(entry: Entry, wall: str) -> bool:
+    """Whether a cell can read it. The landlock wall makes no files, and has the machine's own."""
+    return not isinstance(entry, MountPoint) and not (wall == "landlock" and isinstance(entry, SynthesizedFile))
 
 
 def mount_document(entry: Entry) -> Document:
@@ -69,8 +73,6 @@ def _content(content: bytes | Path) -> str:
     return str(content) if isinstance(content, Path) else f"{len(content)} bytes"
 
 
-# What is in a cell's place alone, and is nothing to read; where a cell has no mounts, also what would be made for it.
-_MADE = (MountPoint,), (MountPoint, SynthesizedFile)
 _SIZES = {"memory", "output", "full_output", "disk"}
 _SECONDS = {"cpu_time", "wall"}
 
