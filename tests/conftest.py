@@ -23,6 +23,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.coroutines import pytest_pyfunc_call
 from tests.pairwise import chosen, takes_all
+from tests.spread import Spread
 from tests.support import containers
 
 from casemate.errors import Unavailable
@@ -94,13 +95,12 @@ NEEDS = {
 ROOT_REMEDY = "run ./test as root"
 USER_REMEDY = "run ./test as an ordinary user (as root, it does both)"
 
-_missing: Counter[tuple[str, str]] = Counter()
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of every test command."""
     parser.addoption("--all", action="store_true", help="also what is marked full, and every crossing of parameters")
     parser.addoption("--second-user", action="store_true", help="each test once, where another user runs them all")
+    parser.addoption("--processes", metavar="N", type=int, default=1, help="run the tests in so many processes")
     parser.addoption("--outcomes", metavar="FILE", help="write the outcome of each test there, a JSON object a line")
 
 
@@ -108,9 +108,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let interrupts reach what tests start: a shell's background jobs, and some CI, start with SIGINT ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     settings.load_profile("untimed" if config.getoption("--all") else "short")
-    file = config.getoption("--outcomes")
-    if file and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Outcomes(Path(file)))
+    if file := config.getoption("--outcomes"):
+        config.pluginmanager.register(Outcomes(Path(file)), "outcomes")
+    if (processes := config.getoption("--processes")) > 1:
+        config.pluginmanager.register(Spread(processes, scope_of))
 
 
 class Outcomes:
@@ -198,17 +199,9 @@ def world_of(nodeid: str) -> str | None:
     return next((begins for begins in WORLDS if nodeid.startswith(begins)), None)
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+def scope_of(item: pytest.Item) -> str:
     """Tests of a file stay together, since they share what is made for them; those of one world, too."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class ByFile(LoadScopeScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            return world_of(nodeid) or nodeid.partition("::")[0]
-
-    config.option.loadscopereorder = False  # by the number of tests, long files would come last
-    return ByFile(config, log)
+    return world_of(item.nodeid) or item.nodeid.partition("::")[0]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -230,7 +223,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _skip(thing: str, remedy: str) -> None:
-    _missing[thing, remedy] += 1
     pytest.skip(f"needs {thing}: {remedy}")
 
 
@@ -252,16 +244,13 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say in one table what was not tried here and what would be needed to try it."""
-    skipped = terminalreporter.stats.get("skipped", [])
-    others = Counter(_reason(report) for report in skipped if not _reason(report).startswith("needs "))
-    if not _missing and not others:
+    reasons = Counter(_reason(report) for report in terminalreporter.stats.get("skipped", []))
+    if not reasons:
         return
     terminalreporter.section("not tried here")
-    terminalreporter.line(f"{'tests':>5}  {'needs':<18} to run them")
-    for (thing, remedy), count in sorted(_missing.items()):
-        terminalreporter.line(f"{count:>5}  {thing:<18} {remedy}")
-    for reason, count in sorted(others.items()):
-        terminalreporter.line(f"{count:>5}  {'-':<18} {reason}")
+    terminalreporter.line("tests  why")
+    for reason, count in sorted(reasons.items()):
+        terminalreporter.line(f"{count:>5}  {reason}")
 
 
 def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:

@@ -39,10 +39,10 @@ USERS_PYTHON = "/usr/bin/python3"  # root's own may lie in a folder that nobody 
 LOCK = "/run/lock/casemate-test"  # the ordinary user's copy serves one run at a time
 MOST_FLAKY = 5
 SLOWEST = 10
-# pytest's workers for each user: more than there are cores, since half of what a test does is waiting for processes.
+# pytest's processes for each user: more than there are cores, since half of what a test does is waiting for processes.
 # They are so divided that both users end at about the same time.
-SPREAD, USERS_SPREAD = ["-n", "6"], ["-n", "2"]
-EQUAL_SPREAD = ["-n", "3"], ["-n", "2"]  # where both users run the same
+SPREAD, USERS_SPREAD = ["--processes=6"], ["--processes=2"]
+EQUAL_SPREAD = ["--processes=3"], ["--processes=2"]  # where both users run the same
 # What may differ for an ordinary user; everything else is the same code whoever runs it.
 USERS_FOLDERS = ("escapes", "contract", "wrap", "unit/supervisor", "unit/audit", "unit/workspace")
 # Unit tests that start interpreters or wait for processes: not within --quick.
@@ -138,12 +138,10 @@ def main(arguments: list[str]) -> int:
         works: list[Future[None]] = [threads.submit(check, outcome)]
         if as_root:
             copying = threads.submit(timed, outcome, f"preparing {USER}", prepare_ordinary_user)
-            reading = threads.submit(timed, outcome, "reading the tests", read_tests)
             timed(outcome, "servers that tests talk to", install_peers, is_all)
             copying.result()
             if is_all:
                 timed(outcome, "an engine with the image", start_engine, held)
-            reading.result()
             copy_peers()
         suites = suites_for(is_quick, is_all, as_root, rest)
         works.extend([threads.submit(run_suite, suite, outcome) for suite in suites])
@@ -282,12 +280,6 @@ def start_engine(held: contextlib.ExitStack) -> None:
     from tests.distribution import engines
 
     os.environ.update(held.enter_context(engines.with_image(USER)))
-
-
-def read_tests() -> None:
-    """Have pytest compile the tests once: each of its processes would do so."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "--quiet", "--quiet", "tests"]
-    subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
 
 
 def prepare_ordinary_user() -> None:

@@ -1,0 +1,167 @@
+"""Several processes run the tests that one has read. Each takes the next file that nobody has.
+
+To read the tests takes as long as to run a thousand of them, and pytest-xdist has each of its processes do so.
+"""
+
+from __future__ import annotations
+
+import gc
+import marshal
+import os
+import selectors
+import signal
+import socket
+import struct
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import pytest
+
+_PLACE = struct.Struct("=H")  # of a file among all, in the pipe from which they are taken
+_SIZE = struct.Struct("=I")  # of a message
+_SILENT = ("terminalreporter", "outcomes")  # plugins of the parent's, which tells what the copies say
+Group = list[pytest.Item]
+
+
+class Spread:
+    """A plugin: runs the tests in ``count`` copies of this process. ``scope_of``: tests for which it says the same stay
+    together, in their order."""
+
+    def __init__(self, count: int, scope_of: Callable[[pytest.Item], str]) -> None:
+        self._count = count
+        self._scope_of = scope_of
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        """Instead of pytest's own loop."""
+        if session.testsfailed or session.config.option.collectonly:
+            return None
+        scopes: dict[str, Group] = {}
+        for item in session.items:
+            scopes.setdefault(self._scope_of(item), []).append(item)
+        groups = list(scopes.values())
+        places = _pipe_of_places(len(groups))
+        gc.freeze()  # a collection in a copy would copy what it looks at
+        copies = [Copy(session, groups, places) for _ in range(self._count)]
+        try:
+            _hear(copies)
+        finally:
+            for copy in copies:
+                copy.end()
+        return True
+
+
+def _pipe_of_places(count: int) -> int:
+    """What all copies read from: a file's place, as long as there are more. A read of so few bytes is one step."""
+    places, into = os.pipe()
+    os.write(into, b"".join(map(_PLACE.pack, range(count))))
+    os.close(into)
+    return places
+
+
+def _hear(copies: list[Copy]) -> None:
+    """Pass on what the copies say, until all have ended."""
+    with selectors.DefaultSelector() as selector:
+        for copy in copies:
+            selector.register(copy.link, selectors.EVENT_READ, copy)
+        while selector.get_map():
+            for key, _ in selector.select():
+                if not key.data.hear():
+                    selector.unregister(key.fileobj)
+
+
+class Copy:
+    """A process that runs tests, as its parent sees it."""
+
+    def __init__(self, session: pytest.Session, groups: list[Group], places: int) -> None:
+        self._config = session.config
+        ours, theirs = socket.socketpair()
+        sys.stdout.flush()
+        self._pid = os.fork()
+        if self._pid == 0:
+            ours.close()
+            _run(session, groups, places, theirs)
+        theirs.close()
+        self.link = ours
+        self._at: tuple[str, Any] | None = None  # the test that it is at
+
+    def hear(self) -> bool:
+        """Pass on its next message; false when that was the last."""
+        kind, value = self._next_message()
+        if kind == "at":
+            self._at = value
+        elif kind == "report":
+            self._tell(self._config.hook.pytest_report_from_serializable(config=self._config, data=value))
+        elif kind == "died":
+            nodeid, location = self._at or ("tests", ("tests", None, "tests"))
+            said = f"its process ended; what it had still to run was not run\n{value}"
+            self._tell(pytest.TestReport(nodeid, tuple(location), {}, "failed", said, "call"))
+        return kind not in ("died", "over")
+
+    def _next_message(self) -> tuple[str, Any]:
+        head = self.link.recv(_SIZE.size, socket.MSG_WAITALL)
+        if len(head) < _SIZE.size:
+            return "died", ""
+        kind, value = marshal.loads(self.link.recv(_SIZE.unpack(head)[0], socket.MSG_WAITALL))
+        return kind, value
+
+    def _tell(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        self._config.hook.pytest_runtest_logreport(report=report)
+
+    def end(self) -> None:
+        """End it, if it has not."""
+        self.link.close()
+        os.kill(self._pid, signal.SIGKILL)  # not reaped yet, so the number is still its
+        os.waitpid(self._pid, 0)
+
+
+def _run(session: pytest.Session, groups: list[Group], places: int, link: socket.socket) -> NoReturn:
+    """In a copy: run files and tell what comes of them, until there are no more."""
+    manager = session.config.pluginmanager
+    for name in _SILENT:
+        manager.unregister(name=name)
+    capture = manager.getplugin("capturemanager")
+    capture.stop_global_capturing()  # the file behind it is its parent's, too
+    capture.start_global_capturing()
+    telling = _Telling(session.config, link)
+    manager.register(telling)
+    try:
+        items = _items(groups, places)
+        item = next(items, None)
+        while item is not None:
+            following = next(items, None)
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            item = following
+        telling.tell("over", None)
+    except BaseException:  # noqa: BLE001 - the end of this process, whatever happened
+        telling.tell("died", traceback.format_exc())
+    os._exit(0)
+
+
+def _items(groups: list[Group], places: int) -> Iterator[pytest.Item]:
+    while place := os.read(places, _PLACE.size):
+        yield from groups[_PLACE.unpack(place)[0]]
+
+
+class _Telling:
+    """A plugin: tells the parent what a copy does."""
+
+    def __init__(self, config: pytest.Config, link: socket.socket) -> None:
+        self._config = config
+        self._link = link
+
+    def pytest_runtest_logstart(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
+        self.tell("at", (nodeid, location))
+
+    def pytest_runtest_logfinish(self) -> None:
+        self.tell("at", None)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        hook = self._config.hook
+        self.tell("report", hook.pytest_report_to_serializable(config=self._config, report=report))
+
+    def tell(self, kind: str, value: Any) -> None:
+        data = marshal.dumps((kind, value))
+        self._link.sendall(_SIZE.pack(len(data)) + data)
