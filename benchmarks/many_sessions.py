@@ -5,7 +5,8 @@ that uses pandas; beside as many bare starts of Python, sixteen at once, for sca
 
 A thousand: each binds a number in one step and then waits. What they hold together, the kernel's own memory included,
 is told by how much less memory is available than before; what of that is their processes' alone, by smaps. Then a step
-in one of them is compared with the same step before there were so many, and every one is asked for its number.
+in one of them and a run from a ready cell are compared with the same before there were so many, and every one is asked
+for its number.
 Ends with 1 when one does not know it.
 """
 
@@ -95,7 +96,7 @@ async def _thousand(run: measure.Run, audit: str) -> bool:
         await ready.settle_sessions(sandbox)
         alone = sandbox.session()
         await alone.run("x = 1")
-        before = await _steps(alone)
+        before, runs_before = await _steps(alone), await _runs(sandbox)
         await asyncio.sleep(_REST)
         free, host = _available(), looking.held(os.getpid())
 
@@ -117,7 +118,8 @@ async def _thousand(run: measure.Run, audit: str) -> bool:
             "descriptors of the supervisor": str(max(looking.held(pid).descriptors for pid in _supervisors())),
             "processor time while nothing runs": await _idle(),
         }
-        after = await _steps(alone)
+        after, runs_after = await _steps(alone), await _runs(sandbox)
+        found["a run beside them, p90"] = f"{_p90(runs_after) / _p90(runs_before):.2f} x one without them"
 
         start = time.perf_counter()
         known = await asyncio.gather(*(_knows(session, n) for n, session in enumerate(sessions)))
@@ -131,7 +133,11 @@ async def _thousand(run: measure.Run, audit: str) -> bool:
     rows: list[tuple[str, ...]] = [("", ""), *found.items()]
     data: list[dict[str, Any]] = [found | {"held": held, "private": statistics.median(mine), "wrong": len(wrong)}]
     run.table(f"{number} sessions held at once", rows, data)
-    run.compare("a step in one of them", [Series("before they were there", before), Series("beside them", after)])
+    for title, *series in (
+        ("a step in one of them", before, after),
+        ("a run in a ready cell", runs_before, runs_after),
+    ):
+        run.compare(title, [Series("before they were there", series[0]), Series("beside them", series[1])])
     return not wrong
 
 
@@ -142,6 +148,24 @@ async def _steps(session: Session) -> tuple[float, ...]:
         await session.run("x + 1")
         taken.append(time.perf_counter() - start)
     return tuple(taken)
+
+
+async def _runs(sandbox: Sandbox) -> tuple[float, ...]:
+    """Each in a cell that was ready. (A ready cell for sessions may be made anew meanwhile.)"""
+    await ready.settle(sandbox, "python")
+    taken = []
+    while len(taken) < _STEPS:
+        start = time.perf_counter()
+        execution = await sandbox.run("pass")
+        took = time.perf_counter() - start
+        if execution.isolation.start == "pool":
+            taken.append(took)
+        await ready.settled(sandbox)
+    return tuple(taken)
+
+
+def _p90(seconds: tuple[float, ...]) -> float:
+    return statistics.quantiles(seconds, n=10)[-1]
 
 
 async def _knows(session: Session, number: int) -> str:

@@ -306,19 +306,82 @@ static pid_t start_program(int has_control) {
     return pid;
 }
 
+/* ----------------------------------------------------------------------------------------------------- its end */
+
+/* From `keep_own_memory` on there is no C library, and no variable of a thread: system calls are made here, and what
+ * they fill lies in this library. */
+#if defined __x86_64__
+static long call(long number, long first, long second, long third, long fourth) {
+    register long last __asm__("r10") = fourth;
+    __asm__ volatile("syscall" : "+a"(number) : "D"(first), "S"(second), "d"(third), "r"(last) : "rcx", "r11", "memory");
+    return number;
+}
+#elif defined __aarch64__
+static long call(long number, long first, long second, long third, long fourth) {
+    register long where __asm__("x8") = number, result __asm__("x0") = first, x1 __asm__("x1") = second;
+    register long x2 __asm__("x2") = third, last __asm__("x3") = fourth;
+    __asm__ volatile("svc 0" : "+r"(result) : "r"(where), "r"(x1), "r"(x2), "r"(last) : "memory");
+    return result;
+}
+#else
+#error "no system calls for this machine"
+#endif
+
+#pragma GCC visibility push(hidden)
+extern const char __ehdr_start[], _end[]; /* of this library: ld(1) */
+#pragma GCC visibility pop
+static char load[128];
+static int wait_status;
+static struct rusage used;
+static struct __attribute__((packed)) {
+    char mark;
+    uint32_t code;
+    uint64_t peak, cpu, begun;
+} report;
+
+static void give_back(uintptr_t begin, uintptr_t end) {
+    if (begin < end) {
+        call(SYS_munmap, (long)begin, (long)(end - begin), 0, 0);
+    }
+}
+
+/* Give back all memory but this library's, the stack's, and the thread's own, to which the kernel writes (rseq(2)).
+ * This is a copy of an interpreter: to take it apart takes the kernel longer than all else at the end of a cell, and its
+ * pages would stay copied while the cell lives. */
+static void keep_own_memory(void) {
+    const uintptr_t page = 0x10000; /* the largest that there is */
+    const uintptr_t begin = (uintptr_t)__ehdr_start & ~(page - 1), end = ((uintptr_t)_end + page - 1) & ~(page - 1);
+    const uintptr_t thread = ((uintptr_t)&errno & ~(page - 1)) - page, thread_end = thread + 3 * page;
+    const uintptr_t stack = ((uintptr_t)__builtin_frame_address(0) & ~(page - 1)) - page;
+    give_back(page, begin < thread ? begin : thread);
+    give_back(begin < thread ? end : thread_end, begin < thread ? thread : begin);
+    give_back(end < thread_end ? thread_end : end, stack);
+}
+
 /* How many processes and threads there have been besides this one: the last pid that the kernel gave here. */
 static uint64_t count_begun(void) {
-    char load[128] = {0};
-    int file = open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
-    ssize_t size = file < 0 ? -1 : read(file, load, sizeof load - 1);
-    const char *last = size > 0 ? strrchr(load, ' ') : NULL;
-    close(file);
-    uint64_t pid = last ? read_number(last + 1) : 0;
+    long file = call(SYS_openat, AT_FDCWD, (long)"/proc/loadavg", O_RDONLY | O_CLOEXEC, 0);
+    long size = file < 0 ? -1 : call(SYS_read, file, (long)load, sizeof load - 1, 0);
+    call(SYS_close, file, 0, 0, 0);
+    while (size > 0 && load[size - 1] != ' ') {
+        size--;
+    }
+    uint64_t pid = size > 0 ? read_number(load + size) : 0;
     return pid ? pid - 1 : 0;
 }
 
+static uint64_t microseconds(const struct timeval *time) {
+    return (uint64_t)time->tv_sec * 1000000 + (uint64_t)time->tv_usec;
+}
+
+static _Noreturn void leave(int code) {
+    for (;;) {
+        call(SYS_exit_group, code, 0, 0, 0);
+    }
+}
+
 /* Wait for the end of the program, report it, and end as it did. */
-static void wait_for_program(pid_t program, int is_awaited) {
+static _Noreturn void wait_for_program(pid_t program, int is_awaited) {
     if (is_awaited && write(STATUS, "w", 1) < 0) {
         _exit(NOT_BEGUN);
     }
@@ -329,31 +392,23 @@ static void wait_for_program(pid_t program, int is_awaited) {
     for (int number = 1; number < 65; number++) {
         signal(number, SIG_DFL); /* what a preloaded module handles must not run in here */
     }
-    int code = 0;
-    for (pid_t ended = 0; ended != program;) {
-        ended = wait4(-1, &code, 0, NULL);
-        if (ended < 0 && errno != EINTR) {
-            _exit(NOT_BEGUN);
+    keep_own_memory();
+    for (long ended = 0; ended != program;) {
+        ended = call(SYS_wait4, -1, (long)&wait_status, 0, 0);
+        if (ended < 0 && ended != -EINTR) {
+            leave(NOT_BEGUN);
         }
     }
-    struct rusage used;
-    getrusage(RUSAGE_CHILDREN, &used);
-    struct __attribute__((packed)) {
-        char mark;
-        uint32_t code;
-        uint64_t peak, cpu, begun;
-    } report = {
-        'x',
-        (uint32_t)code,
-        (uint64_t)used.ru_maxrss * 1024,
-        (uint64_t)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000 +
-            (uint64_t)(used.ru_utime.tv_usec + used.ru_stime.tv_usec),
-        count_begun(),
-    };
-    if (write(STATUS, &report, sizeof report) < 0) {
-        _exit(NOT_BEGUN);
+    call(SYS_getrusage, RUSAGE_CHILDREN, (long)&used, 0, 0);
+    report.mark = 'x';
+    report.code = (uint32_t)wait_status;
+    report.peak = (uint64_t)used.ru_maxrss * 1024;
+    report.cpu = microseconds(&used.ru_utime) + microseconds(&used.ru_stime);
+    report.begun = count_begun();
+    if (call(SYS_write, STATUS, (long)&report, sizeof report, 0) < 0) {
+        leave(NOT_BEGUN);
     }
-    _exit(WIFEXITED(code) ? WEXITSTATUS(code) : 128 + WTERMSIG(code));
+    leave(WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128 + WTERMSIG(wait_status));
 }
 
 /* --------------------------------------------------------------------------------------------------------- init */
@@ -429,7 +484,6 @@ int casemate_run(int channel, int status, const int *cgroups, size_t cgroup_coun
         program = start_program((told[0] & CONTROLS) != 0);
     }
     wait_for_program(program, (told[0] & AWAITS) != 0);
-    return NOT_BEGUN;
 }
 
 /* A zygote's life: a cell for each message, which brings its ends. Returns only in a program's process. */
