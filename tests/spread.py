@@ -13,6 +13,7 @@ import signal
 import socket
 import struct
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -85,19 +86,24 @@ class Copy:
             _run(session, groups, places, theirs)
         theirs.close()
         self.link = ours
-        self._at: tuple[str, Any] | None = None  # the test that it is at
+        self._groups = groups
+        self._left: dict[str, pytest.Item] = {}  # tests that it has taken, and that are not over
 
     def hear(self) -> bool:
         """Pass on its next message; false when that was the last."""
         kind, value = self._next_message()
-        if kind == "at":
-            self._at = value
+        if kind == "takes":
+            self._left.update((item.nodeid, item) for item in self._groups[value])
+        elif kind == "ends":
+            del self._left[value]
         elif kind == "report":
             self._tell(self._config.hook.pytest_report_from_serializable(config=self._config, data=value))
         elif kind == "died":
-            nodeid, location = self._at or ("tests", ("tests", None, "tests"))
-            said = f"its process ended; what it had still to run was not run\n{value}"
-            self._tell(pytest.TestReport(nodeid, tuple(location), {}, "failed", said, "call"))
+            said = f"the process that was to run it ended\n{value}"
+            if not self._left:
+                raise RuntimeError(said)
+            for item in self._left.values():
+                self._tell(pytest.TestReport(item.nodeid, item.location, {}, "failed", said, "call"))
         return kind not in ("died", "over")
 
     def _next_message(self) -> tuple[str, Any]:
@@ -122,13 +128,11 @@ def _run(session: pytest.Session, groups: list[Group], places: int, link: socket
     manager = session.config.pluginmanager
     for name in _SILENT:
         manager.unregister(name=name)
-    capture = manager.getplugin("capturemanager")
-    capture.stop_global_capturing()  # the file behind it is its parent's, too
-    capture.start_global_capturing()
+    _have_own_captures(manager.getplugin("capturemanager"))
     telling = _Telling(session.config, link)
     manager.register(telling)
     try:
-        items = _items(groups, places)
+        items = _items(groups, places, telling)
         item = next(items, None)
         while item is not None:
             following = next(items, None)
@@ -140,9 +144,21 @@ def _run(session: pytest.Session, groups: list[Group], places: int, link: socket
     os._exit(0)
 
 
-def _items(groups: list[Group], places: int) -> Iterator[pytest.Item]:
-    while place := os.read(places, _PLACE.size):
-        yield from groups[_PLACE.unpack(place)[0]]
+def _have_own_captures(manager: Any) -> None:
+    """Put a file of this copy's own behind what pytest captures in, which it shares with its parent. The streams stay
+    what they are: modules that were imported may have kept them."""
+    captures = manager._global_capturing
+    for one in (captures.out, captures.err):
+        if one is not None:
+            with tempfile.TemporaryFile() as own:
+                os.dup2(own.fileno(), one.tmpfile.fileno(), inheritable=False)
+
+
+def _items(groups: list[Group], places: int, telling: _Telling) -> Iterator[pytest.Item]:
+    while data := os.read(places, _PLACE.size):
+        (place,) = _PLACE.unpack(data)
+        telling.tell("takes", place)
+        yield from groups[place]
 
 
 class _Telling:
@@ -152,11 +168,8 @@ class _Telling:
         self._config = config
         self._link = link
 
-    def pytest_runtest_logstart(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
-        self.tell("at", (nodeid, location))
-
-    def pytest_runtest_logfinish(self) -> None:
-        self.tell("at", None)
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self.tell("ends", nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         hook = self._config.hook
