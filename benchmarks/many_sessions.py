@@ -153,7 +153,7 @@ async def _steps(session: Session) -> tuple[float, ...]:
 async def _runs(sandbox: Sandbox) -> tuple[float, ...]:
     """Each in a cell that was ready. (A ready cell for sessions may be made anew meanwhile.)"""
     await ready.settle(sandbox, "python")
-    taken = []
+    taken: list[float] = []
     while len(taken) < _STEPS:
         start = time.perf_counter()
         execution = await sandbox.run("pass")

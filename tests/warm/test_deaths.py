@@ -41,7 +41,8 @@ def check(execution: Execution) -> Execution:
 
 
 def ends_it_first(begin: Callable[..., bool]) -> Callable[..., bool]:
-    """`SupervisorLink.begin`, which has the first cell that it is called for ended before it begins."""
+    """`begin` or `begin_now` of `SupervisorLink`, which has the first cell that it is called for ended before it
+    begins."""
     ended: list[RunningCell] = []
 
     def begins(link: SupervisorLink, cell: RunningCell, *more: object) -> bool:
@@ -136,7 +137,9 @@ def test_nothing_begins_in_a_cell_whose_end_is_being_noted(sandbox: sync.Sandbox
 
 def test_a_program_whose_ready_cell_is_ended_as_it_is_chosen_runs_once_in_another(sandbox: sync.Sandbox) -> None:
     settle(sandbox)
-    with mock.patch.object(SupervisorLink, "begin", ends_it_first(SupervisorLink.begin)):
+    for init in all_ready(sandbox):
+        os.kill(witness.children(init)[0], signal.SIGSTOP)  # else it might begin before the supervisor ends it
+    with mock.patch.object(SupervisorLink, "begin_now", ends_it_first(SupervisorLink.begin_now)):
         execution = check(sandbox.run(HELLO["python"]))
     assert start_of(execution)[0] == "exec"
     assert "had ended" in start_of(execution)[1]
@@ -161,7 +164,7 @@ def test_what_comes_of_a_ready_cell_of_a_cancelled_run_is_nothing_that_asyncio_c
     async def cancelled() -> None:
         loop, is_cancelled = asyncio.get_running_loop(), threading.Event()
         loop.set_exception_handler(lambda _loop, context: complaints.append(context))
-        begin, finish = SupervisorLink.begin, SupervisorLink._finish
+        begin, finish = SupervisorLink.begin_now, SupervisorLink._finish
 
         def begins(link: SupervisorLink, cell: RunningCell, *more: object) -> bool:
             cell.kill("killed")  # so that its program never begins
@@ -177,7 +180,7 @@ def test_what_comes_of_a_ready_cell_of_a_cancelled_run_is_nothing_that_asyncio_c
             sandbox.warm_up("python")
             await asyncio.to_thread(until, lambda: sandbox._parts.wall.warmth().is_settled)
             with (
-                mock.patch.object(SupervisorLink, "begin", begins),
+                mock.patch.object(SupervisorLink, "begin_now", begins),
                 mock.patch.object(SupervisorLink, "_finish", finishes),
             ):
                 async with asyncio.TaskGroup() as group:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import resource
+import sys
 import time
 
 from casemate.supervisor import init, kernel, pause, pool, scratch, sockets, watch, wire
@@ -20,6 +22,7 @@ _PIPE_READ = 4096
 _LOOSE_BYTES = 256 << 20  # bytes above the limit from which RLIMIT_DATA bounds nothing: Node reserves gigabytes
 _NEVER = float("inf")
 _SIGINT = 2
+_FIONREAD = 0x541B  # asm-generic/ioctls.h
 _PAUSED_LOOK = 5.0  # seconds between looks at a cell that stands still until somebody has answered
 _IDLE_LOOK = 10.0  # seconds between looks at a session in which no step runs, and nothing but its interpreter
 
@@ -48,6 +51,11 @@ class CellProcess:
         self.shown: dict[str, str] = {}  # the folders, by place
         self._sockets: sockets.CellSockets | None = None  # where it has many
         self.is_waiting: bool = request["awaits_order"]
+        self.is_offered = False  # the host can give it its program itself, and says so before it does
+        self.order_fd, self.order_size = (
+            -1,
+            0,
+        )  # the end that it reads its order from then, and what the host puts there
         self.session: bool = request["session"]
         self.grace = 0.0  # seconds from the interrupt of a step to the end of the cell
         self.interrupted = False
@@ -78,6 +86,26 @@ class CellProcess:
         self.started = time.monotonic()
         self.deadline = self.started + deadline
         self.next_look = self.started + _FIRST_LOOK
+
+    def offer(self, order: int) -> None:
+        """The host may give it its program, and then its order on ``order``, itself. Raises ``OSError``."""
+        self.order_fd = os.dup(order)
+        self.is_offered = True
+
+    def begin_by_host(self, deadline: float, order_size: int) -> None:
+        """The host gives it its program."""
+        self.order_size = order_size
+        if self.reason is None:
+            self.begin(deadline)
+
+    def has_begun(self) -> bool:
+        """Whether its program may have begun, now that it has ended. Who says no has it run in another cell."""
+        if not self.order_size:
+            return not self.is_waiting and self.reason != "unbegun"
+        if self.reason is not None and not self.is_waiting:
+            return True
+        unread = fcntl.ioctl(self.order_fd, _FIONREAD, bytes(4))
+        return int.from_bytes(unread, sys.byteorder) != self.order_size
 
     def keep_namespaces(self) -> None:
         """Keep its mount and network namespaces. Waits until it has prepared itself. Raises ``OSError``."""
@@ -384,6 +412,8 @@ class CellProcess:
     def close_descriptors(self) -> None:
         """Close the descriptors of the process, its mounts and its network."""
         os.close(self.pidfd)
+        if self.order_fd >= 0:
+            os.close(self.order_fd)
         if self._sockets is not None:
             self._sockets.close()
         if self.network >= 0:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 OWN_INODES = 24  # folders the broker makes itself
 _OWN_BYTES = 1 << 17  # pages the broker's own folders and the program's last page may take
-_PROGRAM_BYTES = 1 << 16  # space that a cell has for a program that it does not know yet
+PROGRAM_BYTES = 1 << 16  # space that a cell has for a program that it does not know yet
 _COPY_CHUNK = 1 << 24
 STEPS = "program/steps"  # in the cell
 _IN_CELL = "in_cell"  # the part of that file system which the cell sees; a pipe is moved there when it is ready
@@ -41,7 +41,8 @@ class Scratch:
 
     ``inodes``: as many as casemate itself has made in it. Of a session, whose files outlive a cell: ``whole`` is all
     of it once more, for the next cell, ``workspace_fd`` the workspace as the cell sees it, and ``steps_fd`` where the
-    pipes of its steps are made: apart, so that no limit of the user's is in their way.
+    pipes of its steps are made: apart, so that no limit of the user's is in their way. ``program_fd``: to write the
+    program by that a cell waits for, until the host has it, who may do that itself.
     """
 
     def __init__(self, tree_fd: int, identity: Identity) -> None:
@@ -53,6 +54,7 @@ class Scratch:
         self.whole = -1
         self.workspace_fd = -1
         self.steps_fd = -1
+        self.program_fd = -1
         self._step_writers: dict[int, list[int]] = {}  # our writing ends of pipes of steps that are not over
 
     def add_program(self, message: dict[str, Any], fds: dict[str, int]) -> None:
@@ -61,10 +63,11 @@ class Scratch:
         if program is None:
             return  # it lies there since the session's first cell
         with part("program"):
-            if inputs or program["size"] > _PROGRAM_BYTES or message["narrows"]:
+            if inputs or program["size"] > PROGRAM_BYTES or message["narrows"]:
                 self._resize(message["limits"], program["size"], OWN_INODES + 4 * len(inputs))
             place = f"{_path_of(self.tree_fd)}/program/{program['name']}"
-            copy_in(place, fds["order_file"], message["order_size"], program["size"], self.identity)
+            fd = os.open(place, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            copy(fds["order_file"], message["order_size"], program["size"], fd)
         if inputs:
             with part("files"):
                 before = _inodes_in_use(self.tree_fd)
@@ -74,7 +77,7 @@ class Scratch:
 
     def _resize(self, limits: dict[str, Any], program: int, input_inodes: int) -> None:
         """Hold it to its limits, beyond what casemate itself puts there. Raises ``OSError``."""
-        size, inodes = limits["disk"] + program + _OWN_BYTES, self.inodes + 1 + input_inodes + limits["inodes"]
+        size, inodes = limits["disk"] + program + _OWN_BYTES, self.inodes + input_inodes + limits["inodes"]
         kernel.reconfigure(self.tree_fd, {"size": str(size), "nr_inodes": str(inodes)})
 
     def files_bytes(self) -> int:
@@ -137,9 +140,16 @@ class Scratch:
             os.close(self.steps_fd)
         self.steps_fd = -1
 
+    def close_program(self) -> None:
+        """Let go of the descriptor for the program: who writes it opens it again, or has it."""
+        if self.program_fd >= 0:
+            os.close(self.program_fd)
+        self.program_fd = -1
+
     def close(self) -> None:
         self.close_mounts()
         self.end_all_pipes()
+        self.close_program()
         for fd in (self.tree_fd, self.whole, self.workspace_fd):
             if fd >= 0:
                 os.close(fd)
@@ -152,7 +162,7 @@ def prepare(request: dict[str, Any], fds: dict[str, int], identity: Identity) ->
     Raises :class:`ScratchError`.
     """
     program, inputs = request["program"], index(fds)
-    size = request["limits"]["disk"] + (program["size"] if program else _PROGRAM_BYTES) + _OWN_BYTES
+    size = request["limits"]["disk"] + (program["size"] if program else PROGRAM_BYTES) + _OWN_BYTES
     inodes = request["limits"]["inodes"] + OWN_INODES
     with part("scratch"):
         tmpfs = kernel.new_mount(
@@ -210,6 +220,9 @@ def _make_contents(request: dict[str, Any], inputs: list[Any], fds: dict[str, in
             copy_in(f"{stage.SCRATCH}/program/{program['name']}", fds["program"], 0, program["size"], identity)
     scratch = Scratch(os.open(stage.SCRATCH, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), identity)
     try:
+        with part("program"):
+            if not program:
+                scratch.program_fd = create(f"{stage.SCRATCH}/program/{request['program_name']}", identity)
         with part("files"):
             before = _inodes_in_use(scratch.tree_fd)
             _copy_inputs(request["workspace"]["kind"], inputs, fds, identity)
@@ -217,8 +230,7 @@ def _make_contents(request: dict[str, Any], inputs: list[Any], fds: dict[str, in
         _attach(request, scratch)
         with part("scratch"):
             scratch.inodes = _inodes_in_use(scratch.tree_fd) - input_inodes
-            most = scratch.inodes + (0 if program else 1) + request["limits"]["inodes"]
-            kernel.reconfigure(scratch.tree_fd, {"nr_inodes": str(most)})
+            kernel.reconfigure(scratch.tree_fd, {"nr_inodes": str(scratch.inodes + request["limits"]["inodes"])})
     except BaseException:
         scratch.close()
         raise
@@ -352,19 +364,36 @@ def _parents(folder: str, name: str, identity: Identity) -> None:
 
 
 def copy_in(path: str, source: int, offset: int, length: int, identity: Identity) -> None:
-    """Copy bytes from a descriptor into the scratch inside the kernel; they never pass through this process."""
+    """Copy bytes from a descriptor into a new file of the scratch. Raises ``OSError``."""
+    copy(source, offset, length, create(path, identity))
+
+
+def create(path: str, identity: Identity) -> int:
+    """A new file of the cell's, to write into. Raises ``OSError``."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
-        end = offset + length
-        while offset < end:
-            sent = os.sendfile(fd, source, offset, min(end - offset, _COPY_CHUNK))
-            if sent == 0:
-                raise OSError(5, f"{os.path.basename(path)} ended early")
-            offset += sent
         if identity.mapped:
             os.fchown(fd, identity.uid, identity.gid)
-    finally:
+    except OSError:
         os.close(fd)
+        raise
+    return fd
+
+
+def copy(source: int, offset: int, length: int, target: int) -> None:
+    """Copy bytes of a descriptor into another, which is closed, inside the kernel: they never pass through here.
+
+    Raises ``OSError``.
+    """
+    end = offset + length
+    try:
+        while offset < end:
+            sent = os.sendfile(target, source, offset, min(end - offset, _COPY_CHUNK))
+            if sent == 0:
+                raise OSError(5, "what is to be copied ended early")
+            offset += sent
+    finally:
+        os.close(target)
 
 
 def part(name: str) -> namespaces.setup_stage:

@@ -118,16 +118,24 @@ class SupervisorLoop:
     # -- what the host says
 
     def _receive(self) -> None:
-        received = self._host.receive()
+        self._hear()
+
+    def _hear(self) -> bool:
+        """Take the host's next message; false where there is none now, or it is gone."""
+        try:
+            received = self._host.receive()
+        except BlockingIOError:
+            return False
         if received is None:
             self._serving = False
-            return
+            return False
         message, fds, is_whole = received
         if is_whole:
             self._dispatch(message, fds)
         else:
             kernel.close_all(fds.values())
             self._host.refuse(message["id"], "descriptors", _EMFILE, "the supervisor may open no more files")
+        return True
 
     def _dispatch(self, message: dict[str, Any], fds: dict[str, int]) -> None:
         """Do what the host says; ``fds`` are ours, and closed by whoever is done with them."""
@@ -257,6 +265,9 @@ class SupervisorLoop:
         self._schedule_look(cell.id)
         if cell.session and not cell.is_waiting:
             self._sessions.send_files(cell)
+        if cell.is_offered:
+            self._host.send({"op": "program", "id": cell.id}, [scratch.program_fd])
+        scratch.close_program()
         self._pids.add(cell.pid)
         self._maker.attend(cell, self._watch, self._unwatch)
         self._watch(cell.pidfd, lambda: self._reap(cell))
@@ -275,6 +286,8 @@ class SupervisorLoop:
             cell.limit(request["limits"])
             if request["listeners"]:
                 self._listeners.open(cell, request)
+            if scratch.program_fd >= 0 and not cell.session:  # whose requests come after the order
+                cell.offer(fds["order"])
             ready.send_request(cell_request, scratch, {name: fds[name] for name in _CELL_DESCRIPTORS if name in fds})
         except BaseException:
             cell.close_descriptors()
@@ -287,6 +300,9 @@ class SupervisorLoop:
         Its limits are lowered when its own set-up, which needs more than some of them, is over.
         """
         cell = self._cells[message["id"]]
+        if "order_file" not in fds:
+            cell.begin_by_host(message["deadline"], message["order_size"])
+            return
         if cell.reason is not None:
             kernel.close_all(fds.values())  # it is being ended while it waits: `_report_end` says so
             return
@@ -362,6 +378,7 @@ class SupervisorLoop:
     def _read_status(self, cell: cells.CellProcess) -> None:
         """A cell's init has written something. When the program has ended and nothing else is left in the cell, its end
         is reported at once; the end of init itself takes the kernel as long again."""
+        self._hear_begin(cell)
         if not cell.read_status():
             if cell.is_set_up and cell.pending_begin:
                 message, fds = cell.pending_begin
@@ -376,8 +393,14 @@ class SupervisorLoop:
         if "wait_status" in report and cell.reason is None and cell.is_empty():
             self._report_end(cell, cell.outcome(report))
 
+    def _hear_begin(self, cell: cells.CellProcess) -> None:
+        """Take what the host has said by now: a cell to which it gave its program must not pass for one that waits."""
+        while cell.is_waiting and cell.is_offered and self._hear():
+            pass
+
     def _reap(self, cell: cells.CellProcess) -> None:
         """A cell's first process has ended, and so has everything in it."""
+        self._hear_begin(cell)
         self._unwatch(cell.pidfd)
         used = cell.reap()
         self._maker.leave(cell)
@@ -402,7 +425,7 @@ class SupervisorLoop:
         report = cell.report or {}
         if "failed" in report:
             self._host.refuse(cell.id, report["failed"], report["errno"], report["detail"])
-        elif cell.is_waiting or outcome["reason"] == "unbegun":
+        elif not cell.has_begun():
             self._host.refuse(cell.id, "waiting", 0, cell.problem or "it ended before its program began")
         else:
             if not self._maker.is_survived(cell):
@@ -437,10 +460,13 @@ class HostSocket:
         return self._socket.fileno()
 
     def receive(self) -> tuple[dict[str, Any], dict[str, int], bool] | None:
-        """Its message, the descriptors that came with it by their names, and whether all came; None when it is gone."""
+        """Its message, the descriptors that came with it by their names, and whether all came; None when it is gone.
+
+        Raises ``BlockingIOError`` where there is none now.
+        """
         numbers = array.array("i")
         size, ancillary, flags, _ = self._socket.recvmsg_into(
-            [self._buffer], _socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * numbers.itemsize)
+            [self._buffer], _socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * numbers.itemsize), _socket.MSG_DONTWAIT
         )
         for level, kind, payload in ancillary:
             if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from casemate.model.plan import (
     Workspace,
 )
 from casemate.supervisor import wire
+from casemate.supervisor.scratch import PROGRAM_BYTES
 from casemate.walls.native.descriptors import close_all, memory_file, seal
 
 if TYPE_CHECKING:
@@ -214,6 +216,7 @@ def waiting_request(plan: Plan, waiting: ReadyStart, root: str) -> dict[str, Any
     return {
         **{name: wire.SharedValue(value) if isinstance(value, list | dict) else value for name, value in asked.items()},
         "program": None,
+        "program_name": plan.program_name,
         "deadline": 0.0,
         "listeners": [],
         "awaits_order": True,
@@ -234,6 +237,14 @@ def begin_request(plan: Plan, waiting: ReadyStart) -> dict[str, Any]:
         "order_size": len(waiting.order),
         "listeners": [list(listener) for listener in plan.listeners],
     }
+
+
+def needs_supervisor(plan: Plan, waiting: ReadyStart) -> bool:
+    """Whether more has to be done for a cell that waits than to write its program and its order."""
+    return bool(
+        plan.limits != waiting.limits or plan.files or plan.listeners or plan.continues
+        or len(plan.code) > PROGRAM_BYTES or len(waiting.order) > select.PIPE_BUF
+    )  # fmt: skip
 
 
 def unread(plan: Plan, waiting: ReadyStart) -> int:

@@ -18,7 +18,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from casemate.errors import Fault
 from casemate.supervisor import wire
@@ -27,12 +27,14 @@ from casemate.supervisor.readiness import DescriptorPoll
 from casemate.walls.native.descriptors import (
     PIPE,
     Outbox,
+    carry,
     close_all,
     open_pipes,
     open_requests,
     open_ways_in,
     seal,
     what_is_in,
+    write_all,
 )
 from casemate.walls.native.refusal import Unlaunched, why_lost
 from casemate.walls.native.running import (
@@ -42,6 +44,9 @@ from casemate.walls.native.running import (
     StepPipe,
 )
 from casemate.walls.wall import CellEnding, SessionSink, Sink, Stream
+
+if TYPE_CHECKING:
+    from casemate.model.plan import Plan
 
 _STOP_GRACE = 2.0  # seconds the pump has to see the end
 _LONG = 0.005  # seconds that what came through a pipe may take; most takes a thousandth
@@ -200,13 +205,9 @@ class SupervisorLink:
         with self._lock:
             if not self.alive or cell.is_over:
                 return False
-            if isinstance(cell, RunningSession):
-                cell.requests = os.dup(cell.order)
-                cell.session_sink = sink  # type: ignore[assignment]
-            order, way_in = cell.order, cell.stdin
-            cell.order = cell.stdin = -1
-            if not isinstance(cell, RunningSession):
-                cell.sink = sink  # type: ignore[assignment]
+            order, way_in, program = cell.take_ways_in(sink)
+        if program >= 0:
+            os.close(program)
         try:
             seal(way_in, stdin)
         except OSError:
@@ -218,6 +219,39 @@ class SupervisorLink:
         self.send({**message, "id": cell.id, "fds": list(fds)}, list(fds.values()))
         self.call(self.watch, cell)  # not before it is sent: the pump wakes, and would take this thread's turn
         return True
+
+    def begin_now(self, cell: RunningCell, plan: Plan, order: bytes, sink: Sink | SessionSink) -> bool:
+        """Give a cell that waits its program without a hop: the supervisor hears of it, and need not do anything.
+
+        Gives False where that cannot be, and nothing has begun. Raises ``OSError``; then the cell is to be ended.
+        """
+        with self._lock:
+            message = {"op": "begin", "id": cell.id, "deadline": plan.deadline, "order_size": len(order)}
+            if cell.program < 0 or cell.is_over or not self._send_now(message):
+                return False
+            ways_in = cell.take_ways_in(sink)
+        try:
+            order_pipe, way_in, program = ways_in
+            seal(way_in, plan.stdin)
+            write_all(program, plan.code)
+            os.write(order_pipe, order)  # last, and whole: it is no longer than a pipe takes in one piece
+        finally:
+            close_all(ways_in)
+        self.call(self.watch, cell)
+        return True
+
+    def _send_now(self, message: dict[str, Any]) -> bool:
+        """Send a message unless it would have to wait; whether it is sent. Under the lock."""
+        if not self.alive:
+            return False
+        self._flush()
+        try:
+            if not self._outbox.waits:
+                carry(self._socket, wire.encode(message), [])
+                return True
+        except OSError:
+            pass  # it is full, or the supervisor gone, which whoever reads notices
+        return False
 
     def _enter(self, cell: RunningCell, fds: dict[str, int]) -> bool:
         with self._lock:
@@ -427,6 +461,8 @@ class SupervisorLink:
             cell = self._cells.get(message["id"])
             if cell is None or not cell.take_listeners(message, fds):
                 close_all(fds)
+        elif message["op"] == "program":
+            self._take_program(self._cells.get(message["id"]), fds)
         elif message["op"] in ("zygote", "zygote ended"):
             if self.pools:
                 self.pools.handle(message)
@@ -438,6 +474,13 @@ class SupervisorLink:
         else:
             self._finish(message, fds)
         return True
+
+    def _take_program(self, cell: RunningCell | None, fds: list[int]) -> None:
+        """The file for the program of a cell that waits, which may have been given one meanwhile."""
+        with self._lock:
+            if cell is not None and cell.order >= 0 and fds:
+                cell.program = fds.pop()
+        close_all(fds)
 
     def _finish(self, message: dict[str, Any], fds: list[int]) -> None:
         cell = self._cells.get(message["id"])

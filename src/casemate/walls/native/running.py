@@ -89,13 +89,14 @@ class StepPipe(NamedTuple):
 class RunningCell:
     """A cell behind a link.
 
-    Without a ``sink`` it waits for its program; ``order`` and ``stdin`` then lead to its process.
+    Without a ``sink`` it waits for its program. Then ``order`` and ``stdin`` lead to its process, and ``program``
+    to its file, once the supervisor has sent that.
     """
 
     def __init__(self, link: Pump, cell_id: str, sink: Sink | None, pipes: dict[int, Stream | None]) -> None:
         self.id = cell_id
         self.sink = sink
-        self.order = self.stdin = -1
+        self.order = self.stdin = self.program = -1
         self.is_over = False
         self.pipes: dict[int, Stream | StepPipe | None] = dict(pipes)  # by descriptor; None is the control pipe
         self.paused: set[int] = set()
@@ -164,12 +165,23 @@ class RunningCell:
         """End a cell that waits and will not be used."""
         self.kill("closed")
 
+    def take_ways_in(self, sink: Sink | SessionSink) -> tuple[int, int, int]:
+        """What only a cell that waits has, which is its taker's now: order, standard input and program. What it says
+        goes to ``sink`` from now on."""
+        ways_in = self.order, self.stdin, self.program
+        self.order = self.stdin = self.program = -1
+        self._set_sink(sink)
+        return ways_in
+
+    def _set_sink(self, sink: Any) -> None:
+        self.sink = sink
+
     def close_ways_in(self) -> None:
         """Close what only a cell that waits has."""
-        for fd in (self.order, self.stdin):
+        for fd in (self.order, self.stdin, self.program):
             if fd >= 0:
                 os.close(fd)
-        self.order = self.stdin = -1
+        self.order = self.stdin = self.program = -1
 
     def lose(self, error: CasemateError) -> None:
         """It is gone with its supervisor, or never was."""
@@ -277,6 +289,14 @@ class RunningSession(RunningCell):
 
     def forget(self) -> None:
         self._send_order("forget")
+
+    def take_ways_in(self, sink: Sink | SessionSink) -> tuple[int, int, int]:
+        """The same; requests go where the order goes. Raises ``OSError``."""
+        self.requests = os.dup(self.order)
+        return super().take_ways_in(sink)
+
+    def _set_sink(self, sink: Any) -> None:
+        self.session_sink = sink
 
     def close_ways_in(self) -> None:
         """Close the way to its interpreter, too."""

@@ -191,9 +191,11 @@ class NativeWall:
         """The cell that is ready, with the program in it and ``files`` taken over; None when there is none any more."""
         if lease.cell is None:
             return None
-        message = launch.begin_request(plan, waiting)
         fds = dict(files)
         try:
+            if not launch.needs_supervisor(plan, waiting) and link.begin_now(lease.cell, plan, waiting.order, sink):
+                return lease.cell
+            message = launch.begin_request(plan, waiting)
             fds["order_file"] = launch.unread(plan, waiting)
             begun = link.begin(lease.cell, message, fds, plan.stdin, sink)
         except OSError:
