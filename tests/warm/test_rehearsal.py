@@ -6,13 +6,15 @@ from pathlib import Path
 
 from tests.contract import witness
 from tests.support.waiting import until
-from tests.warm.ready import all_ready, settle
+from tests.warm.ready import all_ready, settle, warmth
 
 from casemate import sync
 
 _FAULTS = "print(open('/proc/self/stat', 'rb').read().rpartition(b')')[2].split()[7].decode())"
 _LOOKS = 10  # alike, one after the other, when a process only waits
 _MOST = 90  # page faults; there are 190 when nothing was copied ahead, and about 20 more for what this program does
+
+_MOST_OF_A_STEP = 300  # there are 800 when nothing was copied ahead
 
 
 def test_a_program_hardly_has_to_copy_what_it_writes_to() -> None:
@@ -23,6 +25,18 @@ def test_a_program_hardly_has_to_copy_what_it_writes_to() -> None:
         run = sandbox.run(_FAULTS)
     assert run.isolation.start == "pool"
     assert min(int(run.stdout) - known for known in looks[-1]) < _MOST, (looks[-1], run.stdout)
+
+
+def test_neither_does_the_first_step_of_a_session() -> None:
+    with sync.Sandbox(preload=()) as sandbox:
+        with sandbox.session() as first:
+            first.run("pass")
+        until(lambda: warmth(sandbox).is_settled)
+        looks: list[list[int]] = []
+        until(lambda: _rests(sandbox, looks), "cells that have prepared themselves")
+        step = sandbox.session().run(_FAULTS)
+    assert step.isolation.start == "pool"
+    assert min(int(step.stdout) - known for known in looks[-1]) < _MOST_OF_A_STEP, (looks[-1], step.stdout)
 
 
 def test_what_is_rehearsed_leaves_no_process_and_no_output() -> None:

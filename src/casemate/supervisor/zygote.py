@@ -49,7 +49,10 @@ print(*f(3))
 _ORDER = b'{"env": {"PATH": "/usr/bin", "TZ": "UTC", "REHEARSAL": "1"}, "arguments": []}'
 _SESSION_ORDER = _ORDER[:-1] + b', "session": true}'
 _STEPS = ("x = [1]\\nprint(x)", "x", "__import__('sys').modules['_casemate.process'].rehearsal_end[-1]()")
-_STEP = '{"op": "run", "step": %d, "code": "%s", "out": "/dev/null", "err": "/dev/null", "stdin": null, "cwd": null}'
+_STEP = (
+    '{"op": "run", "step": %d, "code": "%s", "out": "/dev/null", "err": "/dev/null", "stdin": null, "cwd": null,'
+    ' "asks": [], "task": "code", "front": null, "remembers": true}'
+)
 _WITHIN = 5.0  # seconds; it takes ten milliseconds
 _PRESENT, _SHARED, _ALONE = 1 << 63, 1 << 61, 1 << 56  # of an entry in pagemap (proc(5))
 _SIGKILL = 9
