@@ -139,6 +139,7 @@ class InterpreterCell:
             return known._replace(
                 interrupted=False, cpu_seconds=0.0, peak_memory=known.memory_left, tasks=known.tasks_left
             )
+        self.cell.hurry()
         await self._wait_unless_ended(step.used)
         return step.used.result() if step.used.done() else None
 

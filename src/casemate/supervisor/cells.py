@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import resource
+import select
 import sys
 import time
 
@@ -23,6 +24,7 @@ _LOOSE_BYTES = 256 << 20  # bytes above the limit from which RLIMIT_DATA bounds 
 _NEVER = float("inf")
 _SIGINT = 2
 _FIONREAD = 0x541B  # asm-generic/ioctls.h
+_GIVEN_WITHIN = 1000  # milliseconds from the word that it gives a program until it has; it takes a thousandth of that
 _PAUSED_LOOK = 5.0  # seconds between looks at a cell that stands still until somebody has answered
 _IDLE_LOOK = 10.0  # seconds between looks at a session in which no step runs, and nothing but its interpreter
 
@@ -104,6 +106,9 @@ class CellProcess:
             return not self.is_waiting and self.reason != "unbegun"
         if self.reason is not None and not self.is_waiting:
             return True
+        given = select.poll()
+        given.register(self.order_fd, 0)
+        given.poll(_GIVEN_WITHIN)  # until the host has closed its end: then everything is there
         unread = fcntl.ioctl(self.order_fd, _FIONREAD, bytes(4))
         return int.from_bytes(unread, sys.byteorder) != self.order_size
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 OWN_INODES = 24  # folders the broker makes itself
 _OWN_BYTES = 1 << 17  # pages the broker's own folders and the program's last page may take
-PROGRAM_BYTES = 1 << 16  # space that a cell has for a program that it does not know yet
 _COPY_CHUNK = 1 << 24
 STEPS = "program/steps"  # in the cell
 _IN_CELL = "in_cell"  # the part of that file system which the cell sees; a pipe is moved there when it is ready
@@ -63,7 +62,7 @@ class Scratch:
         if program is None:
             return  # it lies there since the session's first cell
         with part("program"):
-            if inputs or program["size"] > PROGRAM_BYTES or message["narrows"]:
+            if inputs or program["size"] > wire.PROGRAM_BYTES or message["narrows"]:
                 self._resize(message["limits"], program["size"], OWN_INODES + 4 * len(inputs))
             place = f"{_path_of(self.tree_fd)}/program/{program['name']}"
             fd = os.open(place, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -162,7 +161,7 @@ def prepare(request: dict[str, Any], fds: dict[str, int], identity: Identity) ->
     Raises :class:`ScratchError`.
     """
     program, inputs = request["program"], index(fds)
-    size = request["limits"]["disk"] + (program["size"] if program else PROGRAM_BYTES) + _OWN_BYTES
+    size = request["limits"]["disk"] + (program["size"] if program else wire.PROGRAM_BYTES) + _OWN_BYTES
     inodes = request["limits"]["inodes"] + OWN_INODES
     with part("scratch"):
         tmpfs = kernel.new_mount(

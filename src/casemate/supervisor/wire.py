@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE = 160_000  # bytes; a unix socket's default send buffer takes 212,992 with its overhead
 MAX_DESCRIPTORS = 64  # beside one message; the kernel's own limit is 253
+PROGRAM_BYTES = 1 << 16  # space that a cell has for a program that it does not know yet
 # Of a cell, and the folder of its scratch that each is: what is bound below them must be put over them.
 OWN_PLACES = {
     "/home/user/": "tmp/.home",

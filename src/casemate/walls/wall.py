@@ -199,6 +199,9 @@ class SessionCell(LivingCell, Protocol):
         """Send the interpreter the request for a step. It has ``seconds``; then it is interrupted, again each
         ``repeat`` seconds, and the cell ends ``grace`` seconds later."""
 
+    def hurry(self) -> None:
+        """Somebody waits for what will be told of a step that is over."""
+
     def end_step(self, step: int) -> None:
         """The step is over; `SessionSink.step_over` follows, and `SessionSink.step_ready` for the next but one. Only
         from where the sink is called."""

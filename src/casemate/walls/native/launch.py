@@ -26,7 +26,6 @@ from casemate.model.plan import (
     Workspace,
 )
 from casemate.supervisor import wire
-from casemate.supervisor.scratch import PROGRAM_BYTES
 from casemate.walls.native.descriptors import close_all, memory_file, seal
 
 if TYPE_CHECKING:
@@ -243,7 +242,7 @@ def needs_supervisor(plan: Plan, waiting: ReadyStart) -> bool:
     """Whether more has to be done for a cell that waits than to write its program and its order."""
     return bool(
         plan.limits != waiting.limits or plan.files or plan.listeners or plan.continues
-        or len(plan.code) > PROGRAM_BYTES or len(waiting.order) > select.PIPE_BUF
+        or len(plan.code) > wire.PROGRAM_BYTES or len(waiting.order) > select.PIPE_BUF
     )  # fmt: skip
 
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from casemate.model.plan import Plan
 
 _STOP_GRACE = 2.0  # seconds the pump has to see the end
+_POSTED = 0.001  # seconds that what is posted waits: who is woken for it would take the turn of whom it was done for
 _LONG = 0.005  # seconds that what came through a pipe may take; most takes a thousandth
 _REST = 4  # times as long as that a pipe that took longer rests, so that other cells have their turn
 _PIECE = PIPE // 16  # bytes that are read of it at once from then on
@@ -95,6 +96,7 @@ class SupervisorLink:
         self._calls: deque[tuple[Any, tuple[Any, ...]]] = deque()
         self._outbox = Outbox(self._socket)
         self._is_posted = False  # since the last time that something was sent
+        self._flush_at = 0.0  # when the pump sends that, unless somebody does before
         self._cells: dict[str, RunningCell] = {}
         self.readers: dict[int, RunningCell] = {}
         self.sessions = SessionPipes(self)
@@ -117,7 +119,7 @@ class SupervisorLink:
         self.flush()
 
     def post(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
-        """Have a message sent with the next one: by `flush` at the latest, or when the pump has read what there is."""
+        """Have a message sent with the next one: by `flush`, or soon."""
         data = wire.encode(message)
         if len(data) > wire.MAX_MESSAGE:
             close_all(fds or [])
@@ -127,7 +129,8 @@ class SupervisorLink:
                 close_all(fds or [])
                 return
             self._outbox.add(data, fds or [])
-            self._is_posted = True
+            if not self._is_posted:
+                self._is_posted, self._flush_at = True, time.monotonic() + _POSTED
 
     def flush(self) -> None:
         """Send what was posted, unless another thread does."""
@@ -203,7 +206,7 @@ class SupervisorLink:
         Raises ``OSError`` when there is no memory for ``stdin``; then the cell ends.
         """
         with self._lock:
-            if not self.alive or cell.is_over:
+            if not self.alive or cell.is_over or cell.order < 0:
                 return False
             order, way_in, program = cell.take_ways_in(sink)
         if program >= 0:
@@ -235,6 +238,8 @@ class SupervisorLink:
             seal(way_in, plan.stdin)
             write_all(program, plan.code)
             os.write(order_pipe, order)  # last, and whole: it is no longer than a pipe takes in one piece
+        except BrokenPipeError:
+            return False  # it had ended before the supervisor heard of this
         finally:
             close_all(ways_in)
         self.call(self.watch, cell)
@@ -290,7 +295,11 @@ class SupervisorLink:
             self._end_all()
 
     def _pump_once(self) -> bool:
-        times = [self.pools.next_time() if self.pools else None, self._resting[0][0] if self._resting else None]
+        times = [
+            self.pools.next_time() if self.pools else None,
+            self._resting[0][0] if self._resting else None,
+            self._flush_at if self._is_posted else None,
+        ]
         when = min((time for time in times if time is not None), default=None)
         for fd, events in self.poll.wait(None if when is None else max(0.0, when - time.monotonic())):
             if fd == self._socket.fileno():
@@ -306,7 +315,8 @@ class SupervisorLink:
                 self._read(fd, self.readers[fd])
             elif fd in self.sessions.writers:
                 self.sessions.send_on(fd)
-        self.flush()
+        if self._is_posted and time.monotonic() >= self._flush_at:
+            self.flush()
         if self.pools:
             self.pools.on_time()
         while self._resting and self._resting[0][0] <= time.monotonic():

@@ -8,6 +8,7 @@ import os
 import resource
 import select
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 # scarce, and then.
 _STEPS_KEPT, _STEPS_KEPT_AT_LEAST = 64, 4
 T = TypeVar("T")
+_NEAR = 0.1  # seconds before a deadline; much longer than what is posted waits
 GONE = "the cell that was ready had ended"
 # Stages at which a cell that was ready, or was to be forked, has not begun its program. Its workspace may be one that
 # was removed since, of whose number there is another.
@@ -46,7 +48,7 @@ class Pump(Protocol):
         """Send the supervisor a message."""
 
     def post(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
-        """Have it sent with the next one, by `flush` at the latest; in the thread itself that comes soon."""
+        """Have it sent with the next one: by `flush`, or soon."""
 
     def flush(self) -> None:
         """Send what was posted."""
@@ -217,6 +219,7 @@ class RunningSession(RunningCell):
         self.resumed_files: Future[bool] | None = None
         self._shown: dict[int, Future[None]] = {}  # folders that are to be shown, by number
         self.is_gone = False
+        self._deadline = 0.0  # of the step that runs (monotonic seconds)
         self.start, self.start_reason = "exec", ""
 
     def send(self, request: bytes) -> None:
@@ -227,12 +230,18 @@ class RunningSession(RunningCell):
 
     def begin_step(self, step: int, request: bytes, seconds: float, grace: float, repeat: float) -> None:
         order = {"op": "step", "id": self.id, "step": step, "seconds": seconds, "grace": grace, "repeat": repeat}
+        self._deadline = time.monotonic() + seconds
         self._link.post(order)  # before any word of its end, and yet the interpreter is awake first
         self.send(request)
         self._link.flush()
 
     def end_step(self, step: int) -> None:
         self._link.post({"op": "step over", "id": self.id, "step": step})
+        if time.monotonic() > self._deadline - _NEAR:
+            self._link.flush()  # else the next step might get the interrupt of this one
+
+    def hurry(self) -> None:
+        self._link.flush()
 
     def interrupt(self, grace: float) -> None:
         self._send_order("interrupt", grace=grace)
