@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests import structure
 
 BOUNDS = {
-    "lines of Python in src": 89_560,
-    "without docstrings, imports, comments and blanks": 57_150,
-    "files": 501,
+    "lines of Python in src": 89_600,
+    "without docstrings, imports, comments and blanks": 57_170,
+    "files": 502,
     "files of 40 lines or fewer": 63,
     "functions whose name is a participle or an adverb": 0,
     "class names in more than one file": 32,
