@@ -197,7 +197,7 @@ def run_suite(suite: Suite, outcome: Outcome) -> None:
         if said:
             say(f"{suite.name}: {outcome.stages[suite.name]:.0f} s")
             print(said, flush=True)
-        if code not in (0, 5) and not failed:
+        if code not in (0, 1, 5) or (code == 1 and not failed):
             outcome.failed.append(f"{suite.name}: exit code {code}")
         for test in failed:
             again, said = _run(suite, ["-q", "--all", test])

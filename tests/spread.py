@@ -44,11 +44,15 @@ class Spread:
             scopes.setdefault(self._scope_of(item), []).append(item)
         groups = list(scopes.values())
         places = _pipe_of_places(len(groups))
+        session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # one for all
         gc.freeze()  # a collection in a copy would copy what it looks at
         copies = [Copy(session, groups, places) for _ in range(self._count)]
         try:
-            _hear(copies)
+            _hear(session, copies)
+            if os.read(places, 1):
+                raise RuntimeError("every process that runs tests has ended, and some files are left")
         finally:
+            os.close(places)
             for copy in copies:
                 copy.end()
         return True
@@ -62,7 +66,7 @@ def _pipe_of_places(count: int) -> int:
     return places
 
 
-def _hear(copies: list[Copy]) -> None:
+def _hear(session: pytest.Session, copies: list[Copy]) -> None:
     """Pass on what the copies say, until all have ended."""
     with selectors.DefaultSelector() as selector:
         for copy in copies:
@@ -71,6 +75,8 @@ def _hear(copies: list[Copy]) -> None:
             for key, _ in selector.select():
                 if not key.data.hear():
                     selector.unregister(key.fileobj)
+                if session.shouldfail:
+                    raise session.Failed(session.shouldfail)
 
 
 class Copy:
@@ -108,9 +114,11 @@ class Copy:
 
     def _next_message(self) -> tuple[str, Any]:
         head = self.link.recv(_SIZE.size, socket.MSG_WAITALL)
-        if len(head) < _SIZE.size:
+        size = _SIZE.unpack(head)[0] if len(head) == _SIZE.size else 0
+        body = self.link.recv(size, socket.MSG_WAITALL) if size else b""
+        if len(body) < max(size, 1):
             return "died", ""
-        kind, value = marshal.loads(self.link.recv(_SIZE.unpack(head)[0], socket.MSG_WAITALL))
+        kind, value = marshal.loads(body)
         return kind, value
 
     def _tell(self, report: pytest.TestReport | pytest.CollectReport) -> None:
@@ -141,7 +149,8 @@ def _run(session: pytest.Session, groups: list[Group], places: int, link: socket
         telling.tell("over", None)
     except BaseException:  # noqa: BLE001 - the end of this process, whatever happened
         telling.tell("died", traceback.format_exc())
-    os._exit(0)
+    finally:
+        os._exit(0)
 
 
 def _have_own_captures(manager: Any) -> None:

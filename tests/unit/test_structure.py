@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests import structure
 
 BOUNDS = {
-    "lines of Python in src": 89_600,
+    "lines of Python in src": 89_610,
     "without docstrings, imports, comments and blanks": 57_170,
     "files": 502,
     "files of 40 lines or fewer": 63,
@@ -13,7 +13,7 @@ BOUNDS = {
     "class names in more than one file": 32,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 9,
-    "lines of tests": 78_930,
+    "lines of tests": 78_950,
 }
 
 

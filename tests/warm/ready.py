@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -91,6 +92,14 @@ def all_ready(sandbox: sync.Sandbox) -> list[int]:
     """The same once every cell that is being made is ready, too."""
     until(lambda: len(ready_inits()) == sum(pool.ready for pool in warmth(sandbox).pools))
     return ready_inits()
+
+
+def stop_waiting(inits: Sequence[int]) -> None:
+    """Stop what waits in these cells, so that it does not read what it is given."""
+    waiting = [witness.children(init)[0] for init in inits]
+    for pid in waiting:
+        os.kill(pid, signal.SIGSTOP)
+    until(lambda: all(witness.state(pid) == "T" for pid in waiting))
 
 
 def field(pid: int, name: str) -> str:

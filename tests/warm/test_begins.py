@@ -15,7 +15,7 @@ import pytest
 from tests.contract import witness
 from tests.support.languages import LANGUAGES
 from tests.support.waiting import MAX_WAIT, until
-from tests.warm.ready import all_ready, settle, start_of
+from tests.warm.ready import all_ready, settle, start_of, stop_waiting
 
 from casemate import sync
 from casemate.walls.native.link import SupervisorLink
@@ -87,23 +87,24 @@ def test_a_program_that_dies_before_the_supervisor_hears_of_it_is_not_run_again(
     assert (execution.status, start_of(execution)[0]) == ("killed", "pool")
 
 
+@pytest.mark.parametrize("way", [("begin_now", {}), ("begin", {"files": {"a": b"a"}})], ids=["host", "supervisor"])
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_program_that_has_not_read_its_order_when_its_cell_dies_is_run_in_another(
-    sandbox: sync.Sandbox, language: str
+    sandbox: sync.Sandbox, language: str, way: tuple[str, dict[str, Any]]
 ) -> None:
+    name, options = way
     inits, begun = cells_that_can_begin(sandbox, language), threading.Event()
-    begin = SupervisorLink.begin_now
+    begin = getattr(SupervisorLink, name)
 
-    def begin_now(link: SupervisorLink, *what: Any) -> bool:
-        is_given = begin(link, *what)
+    def give(link: SupervisorLink, *what: Any) -> bool:
+        is_given: bool = begin(link, *what)
         begun.set()
         return is_given
 
-    for init in inits:
-        os.kill(witness.children(init)[0], signal.SIGSTOP)
-    with ThreadPoolExecutor(1) as threads, mock.patch.object(SupervisorLink, "begin_now", begin_now):
+    stop_waiting(inits)
+    with ThreadPoolExecutor(1) as threads, mock.patch.object(SupervisorLink, name, give):
         with stopped_supervisor():
-            run = threads.submit(sandbox.run, HELLO[language], language=language)
+            run = threads.submit(sandbox.run, HELLO[language], language=language, **options)
             assert begun.wait(MAX_WAIT)
             for init in inits:
                 os.kill(init, signal.SIGKILL)

@@ -18,7 +18,7 @@ import pytest
 from tests.contract import witness
 from tests.support.languages import LANGUAGES
 from tests.support.waiting import MAX_WAIT, until
-from tests.warm.ready import all_ready, ready_inits, settle, start_of, warmth, zygote_of, zygotes
+from tests.warm.ready import all_ready, ready_inits, settle, start_of, stop_waiting, warmth, zygote_of, zygotes
 
 from casemate import CasemateError, Execution, Fault, Sandbox, sync
 from casemate.supervisor import wire
@@ -137,8 +137,7 @@ def test_nothing_begins_in_a_cell_whose_end_is_being_noted(sandbox: sync.Sandbox
 
 def test_a_program_whose_ready_cell_is_ended_as_it_is_chosen_runs_once_in_another(sandbox: sync.Sandbox) -> None:
     settle(sandbox)
-    for init in all_ready(sandbox):
-        os.kill(witness.children(init)[0], signal.SIGSTOP)  # else it might begin before the supervisor ends it
+    stop_waiting(all_ready(sandbox))  # else it might begin before the supervisor ends it
     with mock.patch.object(SupervisorLink, "begin_now", ends_it_first(SupervisorLink.begin_now)):
         execution = check(sandbox.run(HELLO["python"]))
     assert start_of(execution)[0] == "exec"

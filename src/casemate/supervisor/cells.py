@@ -22,9 +22,9 @@ _REST_FACTOR = 10  # as long as a look took, it rests
 _PIPE_READ = 4096
 _LOOSE_BYTES = 256 << 20  # bytes above the limit from which RLIMIT_DATA bounds nothing: Node reserves gigabytes
 _NEVER = float("inf")
-_SIGINT = 2
+_SIGINT, _SIGKILL = 2, 9
 _FIONREAD = 0x541B  # asm-generic/ioctls.h
-_GIVEN_WITHIN = 1000  # milliseconds from the word that it gives a program until it has; it takes a thousandth of that
+_GIVEN_WITHIN = 100  # milliseconds from the host's word that it gives a program until it has; it takes a tenth of one
 _PAUSED_LOOK = 5.0  # seconds between looks at a cell that stands still until somebody has answered
 _IDLE_LOOK = 10.0  # seconds between looks at a session in which no step runs, and nothing but its interpreter
 
@@ -53,11 +53,8 @@ class CellProcess:
         self.shown: dict[str, str] = {}  # the folders, by place
         self._sockets: sockets.CellSockets | None = None  # where it has many
         self.is_waiting: bool = request["awaits_order"]
-        self.is_offered = False  # the host can give it its program itself, and says so before it does
-        self.order_fd, self.order_size = (
-            -1,
-            0,
-        )  # the end that it reads its order from then, and what the host puts there
+        self.order_fd = -1  # where it reads its order, as long as the host can give it its program itself
+        self.order_size = 0  # once the host has said that it does
         self.session: bool = request["session"]
         self.grace = 0.0  # seconds from the interrupt of a step to the end of the cell
         self.interrupted = False
@@ -82,23 +79,28 @@ class CellProcess:
         self.tasks = self.peak_tasks = 0
         self.cpu_seconds = self.cpu_before = 0.0
 
-    def begin(self, deadline: float) -> None:
-        """Its program starts now and has ``deadline`` seconds."""
+    def begin(self, deadline: float, started: float | None = None) -> None:
+        """Its program starts now, or has ``started`` (monotonic seconds), and has ``deadline`` seconds."""
         self.is_waiting = False
-        self.started = time.monotonic()
+        self.started = time.monotonic() if started is None else started
         self.deadline = self.started + deadline
         self.next_look = self.started + _FIRST_LOOK
 
     def offer(self, order: int) -> None:
         """The host may give it its program, and then its order on ``order``, itself. Raises ``OSError``."""
         self.order_fd = os.dup(order)
-        self.is_offered = True
 
-    def begin_by_host(self, deadline: float, order_size: int) -> None:
+    def withdraw_offer(self) -> None:
+        """It may not, or does not."""
+        if self.order_fd >= 0:
+            os.close(self.order_fd)
+        self.order_fd = -1
+
+    def begin_by_host(self, message: dict[str, Any]) -> None:
         """The host gives it its program."""
-        self.order_size = order_size
+        self.order_size = message["order_size"]
         if self.reason is None:
-            self.begin(deadline)
+            self.begin(message["deadline"], message["started"])
 
     def has_begun(self) -> bool:
         """Whether its program may have begun, now that it has ended. Who says no has it run in another cell."""
@@ -106,9 +108,10 @@ class CellProcess:
             return not self.is_waiting and self.reason != "unbegun"
         if self.reason is not None and not self.is_waiting:
             return True
-        given = select.poll()
-        given.register(self.order_fd, 0)
-        given.poll(_GIVEN_WITHIN)  # until the host has closed its end: then everything is there
+        if not os.WIFEXITED((self.report or {}).get("wait_status", _SIGKILL)):
+            given = select.poll()
+            given.register(self.order_fd, 0)
+            given.poll(_GIVEN_WITHIN)  # until the host has closed its end: then everything is there
         unread = fcntl.ioctl(self.order_fd, _FIONREAD, bytes(4))
         return int.from_bytes(unread, sys.byteorder) != self.order_size
 
@@ -417,8 +420,7 @@ class CellProcess:
     def close_descriptors(self) -> None:
         """Close the descriptors of the process, its mounts and its network."""
         os.close(self.pidfd)
-        if self.order_fd >= 0:
-            os.close(self.order_fd)
+        self.withdraw_offer()
         if self._sockets is not None:
             self._sockets.close()
         if self.network >= 0:

@@ -265,8 +265,8 @@ class SupervisorLoop:
         self._schedule_look(cell.id)
         if cell.session and not cell.is_waiting:
             self._sessions.send_files(cell)
-        if cell.is_offered:
-            self._host.send({"op": "program", "id": cell.id}, [scratch.program_fd])
+        if scratch.program_fd >= 0 and not cell.session:  # whose requests come after the order
+            self._offer(cell, scratch.program_fd, fds["order"])
         scratch.close_program()
         self._pids.add(cell.pid)
         self._maker.attend(cell, self._watch, self._unwatch)
@@ -274,6 +274,14 @@ class SupervisorLoop:
         self._watch(cell.status_fd, lambda: self._read_status(cell))
         if cell.group and cell.group.oom_fd is not None:
             self._watch(cell.group.oom_fd, lambda: cell.kill("memory"))
+
+    def _offer(self, cell: cells.CellProcess, program: int, order: int) -> None:
+        """Let the host give this cell its program itself. Where it cannot, it has us give it."""
+        try:
+            cell.offer(order)
+            self._host.send({"op": "program", "id": cell.id}, [program])
+        except OSError:
+            cell.withdraw_offer()
 
     def _send_request(
         self, request: dict[str, Any], fds: dict[str, int], ready: pool.ReadyCell, scratch: Scratch, shared: int
@@ -286,8 +294,6 @@ class SupervisorLoop:
             cell.limit(request["limits"])
             if request["listeners"]:
                 self._listeners.open(cell, request)
-            if scratch.program_fd >= 0 and not cell.session:  # whose requests come after the order
-                cell.offer(fds["order"])
             ready.send_request(cell_request, scratch, {name: fds[name] for name in _CELL_DESCRIPTORS if name in fds})
         except BaseException:
             cell.close_descriptors()
@@ -301,8 +307,9 @@ class SupervisorLoop:
         """
         cell = self._cells[message["id"]]
         if "order_file" not in fds:
-            cell.begin_by_host(message["deadline"], message["order_size"])
+            cell.begin_by_host(message)
             return
+        cell.withdraw_offer()
         if cell.reason is not None:
             kernel.close_all(fds.values())  # it is being ended while it waits: `_report_end` says so
             return
@@ -333,6 +340,7 @@ class SupervisorLoop:
 
     def _start_zygote(self, request: dict[str, Any]) -> None:
         key = request["key"]
+        zygotes.reap_orphans(self._is_own_process)
         root = self._roots.get(request["root"])
         if root is None:
             self._host.send(
@@ -378,7 +386,6 @@ class SupervisorLoop:
     def _read_status(self, cell: cells.CellProcess) -> None:
         """A cell's init has written something. When the program has ended and nothing else is left in the cell, its end
         is reported at once; the end of init itself takes the kernel as long again."""
-        self._hear_begin(cell)
         if not cell.read_status():
             if cell.is_set_up and cell.pending_begin:
                 message, fds = cell.pending_begin
@@ -389,13 +396,14 @@ class SupervisorLoop:
                 self._unwatch(cell.status_fd)
             return
         self._unwatch(cell.status_fd)
+        self._hear_begin(cell)
         report = cell.report or {}
         if "wait_status" in report and cell.reason is None and cell.is_empty():
             self._report_end(cell, cell.outcome(report))
 
     def _hear_begin(self, cell: cells.CellProcess) -> None:
         """Take what the host has said by now: a cell to which it gave its program must not pass for one that waits."""
-        while cell.is_waiting and cell.is_offered and self._hear():
+        while cell.is_waiting and cell.order_fd >= 0 and self._hear():
             pass
 
     def _reap(self, cell: cells.CellProcess) -> None:

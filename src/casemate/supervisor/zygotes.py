@@ -6,7 +6,7 @@ import _socket
 import os
 import time
 
-from casemate.supervisor import init, kernel, pool, roots, stage, wire, zygote
+from casemate.supervisor import init, kernel, pool, roots, stage, watch, wire, zygote
 from casemate.supervisor.namespaces import Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
@@ -136,6 +136,13 @@ class ZygoteProcess:
             done(None)
         self.pending = []
         return words.decode("utf-8", "replace").strip()[-_LOG_TAIL:]
+
+
+def reap_orphans(is_known: Callable[[int], bool]) -> None:
+    """Reap what zygotes have left that ended: who rehearsed in one, or a cell of which it had not told yet."""
+    for pid in watch.children(os.getpid()):
+        if not is_known(pid):
+            os.waitpid(pid, os.WNOHANG)
 
 
 def _check_greeting(message: Any) -> int:

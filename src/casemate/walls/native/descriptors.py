@@ -68,6 +68,16 @@ class Outbox:
             self._messages.popleft()
             close_all(fds)
 
+    def send_now(self, data: bytes) -> bool:
+        """Send a message unless it would have to wait; whether it is on its way."""
+        try:
+            if not self._messages:
+                carry(self._carrier, data, [])
+                return True
+        except OSError:
+            pass  # it is full, or the supervisor gone, which whoever reads notices
+        return False
+
     def clear(self) -> None:
         """Nobody is there to send to."""
         for _, fds in self._messages:

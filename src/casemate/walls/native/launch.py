@@ -242,7 +242,7 @@ def needs_supervisor(plan: Plan, waiting: ReadyStart) -> bool:
     """Whether more has to be done for a cell that waits than to write its program and its order."""
     return bool(
         plan.limits != waiting.limits or plan.files or plan.listeners or plan.continues
-        or len(plan.code) > wire.PROGRAM_BYTES or len(waiting.order) > select.PIPE_BUF
+        or max(len(plan.code), len(plan.stdin)) > wire.PROGRAM_BYTES or len(waiting.order) > select.PIPE_BUF
     )  # fmt: skip
 
 

@@ -27,7 +27,6 @@ from casemate.supervisor.readiness import DescriptorPoll
 from casemate.walls.native.descriptors import (
     PIPE,
     Outbox,
-    carry,
     close_all,
     what_is_in,
 )
@@ -156,19 +155,6 @@ class SupervisorLink(CellStarter):
             if self.alive:
                 os.eventfd_write(self._wake, 1)
 
-    def send_now(self, message: dict[str, Any]) -> bool:
-        """Send a message unless it would have to wait; whether it is sent. Under the lock."""
-        if not self.alive:
-            return False
-        self._flush()
-        try:
-            if not self._outbox.waits:
-                carry(self._socket, wire.encode(message), [])
-                return True
-        except OSError:
-            pass  # it is full, or the supervisor gone, which whoever reads notices
-        return False
-
     def close(self) -> None:
         """End the supervisor and with it every cell. Returns when all is gone; bounded."""
         with self._lock:
@@ -183,6 +169,7 @@ class SupervisorLink(CellStarter):
         if self.alive:
             self.alive = False
             self._socket.close()
+            close_all(fd for cell in self._cells.values() for fd in (cell.order, cell.stdin, cell.program) if fd >= 0)
 
     # -- in the pump thread
 

@@ -53,10 +53,6 @@ class Pump(Protocol):
     def flush(self) -> None:
         """Send what was posted."""
 
-    def send_now(self, message: dict[str, Any]) -> bool:
-        """Send a message unless it would have to wait; whether it is sent. Under the link's lock."""
-        ...
-
     def call(self, function: Any, *arguments: Any) -> None:
         """Have the thread call ``function``."""
 

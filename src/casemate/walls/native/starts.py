@@ -4,15 +4,33 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
-from casemate.walls.native.descriptors import close_all, open_pipes, open_requests, open_ways_in, seal, write_all
+from casemate.supervisor import wire
+from casemate.walls.native.descriptors import (
+    Outbox,
+    close_all,
+    open_pipes,
+    open_requests,
+    open_ways_in,
+    seal,
+    write_all,
+)
 from casemate.walls.native.refusal import why_lost
 from casemate.walls.native.running import Pump, RunningCell, RunningSession
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from casemate.model.plan import Plan
-    from casemate.walls.wall import SessionSink, Sink
+    from casemate.walls.wall import CellEnding, SessionSink, Sink
+
+
+def _close_tree(ending: Future[CellEnding]) -> None:
+    """Nobody wants what it has left."""
+    if ending.exception() is None:
+        os.close(ending.result().tree_fd)
 
 
 class CellStarter(Pump):
@@ -22,6 +40,7 @@ class CellStarter(Pump):
     _cells: dict[str, RunningCell]
     _lock: threading.Lock
     _closing: bool
+    _outbox: Outbox
 
     def launch(self, request: dict[str, Any], fds: dict[str, int], sink: Sink) -> RunningCell:
         """Launch a cell with ``fds`` (given away) and fresh pipes for its output."""
@@ -88,9 +107,12 @@ class CellStarter(Pump):
 
         Gives False where that cannot be, and nothing has begun. Raises ``OSError``; then the cell is to be ended.
         """
+        self.flush()
+        message = {"op": "begin", "id": cell.id, "deadline": plan.deadline, "order_size": len(order)}
         with self._lock:
-            message = {"op": "begin", "id": cell.id, "deadline": plan.deadline, "order_size": len(order)}
-            if cell.program < 0 or cell.is_over or not self.send_now(message):
+            if not self.alive or cell.is_over or cell.program < 0:
+                return False
+            if not self._outbox.send_now(wire.encode({**message, "started": time.monotonic()})):
                 return False
             ways_in = cell.take_ways_in(sink)
         try:
@@ -98,8 +120,11 @@ class CellStarter(Pump):
             seal(way_in, plan.stdin)
             write_all(program, plan.code)
             os.write(order_pipe, order)  # last, and whole: it is no longer than a pipe takes in one piece
-        except BrokenPipeError:
-            return False  # it had ended before the supervisor heard of this
+        except OSError as error:
+            cell.future.add_done_callback(_close_tree)
+            if isinstance(error, BrokenPipeError):
+                return False  # it has ended, and nobody reads there any more
+            raise
         finally:
             close_all(ways_in)
         self.call(self.watch, cell)
