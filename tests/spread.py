@@ -134,12 +134,12 @@ class Copy:
 def _run(session: pytest.Session, groups: list[Group], places: int, link: socket.socket) -> NoReturn:
     """In a copy: run files and tell what comes of them, until there are no more."""
     manager = session.config.pluginmanager
-    for name in _SILENT:
-        manager.unregister(name=name)
-    _have_own_captures(manager.getplugin("capturemanager"))
     telling = _Telling(session.config, link)
-    manager.register(telling)
     try:
+        for name in _SILENT:
+            manager.unregister(name=name)
+        _have_own_captures(manager.getplugin("capturemanager"))
+        manager.register(telling)
         items = _items(groups, places, telling)
         item = next(items, None)
         while item is not None:

@@ -16,11 +16,11 @@ from tests.contract import witness
 from tests.support.languages import LANGUAGES
 from tests.support.waiting import MAX_WAIT, until
 from tests.warm.ready import all_ready, settle, start_of, stop_waiting
+from tests.warm.test_deaths import HELLO
 
 from casemate import sync
 from casemate.walls.native.link import SupervisorLink
 
-HELLO = {"python": "print('hello')", "node": "console.log('hello')", "shell": "echo hello"}
 STAYS = {  # and has a second process
     "python": "import os, time\nos.fork()\ntime.sleep(100)",
     "node": "require('child_process').spawn('sleep', ['100'])",

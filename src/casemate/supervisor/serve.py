@@ -306,7 +306,7 @@ class SupervisorLoop:
         Its limits are lowered when its own set-up, which needs more than some of them, is over.
         """
         cell = self._cells[message["id"]]
-        if "order_file" not in fds:
+        if "order_file" not in fds:  # the host gives it its program itself
             cell.begin_by_host(message)
             return
         cell.withdraw_offer()

@@ -14,7 +14,7 @@ import time
 import _casemate  # type: ignore[import-not-found]
 
 FRAME_LIMIT = 16 * 2**20
-ORDER_TRIES, ORDER_PAUSE = 400, 0.0005  # a fifth of a second in all: a busy machine may need a tenth
+ORDER_TRIES, ORDER_PAUSE = 400, 0.0005  # a fifth of a second in all: a twentieth was too little on a busy machine
 
 _lock = _thread.allocate_lock()
 _LONGEST = 2**20
