@@ -180,10 +180,9 @@ class RunningCell:
 
     def close_ways_in(self) -> None:
         """Close what only a cell that waits has."""
-        for fd in (self.order, self.stdin, self.program):
-            if fd >= 0:
-                os.close(fd)
-        self.order = self.stdin = self.program = -1
+        ways_in = self.order, self.stdin, self.program
+        self.order = self.stdin = self.program = -1  # first: a child that is forked meanwhile closes what is named here
+        close_all(fd for fd in ways_in if fd >= 0)
 
     def lose(self, error: CasemateError) -> None:
         """It is gone with its supervisor, or never was."""
