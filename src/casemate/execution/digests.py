@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from casemate.evidence.statement import sha256, to_json
+from casemate.languages.places import stamp_of
 from casemate.model.plan import Bind
 
 if TYPE_CHECKING:
@@ -55,11 +56,11 @@ def _of_report(report: IsolationReport) -> str:
 def _environment(plan: Plan) -> str:
     """Of lines: the path of the interpreter, and the names and versions of the packages that it finds, sorted."""
     folders = _folders(tuple(entry.source for entry in plan.entries if isinstance(entry, Bind)))
-    return _of_packages(plan.argv[0], tuple((folder, _time_of_change(folder)) for folder in folders))
+    return _of_packages(plan.argv[0], tuple((folder, stamp_of(folder)) for folder in folders))
 
 
 @functools.lru_cache(maxsize=64)
-def _of_packages(interpreter: str, folders: tuple[tuple[str, int], ...]) -> str:
+def _of_packages(interpreter: str, folders: tuple[tuple[str, tuple[int, int]], ...]) -> str:
     found = {name for folder, _ in folders for name in _packages_in(folder)}
     return sha256("\n".join([interpreter, *sorted(found)]).encode("utf-8", "surrogateescape"))
 
@@ -75,13 +76,6 @@ def _folders(sources: tuple[str, ...]) -> tuple[str, ...]:
 
 def _packages_in(folder: str) -> list[str]:
     return [name for name in _list(folder) if name.endswith(".dist-info")]
-
-
-def _time_of_change(folder: str) -> int:
-    try:
-        return os.stat(folder).st_mtime_ns
-    except OSError:  # it is gone
-        return 0
 
 
 def _list(folder: str) -> list[str]:

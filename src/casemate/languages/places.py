@@ -13,13 +13,13 @@ from casemate.model.plan import Bind, Entry, Symlink
 
 # Systems that keep every program in a folder of its own there; a program needs many of them.
 _STORES = ("/nix/store", "/gnu/store")
+_IN_SYSTEM = tuple(f"{folder}/" for folder in SYSTEM_FOLDERS)
 _LONGEST_CHAIN = 40
 
 
 def is_inside(path: str | Path, folder: str | Path) -> bool:
     """Whether ``path`` is ``folder`` or lies in it, by name alone; both are absolute."""
-    inner, outer = _normalise(path), _normalise(folder)
-    return inner == outer or inner.startswith(f"{outer.rstrip('/')}/")
+    return f"{_normalise(path)}/".startswith(f"{_normalise(folder).rstrip('/')}/")
 
 
 def _normalise(path: str | Path) -> str:
@@ -29,7 +29,7 @@ def _normalise(path: str | Path) -> str:
 
 def is_system(path: str | Path) -> bool:
     """Whether every cell has ``path`` already."""
-    return any(is_inside(path, folder) for folder in SYSTEM_FOLDERS)
+    return f"{_normalise(path)}/".startswith(_IN_SYSTEM)
 
 
 def homes() -> tuple[Path, ...]:
@@ -50,6 +50,15 @@ def too_wide(folder: Path) -> str:
     if any(is_inside(home, real) for home in homes()):
         return "it contains a home folder"
     return ""
+
+
+def stamp_of(path: str | Path) -> tuple[int, int]:
+    """Changes when what is there is replaced or written to: its inode and time of change, 0 where there is nothing."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return 0, 0
+    return status.st_ino, status.st_mtime_ns
 
 
 def is_program(path: Path) -> bool:
@@ -99,7 +108,8 @@ def entries_for(trees: Iterable[Path], chain: Iterable[Path]) -> tuple[Entry, ..
     """
     binds: dict[str, Bind] = {}
     for tree in trees:
-        for source, target in ((tree.resolve(), tree), (tree.resolve(), tree.resolve())):
+        source = tree.resolve()
+        for target in (tree, source):
             if not is_system(target):
                 store = next((store for store in _STORES if is_inside(target, store)), None)
                 bind = Bind(store, store) if store else Bind(str(source), str(target))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from casemate.model.limits import Limits
     from casemate.model.plan import Launch
 
+_TO_JSON = json.JSONEncoder(ensure_ascii=False).encode
 _MAX_ORDER = 6000  # bytes; the pipe of a user with very many pipes holds 8 KiB, and writing more would wait
 # Read by the dynamic loader, the C library and OpenSSL when a process starts.
 _AT_START = re.compile(r"LD_|MALLOC_|GLIBC_|GCONV_|LC_|LANG\Z|LANGUAGE\Z|LOCPATH|NLSPATH|OPENSSL_|SSL_|ICU_")
@@ -71,7 +72,7 @@ def json_order(env: Mapping[str, str], arguments: tuple[str, ...], *, session: b
     if session:
         order["session"] = True  # more will come where the order came from
     try:
-        body = json.dumps(order, ensure_ascii=False).encode()
+        body = _TO_JSON(order).encode()
     except UnicodeEncodeError:
         return "a variable or an argument is not valid UTF-8"
     return check_order_length(len(body).to_bytes(4, "big") + body)

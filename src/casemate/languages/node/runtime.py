@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from casemate.errors import RuntimeMissing, Unavailable
-from casemate.languages.places import entries_for, hops, is_program, is_system, too_wide, unreadable
+from casemate.languages.places import entries_for, hops, is_program, is_system, stamp_of, too_wide, unreadable
 from casemate.languages.runtime import CELL_PATH, SYSTEM_PATH, Environment, LanguageInstallation, Runtime, prepend_path
 from casemate.languages.waiting import RequestedProgram, json_order, read_at_start, too_special
 from casemate.model.plan import GUEST, NODE_PACKAGES, NODE_PROGRAMS, PROGRAM, Entry, Launch, ReadyStart, Symlink
@@ -78,7 +78,7 @@ class NodeRuntime(Runtime):
         """Search the site-packages folders ``packages`` and the program folders ``path``; this process's if None."""
         self._packages = None if packages is None else tuple(packages)
         self._path = path
-        self._known: tuple[NodeInterpreter, int, str] | None = None
+        self._known: tuple[NodeInterpreter, tuple[int, int], str] | None = None
 
     def launch(
         self,
@@ -126,10 +126,10 @@ class NodeRuntime(Runtime):
     def _find(self) -> NodeInterpreter | None:
         """What was found before, as long as it is what it was; a search takes longer than starting a cell may."""
         path = os.environ.get("PATH", SYSTEM_PATH) if self._path is None else self._path
-        if self._known is not None and self._known[1:] == (_modified_at(self._known[0].program), path):
+        if self._known is not None and self._known[1:] == (stamp_of(self._known[0].program), path):
             return self._known[0]
         found = find(_own_packages() if self._packages is None else self._packages, path)
-        self._known = None if found is None else (found, _modified_at(found.program), path)
+        self._known = None if found is None else (found, stamp_of(found.program), path)
         return found
 
 
@@ -171,13 +171,6 @@ def npm_of(program: str) -> Path:
         f"there is no npm beside {program}, to install packages with",
         remediation=f"Install it there, or get a Node that has it: {_REMEDY}",
     )
-
-
-def _modified_at(program: Path) -> int:
-    try:
-        return os.stat(program).st_mtime_ns
-    except OSError:
-        return 0
 
 
 @functools.lru_cache(maxsize=16)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from casemate.errors import CasemateError
 from casemate.languages import interpreters
-from casemate.languages.places import entries_for, is_inside, is_program, is_system
+from casemate.languages.places import entries_for, is_inside, is_program, is_system, stamp_of
 from casemate.languages.runtime import (
     CELL_PATH,
     THREAD_COUNTS,
@@ -164,7 +164,7 @@ def _packages_of(entries: tuple[Entry, ...], executable: str, version: str) -> t
 
 @functools.lru_cache(maxsize=8)
 def _stamp_of(entries: tuple[Entry, ...], executable: str, version: str, now: int) -> tuple[int, ...]:  # noqa: ARG001
-    return tuple(_stamp(path, True) for path in _packages_of(entries, executable, version))
+    return tuple(part for path in _packages_of(entries, executable, version) for part in stamp_of(path))
 
 
 @functools.lru_cache(maxsize=64)
@@ -216,34 +216,23 @@ def _find(environment: Environment) -> Interpreter:
 
 
 @functools.lru_cache(maxsize=64)
-def _find_cached(path: str | None, stamps: tuple[int, ...]) -> Interpreter:  # noqa: ARG001 - the stamps are the key
+def _find_cached(path: str | None, stamps: tuple[tuple[int, int], ...]) -> Interpreter:  # noqa: ARG001 - the stamps are the key
     return interpreters.find(path)
 
 
-def _stamps(path: str) -> tuple[int, ...]:
+def _stamps(path: str) -> tuple[tuple[int, int], ...]:
     """Changes when what is there is replaced: the interpreter itself, its link, or the environment's settings."""
     home = os.path.dirname(os.path.dirname(path))
-    files = (path, f"{path}/bin/python", f"{path}/pyvenv.cfg", f"{home}/pyvenv.cfg")
-    return tuple(stamp for file in files for stamp in (_stamp(file, True), _stamp(file, False)))
-
-
-def _stamp(file: str, follow: bool) -> int:
-    try:
-        return os.stat(file, follow_symlinks=follow).st_mtime_ns
-    except OSError:
-        return 0
+    inside = () if path == sys.executable else (f"{path}/bin/python", f"{path}/pyvenv.cfg")
+    return tuple(map(stamp_of, (path, f"{home}/pyvenv.cfg", *inside)))
 
 
 def ruff_path() -> Path | None:
     """The ruff of casemate's own environment (the extra ``check``), or None."""
     place = Path(sys.executable).parent / "ruff"
-    try:
-        status = place.stat()
-    except OSError:
-        return None
-    return _find_ruff(place, status.st_ino, status.st_mtime_ns)
+    return _find_ruff(place, stamp_of(place))
 
 
 @functools.lru_cache(maxsize=4)
-def _find_ruff(place: Path, inode: int, changed: int) -> Path | None:  # noqa: ARG001 - they are part of the key
+def _find_ruff(place: Path, stamp: tuple[int, int]) -> Path | None:  # noqa: ARG001 - it is part of the key
     return place if is_program(place) else None

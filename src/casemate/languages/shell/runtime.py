@@ -6,17 +6,17 @@ import functools
 import os
 import re
 import shlex
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from casemate.errors import RuntimeMissing
-from casemate.languages.places import entries_for, hops
+from casemate.languages.places import entries_for, hops, stamp_of
 from casemate.languages.runtime import SYSTEM_PATH, Environment, LanguageInstallation, Runtime, prepend_path
 from casemate.languages.waiting import RequestedProgram, check_order_length, read_at_start, too_special
-from casemate.model.plan import GUEST, LAYERED, NODE_PROGRAMS, PROGRAM, Launch, ReadyStart
+from casemate.model.plan import GUEST, LAYERED, NODE_PROGRAMS, PROGRAM, Entry, Launch, ReadyStart
 
 _REMEDY = "apt-get install bash"
+_FOLDERS = (*SYSTEM_PATH.split(":"), "/run/current-system/sw/bin")
 _WAIT = f"{GUEST}/shell_wait.sh"
 _COST = 3 << 20  # bytes that one that waits holds, its init included
 # Bash sets these itself, or reads them when it starts.
@@ -49,10 +49,11 @@ class ShellRuntime(Runtime):
         shell = _find()
         if shell is None:
             raise RuntimeMissing("shell", "neither bash nor sh was found", remediation=f"Install one: {_REMEDY}")
+        version, entries = _look_at(shell)
         return Launch(
             language=self.language,
-            version=_version(shell),
-            entries=entries_for([shell], hops(shell)),
+            version=version,
+            entries=entries,
             argv=(str(shell), f"{PROGRAM}/{program_name}", *arguments),
         )
 
@@ -88,7 +89,8 @@ class ShellRuntime(Runtime):
         shell = _find()
         if shell is None:
             return LanguageInstallation(self.language, missing="neither bash nor sh was found", remedy=_REMEDY)
-        return LanguageInstallation(self.language, version=_version(shell), path=str(shell), source="the system's")
+        version, _ = _look_at(shell)
+        return LanguageInstallation(self.language, version=version, path=str(shell), source="the system's")
 
 
 def _exports(asked: RequestedProgram) -> bytes:
@@ -98,26 +100,17 @@ def _exports(asked: RequestedProgram) -> bytes:
 
 
 def _find() -> Path | None:
-    for name in ("bash", "sh"):
-        found = shutil.which(name, path=f"{SYSTEM_PATH}:{os.defpath}:/run/current-system/sw/bin")
-        if found:
-            return Path(found)
-    return None
+    places = (f"{folder}/{name}" for name in ("bash", "sh") for folder in _FOLDERS)
+    return next((Path(place) for place in places if os.access(place, os.X_OK)), None)
 
 
-def _version(shell: Path) -> str:
-    try:
-        status = shell.stat()
-    except OSError:
-        return ""
-    return _version_in(shell, status.st_ino, status.st_mtime_ns)
+def _look_at(shell: Path) -> tuple[str, tuple[Entry, ...]]:
+    """Its version and what it needs, found out again where it was replaced: each look at the disk delays every run."""
+    return _facts_of(shell, stamp_of(shell))
 
 
 @functools.lru_cache(maxsize=8)
-def _version_in(shell: Path, inode: int, changed: int) -> str:  # noqa: ARG001 - they are part of the key
-    """Read from the program file: a shell is not worth starting for its version. Empty when it does not say."""
-    try:
-        match = re.search(rb"version (\d+\.\d+\.\d+)", shell.read_bytes())
-    except OSError:
-        return ""
-    return match[1].decode() if match else ""
+def _facts_of(shell: Path, stamp: tuple[int, int]) -> tuple[str, tuple[Entry, ...]]:  # noqa: ARG001 - part of the key
+    """The version is read from the program file: a shell is not worth starting for it. Empty when it does not say."""
+    match = re.search(rb"version (\d+\.\d+\.\d+)", shell.read_bytes())
+    return match[1].decode() if match else "", entries_for([shell], hops(shell))
