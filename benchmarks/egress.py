@@ -89,13 +89,11 @@ for line in sys.stdin: print(once(json.loads(line)), flush=True)
 """
 
 
-class Loopback:
-    """A cell's network without a cell: 198.18.x.y is 127.18.x.y."""
-
-    def listen(self, addresses: Sequence[tuple[str, int]]) -> concurrent.futures.Future[list[int]]:
-        made: concurrent.futures.Future[list[int]] = concurrent.futures.Future()
-        made.set_result([_listening(address.replace("198.", "127.", 1), port).detach() for address, port in addresses])
-        return made
+def listen(addresses: Sequence[tuple[str, int]]) -> concurrent.futures.Future[list[int]]:
+    """In a cell's network without a cell: 198.18.x.y is 127.18.x.y."""
+    made: concurrent.futures.Future[list[int]] = concurrent.futures.Future()
+    made.set_result([_listening(address.replace("198.", "127.", 1), port).detach() for address, port in addresses])
+    return made
 
 
 def _listening(address: str, port: int) -> socket.socket:
@@ -180,7 +178,7 @@ def main() -> None:
     hosts = HostRules((host_rule(f"{_NAME}:{_TUNNEL}"), host_rule(f"{_NAME}:{_READ}")))
     requests = RequestRules((RequestRule(host_rule(f"{_NAME}:{_READ}")),))
     try:
-        egress.open(EgressTerms(hosts, limits=_NO_LIMITS, requests=requests), Loopback(), dns.detach(), proxy.detach())
+        egress.open(EgressTerms(hosts, limits=_NO_LIMITS, requests=requests), listen, dns.detach(), proxy.detach())
         small = Goal(times=1, plus=3e-3)
         goals = dict.fromkeys(("transparent", "CONNECT", "SOCKS5", "transparent, HTTP read"), small)
         gets = measure.in_turn(_things(client, at, 100), run.rounds(500), goals)

@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # when this file is run by its path
 
 from benchmarks import measure
-from benchmarks.egress import Loopback, _line, _listening, _program
+from benchmarks.egress import _line, _listening, _program, listen
 from benchmarks.measure import Goal, Thing
 from casemate.egress.authority import Authority, server_side
 from casemate.egress.proxy import EgressProxy
@@ -182,7 +182,7 @@ def _with_door(
     interception = Interception(frozenset({(_NAME, _SEEN)}), authority, server_side(trust))
     try:
         terms = EgressTerms(hosts, limits=_NO_LIMITS, interception=interception)
-        egress.open(terms, Loopback(), dns.detach(), proxy.detach())
+        egress.open(terms, listen, dns.detach(), proxy.detach())
         measured(run, client, at)
     finally:
         egress.close()

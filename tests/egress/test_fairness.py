@@ -31,7 +31,7 @@ def neighbour(stage: Stage, tmp_path: Path) -> Iterator[Inside]:
 
 def beside(stage: Stage, cell: Inside, *rules: str) -> CellProxy:
     listener = cell.listen([PROXY]).result()[0]
-    return stage.egress_proxy.open(EgressTerms(allowing(*rules)), cell, cell.datagrams(*DNS), listener)
+    return stage.egress_proxy.open(EgressTerms(allowing(*rules)), cell.listen, cell.datagrams(*DNS), listener)
 
 
 def get(cell: Inside, url: str) -> int:

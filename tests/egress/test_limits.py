@@ -321,7 +321,8 @@ def test_closing_a_cell_ends_its_connections_and_no_others(stage: Stage, echo_po
     other = Inside(tmp_path / "other")
     try:
         listener = other.listen([PROXY]).result()[0]
-        second = stage.egress_proxy.open(EgressTerms(allowing("good.test:7")), other, other.datagrams(*DNS), listener)
+        terms = EgressTerms(allowing("good.test:7"))
+        second = stage.egress_proxy.open(terms, other.listen, other.datagrams(*DNS), listener)
         with stage.connect("good.test", 7) as one, other.connect(*PROXY) as two:
             two.sendall(b"CONNECT good.test:7 HTTP/1.1\r\nHost: good.test:7\r\n\r\n")
             assert two.recv(100).startswith(b"HTTP/1.1 200")
@@ -343,7 +344,7 @@ def test_eg_12_what_one_cell_may_reach_another_may_not(stage: Stage, echo_port: 
     other = Inside(tmp_path / "other")
     try:
         listener = other.listen([PROXY]).result()[0]
-        stage.egress_proxy.open(EgressTerms(), other, other.datagrams(*DNS), listener)
+        stage.egress_proxy.open(EgressTerms(), other.listen, other.datagrams(*DNS), listener)
         _, address = stage.ask("good.test")
         assert address is not None
         with pytest.raises(ConnectionRefusedError):
@@ -403,7 +404,8 @@ def test_one_cell_cannot_take_the_descriptors_of_another(
     other = Inside(tmp_path / "other")
     try:
         listener = other.listen([PROXY]).result()[0]
-        second = stage.egress_proxy.open(EgressTerms(allowing("good.test:7")), other, other.datagrams(*DNS), listener)
+        terms = EgressTerms(allowing("good.test:7"))
+        second = stage.egress_proxy.open(terms, other.listen, other.datagrams(*DNS), listener)
         greedy = [stage.inside.connect(*PROXY) for _ in range(30)]
         for number in range(30):
             stage.ask(f"n{number}.good.test")
@@ -449,7 +451,7 @@ def test_listeners_that_are_under_way_count_as_if_they_were_there(stage: Stage) 
     proxy = stage.inside.listen([PROXY]).result()[0]
     slow = Slow(stage.inside)
     terms = EgressTerms(allowing("*.good.test", "good.test"), limits=ProxyLimits(listeners=6))
-    opening = stage.egress_proxy.open(terms, slow, stage.inside.datagrams(*DNS), proxy)
+    opening = stage.egress_proxy.open(terms, slow.listen, stage.inside.datagrams(*DNS), proxy)
     with socket.socket(fileno=stage.inside.datagrams("198.18.0.8", 0)) as one:
         one.settimeout(60)
         one.sendto(query("evil.test", 1), DNS)

@@ -24,7 +24,7 @@ ALLOW = {"rules": [{"allow": "tool", "server": "own", "tool": "echo", "arguments
 def test_each_step_takes_what_the_step_before_it_makes() -> None:
     steps: list[tuple[Any, str]] = [
         (admit.admit, "AdmittedRequest"), (plan.plan, "Plan"), (run.run, "Finished"), (collect.collect, "Collected"),
-        (seal.seal, "Sealed"), (record.Record.note_sealed, "Execution"),
+        (seal.seal, "Execution"), (record.Record.note_execution, "Execution"),
     ]  # fmt: skip
     for (before, made), (after, _) in itertools.pairwise(steps):
         assert inspect.signature(before).return_annotation == made

@@ -25,19 +25,15 @@ class Channel(Protocol):
     @property
     def is_available(self) -> bool:
         """Whether anybody can be asked now."""
-        ...
 
     def show(self, request: ApprovalRequest, size: int, loop: asyncio.AbstractEventLoop | None) -> Receipt:
         """Show a request whose arguments take ``size`` bytes. ``loop``: in which the run was begun."""
-        ...
 
     def withdraw(self, request: str) -> None:
         """The request needs no answer any more. Harmless for one that was never shown."""
-        ...
 
     async def wait_closed(self, requests: set[str], seconds: float) -> None:
         """Wait, at most so long, until nobody looks at ``requests`` any more, which are over. From any event loop."""
-        ...
 
 
 class RequestStore(Channel, Protocol):
@@ -45,15 +41,12 @@ class RequestStore(Channel, Protocol):
 
     def list_withdrawn(self) -> list[ApprovalRequest]:
         """Requests whose cells are gone, and that can be answered."""
-        ...
 
     def decide(self, request: str, decision: Decision) -> bool:
         """Answer one of these; False where there is none."""
-        ...
 
     def connect(self, sink: AnswerSink) -> None:
         """``sink`` takes answers that were given beforehand."""
-        ...
 
 
 class AnswerSink(Protocol):
@@ -61,15 +54,12 @@ class AnswerSink(Protocol):
 
     def start_timeout(self, request: str) -> bool:
         """Somebody looks at the request from now on; False when that is no longer needed."""
-        ...
 
     def answer(self, request: str, decision: Decision, by: str, note: str = "") -> bool:
         """An answer; whether it was the first. ``note`` is for the record alone."""
-        ...
 
     def drop_channel(self, channel: Channel, request: str = "") -> None:
         """Nobody answers through this channel any more: this request, or any."""
-        ...
 
 
 class StreamChannel:

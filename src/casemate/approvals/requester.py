@@ -44,15 +44,12 @@ class Pausable(Protocol):
 
     def pause(self) -> None:
         """Stop everything in it, and its clock."""
-        ...
 
     def read_now(self, then: Callable[[], object]) -> None:
         """Call ``then`` once the sink has what the program has written by now; not where the cell has ended."""
-        ...
 
     def resume(self) -> None:
         """Let it go on."""
-        ...
 
 
 class RequestBroker(Protocol):
@@ -71,15 +68,12 @@ class RequestBroker(Protocol):
         inline: bool,
     ) -> None:
         """Have ``future`` hold a verdict, once there is one."""
-        ...
 
     def refuse(self, requester: Requester, question: Question, future: Future[ApprovalVerdict], why: str) -> None:
         """Deny what cannot even be shown."""
-        ...
 
     def withdraw(self, requester: Requester) -> list[str]:
         """End the requests of ``requester``, which is over; their ids."""
-        ...
 
 
 class Requester:

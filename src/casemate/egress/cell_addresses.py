@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from casemate.egress.accounting import DescriptorShare
-from casemate.egress.terms import ADDRESS_RANGE, CellListeners, ProxyLimits
+from casemate.egress.terms import ADDRESS_RANGE, Listen, ProxyLimits
 
 _RESERVED = 256  # addresses at the beginning of the range that are the proxy's own
 _LISTEN_SECONDS = 5.0
@@ -59,12 +59,12 @@ class CellAddresses:
 
     def __init__(
         self,
-        network: CellListeners,
+        listen: Listen,
         descriptors: DescriptorShare,
         begin: Callable[[socket.socket, str, int], None],
         end: Callable[[socket.socket], None],
     ) -> None:
-        self._network, self._descriptors, self._begin, self._end = network, descriptors, begin, end
+        self._listen_inside, self._descriptors, self._begin, self._end = listen, descriptors, begin, end
         self._by_name: dict[str, NameAddress] = {}  # the one that was asked for longest ago first
         self._by_address: dict[str, str] = {}
         self._range = ipaddress.IPv4Network(ADDRESS_RANGE)
@@ -149,7 +149,7 @@ class CellAddresses:
 
     def _ask(self, addresses: list[tuple[str, int]]) -> concurrent.futures.Future[list[int]]:
         try:
-            return self._network.listen(addresses)
+            return self._listen_inside(addresses)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a cell's network is no end of the egress proxy
             failed: concurrent.futures.Future[list[int]] = concurrent.futures.Future()
             failed.set_exception(error)

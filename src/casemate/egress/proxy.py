@@ -24,8 +24,8 @@ from casemate.egress.resolver import Resolver
 from casemate.egress.routing import by_name, by_proxy
 from casemate.egress.stream import TcpStream, bound_buffers
 from casemate.egress.terms import (
-    CellListeners,
     EgressTerms,
+    Listen,
 )
 from casemate.errors import Fault, SandboxClosed
 from casemate.event_loop import run_in_loop
@@ -49,7 +49,7 @@ class CellProxy:
     def __init__(
         self,
         terms: EgressTerms,
-        network: CellListeners,
+        listen: Listen,
         dns: socket.socket,
         proxy: socket.socket,
         told: Callable[[Crossing], None] | None,
@@ -57,7 +57,7 @@ class CellProxy:
         self.terms = terms
         self.ledger = Ledger(told)
         self.ended: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._network, self._dns, self._proxy = network, dns, proxy
+        self._listen_inside, self._dns, self._proxy = listen, dns, proxy
         self._connections: dict[EgressConnection, asyncio.Task[None]] = {}
         self._serving: dict[socket.socket, Serve] = {}
         self._is_paused = False
@@ -109,7 +109,7 @@ class CellProxy:
         self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
         if self._is_closed:
             self._closing.set()
-        self._places = CellAddresses(self._network, descriptors, self._listen, self._ignore)
+        self._places = CellAddresses(self._listen_inside, descriptors, self._listen, self._ignore)
         resolver: Resolver | None = None
         try:
             async with asyncio.TaskGroup() as group:
@@ -277,7 +277,7 @@ class EgressProxy:
     def open(
         self,
         terms: EgressTerms,
-        network: CellListeners,
+        listen: Listen,
         dns_fd: int,
         proxy_fd: int,
         on_crossing: Callable[[Crossing], None] | None = None,
@@ -290,7 +290,7 @@ class EgressProxy:
         Raises :class:`SandboxClosed` after :meth:`close`, :class:`Fault` where the egress proxy's thread is gone.
         """
         dns, proxy = socket.socket(fileno=dns_fd), socket.socket(fileno=proxy_fd)
-        cell_proxy = CellProxy(terms, network, dns, proxy, on_crossing)
+        cell_proxy = CellProxy(terms, listen, dns, proxy, on_crossing)
         try:
             with self._lock:
                 loop = self._start_thread()

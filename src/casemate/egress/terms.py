@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,11 +22,8 @@ ADDRESS_RANGE = (
 DNS, PROXY = ((one.address, one.port) for one in NETWORK_SOCKETS)
 
 
-class CellListeners(Protocol):
-    """One cell's network, as the wall gives it."""
-
-    def listen(self, addresses: Sequence[tuple[str, int]]) -> concurrent.futures.Future[list[int]]:
-        """Descriptors of TCP sockets that listen in the cell's network at ``addresses``, in order. From any thread."""
+# Gives descriptors of TCP sockets that listen in a cell's network at addresses and ports, in order. From any thread.
+Listen = Callable[["Sequence[tuple[str, int]]"], "concurrent.futures.Future[list[int]]"]
 
 
 class EgressApprovals(Protocol):

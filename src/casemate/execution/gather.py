@@ -47,14 +47,12 @@ def bounds_of(limits: Limits) -> TreeBounds:
 
 
 def _of_private(finished: Finished) -> Files:
-    workspace = _open("workspace", finished.ending.tree_fd)
+    workspace = open_folder(finished.ending.tree_fd, b"workspace", unlock=True)
     try:
         return collect_files(
-            workspace,
-            inputs=_digests_of_files(finished),
-            bounds=_bounds(finished),
+            workspace, inputs=digests_of(finished.plan), bounds=bounds_of(finished.plan.limits),
             redaction=finished.capture.redaction,
-        )
+        )  # fmt: skip
     finally:
         os.close(workspace)
 
@@ -63,7 +61,7 @@ def _of_direct(finished: Finished, context: ExecutionContext) -> Files:
     assert finished.plan.workspace.folder is not None
     with opened_folder(finished.plan.workspace.folder) as folder:
         return collect_files(
-            folder, under=(OUTPUT_NAME,), inputs=finished.before, bounds=_bounds(finished), unlock=False,
+            folder, under=(OUTPUT_NAME,), inputs=finished.before, bounds=bounds_of(finished.plan.limits), unlock=False,
             redaction=finished.capture.redaction, hidden=hidden_from(finished.plan, context),
         )  # fmt: skip
 
@@ -79,10 +77,10 @@ def hidden_from(plan: Plan, context: ExecutionContext) -> Callable[[str], bool]:
 
 def _of_overlay(finished: Finished, *, keeps: bool) -> tuple[Files, tuple[SkippedFile, ...]]:
     assert finished.plan.workspace.folder is not None
-    upper = _open("upper", finished.ending.tree_fd)
+    upper = open_folder(finished.ending.tree_fd, b"upper", unlock=True)
     try:
         files = collect_files(
-            upper, under=(OUTPUT_NAME,), inputs=_digests_of_files(finished), bounds=_bounds(finished),
+            upper, under=(OUTPUT_NAME,), inputs=digests_of(finished.plan), bounds=bounds_of(finished.plan.limits),
             redaction=finished.capture.redaction,
         )  # fmt: skip
         if not keeps:
@@ -122,10 +120,6 @@ def output_before(plan: Plan) -> dict[str, str]:
     return {artifact.name: artifact.sha256 for artifact in found.files}
 
 
-def _digests_of_files(finished: Finished) -> dict[str, str]:
-    return digests_of(finished.plan)
-
-
 def digests_of(plan: Plan) -> dict[str, str]:
     """SHA-256 of the given files by name."""
     return {name: digest_of(content) for name, content in plan.files.items()}
@@ -140,12 +134,3 @@ def digest_of(content: bytes | Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return ""  # it is gone meanwhile; then the copy counts as the run's own
-
-
-def _bounds(finished: Finished) -> TreeBounds:
-    return bounds_of(finished.plan.limits)
-
-
-def _open(name: str, folder: int) -> int:
-    """A folder of the scratch, whatever permission bits the program gave it."""
-    return open_folder(folder, name.encode(), unlock=True)

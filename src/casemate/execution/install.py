@@ -82,7 +82,7 @@ async def install(order: Order, context: ExecutionContext, gateway: Gateway, req
         try:
             execution = seal(
                 Collected(finished, (), (), complete=True), request, report_for(plan, context, report, finished.ending)
-            ).execution
+            )
             output = execution.text[-_MOST_OUTPUT:]
             record.note_execution(execution)
             if execution.ok:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from casemate.model.plan import Entry, Request
     from casemate.policy.hosts import HostRules, RequestRules
     from casemate.redaction.redaction import Redaction
+    from casemate.walls.wall import LivingCell
 
 _CLOSE_WITHIN = 1.0  # seconds; an egress proxy that is busy closes a dead cell's connections a little later
 Note = Callable[["Crossing"], None]
@@ -49,25 +50,12 @@ def make_recorder(log: AuditLog, request: Request, redaction: Redaction | None) 
     return note
 
 
-class ListeningCell(Protocol):
-    """A cell in whose network the host has sockets."""
-
-    def listeners(self) -> Future[list[int]]:
-        """Descriptors of those that it began with."""
-        ...
-
-    def listen(self, sockets: Sequence[ListeningSocket]) -> Future[list[int]]:
-        """More of them."""
-        ...
-
-
 class Offer(Protocol):
     """A service of the host's own that cells may have."""
 
     def begin(self, whose: Callable[[], Requester | None]) -> HostService:
         """It, in one cell. ``whose``: what runs there now, in whose name everything is asked and done; None where
         nothing does: then nothing is done. From any thread."""
-        ...
 
 
 class SandboxNetwork:
@@ -79,18 +67,6 @@ class SandboxNetwork:
         self._interceptions = interceptions or Interceptions()
         self._lock = threading.Lock()
         self._proxy: EgressProxy | None = None
-
-    def cell_network(
-        self,
-        admitted: AdmittedRequest,
-        intercepted: CellInterception | None,
-        cell: ListeningCell,
-        note: Note,
-        offers: Sequence[Offer],
-    ) -> CellNetwork:
-        """The network of one cell, for what was admitted and what the host offers. ``intercepted``: what the cell's
-        plan was made with."""
-        return CellNetwork(self, admitted, intercepted, cell, note, offers)
 
     def rewrite(self, admitted: AdmittedRequest) -> Injection | None:
         """What puts in the secrets that the program has not; None where it has all of its own."""
@@ -135,11 +111,12 @@ class CellNetwork:
         network: SandboxNetwork,
         admitted: AdmittedRequest,
         intercepted: CellInterception | None,
-        cell: ListeningCell,
+        cell: LivingCell,
         note: Note,
         offers: Sequence[Offer],
     ) -> None:
-        """``note`` puts a new kind of crossing on record; it may be set anew. ``offers``: what the host has there."""
+        """For what was ``admitted``. ``intercepted``: what the cell's plan was made with; ``note`` puts a new kind of
+        crossing on record, and may be set anew; ``offers``: what the host has there."""
         self.note = note
         self._interception = None if intercepted is None else intercepted.terms
         self._rewrite = network.rewrite(admitted)
@@ -240,7 +217,7 @@ class CellNetwork:
             names, proxy_fd = made.result()
             with self._lock:
                 if not self._is_closed and self._terms is not None:
-                    self._cell_proxy = proxy.open(self._terms, _Tcp(self._cell), names, proxy_fd, self._record)
+                    self._cell_proxy = proxy.open(self._terms, self._listen, names, proxy_fd, self._record)
                     self._problem = ""
                     return
         except (OSError, CasemateError) as error:  # then there is no network, and the result says so
@@ -248,6 +225,9 @@ class CellNetwork:
             return
         for fd in (names, proxy_fd):
             os.close(fd)
+
+    def _listen(self, addresses: Sequence[tuple[str, int]]) -> Future[list[int]]:
+        return self._cell.listen([ListeningSocket("tcp", *place) for place in addresses])
 
     def _record(self, crossing: Crossing) -> None:
         self.note(crossing)
@@ -275,15 +255,6 @@ class BrokerApprovals(NamedTuple):
 
         self.requester.decide(question).add_done_callback(pass_on)
         return answer
-
-
-class _Tcp(NamedTuple):
-    """More listeners of the egress proxy's in a cell."""
-
-    cell: ListeningCell
-
-    def listen(self, addresses: Sequence[tuple[str, int]]) -> Future[list[int]]:
-        return self.cell.listen([ListeningSocket("tcp", *place) for place in addresses])
 
 
 def _ordinal(number: int) -> str:

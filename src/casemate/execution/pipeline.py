@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from casemate.execution import guarding
-from casemate.execution.network import make_recorder
+from casemate.execution.network import CellNetwork, make_recorder
 from casemate.execution.plan import plan as make_plan
 from casemate.execution.record import record_execution
 from casemate.execution.request import prepare, redaction_of
@@ -43,7 +43,7 @@ async def execute(request: Request, context: ExecutionContext, emitter: Emitter 
         async with open_requester(context, request, emitter, redaction) as requester:
             note = make_recorder(context.log, request, redaction)
             network_of = partial(
-                context.sandbox_network.cell_network, admitted, intercepted, note=note, offers=context.offers()
+                CellNetwork, context.sandbox_network, admitted, intercepted, note=note, offers=context.offers()
             )
             run_network = RunNetwork(requester, network_of, asks=context.may_ask(stream=emitter is not None))
             with loading_the_rest():
@@ -53,7 +53,7 @@ async def execute(request: Request, context: ExecutionContext, emitter: Emitter 
         from casemate.execution.seal import seal
 
         collected = await collect(finished, context, review)
-        execution = record.note_sealed(seal(collected, request, report_for(plan, context, report, finished.ending)))
+        execution = record.note_execution(seal(collected, request, report_for(plan, context, report, finished.ending)))
     if emitter:
         from casemate.model.events import Done
 

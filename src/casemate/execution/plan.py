@@ -56,8 +56,8 @@ def plan(
     hidden: tuple[str, ...] = (),
 ) -> Plan:
     """Decide everything about the cell. For a ``session`` the request's code is its interpreter. ``intercepted``: what
-    ``SandboxNetwork.intercepted`` said, of which the cell's network is told, too. ``hidden``: of a caller's folder, as
-    :func:`casemate.execution.guarding.hidden_in` finds it.
+    ``SandboxNetwork.interception_for`` said, of which the cell's network is told, too. ``hidden``: of a caller's
+    folder, as :func:`casemate.execution.guarding.hidden_in` finds it.
 
     Raises ``RuntimeMissing`` and ``InvalidArgument``; starts nothing."""
     request = admitted.request

@@ -17,7 +17,6 @@ from casemate.model.operation import caller
 
 if TYPE_CHECKING:
     from casemate.execution.context import ExecutionContext
-    from casemate.execution.seal import Sealed
     from casemate.model.execution import Execution
     from casemate.model.plan import Plan, Request
     from casemate.redaction.redaction import Redaction
@@ -37,12 +36,8 @@ class Record:
         """What ran has ended. ``start``: how its cell was made; empty where it was there before."""
         self.more["start"], self.ended = start, time.monotonic()
 
-    def note_sealed(self, sealed: Sealed) -> Execution:
-        """Note the outcome; it is written when the execution leaves the record."""
-        return self.note_execution(sealed.execution)
-
     def note_execution(self, execution: Execution) -> Execution:
-        """The same for an execution that is one step of a session."""
+        """Note the outcome; it is written when the execution leaves the record."""
         from casemate.model.execution import Prover
 
         self.outcome = _outcome(execution)
@@ -58,7 +53,8 @@ async def record_execution(
     """Write the intent, then exactly one outcome, and tell ``context`` of it. Raises ``RecordUnavailable``
     before anything has run."""
     log, record = context.log, Record(context)
-    intent = _intent(request, plan) | {"dependencies": await _dependencies(request, plan, context)}
+    dependencies = await _dependencies(request, plan, context)
+    intent = _intent(request, plan) | {"code_sha256": dependencies["code"], "dependencies": dependencies}
     log.append("intent", request.id, request.namespace, _redact_intent(intent, redaction) if redaction else intent)
     try:
         yield record
@@ -101,7 +97,6 @@ def _intent(request: Request, plan: Plan) -> dict[str, Any]:
         "language": request.language,
         "program": request.program_name,
         "code": request.code.decode("utf-8", "replace"),
-        "code_sha256": sha256(request.code),
         "arguments": list(request.arguments),
         "env_names": sorted(request.env),
         **({"secrets": sorted(request.secrets.names)} if request.secrets else {}),

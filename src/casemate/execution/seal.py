@@ -1,4 +1,4 @@
-"""Collected → Sealed: what is handed out, in its final form.
+"""Collected → Execution: what is handed out, in its final form.
 
 What the program said has had its secrets taken out where it came in, before any of it was kept; here the same is done
 with what was put together since. Signing comes here when there are keys: it needs everything of an execution in one
@@ -9,8 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from casemate.execution.request import redacted_crossings
 from casemate.model.execution import Cause, Execution, SkippedFile, Status, Usage
@@ -26,14 +25,8 @@ if TYPE_CHECKING:
     from casemate.walls.wall import CellEnding
 
 
-class Sealed(NamedTuple):
-    """The execution as it is handed out and recorded."""
-
-    execution: Execution
-
-
-def seal(collected: Collected, request: Request, report: IsolationReport) -> Sealed:
-    """Make the execution of what was collected."""
+def seal(collected: Collected, request: Request, report: IsolationReport) -> Execution:
+    """Make the execution of what was collected, as it is handed out and recorded."""
     finished = collected.finished
     ending, capture = finished.ending, finished.capture
     evidence = Evidence(
@@ -45,8 +38,10 @@ def seal(collected: Collected, request: Request, report: IsolationReport) -> Sea
         errno=capture.errno,
     )
     verdict = diagnose(evidence)
-    made = execution_of(request, capture, ending, verdict, report, collected.artifacts, collected.skipped)
-    return Sealed(replace(made, crossings=redacted_crossings(finished.crossings, capture.redaction)))
+    crossings = redacted_crossings(finished.crossings, capture.redaction)
+    return execution_of(
+        request, capture, ending, verdict, report, collected.artifacts, collected.skipped, crossings=crossings
+    )
 
 
 def execution_of(
@@ -57,8 +52,9 @@ def execution_of(
     report: IsolationReport,
     artifacts: tuple[Artifact, ...],
     skipped: tuple[SkippedFile, ...],
+    **more: Any,
 ) -> Execution:
-    """What was read, measured and collected as one value."""
+    """What was read, measured and collected as one value; ``more`` fields are given as they are."""
     transcript = capture.transcript
     text = transcript.merge([result.text or "" for result in capture.results])
     error = None if verdict.status == "ok" else capture.error
@@ -86,6 +82,7 @@ def execution_of(
         isolation=report,
         skipped=skipped,
         metadata=request.metadata,
+        **more,
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from casemate.execution.admit import AdmittedRequest
 from casemate.execution.collect import Collected, collect
 from casemate.execution.context import ExecutionContext
-from casemate.execution.network import CellInterception, make_recorder
+from casemate.execution.network import CellInterception, CellNetwork, make_recorder
 from casemate.execution.pipeline import report_for
 from casemate.execution.plan import base_env, listed_hosts, network_of, trust_for
 from casemate.execution.record import record_execution
@@ -26,7 +26,6 @@ from casemate.walls.wall import Cell, Sink, Standard
 
 if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
-    from casemate.execution.network import CellNetwork
 
 LANGUAGE = "command"  # what the record has in the place of a language
 _PROGRAM = "command"  # the name of the file that a program without text leaves in /program
@@ -136,14 +135,13 @@ async def execute(
                 note = make_recorder(context.log, request, redaction)
 
                 def network_of(cell: Cell) -> CellNetwork:
-                    network = context.sandbox_network.cell_network(within, intercepted, cell, note, ())
+                    network = CellNetwork(context.sandbox_network, within, intercepted, cell, note, ())
                     begun(Begun(cell, requester, network))
                     return network
 
                 finished = await run(plan, start, None, {}, RunNetwork(requester, network_of, asks), redaction)
             collected = await _collect(finished, context)
-            sealed = seal(collected, request, report_for(plan, context, report, finished.ending))
-            return record.note_sealed(sealed)
+            return record.note_execution(seal(collected, request, report_for(plan, context, report, finished.ending)))
         finally:  # a command that is ended by force, too
             if names := await asyncio.to_thread(find_new_names):
                 record.more["new_names"] = [redaction.text(name) if redaction else name for name in names]

@@ -25,20 +25,16 @@ class LineClient(Protocol):
 
     async def fill(self) -> bool:
         """Wait for more bytes and append them to ``ahead``; False at the end of what comes. Raises ``OSError``."""
-        ...
 
     def take(self, count: int | None = None) -> bytes:
         """The first ``count`` bytes of ``ahead``, which are then used."""
-        ...
 
     def watch(self, gone: Callable[[], object], most: int) -> Callable[[], None]:
         """Call ``gone``, once, when the client has gone. Bytes that it sends are appended to ``ahead``; with more than
         ``most`` there it is looked at no longer. What is given ends the watching; nobody fills ``ahead`` before."""
-        ...
 
     async def send(self, data: bytes) -> None:
         """Send all of ``data``, as fast as the other side takes it. Raises ``OSError``."""
-        ...
 
 
 class Crowded(Exception):

@@ -42,19 +42,15 @@ class Visitor(Protocol):
 
     def enter(self, entry: Entry, folder: int, /) -> bool:
         """A folder, opened as ``folder``: whether to go in. ``leave`` follows only if so."""
-        ...
 
     def leave(self, entry: Entry) -> None:
         """All of a folder was visited."""
-        ...
 
     def visit(self, entry: Entry) -> None:
         """Anything but a folder."""
-        ...
 
     def skip(self, path: tuple[bytes, ...], reason: str) -> None:
         """Something was not looked at: a bound, or the system refused."""
-        ...
 
 
 @dataclass(slots=True)

@@ -43,23 +43,18 @@ class SessionProgram(Protocol):
 
     def run(self, step: StepRequest) -> bytes:
         """Run a step."""
-        ...
 
     def variables(self, number: int) -> bytes:
         """Tell of the user's names, as the answer to request ``number``."""
-        ...
 
     def get(self, number: int, name: str) -> bytes:
         """Tell the value of ``name``."""
-        ...
 
     def set(self, number: int, name: str, value: str) -> bytes:
         """Bind ``name`` to ``value``, which is JSON."""
-        ...
 
     def answer(self, number: int, allow: bool, reason: str) -> bytes:
         """Whether what the step asked for as ``number`` may be."""
-        ...
 
 
 class JsonProgram:

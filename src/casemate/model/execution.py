@@ -83,11 +83,9 @@ class Content(Protocol):
 
     def read_bytes(self) -> bytes:
         """All of it."""
-        ...
 
     def save(self, path: str | PathLike[str]) -> None:
         """Copy it to ``path``, replacing what is there, without setuid bits."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

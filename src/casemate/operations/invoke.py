@@ -30,14 +30,12 @@ class Invoke(Protocol):
 
     async def __call__(self, operation: str, arguments: Mapping[str, Any] = _NOTHING) -> Any:
         """Call an operation by its name: its result."""
-        ...
 
     def stream(
         self, operation: str, arguments: Mapping[str, Any] = _NOTHING, *, cursor: int | None = None
     ) -> AsyncGenerator[Document]:
         """Call one that streams: its events, each with a ``cursor`` that asks for what follows it, when it is given
         here."""
-        ...
 
 
 def local(operations: Operations, principal: Principal) -> Invoke:

@@ -40,7 +40,6 @@ class Pattern(Protocol):
 
     def covers(self, value: Any, *, narrowly: bool) -> bool:
         """Whether the canonical ``value`` is meant; ``narrowly``: as a rule that allows reads it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

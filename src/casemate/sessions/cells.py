@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from casemate.errors import CasemateError, Fault, RuntimeMissing, SandboxClosed
 from casemate.execution.guarding import hidden_in
+from casemate.execution.network import CellInterception, CellNetwork
 from casemate.execution.pipeline import report_for
 from casemate.execution.plan import plan as make_plan
 from casemate.execution.request import prepare
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from casemate.execution.admit import AdmittedRequest
     from casemate.execution.context import ExecutionContext
-    from casemate.execution.network import CellInterception
     from casemate.model.isolation import IsolationReport
     from casemate.model.plan import Plan
     from casemate.redaction.redaction import Redaction
@@ -166,8 +166,8 @@ class SessionCells:
             self._context.wall, plan, self._context.runtime_for(plan.language).session, self._redaction
         )
         network, offers = self._context.sandbox_network, self._context.offers()
-        interpreter.cell_network = network.cell_network(
-            self._admitted, intercepted, interpreter.cell, lambda _: None, offers
+        interpreter.cell_network = CellNetwork(
+            network, self._admitted, intercepted, interpreter.cell, lambda _: None, offers
         )
         interpreter.cell_network.attend(None)
         interpreter.packages = dict(self._packages)

@@ -10,7 +10,7 @@ from casemate.execution import seal
 from casemate.execution.capture import Capture
 from casemate.execution.seal import EndDiagnosis, Evidence, diagnose
 from casemate.model import approval
-from casemate.model.execution import Artifact, Cause, Execution, SkippedFile
+from casemate.model.execution import Artifact, Cause, Crossing, Execution, SkippedFile
 from casemate.model.isolation import IsolationReport
 from casemate.model.limits import Limits
 from casemate.model.plan import Request
@@ -116,6 +116,7 @@ def outcome_of(
     state: InterpreterState,
     files: StepFiles,
     report: IsolationReport,
+    crossings: tuple[Crossing, ...],
 ) -> Execution:
     """The outcome of a step as it is handed out and recorded."""
     ending = replace(end.ending, seconds=end.seconds) if end.ending else _ending_of_step(end)
@@ -123,8 +124,10 @@ def outcome_of(
         ending = replace(ending, reason="output")
     evidence = Evidence(ending, limits, end.deadline, capture.output_bytes, capture.error, capture.errno)
     verdict = end.denied or _verdict(end, diagnose(evidence))
-    execution = seal.execution_of(request, capture, ending, verdict, report, files.artifacts, files.skipped)
-    return replace(execution, state=state.word, lost_names=state.lost)
+    return seal.execution_of(
+        request, capture, ending, verdict, report, files.artifacts, files.skipped,
+        crossings=crossings, state=state.word, lost_names=state.lost,
+    )  # fmt: skip
 
 
 def _ending_of_step(end: StepEnd) -> CellEnding:

@@ -191,8 +191,9 @@ class SessionSteps:
             files = await self.cells.collect_files(interpreter, end.ending)
             if end.ending is not None:
                 self.cells.discard(interpreter)
-            outcome = outcome_of(request, capture, plan.limits, end, state, files, interpreter.report)
-            return record.note_execution(replace(outcome, crossings=self._new_crossings(interpreter)))
+            crossings = self._new_crossings(interpreter)
+            outcome = outcome_of(request, capture, plan.limits, end, state, files, interpreter.report, crossings)
+            return record.note_execution(outcome)
 
     def _plan(self, interpreter: InterpreterCell, request: Request, *, stream: bool) -> Plan:
         plan = interpreter.plan

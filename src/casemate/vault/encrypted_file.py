@@ -169,11 +169,9 @@ class KeyStore(Protocol):
 
     def load(self) -> VaultKey | None:
         """The key, or None where there is none yet."""
-        ...
 
     def store(self, key: VaultKey) -> None:
         """Keep it in place of the one before."""
-        ...
 
 
 class KeyFile:

@@ -29,19 +29,15 @@ class VaultStore(Protocol):
 
     def get(self, namespace: str, name: str) -> Kept | None:
         """What is kept, or None where there is nothing."""
-        ...
 
     def set(self, namespace: str, name: str, value: Kept) -> None:
         """Keep it, in place of one of that name; or raise."""
-        ...
 
     def delete(self, namespace: str, name: str) -> bool:
         """Forget it; whether there was one."""
-        ...
 
     def names(self, namespace: str) -> tuple[str, ...]:
         """The names that there are, in order."""
-        ...
 
 
 class MemoryStore:

@@ -142,11 +142,9 @@ class Work(Protocol):
     async def wait(self, seconds: float, seen: frozenset[str]) -> State:
         """Its state when it is done, when it waits for a question that is not among ``seen``, or after so many
         seconds."""
-        ...
 
     async def cancel(self) -> None:
         """End it. Harmless when it is over."""
-        ...
 
 
 class Invoke(Protocol):
@@ -154,7 +152,6 @@ class Invoke(Protocol):
 
     async def __call__(self, operation: str, arguments: Mapping[str, Any] = ...) -> Any:
         """Carry out ``operation``, such as ``"runs.start"``."""
-        ...
 
 
 class Backend(Protocol):
@@ -162,16 +159,13 @@ class Backend(Protocol):
 
     def who(self, request: Request | None) -> str:
         """The name of whoever has authenticated, such as a token's."""
-        ...
 
     def agent(self, name: str, request: Request | None) -> Invoke:
         """The operations for agents, as the principal ``name``."""
-        ...
 
     def person(self, name: str, request: Request | None) -> Invoke | None:
         """The operations for the person beside that agent, who answers what it asks for (``approvals.pending`` and
         ``approvals.decide``); None where nobody may answer through the agent's client."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

@@ -14,15 +14,12 @@ class SecretStore(Protocol):
 
     def get(self, name: str) -> str | None:
         """The value, or None where there is none. Raises ``CasemateError`` only."""
-        ...
 
     def set(self, name: str, value: str) -> None:
         """Keep the value. Raises ``CasemateError`` where nothing can be kept."""
-        ...
 
     def delete(self, name: str) -> bool:
         """Forget it; whether there was one. Raises ``CasemateError``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
