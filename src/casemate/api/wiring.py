@@ -124,7 +124,7 @@ class SandboxParts:
             hosts=bound.hosts, guard=None if folder is None else _guard_of(bound),
             offers=self._offers, step_offers=self._step_offers, ready=self._ready, finished=self._note_finished,
             layer=lambda: self.packages.shared_folders() if "packages" in vars(self) else (),
-            policy_sha256=lambda: self.policy_sha256, sign=self._sign,
+            policy_sha256=lambda: self.policy_sha256, sign=lambda one: self.evidence.sign(one.id, one),
             previews=(lambda: self.previews) if bound.policy.previews else no_previews,
         )  # fmt: skip
         self._most, self._tally, self._without_files = bound.limits, Tally(), deque[str](maxlen=_MOST_KNOWN)
@@ -174,7 +174,7 @@ class SandboxParts:
         """Between the tools and the cells."""
         from casemate.tools.broker import Broker
 
-        return Broker(self.tools, self._note_call)
+        return Broker(self.tools, partial(self.log.append, "crossing"))
 
     def _servers(self, on_tools: Callable[[ServerTools], None]) -> Servers:
         from casemate.tools.connections.definition import OwnFunctions, ServerDefinition
@@ -203,9 +203,6 @@ class SandboxParts:
         """What each cell has of the host's own, now."""
         is_wanted = "tools" in vars(self) or self._definitions or self._policy.host or self._policy.web
         return (self.broker,) if is_wanted and self.tools.has_servers else ()
-
-    def _note_call(self, run: str, namespace: str, detail: dict[str, Any]) -> None:
-        self.log.append("crossing", run, namespace, detail)
 
     @_Part
     def sessions(self) -> Sessions:
@@ -326,9 +323,6 @@ class SandboxParts:
         from casemate.execution.digests import of_policy
 
         return of_policy(self._policy)
-
-    def _sign(self, execution: Execution) -> dict[str, Any]:
-        return self.evidence.sign(execution.id, execution)
 
     @_Part
     def egress(self) -> Egress:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from casemate.api.arguments import check_namespace, checked_folder, opened_store
-from casemate.api.policy_options import bound_by_policy
+from casemate.api.policy_options import bound_by_policy, rulebook
 from casemate.api.record import signer_in
 from casemate.audit.log import AuditLog, default_path
 from casemate.errors import InvalidArgument
@@ -228,9 +228,6 @@ class Wrapping:
 
     def _no_approvals(self) -> Approvals:
         """Nobody is asked: standard input is the command's."""
-        from functools import partial
-
-        from casemate.api.policy_options import rulebook
         from casemate.approvals.approvals import Approvals
 
         if self._approvals is None:

@@ -124,9 +124,9 @@ class Capture:
         self.redaction = redaction
         self._clean = redaction.value if redaction else None
         self._redactions = {name: redaction.stream() for name in STREAMS} if redaction else None
-        self._emitter = emitter
+        self.emitter = emitter  # None as soon as nobody follows the events any more
+        self.was_too_much = False  # said more than is kept, and was to end for it
         self._result_bytes = 0
-        self._was_ended = False
         self._frame_bytes = 0
         self._spool: Spool | None = None
         self._decoders: dict[Stream, codecs.IncrementalDecoder] = {
@@ -151,7 +151,7 @@ class Capture:
         if self._spool is not None and not self.spool_failed:
             self._write_spool(data)
         self.transcript.add(stream, data)
-        if emitter := self._emitter:
+        if emitter := self.emitter:
             from casemate.model.events import Output
 
             text = self._decoders[stream].decode(data)
@@ -182,22 +182,13 @@ class Capture:
     def fail(self, error: ProgramError, number: int | None, size: int) -> None:
         """The program's uncaught exception, which came in ``size`` bytes; its errno where it has one."""
         self.error, self.errno = error, number
-        if emitter := self._emitter:
+        if emitter := self.emitter:
             from casemate.model.events import ErrorEvent
 
             emitter.emit(ErrorEvent(error), size)
 
-    @property
-    def was_too_much(self) -> bool:
-        """Whether the program said more than is kept, and was to end for it."""
-        return self._was_ended
-
-    def leave(self) -> None:
-        """Nobody follows the events any more."""
-        self._emitter = None
-
     def is_full(self) -> bool:
-        emitter = self._emitter  # whoever follows may leave at any moment
+        emitter = self.emitter  # whoever follows may leave at any moment
         return emitter is not None and emitter.is_full()
 
     def finish(self, *, cut: bool) -> None:
@@ -206,7 +197,7 @@ class Capture:
         for stream, redaction in (self._redactions or {}).items():
             if rest := redaction.finish(cut=cut):
                 self._keep(stream, rest)
-        if emitter := self._emitter:
+        if emitter := self.emitter:
             for stream, decoder in self._decoders.items():
                 text = decoder.decode(b"", final=True)
                 if text:
@@ -230,34 +221,27 @@ class Capture:
 
     def _end_program(self) -> None:
         """The program says more than is kept: end the cell, once."""
-        if self.kill and not self._was_ended:
-            self._was_ended = True
+        if self.kill and not self.was_too_much:
+            self.was_too_much = True
             self.results_dropped = True
             self.kill("output")
 
-    def show(self, result: Result, size: int, event: Event) -> None:
-        """The program showed ``result``, which came in ``size`` bytes; ``event`` is emitted for it."""
+    def show(self, result: Result, size: int, event: Event, number: int | None = None) -> None:
+        """The program showed ``result``, which came in ``size`` bytes; ``event`` is emitted for it. ``number``: of the
+        earlier result, counted from 0, that it stands in place of."""
         self._result_bytes += size
         if self._result_bytes > self.limits.full_output:
             self.results_dropped = True
             return
-        if emitter := self._emitter:
+        if emitter := self.emitter:
             emitter.emit(event, size)
-        if len(self.results) >= _MAX_RESULTS:
+        if number is not None:
+            self.results[number] = result
+        elif len(self.results) >= _MAX_RESULTS:
             self.results_dropped = True
-            return
-        self.transcript.add_result()
-        self.results.append(result)
-
-    def replace(self, number: int, result: Result, size: int, event: Event) -> None:
-        """The result ``number``, counted from 0, is shown anew."""
-        self._result_bytes += size
-        if self._result_bytes > self.limits.full_output:
-            self.results_dropped = True
-            return
-        self.results[number] = result
-        if emitter := self._emitter:
-            emitter.emit(event, size)
+        else:
+            self.transcript.add_result()
+            self.results.append(result)
 
     def clear(self) -> None:
         """The program takes back what it showed so far; its text stays."""

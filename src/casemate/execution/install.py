@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from casemate.egress.accepting import accept
 from casemate.errors import Fault
+from casemate.execution.capture import Capture
 from casemate.execution.collect import Collected
 from casemate.execution.pipeline import report_for
 from casemate.execution.plan import plan as make_plan
@@ -40,7 +41,6 @@ from casemate.workspace.apply import apply
 
 if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
-    from casemate.execution.capture import Capture
     from casemate.execution.context import ExecutionContext
     from casemate.languages.node.installer import NodeInstaller
     from casemate.languages.python.installer import PythonInstaller
@@ -117,9 +117,7 @@ def _make_plan(order: Order, context: ExecutionContext, session: str | None) -> 
 
 
 async def _run(plan: Plan, context: ExecutionContext, gateway: Gateway) -> Finished:
-    from casemate.execution.capture import Capture
-
-    capture: Capture = Capture(plan.limits, None)
+    capture = Capture(plan.limits, None)
     cell = context.wall.start(plan, capture)
     capture.kill = cell.kill
     try:

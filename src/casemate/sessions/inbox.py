@@ -25,7 +25,6 @@ from casemate.sessions.protocol import (
 )
 
 if TYPE_CHECKING:
-    from casemate.execution.capture import Emitter
     from casemate.languages.session_program import CommandKind
     from casemate.model.front_end import FrontEvent
     from casemate.redaction.redaction import Redaction
@@ -41,10 +40,9 @@ class RunningStep:
     """What a step has said so far. ``over`` is done when the interpreter says that it is; ``used`` has what the
     supervisor says of it, a little later."""
 
-    def __init__(self, number: int, capture: Capture, emitter: Emitter | None) -> None:
+    def __init__(self, number: int, capture: Capture) -> None:
         self.number = number
         self.capture = capture
-        self.emitter = emitter
         self.order = MessageOrder()
         self.has_begun = False  # the interpreter has its request
         self.on_command: Callable[[CommandRequest], None] | None = None  # called in the wall's thread
@@ -52,15 +50,10 @@ class RunningStep:
         self.done: StepDone | None = None
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.used: asyncio.Future[StepUsage] = asyncio.get_running_loop().create_future()
-        self.terms = emitter.terms if emitter is not None and emitter.terms is not None else StepTerms()
+        self.terms = (capture.emitter.terms if capture.emitter else None) or StepTerms()
         self.displays: dict[str, int] = {}  # results by the names that the step gave them
         self.is_clear_due = False  # when the step displays something else
         self.background_bytes = 0  # that it has emitted
-
-    def leave(self) -> None:
-        """Nobody follows its events any more, and nothing waits for them."""
-        self.emitter = None
-        self.capture.leave()
 
     def clear(self) -> None:
         """Take back what it displayed."""
@@ -70,21 +63,17 @@ class RunningStep:
 
     def emit_to_front_end(self, event: FrontEvent, size: int) -> None:
         """For those who follow the step as a front end does."""
-        if self.emitter is not None and self.emitter.terms is not None:
-            self.emitter.emit(event, size)
+        if (emitter := self.capture.emitter) and emitter.terms is not None:
+            emitter.emit(event, size)
 
     def display(self, displayed: Displayed, size: int) -> None:
         """Display something, or show anew what it had displayed by the same name."""
         if self.is_clear_due:
             self.clear()
         name, capture = displayed.display_id, self.capture
-        event = Display(displayed.result, name, displayed.update)
-        known = self.displays.get(name) if name is not None else None
-        if displayed.update and known is not None:
-            capture.replace(known, displayed.result, size, event)
-            return
+        known = self.displays.get(name) if name is not None and displayed.update else None
         before = len(capture.results)
-        capture.show(displayed.result, size, event)
+        capture.show(displayed.result, size, Display(displayed.result, name, displayed.update), known)
         if name is not None and len(capture.results) > before:
             self.displays[name] = before
 
@@ -114,9 +103,7 @@ class Inbox:
         """``step`` is the one that runs from now on. It emits what waits from the background first."""
         was_full = self._is_background_full()
         waiting, self._background, self._background_bytes, self._idle_bytes = self._background, [], 0, 0
-        if step.emitter:
-            for event in waiting:
-                step.emitter.emit(event, len(event.data))
+        _emit(step, waiting)
         self._step = step
         self._pipes.pop(step.number - 1, None)
         if was_full:
@@ -129,9 +116,7 @@ class Inbox:
         for stream, redaction in (self._redactions or {}).items():
             if rest := redaction.finish(cut=True):
                 waiting.append(_background_output(stream, rest))
-        if step.emitter:
-            for event in waiting:
-                step.emitter.emit(event, len(event.data))
+        _emit(step, waiting)
 
     def pipes_of(self, step: int) -> asyncio.Future[None]:
         """Done when the pipes of ``step`` are there."""
@@ -247,9 +232,9 @@ class Inbox:
         if self._redactions is not None and not (data := self._redactions[stream].feed(data)):
             return
         running = self._step
-        if running is not None and running.emitter is not None and running.done is None:
+        if running is not None and running.capture.emitter is not None and running.done is None:
             running.background_bytes += len(data)
-            running.emitter.emit(_background_output(stream, data), len(data))
+            _emit(running, [_background_output(stream, data)])
         elif self._background_bytes < _MOST_BACKGROUND:
             self._background.append(_background_output(stream, data))
             self._background_bytes += len(data)
@@ -272,6 +257,13 @@ class Inbox:
         """Call ``function`` in the event loop, as long as there is one; without it nobody waits any more."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *arguments)
+
+
+def _emit(step: RunningStep, outputs: list[Output]) -> None:
+    """To whoever follows the step."""
+    if emitter := step.capture.emitter:
+        for event in outputs:
+            emitter.emit(event, len(event.data))
 
 
 def _background_output(stream: Stream, data: bytes) -> Output:

@@ -92,7 +92,7 @@ class SessionSteps:
         request = self.make_request("stream", code, {"timeout": seconds})
         async with self._hold_interpreter() as interpreter:
             capture = interpreter.make_capture(interpreter.plan.limits, None, self.redaction)
-            step = RunningStep(interpreter.next_number(), capture, None)
+            step = RunningStep(interpreter.next_number(), capture)
             step.terms, self._interrupted = terms, False
             end = await self._run_to_end(interpreter, step, request, seconds)
             if end.done is not None:
@@ -180,7 +180,7 @@ class SessionSteps:
         self._interrupted, self.running = False, request.id
         async with record_execution(self._context, request, plan, self.redaction) as record:
             capture = interpreter.make_capture(plan.limits, emitter, self.redaction)
-            step = RunningStep(interpreter.next_number(), capture, emitter)
+            step = RunningStep(interpreter.next_number(), capture)
             try:
                 end = await self._run_if_allowed(interpreter, step, request, plan.deadline)
             finally:
@@ -209,7 +209,7 @@ class SessionSteps:
         self, interpreter: InterpreterCell, step: RunningStep, request: Request, deadline: float
     ) -> StepEnd:
         """Run a step, with what it asks for meanwhile. In Shell somebody may have to allow it first."""
-        async with open_requester(self._context, request, step.emitter, self.redaction) as requester:
+        async with open_requester(self._context, request, step.capture.emitter, self.redaction) as requester:
             self._requester = requester
             asks_for = self._context.runtime_for(self.terms.language).asks_for
             commands = Commands(requester, self._context.approvals().rules, interpreter)
@@ -218,7 +218,7 @@ class SessionSteps:
                 is_closed = bool(self.lifetime.close_reason)
                 return denied_end(deadline, denial, interrupted=self._interrupted, closed=is_closed)
             requester.attach(interpreter.cell)
-            await self._context.open_step(interpreter.cell_network, requester, stream=step.emitter is not None)
+            await self._context.open_step(interpreter.cell_network, requester, stream=step.capture.emitter is not None)
             if asks_for == "each command":
                 commands.watch(step)
             return await self._run_to_end(interpreter, step, request, deadline)
@@ -254,7 +254,7 @@ class SessionSteps:
         """The caller has gone: end the step, and see to it that the next one finds things in order."""
         if not step.has_begun:
             return
-        step.leave()
+        step.capture.emitter = None
         interpreter.cell.read_on()
         interpreter.cell.interrupt(GRACE)
         self.stop_asking("the step was interrupted")

@@ -106,7 +106,7 @@ class CarriedPipe:
         self.written = 0  # since the last credit was given
         self.is_ended = False  # nothing more will be received
         self.is_open = True
-        self.on_read: Callable[[bytes], None] = _ignore
+        self.on_read: Callable[[bytes], None] = lambda _: None
 
 
 class Channels:
@@ -298,7 +298,7 @@ class Channels:
             channel.is_open = False
             channel.unsent.clear()
             self._by_number.pop(channel.number, None)
-            self._poller.set_interest(channel.fd, 0, _do_nothing)
+            self._poller.set_interest(channel.fd, 0, lambda: None)
             os.close(channel.fd)
             return
         held = any(earlier.unsent for earlier in channel.before)
@@ -315,14 +315,6 @@ class Channels:
 def _is_held(channel: CarriedPipe) -> bool:
     """Whether text that was written before what it tells of cannot be sent yet."""
     return any(earlier.is_open and earlier.reads and earlier.credit <= 0 for earlier in channel.before)
-
-
-def _do_nothing() -> None:
-    """There is nothing to do."""
-
-
-def _ignore(_data: bytes) -> None:
-    """It is nobody's business."""
 
 
 def _end_writing(fd: int) -> None:

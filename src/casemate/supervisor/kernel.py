@@ -14,7 +14,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 # Everything is called with the interpreter's lock held: the supervisor has one thread, and
 # a clone that returns in two processes must find the lock as it left it.
@@ -346,6 +346,17 @@ def drop_bounding_set() -> None:
     for capability in range(_LAST_CAPABILITY):
         if _prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             break
+
+
+def give_up_rights(ids: Sequence[int] | None) -> None:
+    """Become another user, by uid and gid, where one is given; without any right, also by exec."""
+    drop_bounding_set()
+    if ids is not None:
+        os.setgroups([])
+        os.setresgid(ids[1], ids[1], ids[1])
+        os.setresuid(ids[0], ids[0], ids[0])
+    drop_capabilities()
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
 
 
 def drop_capabilities() -> None:

@@ -41,10 +41,11 @@ def listen(sockets: Sequence[Sequence[object]]) -> list[int]:
     """The same in the network of this process."""
     if any(kind != "client" and not str(address).startswith("127.") for kind, address, _ in sockets):
         _add_route()
-    return [_open_socket(str(kind), address, port).detach() for kind, address, port in sockets]
+    return [open_socket(str(kind), address, port).detach() for kind, address, port in sockets]
 
 
-def _open_socket(kind: str, address: object, port: object) -> _socket.socket:
+def open_socket(kind: str, address: object, port: object) -> _socket.socket:
+    """One of them."""
     family = _socket.AF_INET6 if ":" in str(address) else _socket.AF_INET
     sock = _socket.socket(family, _KINDS[kind] | _socket.SOCK_CLOEXEC, 0)
     if kind == "client":

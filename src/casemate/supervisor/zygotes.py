@@ -170,7 +170,7 @@ def _run(root: str, request: dict[str, Any], identity: Identity, fds: dict[int, 
         kernel.default_signal(_SIGINT)
         _own_root(root, request["own_entries"], identity)
         _socket.sethostname("casemate")
-        _give_up_rights(identity)
+        kernel.give_up_rights((identity.uid, identity.gid) if identity.mapped else None)
         place_descriptors(fds)
         env = {**request["env"], "PYTHONPATH": _START}
         os.execve(request["argv"][0], request["argv"], env)
@@ -221,16 +221,6 @@ def _mount_own_entry(entry: dict[str, Any]) -> None:
     else:
         os.close(os.open(inside, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
     kernel.move_mount(roots.bind(entry["source"]), inside)
-
-
-def _give_up_rights(identity: Identity) -> None:
-    kernel.drop_bounding_set()
-    if identity.mapped:
-        os.setgroups([])
-        os.setresgid(identity.gid, identity.gid, identity.gid)
-        os.setresuid(identity.uid, identity.uid, identity.uid)
-    kernel.drop_capabilities()
-    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
 
 
 def place_descriptors(fds: dict[int, int]) -> None:

@@ -105,8 +105,6 @@ def find_blas() -> None:
     with open("/proc/self/maps") as maps:
         paths = {line.split(None, 5)[-1].rstrip("\n") for line in maps if "openblas" in line}
     for path in sorted(paths):
-        import ctypes
-
         library = ctypes.CDLL(path)
         _blas.extend(getattr(library, name) for name in _SETTERS if hasattr(library, name))
 

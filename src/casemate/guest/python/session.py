@@ -19,6 +19,7 @@ import _casemate  # type: ignore[import-not-found]
 from _casemate.session_frames import CANNOT_SPEAK, encode, pipes  # type: ignore[import-not-found]
 from _casemate.session_interrupts import STARTING, interrupts  # type: ignore[import-not-found]
 from _casemate.session_interrupts import own as __builtins__  # type: ignore[no-redef]
+from _casemate.session_loop import loop  # type: ignore[import-not-found]
 from _casemate.session_steps import Step, steps  # type: ignore[import-not-found]
 
 TYPE_CHECKING = False
@@ -63,7 +64,7 @@ def main() -> "NoReturn":
         _flush_before_exit_functions()
         pipes.send(encode({"type": "ready"}))
         while True:
-            serving.wait()
+            loop.wait()
             pipes.wait()
             interrupts.state = STARTING
             request = pipes.receive()
@@ -166,8 +167,6 @@ def _rehearse(shell: "Any") -> None:
 
 def _reset(shell: "Any") -> None:
     """The state of a shell that has run nothing."""
-    from _casemate.session_loop import loop  # type: ignore[import-not-found]
-
     loop.close()
     shell.reset(new_session=False)
     shell.execution_count = 1

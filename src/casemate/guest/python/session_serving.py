@@ -53,10 +53,6 @@ class Serving:
         """Where a place of the cell is: below the folder that its program's lies in, where that is not the root."""
         return self._root + path if path.startswith(_OWN_PLACES) else path
 
-    def wait(self) -> None:
-        """Until there is a request, if tasks of earlier steps have something to do meanwhile."""
-        loop.wait()
-
     def answer(self, request: "dict[str, Any]") -> None:
         """Do what the request asks for, and send the outcome."""
         if request["op"] == "run":

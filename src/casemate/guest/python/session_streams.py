@@ -329,26 +329,21 @@ class _InputText(io.TextIOBase):
         """So many characters; all by default."""
         if size is None or size < 0:
             return self.buffer.read().decode(self.encoding, self.errors)
-        text = ""
-        while len(text) < size:
-            character = self._character()
-            if not character:
-                break
-            text += character
-        return text
+        return self._characters(size)
 
     def readline(self, size: "int | None" = -1) -> str:  # type: ignore[override]
         """The next line."""
-        if size is not None and size >= 0:
-            return self.read(size) if size == 0 else self._line_of_at_most(size)
-        return self.buffer.readline().decode(self.encoding, self.errors)
+        if size is None or size < 0:
+            return self.buffer.readline().decode(self.encoding, self.errors)
+        return self._characters(size, "\n")
 
     def close(self) -> None:
         """It stays open: later steps need it."""
 
-    def _line_of_at_most(self, size: int) -> str:
+    def _characters(self, most: int, last: "str | None" = None) -> str:
+        """So many; fewer at the end, or where ``last`` has come."""
         text = ""
-        while len(text) < size and not text.endswith("\n"):
+        while len(text) < most and not (last and text.endswith(last)):
             character = self._character()
             if not character:
                 break

@@ -141,8 +141,6 @@ class StreamHost:
                 channels = self._send_changes()
             case "files paused":
                 channels = self._send_changes()
-            case "session files":
-                channels = []
             case "pipes":
                 channels = [["read", self._carry_pipe(message["id"], fd)] for fd in fds or ()]
                 self._step_pipes += [number for _, number in channels]
@@ -161,9 +159,7 @@ class StreamHost:
 
     def _send_changes(self) -> list[list[Any]]:
         """What has changed in the workspace, if anything has."""
-        if self.scratch is None:
-            return []
-        if not self.scratch.tree.has_changed():
+        if self.scratch is None or not self.scratch.tree.has_changed():
             return []
         records = _memory_file()
         try:

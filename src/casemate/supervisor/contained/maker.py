@@ -8,7 +8,7 @@ import contextlib
 import errno
 import os
 
-from casemate.supervisor import init, kernel, mirror, pool, scratch, seccomp, sockets, watch, wire
+from casemate.supervisor import init, kernel, listeners, mirror, pool, scratch, seccomp, sockets, watch, wire
 from casemate.supervisor.calls import SetupPhase
 from casemate.supervisor.contained.host import ANY
 
@@ -25,8 +25,6 @@ _SIGKILL = 9
 # Not NPROC: the engine counts tasks.
 _RLIMITS = ("CPU", "CORE", "DATA", "NOFILE", "SIGPENDING", "MSGQUEUE", "MEMLOCK")
 _NEVER = float("inf")
-_BACKLOG = 128
-_KINDS = {"tcp": _socket.SOCK_STREAM, "udp": _socket.SOCK_DGRAM}
 _PLACES = ("/workspace", "/tmp", "/dev/shm", "/program", "/home/user")
 
 
@@ -149,7 +147,7 @@ class ContainedMaker:
     def open_listeners(self, cell: cells.CellProcess, sockets: Sequence[Sequence[object]]) -> list[int]:
         if any(kind == "client" for kind, _, _ in sockets):
             raise OSError(errno.EOPNOTSUPP, "descriptors of a container's sockets cannot be handed out")
-        return [_listen(str(kind), str(address), int(str(port))) for kind, address, port in sockets]
+        return [listeners.open_socket(str(kind), address, port).detach() for kind, address, port in sockets]
 
     def show_folder(self, cell: cells.CellProcess, source: str, target: str) -> None:
         pass  # its content has come with the message
@@ -159,16 +157,6 @@ class ContainedMaker:
 
     def next_time(self) -> float:
         return _NEVER
-
-
-def _listen(kind: str, address: str, port: int) -> int:
-    sock = _socket.socket(_socket.AF_INET, _KINDS[kind] | _socket.SOCK_CLOEXEC, 0)
-    if kind == "tcp":
-        sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
-    sock.bind((address, port))
-    if kind == "tcp":
-        sock.listen(_BACKLOG)
-    return sock.detach()
 
 
 class ContainedScratch(scratch.Scratch):

@@ -52,7 +52,7 @@ def run(channel: int, status: int, cgroup_fds: list[int], settings: dict[str, An
         link.send(init.PREPARED)
         request, fds = init.receive_request(link)
         phase.name = "capabilities"
-        _become(request["ids"])
+        kernel.give_up_rights(request["ids"])  # the cell's own user, where it has one
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         phase.name = "landlock"
         if not landlock.restrict_signals():
@@ -69,17 +69,6 @@ def run(channel: int, status: int, cgroup_fds: list[int], settings: dict[str, An
     except BaseException as error:  # noqa: BLE001 - the end of this process, whatever happened
         init.report_failure(status, phase, error)
     os._exit(125)
-
-
-def _become(ids: list[int] | None) -> None:
-    """Become the cell's own user, where it has one, without any right, also by exec."""
-    kernel.drop_bounding_set()
-    if ids is not None:
-        os.setgroups([])
-        os.setresgid(ids[1], ids[1], ids[1])
-        os.setresuid(ids[0], ids[0], ids[0])
-    kernel.drop_capabilities()
-    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
 
 
 def _become_program(request: dict[str, Any], settings: dict[str, Any], phase: SetupPhase) -> None:

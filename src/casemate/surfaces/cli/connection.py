@@ -105,7 +105,6 @@ def tell_service(operation: str, **arguments: Any) -> None:
     """Do in the user's service, where one runs, what was done to a file of the user's, and say where it failed."""
     from casemate.errors import CasemateError, Unavailable
     from casemate.remote.client import attach
-    from casemate.surfaces.cli.failures import say
     from casemate.surfaces.cli.inert import inert
 
     async def call_operation() -> None:

@@ -7,7 +7,6 @@ is none ends the container. So does a deadline that passes without a word: the c
 
 from __future__ import annotations
 
-import array
 import contextlib
 import os
 import select
@@ -27,6 +26,7 @@ from casemate.walls.docker.cell import CarriedCell, CellHost
 from casemate.walls.docker.containers import Container, ContainerTerms, Size
 from casemate.walls.docker.engine import Engine, EngineError
 from casemate.walls.docker.messages import check_hello, check_message
+from casemate.walls.native.descriptors import Outbox, close_all
 
 _TIDY = 0.5  # seconds between looks at folders that nobody needs any more, and at clocks
 _MAKING = 2  # containers at once where programs wait, else one: starting it takes the engine a core
@@ -49,7 +49,7 @@ class Bridge(CellHost):
         self._handlers: dict[int, Callable[[], None]] = {}
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._calls: deque[Callable[[], None]] = deque()
-        self._outbox: deque[tuple[bytes, list[int]]] = deque()
+        self._outbox = Outbox(self._link)
         self._values: dict[bytes, Any] = {}  # of the link's messages
         self._folder: TemporaryFolder | None = None
         self._roots: dict[str, dict[str, str]] = {}  # the host's folders of packages that cells see, by place
@@ -269,24 +269,14 @@ class Bridge(CellHost):
 
     def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
         """Send the link a message; ``fds`` are given away."""
-        self._outbox.append((wire.encode(message), fds or []))
+        self._outbox.add(wire.encode(message), fds or [])
         self._flush()
 
     def _flush(self) -> None:
-        while self._outbox:
-            data, fds = self._outbox[0]
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-            try:
-                self._link.sendmsg([data], rights, socket.MSG_NOSIGNAL)
-            except BlockingIOError:
-                self.set_interest(self._link.fileno(), select.POLLIN | select.POLLOUT, self._serve_link)
-                return
-            except OSError:
-                pass  # it is gone; the next look at it ends us
-            self._outbox.popleft()
-            for fd in fds:
-                os.close(fd)
-        self.set_interest(self._link.fileno(), select.POLLIN, self._serve_link)
+        for _ in self._outbox.flush():
+            pass  # what the kernel does not carry is dropped
+        events = select.POLLIN | (select.POLLOUT if self._outbox.waits else 0)
+        self.set_interest(self._link.fileno(), events, self._serve_link)
 
     def _serve_link(self) -> None:
         self._flush()
@@ -321,8 +311,7 @@ class Bridge(CellHost):
         elif cell_id in self._cells:
             self._cells[cell_id].tell(message, fds)
         else:
-            for fd in fds.values():
-                os.close(fd)
+            close_all(fds.values())
 
     def _launch(self, message: dict[str, Any], fds: dict[str, int]) -> None:
         earlier = self._kept.pop(message["continues"], None)

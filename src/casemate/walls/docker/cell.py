@@ -18,6 +18,7 @@ from casemate.supervisor.mirror import MirrorError
 from casemate.walls.docker import addresses
 from casemate.walls.docker.containers import Container, Size, new_file
 from casemate.walls.docker.mirrors import Mirror, ShownFolder
+from casemate.walls.native.descriptors import close_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,7 +95,7 @@ class CarriedCell:
     def begin(self, fds: dict[str, int]) -> bool:
         """Take the descriptors of its launch. False where it is refused."""
         if self._request["workspace"]["kind"] == "direct":
-            _close(fds)
+            close_all(fds.values())
             self._bridge.refuse(self, "workspace", 0, "a container cannot write a folder of this machine at once")
             return False
         if self._is_waiting:
@@ -110,7 +111,7 @@ class CarriedCell:
         self.container = container
         most = self._request["limits"]["disk"] + _RECORDS
         self._channels = carriage.Channels(self._send, self._bridge, 1, new_file, most)
-        self._send(self._message({"op": "root", "key": self._request["root"], "entries": []}, {}))
+        self._send(_message({"op": "root", "key": self._request["root"], "entries": [], "fds": []}, []))
         self._follow()
 
     def _follow(self) -> None:
@@ -132,7 +133,7 @@ class CarriedCell:
         """It needs its container no more, and nobody its descriptors."""
         container = self.let_go()
         for _, fds in self._queue:
-            _close(fds)
+            close_all(fds.values())
         self._queue = []
         for sock in self._asking.values():
             self._bridge.set_interest(sock.fileno(), 0, self._serve)
@@ -224,9 +225,6 @@ class CarriedCell:
                 self._outputs.append(channel)
         yield iter((_message({**message, "fds": list(fds)}, channels),))
 
-    def _message(self, message: dict[str, Any], fds: dict[str, int]) -> bytes:
-        return _message({**message, "fds": list(fds)}, [])
-
     def _note_time(self, message: dict[str, Any]) -> None:
         """Its own clocks are in the container; these are for one that does not keep them."""
         now, op = time.monotonic(), message["op"]
@@ -274,10 +272,7 @@ class CarriedCell:
                 self._take(kind, number, payload)
                 if self.container is not container:
                     return
-        except EOFError:
-            self._bridge.lose(self, "killed")
-            return
-        except (ValueError, OSError):  # nothing that it says is believed any more
+        except (EOFError, ValueError, OSError):  # it is gone, or nothing that it says is believed any more
             self._bridge.lose(self, "killed")
             return
         self.flush()
@@ -474,9 +469,4 @@ def _content(number: int, fd: int) -> Iterator[bytes]:
         size = os.fstat(fd).st_size if stat.S_ISREG(os.fstat(fd).st_mode) else 0
         yield from carriage.content_frames(number, fd, size)
     finally:
-        os.close(fd)
-
-
-def _close(fds: dict[str, int]) -> None:
-    for fd in fds.values():
         os.close(fd)
