@@ -69,7 +69,7 @@ def plan(
     if session:
         env |= runtime.session_env(env, request.env)
     secrets = request.secrets.for_program()
-    held = secrets.reveal()
+    asked = _asked(admitted, context, launch, trust, env, secrets.reveal(), session=session)
     return Plan(
         id=request.id,
         wall=context.wall.name,
@@ -92,23 +92,36 @@ def plan(
         listeners=NETWORK_SOCKETS if admitted.has_network or context.offers() else (),
         session=session,
         reserve=runtime.reserve,
-        waiting=runtime.ready_start(
-            RequestedProgram(
-                launch=launch,
-                program_name=request.program_name,
-                arguments=request.arguments,
-                code=request.code,
-                files=request.files,
-                env={**env, **held},
-                given_env={**request.env, **held},
-                base_env=merged_env(base_env(context.limits, trust), launch, {}),
-                limits=admitted.limits,
-                most=context.limits,
-                folder=context.workspace,
-                preload=context.preload,
-                session=session,
-            )
-        ),
+        waiting=runtime.ready_start(asked),
+    )
+
+
+def _asked(
+    admitted: AdmittedRequest,
+    context: ExecutionContext,
+    launch: Launch,
+    trust: Mapping[str, str],
+    env: Mapping[str, str],
+    secrets: Mapping[str, str],
+    *,
+    session: bool,
+) -> RequestedProgram:
+    """What is to be begun, for a cell that may be ready."""
+    request = admitted.request
+    return RequestedProgram(
+        launch=launch,
+        program_name=request.program_name,
+        arguments=request.arguments,
+        code=request.code,
+        files=request.files,
+        env={**env, **secrets},
+        given_env={**request.env, **secrets},
+        base_env=merged_env(base_env(context.limits, trust), launch, {}),
+        limits=admitted.limits,
+        most=context.limits,
+        folder=context.workspace,
+        preload=context.preload,
+        session=session,
     )
 
 
