@@ -8,6 +8,7 @@ import sqlite3
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.brokered.conftest import SERVER
@@ -23,6 +24,9 @@ from tests.unit.policy.test_proposed import decided
 from casemate.evidence.keys import own_signer
 from casemate.evidence.pack import check_pack
 from casemate.model.approval import Question
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
 
 pytestmark = [pytest.mark.needs("browser"), pytest.mark.needs("playwright")]
 
@@ -235,6 +239,7 @@ def test_an_answer_holds_as_long_and_says_what_its_giver_wants(page: Page, daemo
     card.get_by_role("button", name="Allow", exact=True).click()
     for one in (run, call(daemon, "runs.start", **given)["run"]):
         assert call(daemon, "runs.wait", run=one)["execution"]["stdout"] == "['again']\n"
+    card.wait_for(state="detached")  # else the answer might be given on the card of the first
     run = call(daemon, "runs.start", **given)["run"]
     card.get_by_label("telling the program").fill("not today")
     card.get_by_role("button", name="Deny", exact=True).click()
@@ -276,6 +281,21 @@ def test_a_result_is_shown_as_another_type_and_a_document_is_downloaded(page: Pa
     button = page.get_by_role("button", name="Download application/pdf")
     assert downloaded(page, button.click).read_bytes() == b"%PDF-1.4 whole"
     call(daemon, "sessions.close", session=session)
+
+
+def test_what_ended_before_the_page_hears_of_news_is_shown_all_the_same(page: Page, daemon: Daemon) -> None:
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/v1/audit/events", hold)
+    with page.expect_response("**/v1/runs/list"):
+        show(page, "Runs and sessions")
+    run = finished(daemon, "print('unheard')")
+    until(lambda: page.title() and held)
+    held[0].continue_()
+    page.get_by_role("link", name=run[:12]).wait_for()
 
 
 @pytest.mark.full

@@ -219,10 +219,9 @@ def test_even_code_in_the_frame_reaches_neither_the_service_nor_the_page_nor_the
     page: Page, daemon: Daemon, seeded: Seeded, seen: Witness
 ) -> None:
     go(page, "runs", "session", seeded.session)
-    page.locator("iframe.given").first.wait_for()
-    until(lambda: any(one.url.endswith("/frame.html") for one in page.frames))
-    frame = next(one for one in page.frames if one.url.endswith("/frame.html"))
-    frame.wait_for_load_state()
+    frame = page.locator("iframe.given").first.element_handle().content_frame()
+    assert frame is not None
+    frame.wait_for_url("**/frame.html")
     assert set(frame.evaluate(TRIES, seen.origin)) <= {"beacon"}  # which says so before it is refused
     with contextlib.suppress(Exception):
         frame.evaluate("origin => { top.location.href = origin + '/went'; }", seen.origin)

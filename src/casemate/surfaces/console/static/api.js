@@ -90,9 +90,10 @@ export async function upload(file) {
 /**
  * Follow what an operation tells, until the function that this returns is called, or there is no more.
  * `args()` gives the arguments at each beginning: a connection that is lost is taken up again. `onEvents` gets those that
- * came together. Unless `always`, nothing is followed while nobody sees the page: a browser has six connections to a host.
+ * came together; `onBegin` is called whenever what happens from then on will be told. Unless `always`, nothing is followed
+ * while nobody sees the page: a browser has six connections to a host.
  */
-export function stream(name, args, onEvents, { always = false, onEnd = () => {} } = {}) {
+export function stream(name, args, onEvents, { always = false, onBegin = () => {}, onEnd = () => {} } = {}) {
   let ending = new AbortController();
   let isOver = false;
   let failures = 0;
@@ -108,6 +109,7 @@ export function stream(name, args, onEvents, { always = false, onEnd = () => {} 
         const body = JSON.stringify(args());
         const headers = { accept: "text/event-stream" };
         const answer = await send("POST", `v1/${name.replaceAll(".", "/")}`, { body, signal: own.signal, headers });
+        onBegin();
         for await (const events of eventsOf(answer.body)) {
           failures = 0;
           const end = events.findIndex((event) => event.name !== "event");

@@ -7,12 +7,12 @@ import { Session } from "./session.js";
 const SOON = 250; // milliseconds in which what happens is one reason to look again
 const LANGUAGES = ["python", "node", "shell"];
 
-/** `again` soon after anything came to be on record. */
+/** `again` soon after anything came to be on record; and once this is told, for what came before. */
 export function useNews(again) {
   useEffect(() => {
     let timer = 0;
     const look = () => { timer ||= setTimeout(() => { timer = 0; again(); }, SOON); };
-    const stop = stream("audit.events", () => ({}), look);
+    const stop = stream("audit.events", () => ({}), look, { onBegin: look });
     return () => {
       stop();
       clearTimeout(timer);
