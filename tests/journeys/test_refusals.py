@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.journeys import provoke
+from tests.support.waiting import MAX_WAIT
 
 import casemate
 from casemate.audit.log import AuditLog
@@ -58,3 +60,43 @@ def test_where_nothing_refuses_it_runs(tmp_path: Path) -> None:
 def test_the_root_of_a_user_namespace_gets_cells_or_a_reason(tmp_path: Path) -> None:
     told = provoked("root of a user namespace", tmp_path, "auto")
     assert told.get("ran") == "ran\n" or told.get("reason"), told
+
+
+_INSTALLED_ANEW = """
+import asyncio, os, shutil, sys
+import casemate
+from casemate import Sandbox
+
+async def main():
+    folder = os.path.dirname(casemate.__file__)
+    async with Sandbox(audit=sys.argv[1]) as sandbox:
+        print((await sandbox.run("print('before')")).stdout, end="")
+        shutil.copytree(folder, f"{folder}.new")
+        os.rename(folder, f"{folder}.old")
+        os.rename(f"{folder}.new", folder)
+        try:
+            await sandbox.run("print('after')")
+        except casemate.Unavailable as error:
+            print(error.message, error.remediation)
+        try:
+            async with sandbox.session() as session:
+                await session.run("1")
+        except casemate.Unavailable as error:
+            print(error.kind)
+
+asyncio.run(main())
+"""
+
+
+def test_a_process_under_which_casemate_was_installed_anew_says_so(tmp_path: Path) -> None:
+    copy = tmp_path / "packages" / "casemate"
+    shutil.copytree(Path(casemate.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    done = subprocess.run(
+        [sys.executable, "-c", _INSTALLED_ANEW, str(tmp_path / "audit.db")],
+        env={**os.environ, "PYTHONPATH": str(copy.parent)}, stdout=subprocess.PIPE, text=True, timeout=MAX_WAIT,
+        check=True,
+    )  # fmt: skip
+    before, said, kind = done.stdout.splitlines()
+    assert (before, kind) == ("before", "unavailable")
+    assert "installed anew" in said
+    assert "casemate service stop" in said

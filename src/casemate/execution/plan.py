@@ -69,7 +69,7 @@ def plan(
     if session:
         env |= runtime.session_env(env, request.env)
     secrets = request.secrets.for_program()
-    asked = _asked(admitted, context, launch, trust, env, secrets.reveal(), session=session)
+    program = _program_to_begin(admitted, context, launch, trust, env, secrets.reveal(), session=session)
     return Plan(
         id=request.id,
         wall=context.wall.name,
@@ -92,11 +92,11 @@ def plan(
         listeners=NETWORK_SOCKETS if admitted.has_network or context.offers() else (),
         session=session,
         reserve=runtime.reserve,
-        waiting=runtime.ready_start(asked),
+        waiting=runtime.ready_start(program),
     )
 
 
-def _asked(
+def _program_to_begin(
     admitted: AdmittedRequest,
     context: ExecutionContext,
     launch: Launch,

@@ -7,7 +7,6 @@ import contextlib
 import json
 import math
 import os
-import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -23,7 +22,7 @@ from casemate.remote.http import MOST_BODY, Http, HttpAnswer, Report, ignore
 from casemate.remote.places import places_of
 from casemate.remote.sse import EventReader
 from casemate.remote.starting import find_service, start_service
-from casemate.version import __version__
+from casemate.version import INSTALLATION, __version__
 
 _JSON: dict[str, Any] = {"content-type": "application/json"}
 _ENDS_WITHIN = 10.0  # seconds that an idle service of another version has to end
@@ -290,7 +289,7 @@ async def _own(
 
 async def _is_anothers(remote: RemoteOperations) -> bool:
     """Whether the service that runs is of another installation, which may have other packages."""
-    return (await remote.health()).get("installation") not in (None, sys.prefix)
+    return (await remote.health()).get("installation") not in (None, INSTALLATION)
 
 
 async def _unfit(remote: RemoteOperations, environ: Mapping[str, str]) -> str:

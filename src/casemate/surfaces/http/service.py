@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from casemate.errors import SandboxClosed, Unavailable
 from casemate.execution.threads import to_thread_to_end
 from casemate.operations.operations import Operations
 from casemate.surfaces.http.stores import Database, KeepingChannel, KeptRequests, Results
+from casemate.version import INSTALLATION, __version__
 
 if TYPE_CHECKING:
     from casemate.api.sandbox import Sandbox
@@ -230,12 +230,10 @@ class Ending(SandboxClosed):
 
 def describe(service: Service, settings: Mapping[str, str]) -> dict[str, Any]:
     """What the service tells those who may ask it anything."""
-    from casemate import __version__
-
     return {
         "status": "draining" if service.is_draining else "ok",
         "version": __version__,
-        "installation": sys.prefix,
+        "installation": INSTALLATION,
         "is_idle": service.is_idle,
         "activity": service.activity(),
         "settings": dict(settings),

@@ -26,6 +26,7 @@ from casemate.model.plan import (
     Workspace,
 )
 from casemate.supervisor import wire
+from casemate.version import INSTALLATION, installation
 from casemate.walls.native.descriptors import close_all, memory_file, seal
 
 if TYPE_CHECKING:
@@ -52,6 +53,16 @@ _SYNTHESISED = {
     "/etc/shells": "/bin/sh\n/bin/bash\n",
 }
 _GUEST_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "guest")
+
+
+def check_installation() -> None:
+    """Raises ``Unavailable`` where casemate was installed anew under this process: cells, also those that are ready,
+    see folders that were there before, and that are empty now."""
+    if installation() != INSTALLATION:
+        raise Unavailable(
+            f"casemate was installed anew while this process ran ({os.getpid()}): cells would miss its files",
+            remediation="Start this process again. For a service: casemate service stop; the next command starts it.",
+        )
 
 
 def system_entries() -> Iterator[Entry]:
