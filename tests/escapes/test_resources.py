@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
@@ -416,3 +417,39 @@ def _cells_with_groups(others: set[int]) -> int:
     folders = map(Path, witness.cgroup_folders(*set(witness.supervisors()) - others))
     cells = {(folder.parent.name, folder.name) for folder in folders}
     return sum(supervisor.startswith("casemate-") for supervisor, _ in cells)
+
+
+_IN_FLIGHT = """
+import resource, sys
+from casemate import sync
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))  # as many as a cell may open
+FILL = '''
+import socket
+pairs, sent = [], 0
+try:
+    while True:
+        pairs += socket.socketpair()
+        pairs[-1].setblocking(False)
+        try:
+            while True:
+                socket.send_fds(pairs[-1], [b"x"], [0] * 250)
+                sent += 250
+        except BlockingIOError:
+            pass
+except OSError as error:
+    print(error.errno, sent > 0)
+'''
+with sync.Sandbox(audit=sys.argv[1]) as sandbox, sandbox.session() as session:
+    print(session.run(FILL).stdout, end="")
+    for _ in range(3):
+        print(sandbox.run("echo other", language="shell").stdout, end="")
+"""
+
+
+@pytest.mark.user_only
+def test_descriptors_in_flight_do_not_keep_the_supervisor_from_serving_others(audit: Path) -> None:
+    """The kernel counts them for all processes of a user, but for those of root (ETOOMANYREFS in unix(7))."""
+    done = subprocess.run(
+        [sys.executable, "-c", _IN_FLIGHT, str(audit)], stdout=subprocess.PIPE, text=True, timeout=120, check=True
+    )
+    assert done.stdout == f"{errno.ETOOMANYREFS} True\n" + 3 * "other\n"

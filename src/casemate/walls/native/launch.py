@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -114,6 +115,7 @@ _OWN_PLACES = tuple(wire.OWN_PLACES)
 _KINDS = {Bind: "bind", Symlink: "link", MountPoint: "place", SynthesizedFile: "text"}
 _STACK = 8 << 20  # bytes a thread reserves for its stack, which RLIMIT_DATA counts though they are not used
 _SIGNALS = 1024  # that wait to be delivered, timers among them; a user has some 60,000
+_IN_FLIGHT = 512  # descriptors: two messages full of them, by which a user's cells may get over their limit
 _LOCKED = 1 << 20  # bytes a process may lock in memory: what holds keys locks some pages
 _STACKS_UNCOUNTED = 8  # threads whose stacks fit on top of the memory limit
 
@@ -177,7 +179,7 @@ def rlimits(limits: Limits, reserve: int) -> dict[str, int | None]:
     """``RLIMIT_*`` by name. RLIMIT_DATA refuses memory to each process alone; ``reserve`` bytes stay untouched."""
     return {
         "NPROC": limits.processes + 1,  # init is a task too
-        "NOFILE": limits.open_files,
+        "NOFILE": min(limits.open_files, _most_open_files()),
         "DATA": limits.memory + _STACKS_UNCOUNTED * _STACK + reserve,
         # Beyond the limit, which is of all processes together and kept by looks: the kernel's clock runs ahead.
         "CPU": None if limits.cpu_time is None else 1 - int(-limits.cpu_time // 1),
@@ -187,6 +189,13 @@ def rlimits(limits: Limits, reserve: int) -> dict[str, int | None]:
         "MSGQUEUE": 0,
         "MEMLOCK": _LOCKED,
     }
+
+
+def _most_open_files() -> int:
+    """So many may a cell open that its descriptors in messages, which the kernel counts for all processes of a user
+    together (ETOOMANYREFS in unix(7)), do not keep the supervisor from sending its own."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return 1 << 30 if hard == resource.RLIM_INFINITY else hard - min(_IN_FLIGHT, hard // 2)
 
 
 def _workspace(workspace: Workspace) -> dict[str, Any]:
