@@ -263,3 +263,14 @@ def test_an_environment_may_lie_where_a_cell_has_a_folder_of_its_own_behind_a_li
         with starting(start), sync.Sandbox(audit=audit, environment=made) as sandbox:
             execution = sandbox.run("import os, sys; print(sys.prefix, os.path.exists(sys.executable))")
     assert execution.stdout == f"{made} True\n"
+
+
+def test_no_signal_ends_the_init_of_a_cell_whose_zygote_had_a_thread(audit: Path, tmp_path: Path) -> None:
+    """The C library has handlers of its own from the first thread on, and resets them for nobody."""
+    module = "import threading\none = threading.Thread(target=lambda: None)\none.start()\none.join()"
+    venv = make_venv(tmp_path / "venv", threader=module)
+    code = "import os, threader\nfor number in (32, 33): os.kill(1, number)\nprint(os.getppid())"
+    with sync.Sandbox(audit=audit, environment=venv, preload=["threader"]) as sandbox:
+        settle_for(sandbox, "import threader")
+        execution = sandbox.run(code)
+    assert (execution.status, execution.stdout, start_of(execution)[0]) == ("ok", "1\n", "pool")

@@ -389,8 +389,11 @@ static _Noreturn void wait_for_program(pid_t program, int is_awaited) {
     for (size_t at = 0; at < sizeof of_program / sizeof *of_program; at++) {
         close(of_program[at]);
     }
+    /* What a preloaded module handles must not run in here, nor what the C library does for threads, which it would not
+     * let us reset itself. Zeros are the kernel's struct sigaction for SIG_DFL. */
+    static const unsigned long by_default[4];
     for (int number = 1; number < 65; number++) {
-        signal(number, SIG_DFL); /* what a preloaded module handles must not run in here */
+        call(SYS_rt_sigaction, number, (long)by_default, 0, 8);
     }
     keep_own_memory();
     for (long ended = 0; ended != program;) {
