@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable
 from pathlib import Path
@@ -197,3 +199,25 @@ def test_closing_from_another_thread_ends_a_waiting_run(audit: Path) -> None:
 def test_a_sandbox_that_was_never_used_is_closed_without_a_trace(audit: Path) -> None:
     with sync.Sandbox(audit=audit):
         assert witness.supervisors() == []
+
+
+_FORKS = """
+import os, sys
+from casemate import SandboxClosed, sync
+with sync.Sandbox(audit=sys.argv[1]) as sandbox:
+    sandbox.run("1")
+    child = os.fork()
+    if child == 0:
+        try:
+            sandbox.run("1")
+        except SandboxClosed:
+            sys.exit(3)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), sandbox.run("print('on')").stdout, end="")
+"""
+
+
+def test_a_forked_child_cannot_use_the_sandbox_and_leaves_it_to_its_parent(audit: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKS, str(audit)], stdout=subprocess.PIPE, text=True, timeout=MAX_WAIT, check=True
+    )
+    assert done.stdout == "3 on\n"

@@ -145,7 +145,7 @@ class Sandbox(Blocking, metaclass=HintingClass):
 
     def close(self) -> None:
         """End every cell and the sandbox's own thread. Harmless when repeated."""
-        if self._loop.is_closed():
+        if self._loop.is_closed() or not self._thread.is_alive():  # in a child that was forked it is its parent's
             return
         self._wait(self.asynchronous.close)
         self._wait(self._loop.shutdown_asyncgens)  # streams that somebody has left and not closed
@@ -164,6 +164,8 @@ class Sandbox(Blocking, metaclass=HintingClass):
     def _wait(self, call: Callable[[], Any]) -> Any:
         if self._loop.is_closed():
             raise SandboxClosed("the sandbox was closed")
+        if not self._thread.is_alive():
+            raise SandboxClosed("the sandbox is of the process that this one was forked from; make one here")
         outcome: Future[Any] = Future()
         tasks: list[asyncio.Task[Any]] = []
 
