@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -394,3 +395,13 @@ def test_an_interrupt_of_who_reads_a_stream_is_that_and_nothing_else(audit: Path
         reader.send_signal(signal.SIGINT)
         stdout, stderr = reader.communicate(timeout=60)
     assert (stdout, stderr, reader.returncode) == (b"interrupted\nafter\n\n", b"", 0)
+
+
+async def test_an_application_that_holds_the_interpreters_lock_after_a_step_costs_no_session(audit: Path) -> None:
+    """It cannot even tell the supervisor that the step is over."""
+    async with Sandbox(audit=audit) as sandbox, sandbox.session() as session:
+        await said(session, "kept = 1")
+        assert (await session.run("kept", timeout=0.5)).text == "1"
+        ctypes.PyDLL(None).usleep(4_000_000)  # with the lock, for longer than the step's time and grace
+        after = await session.run("kept")
+    assert (after.text, after.state) == ("1", "kept")

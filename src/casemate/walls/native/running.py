@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # scarce, and then.
 _STEPS_KEPT, _STEPS_KEPT_AT_LEAST = 64, 4
 T = TypeVar("T")
-_NEAR = 0.1  # seconds before a deadline; much longer than what is posted waits
+_NEAR = 15.0  # seconds before a step's deadline: the application may hold the interpreter's lock for as long meanwhile
 GONE = "the cell that was ready had ended"
 # Stages at which a cell that was ready, or was to be forked, has not begun its program. Its workspace may be one that
 # was removed since, of whose number there is another.
