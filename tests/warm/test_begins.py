@@ -19,6 +19,7 @@ from tests.warm.ready import all_ready, settle, start_of, stop_waiting
 from tests.warm.test_deaths import HELLO
 
 from casemate import sync
+from casemate.walls.native.descriptors import Outbox
 from casemate.walls.native.link import SupervisorLink
 
 STAYS = {  # and has a second process
@@ -111,3 +112,14 @@ def test_a_program_that_has_not_read_its_order_when_its_cell_dies_is_run_in_anot
             until(lambda: has_ended(inits))
         execution = run.result(MAX_WAIT)
     assert (execution.status, execution.stdout, start_of(execution)[0]) == ("ok", "hello\n", "exec")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_program_whose_beginning_cannot_be_told_the_supervisor_runs_once_in_another_cell(
+    sandbox: sync.Sandbox, language: str
+) -> None:
+    cells_that_can_begin(sandbox, language)
+    with mock.patch.object(Outbox, "send_now", return_value=False) as refused:
+        execution = sandbox.run(HELLO[language], language=language)
+    assert (execution.status, execution.stdout, start_of(execution)[0]) == ("ok", "hello\n", "exec")
+    assert refused.called

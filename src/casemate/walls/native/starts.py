@@ -108,27 +108,35 @@ class CellStarter(Pump):
         Gives False where that cannot be, and nothing has begun. Raises ``OSError``; then the cell is to be ended.
         """
         self.flush()
-        message = {"op": "begin", "id": cell.id, "deadline": plan.deadline, "order_size": len(order)}
         with self._lock:
-            if not self.alive or cell.is_over or cell.program < 0:
-                return False
-            if not self._outbox.send_now(wire.encode({**message, "started": time.monotonic()})):
+            if not self.alive or self._outbox.waits or cell.is_over or cell.program < 0:
                 return False
             ways_in = cell.take_ways_in(sink)
         try:
             order_pipe, way_in, program = ways_in
             seal(way_in, plan.stdin)
             write_all(program, plan.code)
-            os.write(order_pipe, order)  # last, and whole: it is no longer than a pipe takes in one piece
-        except OSError as error:
+            # Its clock starts with the word, after which nothing is left but the order: between two calls other threads
+            # of the application may hold the interpreter's lock.
+            if self._send_word(cell, plan.deadline, len(order)):
+                os.write(order_pipe, order)  # whole: it is no longer than a pipe takes in one piece
+                self.call(self.watch, cell)
+                return True
+        except BrokenPipeError:
+            pass  # it has ended, and nobody reads there any more
+        except OSError:
             cell.future.add_done_callback(_close_tree)
-            if isinstance(error, BrokenPipeError):
-                return False  # it has ended, and nobody reads there any more
             raise
         finally:
             close_all(ways_in)
-        self.call(self.watch, cell)
-        return True
+        cell.future.add_done_callback(_close_tree)  # it ends, for no order will come
+        return False
+
+    def _send_word(self, cell: RunningCell, deadline: float, order_size: int) -> bool:
+        """Say that the host gives ``cell`` its program; whether the supervisor will hear that before anything later."""
+        message = {"op": "begin", "id": cell.id, "deadline": deadline, "order_size": order_size}
+        with self._lock:
+            return self.alive and self._outbox.send_now(wire.encode({**message, "started": time.monotonic()}))
 
     def take_program(self, cell: RunningCell | None, fds: list[int]) -> None:
         """The file for the program of a cell that waits, which may have been given one meanwhile."""
