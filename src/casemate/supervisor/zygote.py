@@ -14,6 +14,7 @@ import gc
 import os
 import select
 import sys
+import time
 
 from casemate.supervisor import init, kernel, native_init, wire
 
@@ -54,6 +55,7 @@ _STEP = (
     ' "asks": [], "task": "code", "front": null, "remembers": true}'
 )
 _WITHIN = 5.0  # seconds; it takes ten milliseconds
+_MOST_OF_A_THREADS_END = 0.2  # seconds, on a busy machine
 _PRESENT, _SHARED, _ALONE = 1 << 63, 1 << 61, 1 << 56  # of an entry in pagemap (proc(5))
 _SIGKILL = 9
 
@@ -73,7 +75,7 @@ def wait() -> None:
     _rehearse()
     _rehearse_failure()
     problem = problem or _flush_output() or (plain.find_path() if plain else None)
-    if problem is None and len(os.listdir("/proc/self/task")) > 1:
+    if problem is None and _has_threads():
         problem = "preloading started threads, and a process with threads cannot be forked safely"
     socket.send(wire.encode({"problem": problem, "data": _data_bytes()}))
     if problem is not None:
@@ -97,6 +99,16 @@ def wait() -> None:
     else:
         _make_cells(socket, settings, plain)
     program.start(written)
+
+
+def _has_threads() -> bool:
+    """Whether there are other threads than this one. The kernel lists one that was joined until it has ended it."""
+    ends = time.monotonic() + _MOST_OF_A_THREADS_END
+    while len(os.listdir("/proc/self/task")) > 1:
+        if time.monotonic() > ends:
+            return True
+        time.sleep(0.001)
+    return False
 
 
 def wait_alone(preload: list[str]) -> None:
