@@ -175,6 +175,38 @@ threading.Thread(target=flood, daemon=True).start()
     assert witness.resident(line="VmHWM") - before < 64 * MIB
 
 
+_KEEPS_ITS_PIPE = """
+import os, fcntl
+pipes = globals().get("pipes", []) + [os.dup(1)]
+fcntl.fcntl(pipes[-1], fcntl.F_SETPIPE_SZ, 2**20)
+"""
+_FLOODS_ALL_PIPES = """
+import signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+for pipe in pipes:
+    if os.fork() == 0:
+        while True: os.write(pipe, b"x" * 65536)
+fcntl.fcntl(3, fcntl.F_SETPIPE_SZ, 2**20)
+at = 2**52
+while True:
+    bodies = [b'{"type":"mark","step":3,"at":[%d,0]}' % (at + n) for n in range(500)]
+    os.write(3, b"".join(len(body).to_bytes(4, "big") + body for body in bodies))
+    at += 500
+"""
+
+
+async def test_a_step_that_floods_all_its_pipes_costs_no_other_session_its_state(opened: Open) -> None:
+    """Frames wait for text that comes through the pipes of steps before."""
+    victim, other = opened(), opened()
+    await said(other, "theirs = 1")
+    for _ in range(2):
+        await said(victim, _KEEPS_ITS_PIPE)
+    flood = asyncio.ensure_future(victim.run(_FLOODS_ALL_PIPES, timeout=5))
+    while not flood.done():
+        beside = await other.run("print(theirs)", timeout=2)
+        assert (beside.stdout, beside.cause, beside.state) == ("1\n", None, "kept")
+
+
 TAMPER = {
     "3 is closed": "import os; os.close(3)",
     "6 is closed": "import os; os.close(6)",

@@ -85,10 +85,10 @@ class Outbox:
         self._messages.clear()
 
 
-def what_is_in(fd: int) -> Iterator[bytes]:
-    """Pieces of what is in a pipe now, which does not block, and no more than it can hold; an empty one where it has no
-    writer. Whoever closes ``fd`` meanwhile takes no further piece."""
-    read, most = 0, fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
+def what_is_in(fd: int, most: int = 1 << 62) -> Iterator[bytes]:
+    """Pieces of what is in a pipe now, which does not block, and no more than ``most`` or it can hold; an empty one
+    where it has no writer. Whoever closes ``fd`` meanwhile takes no further piece."""
+    read, most = 0, min(most, fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ))
     while read < most:
         try:
             data = os.read(fd, PIPE)

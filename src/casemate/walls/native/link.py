@@ -208,7 +208,10 @@ class SupervisorLink(CellStarter):
         if self.pools:
             self.pools.on_time()
         while self._resting and self._resting[0][0] <= time.monotonic():
-            self.read_on(heapq.heappop(self._resting)[2])
+            cell = heapq.heappop(self._resting)[2]
+            cell.rests = False
+            self.read_on(cell)
+            self._settle(cell)
         return True
 
     def _send_on(self) -> None:
@@ -219,7 +222,7 @@ class SupervisorLink(CellStarter):
         self.poll.register(self._socket.fileno(), select.POLLIN | (select.POLLOUT if waiting else 0))
 
     def _catch_up(self) -> None:
-        while self._calls:
+        for _ in range(len(self._calls)):  # what they call in their turn comes in the next one
             function, arguments = self._calls.popleft()
             function(*arguments)
 
@@ -240,10 +243,12 @@ class SupervisorLink(CellStarter):
 
     def read_on(self, cell: RunningCell) -> None:
         """Read on where the sink had been full."""
-        while cell.paused:
+        while cell.paused and not cell.rests:
             self.poll.register(cell.paused.pop(), select.POLLIN)
 
     def _read(self, fd: int, cell: RunningCell) -> None:
+        if fd in cell.paused:
+            return  # since this turn began
         try:
             data = os.read(fd, cell.read_size)
         except BlockingIOError:
@@ -251,22 +256,30 @@ class SupervisorLink(CellStarter):
         if not data:
             self.close_pipe(fd, cell)
             return
+        began = time.thread_time()
         if isinstance(cell, RunningSession) and cell.pipes[fd] is not None:
             self.sessions.read_control(cell)  # what was said before this was written comes before it
-        began = time.thread_time()
         if fd in cell.pipes:
             self.deliver(fd, cell, data)
-        took = time.thread_time() - began
-        if isinstance(cell, RunningSession):
+        is_slow = time.thread_time() - began > _LONG * _PIECE / PIPE
+        self._settle(cell, began, is_slow=is_slow)
+        if fd in cell.pipes and self._is_full(fd, cell):
+            self._pause(cell, [fd])
+
+    def _settle(self, cell: RunningCell, began: float | None = None, *, is_slow: bool = False) -> None:
+        """Hand on what waits for text, and have a cell rest that took long since ``began``."""
+        began = time.thread_time() if began is None else began
+        if isinstance(cell, RunningSession) and not cell.rests:
             self.sessions.settle(cell)
-        is_long = cell.read_size == _PIECE and took > _LONG * _PIECE / PIPE  # what came first may have loaded modules
+        took = time.thread_time() - began
+        if cell.read_size == _PIECE and (is_slow or took > _LONG):  # what came first may have loaded modules
+            self._pause(cell, list(cell.pipes))
+            cell.rests = True
+            heapq.heappush(self._resting, (time.monotonic() + _REST * took, id(cell), cell))
+        elif isinstance(cell, RunningSession) and cell.unsettled:
+            self.call(self._settle, cell)
         if took > _LONG:
             cell.read_size = _PIECE
-        if is_long:
-            self._pause(cell, list(cell.pipes))
-            heapq.heappush(self._resting, (time.monotonic() + _REST * took, fd, cell))
-        elif fd in cell.pipes and self._is_full(fd, cell):
-            self._pause(cell, [fd])
 
     def _pause(self, cell: RunningCell, fds: list[int]) -> None:
         """Read these pipes no more until `read_on`."""
@@ -319,8 +332,9 @@ class SupervisorLink(CellStarter):
     def read_now(self, cell: RunningCell, then: Callable[[], object]) -> None:
         """Hand on what the cell has written by now, as far as its sink takes it, and call ``then``."""
         if isinstance(cell, RunningSession):
-            cell.unsettled = not cell.paused
-            self.sessions.settle(cell)
+            if not cell.paused:
+                cell.unsettled = True
+                self._settle(cell)
         else:
             for fd in [fd for fd in cell.pipes if fd in self.readers and fd not in cell.paused]:
                 self.read_out(fd, cell)
@@ -333,9 +347,9 @@ class SupervisorLink(CellStarter):
             if fd in cell.pipes:
                 self.close_pipe(fd, cell)
 
-    def read_out(self, fd: int, cell: RunningCell) -> None:
-        """Everything that is in a pipe now."""
-        for data in what_is_in(fd):
+    def read_out(self, fd: int, cell: RunningCell, most: int = 1 << 62) -> None:
+        """Everything that is in a pipe now, as far as ``most`` bytes."""
+        for data in what_is_in(fd, most):
             if data:
                 self.deliver(fd, cell, data)
             else:

@@ -65,8 +65,8 @@ class Pump(Protocol):
     def deliver(self, fd: int, cell: RunningCell, data: bytes) -> None:
         """Hand on what came through a pipe of the cell's."""
 
-    def read_out(self, fd: int, cell: RunningCell) -> None:
-        """Everything that is in a pipe now."""
+    def read_out(self, fd: int, cell: RunningCell, most: int = ...) -> None:
+        """Everything that is in a pipe now, as far as ``most`` bytes."""
 
     def read_now(self, cell: RunningCell, then: Callable[[], object]) -> None:
         """Hand on what the cell has written by now, and call ``then``."""
@@ -103,6 +103,7 @@ class RunningCell:
         self.pipes: dict[int, Stream | StepPipe | None] = dict(pipes)  # by descriptor; None is the control pipe
         self.paused: set[int] = set()
         self.read_size = PIPE  # bytes read of a pipe at once
+        self.rests = False  # so that other cells have their turn
         self.frames = FrameReader()
         self.future: Future[CellEnding] = Future()
         self.listening: Future[list[int]] = Future()
@@ -395,11 +396,11 @@ class SessionPipes:
         if cell.session_sink:
             cell.session_sink.interpreter_closed()
 
-    def read_control(self, cell: RunningSession) -> None:
-        """Everything that is in a session's control pipe now."""
+    def read_control(self, cell: RunningSession, most: int = PIPE) -> None:
+        """Everything that is in a session's control pipe now; where its code has made that longer, not all."""
         fd = next((fd for fd, place in cell.pipes.items() if place is None), -1)
         if fd >= 0:  # also while it is paused: it says in which order the text came
-            self._pump.read_out(fd, cell)
+            self._pump.read_out(fd, cell, most)
 
     def settle(self, cell: RunningSession) -> None:
         """Where frames wait for text that was written before them: it is in the pipes, all of it."""
@@ -408,23 +409,18 @@ class SessionPipes:
             upto = cell.session_sink.count_frames()
             self._read_text(cell)
             cell.session_sink.settle(upto)
-            if cell.unsettled:
-                self._pump.call(self.settle, cell)
 
     def _read_text(self, cell: RunningSession) -> None:
-        """Everything that is in a session's text pipes now; before each piece what was said before it."""
+        """Everything that is in a session's text pipes now; before it what was said before it."""
         poll = select.poll()
         for fd in [fd for fd, place in cell.pipes.items() if place is not None]:
             poll.register(fd, select.POLLIN)
-        for fd, _ in poll.poll(0):
-            for data in what_is_in(fd):
-                if not data:
-                    break  # nobody writes to it yet, or any more; which of them the poll tells
-                self.read_control(cell)
-                if fd in cell.pipes:
-                    self._pump.deliver(fd, cell, data)
-                if fd not in cell.pipes:
-                    break
+        texts = [(fd, data) for fd, _ in poll.poll(0) for data in what_is_in(fd) if data]
+        if texts:
+            self.read_control(cell)
+        for fd, data in texts:
+            if fd in cell.pipes:
+                self._pump.deliver(fd, cell, data)
 
     def hand_on(self, cell: RunningSession, place: Stream | StepPipe | None, data: bytes) -> None:
         """What came through one of its pipes."""
@@ -483,7 +479,7 @@ class SessionPipes:
         else:
             if cell.pipes and next(iter(cell.pipes)) not in self._pump.readers:
                 self._pump.watch(cell)
-            self.read_control(cell)
+            self.read_control(cell, 1 << 62)
             self._pump.drain(cell)
             cell.session_sink.settle()
         cell.give_up()
