@@ -100,3 +100,29 @@ def test_a_process_under_which_casemate_was_installed_anew_says_so(tmp_path: Pat
     assert (before, kind) == ("before", "unavailable")
     assert "installed anew" in said
     assert "casemate service stop" in said
+
+
+_CLOSED_PIPES = """
+import signal, sys
+import casemate
+from casemate.sync import Sandbox
+
+with Sandbox(audit=sys.argv[1]) as sandbox:
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        sandbox.run("print('ran')")
+    except casemate.Unavailable as error:
+        print(error.remediation)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    print(sandbox.run("print('ran')").stdout, end="")
+"""
+
+
+def test_a_process_that_a_cell_could_end_by_closing_a_pipe_has_none(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _CLOSED_PIPES, str(tmp_path / "audit.db")],
+        stdout=subprocess.PIPE, text=True, timeout=MAX_WAIT, check=True,
+    )  # fmt: skip
+    remedy, ran = done.stdout.splitlines()
+    assert "signal.signal(signal.SIGPIPE, signal.SIG_IGN)" in remedy
+    assert ran == "ran"

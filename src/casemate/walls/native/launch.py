@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import select
+import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -56,9 +57,18 @@ _SYNTHESISED = {
 _GUEST_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "guest")
 
 
-def check_installation() -> None:
-    """Raises ``Unavailable`` where casemate was installed anew under this process: cells, also those that are ready,
-    see folders that were there before, and that are empty now."""
+def check_process() -> None:
+    """Raises ``Unavailable`` where this process cannot have cells now.
+
+    A cell may end it by closing a pipe or a connection where SIGPIPE has its default action (signal(7)), which Python
+    takes from it. Where casemate was installed anew under it, cells, also those that are ready, see folders that were
+    there before, and that are empty now.
+    """
+    if signal.getsignal(signal.SIGPIPE) == signal.SIG_DFL:
+        raise Unavailable(
+            f"SIGPIPE has its default action in this process ({os.getpid()}): a cell could end it by closing a pipe",
+            remediation="Call signal.signal(signal.SIGPIPE, signal.SIG_IGN), which is what Python starts with.",
+        )
     if installation() != INSTALLATION:
         raise Unavailable(
             f"casemate was installed anew while this process ran ({os.getpid()}): cells would miss its files",

@@ -259,7 +259,7 @@ class NativeWall:
         """The link, what it keeps ready where ``plan`` may be begun in such a cell, and the key of the root tree of its
         entries, which the supervisor knows."""
         entries = plan.entries
-        launch.check_installation()
+        launch.check_process()
         with self._lock:
             link = self._open()
             key = self._roots.get(entries)
