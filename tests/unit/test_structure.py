@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests import structure
 
 BOUNDS = {
-    "lines of Python in src": 89_473,
-    "without docstrings, imports, comments and blanks": 57_060,
+    "lines of Python in src": 89_480,
+    "without docstrings, imports, comments and blanks": 57_065,
     "files": 502,
     "files of 40 lines or fewer": 63,
     "functions whose name is a participle or an adverb": 0,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -90,6 +91,7 @@ class Sandbox(Blocking, metaclass=HintingClass):
         except BaseException:
             self._loop.close()
             raise
+        self._owner = os.getpid()
         self._thread.start()
 
     @classmethod
@@ -145,7 +147,7 @@ class Sandbox(Blocking, metaclass=HintingClass):
 
     def close(self) -> None:
         """End every cell and the sandbox's own thread. Harmless when repeated."""
-        if self._loop.is_closed() or not self._thread.is_alive():  # in a child that was forked it is its parent's
+        if self._loop.is_closed() or self._is_inherited():
             return
         self._wait(self.asynchronous.close)
         self._wait(self._loop.shutdown_asyncgens)  # streams that somebody has left and not closed
@@ -161,10 +163,14 @@ class Sandbox(Blocking, metaclass=HintingClass):
     ) -> None:
         self.close()
 
+    def _is_inherited(self) -> bool:
+        """Whether this is a child that was forked: the thread is its parent's."""
+        return os.getpid() != self._owner
+
     def _wait(self, call: Callable[[], Any]) -> Any:
         if self._loop.is_closed():
             raise SandboxClosed("the sandbox was closed")
-        if not self._thread.is_alive():
+        if self._is_inherited():
             raise SandboxClosed("the sandbox is of the process that this one was forked from; make one here")
         outcome: Future[Any] = Future()
         tasks: list[asyncio.Task[Any]] = []
