@@ -24,6 +24,7 @@ from casemate.redaction.redaction import Redaction
 
 _PIECE = 64 << 10
 _PIECES = 64  # 4 MiB in each sample
+_FEW = 2  # of what takes some hundred times as long
 _LINE = b"2026-01-01T00:00:00Z worker-7 handled request 4711 for /api/v1/items?page=3&size=50 in 12.7 ms\n"
 _CUT_LINE = b"17   2026-01-01  a description that is too long for its column, and so it was cut...   4711   12.7\n"
 _GOALS = {1: 300.0, 20: 50.0}  # MB/s
@@ -40,8 +41,9 @@ def main() -> None:
         secrets = _secrets(number)
         redaction = Redaction(secrets)
         for kind, piece in _kinds(next(iter(secrets.values()))).items():
-            seconds = [_once(redaction, piece) for _ in range(rounds + 1)][1:]
-            p50, p99 = (_PIECES * len(piece) / one / 1e6 for one in (statistics.median(seconds), _p99(seconds)))
+            pieces = _FEW if "for ever" in kind else _PIECES
+            seconds = [_once(redaction, piece, pieces) for _ in range(rounds + 1)][1:]
+            p50, p99 = (pieces * len(piece) / one / 1e6 for one in (statistics.median(seconds), _p99(seconds)))
             name = f"{number} secret{'s' * (number > 1)}, {kind}"
             reached = measure.word(p50 >= goal)
             forms = str(len(redaction.forms))
@@ -72,10 +74,10 @@ def _kinds(secret: str) -> dict[str, bytes]:
     }
 
 
-def _once(redaction: Redaction, piece: bytes) -> float:
+def _once(redaction: Redaction, piece: bytes, pieces: int) -> float:
     stream = redaction.stream()
     start = time.perf_counter()
-    for _ in range(_PIECES):
+    for _ in range(pieces):
         stream.feed(piece)
     stream.finish()
     return time.perf_counter() - start
