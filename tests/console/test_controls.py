@@ -55,6 +55,7 @@ def press(page: Page, name: str) -> None:
     page.get_by_role("button", name=name, exact=True).click()
 
 
+@pytest.mark.full
 def test_the_record_is_seen_to_be_whole_until_a_row_was_changed(real_browser: Chromium) -> None:
     with seeded_service() as daemon, signed_in(real_browser, link_of(daemon)) as page:
         finished(daemon, "print('said')")
@@ -79,6 +80,7 @@ def test_the_record_is_seen_to_be_whole_until_a_row_was_changed(real_browser: Ch
         page.get_by_text("Broken at row 1:").wait_for()
 
 
+@pytest.mark.full
 def test_the_evidence_of_a_run_is_downloaded_and_proves_it(page: Page, daemon: Daemon) -> None:
     run = finished(daemon, "open('left.txt', 'w').write('what is left')")
     finished(daemon, "print('another')")

@@ -215,6 +215,7 @@ TRIES = """async (origin) => {
 }"""
 
 
+@pytest.mark.full
 def test_even_code_in_the_frame_reaches_neither_the_service_nor_the_page_nor_the_network(
     page: Page, daemon: Daemon, seeded: Seeded, seen: Witness
 ) -> None:

@@ -128,6 +128,7 @@ def test_a_session_that_a_token_began_ends_with_the_token(tmp_path: Path) -> Non
             assert raw_http(connection, head, b"{}")[0] == 403
 
 
+@pytest.mark.full
 def test_the_link_is_in_no_log_and_in_no_command_that_starts_a_browser(tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     starts = tmp_path / "browser"

@@ -339,7 +339,12 @@ def _application(scratch: Path, *arguments: str) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.parametrize("flood", FLOODS)
+_ALIKE = ("one endless line", "both", "small pieces")  # as others, to the host
+
+
+@pytest.mark.parametrize(
+    "flood", [pytest.param(one, marks=[pytest.mark.full] if one in _ALIKE else []) for one in FLOODS]
+)
 def test_the_hosts_memory_does_not_grow_with_what_a_cell_says(scratch: Path, flood: str) -> None:
     told = _application(scratch, FLOODS[flood])
     assert told["grown"] < _GROWTH

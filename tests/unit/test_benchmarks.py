@@ -42,6 +42,7 @@ PROGRAMS = (
 )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_each_says_what_it_measures(name: str) -> None:
     done = subprocess.run([sys.executable, FOLDER / name, "--help"], capture_output=True, text=True, check=True)
