@@ -159,6 +159,14 @@ async def test_va_03_what_an_earlier_step_left_running_does_not_say_it(opened: O
     assert told == f"{MARKER}!\n"
 
 
+async def test_a_step_ends_beside_text_that_takes_long_to_redact(opened: Open) -> None:
+    session = opened(secrets=[NAME])
+    half = len(S) // 2
+    await session.run(f"import subprocess\nwriter = subprocess.Popen(['yes', {S[:half]!r} + '...' + {S!r}[2:]])")
+    step = await session.run("print('x' * 300_000)", timeout=30)
+    assert (step.status, len(step.stdout)) == ("ok", 300_001)
+
+
 @every_language
 async def test_va_17_it_is_hidden_also_when_it_has_been_deleted(sandbox: Sandbox, opened: Open, language: str) -> None:
     await sandbox.vault.set("BRIEF", "brief-secret-value")

@@ -243,8 +243,10 @@ class SupervisorLink(CellStarter):
 
     def read_on(self, cell: RunningCell) -> None:
         """Read on where the sink had been full."""
-        while cell.paused and not cell.rests:
-            self.poll.register(cell.paused.pop(), select.POLLIN)
+        if not cell.rests:
+            for fd in cell.paused:
+                self.poll.register(fd, select.POLLIN)
+            cell.paused.clear()
 
     def _read(self, fd: int, cell: RunningCell) -> None:
         if fd in cell.paused:
@@ -262,21 +264,21 @@ class SupervisorLink(CellStarter):
         if fd in cell.pipes:
             self.deliver(fd, cell, data)
         is_slow = time.thread_time() - began > _LONG * _PIECE / PIPE
-        self._settle(cell, began, is_slow=is_slow)
+        self._settle(cell, began, fd, is_slow=is_slow)
         if fd in cell.pipes and self._is_full(fd, cell):
             self._pause(cell, [fd])
 
-    def _settle(self, cell: RunningCell, began: float | None = None, *, is_slow: bool = False) -> None:
-        """Hand on what waits for text, and have a cell rest that took long since ``began``."""
+    def _settle(self, cell: RunningCell, began: float | None = None, fd: int = -1, *, is_slow: bool = False) -> None:
+        """Hand on what waits for text, and have a cell rest that took long since ``began``, with its pipe ``fd``."""
         began = time.thread_time() if began is None else began
         if isinstance(cell, RunningSession) and not cell.rests:
             self.sessions.settle(cell)
         took = time.thread_time() - began
         if cell.read_size == _PIECE and (is_slow or took > _LONG):  # what came first may have loaded modules
-            self._pause(cell, list(cell.pipes))
+            self._pause(cell, sorted(cell.pipes, key=fd.__eq__))  # the others have their turn before ``fd``
             cell.rests = True
             heapq.heappush(self._resting, (time.monotonic() + _REST * took, id(cell), cell))
-        elif isinstance(cell, RunningSession) and cell.unsettled:
+        elif isinstance(cell, RunningSession) and cell.unsettled and not cell.rests:
             self.call(self._settle, cell)
         if took > _LONG:
             cell.read_size = _PIECE
@@ -286,7 +288,7 @@ class SupervisorLink(CellStarter):
         for fd in fds:
             if fd in self.readers and fd not in cell.paused:
                 self.poll.unregister(fd)
-                cell.paused.add(fd)
+                cell.paused[fd] = None
 
     def _is_full(self, fd: int, cell: RunningCell) -> bool:
         place = cell.pipes[fd]
@@ -322,7 +324,7 @@ class SupervisorLink(CellStarter):
         """Nothing more is wanted of this pipe, or will come."""
         if fd not in cell.paused:
             self.poll.unregister(fd)
-        cell.paused.discard(fd)
+        cell.paused.pop(fd, None)
         place = cell.pipes.pop(fd)
         del self.readers[fd]
         os.close(fd)

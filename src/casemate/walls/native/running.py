@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # Steps of a session whose pipes are still read, for what they left running may write: as long as descriptors are not
 # scarce, and then.
 _STEPS_KEPT, _STEPS_KEPT_AT_LEAST = 64, 4
+_MOST_AT_ONCE = 64  # pieces of text, for each of which an interpreter may have said much
 T = TypeVar("T")
 _NEAR = 15.0  # seconds before a step's deadline: the application may hold the interpreter's lock for as long meanwhile
 GONE = "the cell that was ready had ended"
@@ -101,7 +102,7 @@ class RunningCell:
         self.order = self.stdin = self.program = -1
         self.is_over = False
         self.pipes: dict[int, Stream | StepPipe | None] = dict(pipes)  # by descriptor; None is the control pipe
-        self.paused: set[int] = set()
+        self.paused: dict[int, None] = {}  # in the order in which they are read on
         self.read_size = PIPE  # bytes read of a pipe at once
         self.rests = False  # so that other cells have their turn
         self.frames = FrameReader()
@@ -411,11 +412,19 @@ class SessionPipes:
             cell.session_sink.settle(upto)
 
     def _read_text(self, cell: RunningSession) -> None:
-        """Everything that is in a session's text pipes now; before it what was said before it."""
+        """Everything that is in a session's text pipes now; before each part of it what was said before."""
         poll = select.poll()
         for fd in [fd for fd, place in cell.pipes.items() if place is not None]:
             poll.register(fd, select.POLLIN)
-        texts = [(fd, data) for fd, _ in poll.poll(0) for data in what_is_in(fd) if data]
+        texts: list[tuple[int, bytes]] = []
+        for fd, _ in poll.poll(0):
+            texts += [(fd, data) for data in what_is_in(fd) if data] if fd in cell.pipes else []
+            if len(texts) >= _MOST_AT_ONCE:
+                self._deliver(cell, texts)
+                texts = []
+        self._deliver(cell, texts)
+
+    def _deliver(self, cell: RunningSession, texts: list[tuple[int, bytes]]) -> None:
         if texts:
             self.read_control(cell)
         for fd, data in texts:
