@@ -204,15 +204,15 @@ def test_a_sandbox_that_was_never_used_is_closed_without_a_trace(audit: Path) ->
 _FORKS = """
 import os, sys
 from casemate import SandboxClosed, sync
-with sync.Sandbox(audit=sys.argv[1]) as sandbox:
-    sandbox.run("1")
+with sync.Sandbox(audit=sys.argv[1]) as sandbox, sandbox.session() as session:
+    session.run("1")
     child = os.fork()
     if child == 0:
         try:
             sandbox.run("1")
         except SandboxClosed:
             sys.exit(3)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), sandbox.run("print('on')").stdout, end="")
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), session.run("print('on')").stdout, end="")
 """
 
 

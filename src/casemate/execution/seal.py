@@ -201,7 +201,8 @@ def _met_limit(evidence: Evidence) -> Cause | None:
         return _disk(evidence)
     if number == errno.EMFILE:
         message = f"No more files could be opened; limits.open_files is {limits.open_files}."
-        return Cause("open_files_limit", message, "Close files, or raise it.")
+        remedy = "Close files, or raise it, and `ulimit -Hn` of the application: a cell has 512 fewer, or half of few."
+        return Cause("open_files_limit", message, remedy)
     # An error that is known and has no number is about something else, however many there were.
     many = ending.tasks >= limits.processes and (evidence.error is None or number is not None)
     limit = f"limits.processes is {limits.processes}"

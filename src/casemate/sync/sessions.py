@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 from typing import Any, Self
 
 from casemate.api import call_plan
+from casemate.errors import SandboxClosed
 from casemate.model.execution import Execution
 from casemate.model.shown import ShownSession
 from casemate.sessions import registry, run, session
@@ -56,7 +58,8 @@ class Session(ShownSession, Blocking):
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self.close()
+        with contextlib.suppress(SandboxClosed):  # it ended with its sandbox, or is the parent's of a forked child
+            self.close()
 
 
 def _make_sessions(found: builtins.list[session.Session], wait: Wait) -> builtins.list[Session]:

@@ -58,7 +58,7 @@ _GUEST_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.
 
 
 def check_process() -> None:
-    """Raises ``Unavailable`` where this process cannot have cells now.
+    """Raises ``Unavailable`` where this process cannot have cells, as far as is seen when one begins.
 
     A cell may end it by closing a pipe or a connection where SIGPIPE has its default action (signal(7)), which Python
     takes from it. Where casemate was installed anew under it, cells, also those that are ready, see folders that were
@@ -67,7 +67,7 @@ def check_process() -> None:
     if signal.getsignal(signal.SIGPIPE) == signal.SIG_DFL:
         raise Unavailable(
             f"SIGPIPE has its default action in this process ({os.getpid()}): a cell could end it by closing a pipe",
-            remediation="Call signal.signal(signal.SIGPIPE, signal.SIG_IGN), which is what Python starts with.",
+            remediation="In its main thread: signal.signal(signal.SIGPIPE, signal.SIG_IGN), as Python starts.",
         )
     if installation() != INSTALLATION:
         raise Unavailable(
