@@ -147,7 +147,7 @@ async def test_programs_find_the_packages_of_who_runs_them_unless_another_instal
     with on_demand(env):
         await (await connect(environ=env)).close()
         first = pid_of(env)
-        monkeypatch.setattr("casemate.remote.client.sys.prefix", "/of/another")
+        monkeypatch.setattr("casemate.remote.client.INSTALLATION", "/of/another 1")
         await (await connect(environ=env)).close()
         assert pid_of(env) == first
         remote = await connect(environ=env, runs=True)

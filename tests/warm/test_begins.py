@@ -109,7 +109,7 @@ def test_a_program_that_has_not_read_its_order_when_its_cell_dies_is_run_in_anot
             assert begun.wait(MAX_WAIT)
             for init in inits:
                 os.kill(init, signal.SIGKILL)
-            until(lambda: has_ended(inits))
+            until(lambda: all(has_ended([init]) for init in inits))  # and with each all that was in its cell
         execution = run.result(MAX_WAIT)
     assert (execution.status, execution.stdout, start_of(execution)[0]) == ("ok", "hello\n", "exec")
 
