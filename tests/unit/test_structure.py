@@ -5,15 +5,15 @@ from __future__ import annotations
 from tests import structure
 
 BOUNDS = {
-    "lines of Python in src": 89_495,
-    "without docstrings, imports, comments and blanks": 57_075,
+    "lines of Python in src": 89_520,
+    "without docstrings, imports, comments and blanks": 57_090,
     "files": 502,
     "files of 40 lines or fewer": 63,
     "functions whose name is a participle or an adverb": 0,
     "class names in more than one file": 32,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 9,
-    "lines of tests": 79_180,
+    "lines of tests": 79_195,
 }
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from casemate.walls.wall import Stream
 
 PIPE = 1 << 16  # bytes; a pipe's usual capacity
+ALL = 1 << 62  # bytes; more than there are
 
 
 def carry(carrier: socket.socket, data: bytes, rights: list[Any]) -> None:
@@ -85,19 +86,13 @@ class Outbox:
         self._messages.clear()
 
 
-def what_is_in(fd: int, most: int = 1 << 62) -> Iterator[bytes]:
-    """Pieces of what is in a pipe now, which does not block, and no more than ``most`` or it can hold; an empty one
-    where it has no writer. Whoever closes ``fd`` meanwhile takes no further piece."""
-    read, most = 0, min(most, fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ))
-    while read < most:
-        try:
-            data = os.read(fd, PIPE)
-        except BlockingIOError:
-            return
-        yield data
-        if not data:
-            return
-        read += len(data)
+def what_is_in(fd: int, most: int = ALL) -> bytes | None:
+    """What is in a pipe now, which does not block, ``most`` bytes of it; None for nothing, and no bytes where it has no
+    writer."""
+    try:
+        return os.read(fd, min(most, fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)))
+    except BlockingIOError:
+        return None
 
 
 def close_all(fds: Iterable[int]) -> None:

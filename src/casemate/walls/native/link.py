@@ -25,6 +25,7 @@ from casemate.supervisor import wire
 from casemate.supervisor.frames import FrameError
 from casemate.supervisor.readiness import DescriptorPoll
 from casemate.walls.native.descriptors import (
+    ALL,
     PIPE,
     Outbox,
     close_all,
@@ -126,13 +127,9 @@ class SupervisorLink(CellStarter):
 
     def flush(self) -> None:
         """Send what was posted, unless another thread does."""
-        if not self._is_posted:
-            return
-        with self._lock:
-            if self.alive:
-                self._flush()
-                if self._outbox.waits:
-                    os.eventfd_write(self._wake, 1)
+        if self._is_posted:
+            with self._lock:
+                self._send_posted()
 
     def is_up(self) -> bool:
         """Whether the supervisor is there, also when the pump has not noticed its end yet."""
@@ -226,6 +223,13 @@ class SupervisorLink(CellStarter):
             function, arguments = self._calls.popleft()
             function(*arguments)
 
+    def _send_posted(self) -> None:
+        """Send what was posted as far as it goes; the pump sends the rest. Under the lock."""
+        if self.alive and self._is_posted:
+            self._flush()
+            if self._outbox.waits:
+                os.eventfd_write(self._wake, 1)
+
     def _flush(self) -> None:
         """Send what waits, as far as it goes. Under the lock."""
         self._is_posted = False
@@ -239,10 +243,13 @@ class SupervisorLink(CellStarter):
         for fd in cell.pipes:
             if fd not in self.readers:
                 self.readers[fd] = cell
-                self.poll.register(fd, select.POLLIN)
+                if cell.rests:
+                    cell.paused[fd] = None
+                else:
+                    self.poll.register(fd, select.POLLIN)
 
     def read_on(self, cell: RunningCell) -> None:
-        """Read on where the sink had been full."""
+        """Read on where it was paused, unless the cell rests."""
         if not cell.rests:
             for fd in cell.paused:
                 self.poll.register(fd, select.POLLIN)
@@ -275,13 +282,20 @@ class SupervisorLink(CellStarter):
             self.sessions.settle(cell)
         took = time.thread_time() - began
         if cell.read_size == _PIECE and (is_slow or took > _LONG):  # what came first may have loaded modules
-            self._pause(cell, sorted(cell.pipes, key=fd.__eq__))  # the others have their turn before ``fd``
+            if fd in cell.pipes:
+                cell.pipes[fd] = cell.pipes.pop(fd)  # the others have their turn before it
+            self._pause(cell, list(cell.pipes))
             cell.rests = True
             heapq.heappush(self._resting, (time.monotonic() + _REST * took, id(cell), cell))
-        elif isinstance(cell, RunningSession) and cell.unsettled and not cell.rests:
-            self.call(self._settle, cell)
+        elif isinstance(cell, RunningSession) and cell.unsettled and not cell.rests and not cell.is_called:
+            cell.is_called = True
+            self.call(self._settle_on, cell)
         if took > _LONG:
             cell.read_size = _PIECE
+
+    def _settle_on(self, cell: RunningSession) -> None:
+        cell.is_called = False
+        self._settle(cell)
 
     def _pause(self, cell: RunningCell, fds: list[int]) -> None:
         """Read these pipes no more until `read_on`."""
@@ -332,7 +346,8 @@ class SupervisorLink(CellStarter):
             self.sessions.report_closed(cell)
 
     def read_now(self, cell: RunningCell, then: Callable[[], object]) -> None:
-        """Hand on what the cell has written by now, as far as its sink takes it, and call ``then``."""
+        """Hand on what the cell has written by now, as far as its sink takes it and it does not rest, and call
+        ``then``."""
         if isinstance(cell, RunningSession):
             if not cell.paused:
                 cell.unsettled = True
@@ -349,15 +364,13 @@ class SupervisorLink(CellStarter):
             if fd in cell.pipes:
                 self.close_pipe(fd, cell)
 
-    def read_out(self, fd: int, cell: RunningCell, most: int = 1 << 62) -> None:
-        """Everything that is in a pipe now, as far as ``most`` bytes."""
-        for data in what_is_in(fd, most):
-            if data:
-                self.deliver(fd, cell, data)
-            else:
-                self.close_pipe(fd, cell)
-            if fd not in cell.pipes:
-                return
+    def read_out(self, fd: int, cell: RunningCell, most: int = ALL) -> None:
+        """What is in a pipe now, ``most`` bytes of it."""
+        data = what_is_in(fd, most)
+        if data:
+            self.deliver(fd, cell, data)
+        elif data is not None:
+            self.close_pipe(fd, cell)
 
     def _receive(self) -> bool:
         try:

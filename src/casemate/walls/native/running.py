@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from casemate.errors import CasemateError, Fault
 from casemate.supervisor.frames import FrameReader
-from casemate.walls.native.descriptors import PIPE, close_all, what_is_in
+from casemate.walls.native.descriptors import ALL, PIPE, close_all, what_is_in
 from casemate.walls.native.refusal import Unlaunched, why_unlaunched
 from casemate.walls.wall import CellEnding, CellMissed, SessionSink, Sink, StepUsage, Stream
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Steps of a session whose pipes are still read, for what they left running may write: as long as descriptors are not
 # scarce, and then.
 _STEPS_KEPT, _STEPS_KEPT_AT_LEAST = 64, 4
-_MOST_AT_ONCE = 64  # pieces of text, for each of which an interpreter may have said much
+_BATCH = 1 << 22  # bytes of text between two looks at the control pipe
 T = TypeVar("T")
 _NEAR = 15.0  # seconds before a step's deadline: the application may hold the interpreter's lock for as long meanwhile
 GONE = "the cell that was ready had ended"
@@ -67,7 +67,7 @@ class Pump(Protocol):
         """Hand on what came through a pipe of the cell's."""
 
     def read_out(self, fd: int, cell: RunningCell, most: int = ...) -> None:
-        """Everything that is in a pipe now, as far as ``most`` bytes."""
+        """What is in a pipe now, ``most`` bytes of it."""
 
     def read_now(self, cell: RunningCell, then: Callable[[], object]) -> None:
         """Hand on what the cell has written by now, and call ``then``."""
@@ -215,6 +215,7 @@ class RunningSession(RunningCell):
         self.unsent = bytearray()
         self.sending = threading.Lock()
         self.unsettled = False  # frames wait for text that is in the pipes
+        self.is_called = False  # the pump will look at them again
         self.files: Future[tuple[int, int]] = Future()
         self.paused_files: Future[bool] | None = None
         self.resumed_files: Future[bool] | None = None
@@ -416,18 +417,20 @@ class SessionPipes:
         poll = select.poll()
         for fd in [fd for fd, place in cell.pipes.items() if place is not None]:
             poll.register(fd, select.POLLIN)
-        texts: list[tuple[int, bytes]] = []
+        texts: dict[int, bytes] = {}
         for fd, _ in poll.poll(0):
-            texts += [(fd, data) for data in what_is_in(fd) if data] if fd in cell.pipes else []
-            if len(texts) >= _MOST_AT_ONCE:
+            if fd in cell.pipes and (data := what_is_in(fd)):
+                texts[fd] = data
+            if sum(map(len, texts.values())) >= _BATCH:
                 self._deliver(cell, texts)
-                texts = []
+                texts = {}
         self._deliver(cell, texts)
 
-    def _deliver(self, cell: RunningSession, texts: list[tuple[int, bytes]]) -> None:
+    def _deliver(self, cell: RunningSession, texts: dict[int, bytes]) -> None:
+        """Hand on text of its pipes, and before it what was said before."""
         if texts:
             self.read_control(cell)
-        for fd, data in texts:
+        for fd, data in texts.items():
             if fd in cell.pipes:
                 self._pump.deliver(fd, cell, data)
 
@@ -467,8 +470,7 @@ class SessionPipes:
         streams: tuple[Stream, ...] = ("stdout", "stderr")
         for fd, stream in zip(fds, streams, strict=True):
             cell.pipes[fd] = StepPipe(step, stream)
-            self._pump.readers[fd] = cell
-            self._pump.poll.register(fd, select.POLLIN)
+        self._pump.watch(cell)
         are_scarce = len(self._pump.readers) > resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
         oldest = step - (_STEPS_KEPT_AT_LEAST if are_scarce else _STEPS_KEPT)
         old = [fd for fd, place in cell.pipes.items() if isinstance(place, StepPipe) and place.step <= oldest]
@@ -488,7 +490,7 @@ class SessionPipes:
         else:
             if cell.pipes and next(iter(cell.pipes)) not in self._pump.readers:
                 self._pump.watch(cell)
-            self.read_control(cell, 1 << 62)
+            self.read_control(cell, ALL)
             self._pump.drain(cell)
             cell.session_sink.settle()
         cell.give_up()
