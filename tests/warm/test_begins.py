@@ -19,7 +19,7 @@ from tests.warm.ready import all_ready, settle, start_of, stop_waiting
 from tests.warm.test_deaths import HELLO
 
 from casemate import sync
-from casemate.walls.native.descriptors import Outbox
+from casemate.walls.native.descriptors import Outbox, write_all
 from casemate.walls.native.link import SupervisorLink
 
 STAYS = {  # and has a second process
@@ -112,6 +112,19 @@ def test_a_program_that_has_not_read_its_order_when_its_cell_dies_is_run_in_anot
             until(lambda: all(has_ended([init]) for init in inits))  # and with each all that was in its cell
         execution = run.result(MAX_WAIT)
     assert (execution.status, execution.stdout, start_of(execution)[0]) == ("ok", "hello\n", "exec")
+
+
+def test_what_is_posted_meanwhile_keeps_no_program_from_its_cell(sandbox: sync.Sandbox) -> None:
+    cells_that_can_begin(sandbox, "python")
+    link: Any = sandbox.asynchronous._parts.wall._link  # type: ignore[attr-defined]
+
+    def write(fd: int, data: bytes) -> None:
+        link.post({"op": "forget", "id": "nobody"})
+        write_all(fd, data)
+
+    with mock.patch("casemate.walls.native.starts.write_all", write):
+        execution = sandbox.run(HELLO["python"])
+    assert (execution.stdout, start_of(execution)[0]) == ("hello\n", "pool")
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

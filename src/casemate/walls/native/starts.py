@@ -42,6 +42,9 @@ class CellStarter(Pump):
     _closing: bool
     _outbox: Outbox
 
+    def _send_posted(self) -> None:
+        """Send what was posted as far as it goes. Under the lock."""
+
     def launch(self, request: dict[str, Any], fds: dict[str, int], sink: Sink) -> RunningCell:
         """Launch a cell with ``fds`` (given away) and fresh pipes for its output."""
         cell = RunningCell(self, request["id"], sink, open_pipes(fds))
@@ -107,36 +110,42 @@ class CellStarter(Pump):
 
         Gives False where that cannot be, and nothing has begun. Raises ``OSError``; then the cell is to be ended.
         """
-        self.flush()
         with self._lock:
-            if not self.alive or self._outbox.waits or cell.is_over or cell.program < 0:
+            if not self._can_send() or cell.is_over or cell.program < 0:
                 return False
             ways_in = cell.take_ways_in(sink)
+        failure: OSError | None = None
         try:
             order_pipe, way_in, program = ways_in
             seal(way_in, plan.stdin)
             write_all(program, plan.code)
             # Its clock starts with the word, after which nothing is left but the order: between two calls other threads
             # of the application may hold the interpreter's lock.
-            if self._send_word(cell, plan.deadline, len(order)):
+            if is_given := self._send_word(cell, plan.deadline, len(order)):
                 os.write(order_pipe, order)  # whole: it is no longer than a pipe takes in one piece
-                self.call(self.watch, cell)
-                return True
-        except BrokenPipeError:
-            pass  # it has ended, and nobody reads there any more
-        except OSError:
-            cell.future.add_done_callback(_close_tree)
-            raise
+        except OSError as error:
+            is_given, failure = False, error
         finally:
             close_all(ways_in)
-        cell.future.add_done_callback(_close_tree)  # it ends, for no order will come
+        if is_given:
+            self.call(self.watch, cell)  # the supervisor may wait until the order's pipe is closed
+            return True
+        cell.future.add_done_callback(_close_tree)
+        cell.discard()
+        if failure and not isinstance(failure, BrokenPipeError):  # that one: it has ended, and reads no more
+            raise failure
         return False
+
+    def _can_send(self) -> bool:
+        """Whether the supervisor hears what is said now, and before it what was posted. Under the lock."""
+        self._send_posted()
+        return self.alive and not self._outbox.waits
 
     def _send_word(self, cell: RunningCell, deadline: float, order_size: int) -> bool:
         """Say that the host gives ``cell`` its program; whether the supervisor will hear that before anything later."""
         message = {"op": "begin", "id": cell.id, "deadline": deadline, "order_size": order_size}
         with self._lock:
-            return self.alive and self._outbox.send_now(wire.encode({**message, "started": time.monotonic()}))
+            return self._can_send() and self._outbox.send_now(wire.encode({**message, "started": time.monotonic()}))
 
     def take_program(self, cell: RunningCell | None, fds: list[int]) -> None:
         """The file for the program of a cell that waits, which may have been given one meanwhile."""
