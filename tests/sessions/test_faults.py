@@ -398,7 +398,7 @@ def test_an_interrupt_of_who_reads_a_stream_is_that_and_nothing_else(audit: Path
 
 
 async def test_an_application_that_holds_the_interpreters_lock_after_a_step_costs_no_session(audit: Path) -> None:
-    """It cannot even tell the supervisor that the step is over."""
+    """The supervisor hears of a step's end before the lock is held."""
     async with Sandbox(audit=audit) as sandbox, sandbox.session() as session:
         await said(session, "kept = 1")
         assert (await session.run("kept", timeout=0.5)).text == "1"

@@ -201,7 +201,7 @@ def _met_limit(evidence: Evidence) -> Cause | None:
         return _disk(evidence)
     if number == errno.EMFILE:
         message = f"No more files could be opened; limits.open_files is {limits.open_files}."
-        remedy = "Close files, or raise it, and `ulimit -Hn` of the application: a cell has 512 fewer, or half of few."
+        remedy = "Close files, or raise it. A cell gets at most the application's `ulimit -Hn` less 512, or half."
         return Cause("open_files_limit", message, remedy)
     # An error that is known and has no number is about something else, however many there were.
     many = ending.tasks >= limits.processes and (evidence.error is None or number is not None)

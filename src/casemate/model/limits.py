@@ -104,7 +104,7 @@ class LimitOptions(TypedDict, total=False):
     inodes: Annotated[int, Between(32, 10**8), Default(20000)]
     """Files and folders made there."""
     open_files: Annotated[int, Between(16, 2**20), Default(1024)]
-    """Open files of each process; at most 512 fewer than the application may open itself, or half of that."""
+    """Open files of each process; at most the application's hard limit less 512, or half of it where that is more."""
 
 
 class LimitBounds(NamedTuple):

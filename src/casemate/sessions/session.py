@@ -86,7 +86,8 @@ class Session(ShownSession):
     async def stream(
         self, code: str | bytes, *, wait: bool = True, **options: Unpack[StepOptions]
     ) -> AsyncGenerator[Event]:
-        """Run ``code`` as :meth:`run` does, and follow its events. Leaving the stream early interrupts the step.
+        """Run ``code`` as :meth:`run` does, and follow its events. Leaving the stream early interrupts the step: close
+        it where it has a name.
 
         Args:
             code: The program.

@@ -55,7 +55,7 @@ _STEP = (
     ' "asks": [], "task": "code", "front": null, "remembers": true}'
 )
 _WITHIN = 5.0  # seconds; it takes ten milliseconds
-_MOST_OF_A_THREADS_END = 0.2  # seconds, on a busy machine
+_JOINED_GONE_WITHIN = 0.2  # seconds, on a busy machine
 _PRESENT, _SHARED, _ALONE = 1 << 63, 1 << 61, 1 << 56  # of an entry in pagemap (proc(5))
 _SIGKILL = 9
 
@@ -102,8 +102,8 @@ def wait() -> None:
 
 
 def _has_threads() -> bool:
-    """Whether there are other threads than this one. The kernel lists one that was joined until it has ended it."""
-    ends = time.monotonic() + _MOST_OF_A_THREADS_END
+    """Whether there are other threads than this one. The kernel still lists a joined one for a moment."""
+    ends = time.monotonic() + _JOINED_GONE_WITHIN
     while len(os.listdir("/proc/self/task")) > 1:
         if time.monotonic() > ends:
             return True

@@ -171,7 +171,7 @@ class Sandbox(Blocking, metaclass=HintingClass):
         if self._loop.is_closed():
             raise SandboxClosed("the sandbox was closed")
         if self._is_inherited():
-            raise SandboxClosed("the sandbox is of the process that this one was forked from; make one here")
+            raise SandboxClosed(f"the sandbox belongs to process {self._owner}, which forked this one; make one here")
         outcome: Future[Any] = Future()
         tasks: list[asyncio.Task[Any]] = []
 

@@ -52,14 +52,18 @@ class Session(ShownSession, Blocking):
     expose = block_on(session.Session.expose)
     unexpose = block_on(session.Session.unexpose)
     previews = block_on(session.Session.previews)
-    close = block_on(session.Session.close)
+    _close = block_on(session.Session.close)
+
+    def close(self) -> None:
+        """See :meth:`casemate.sessions.Session.close`."""
+        with contextlib.suppress(SandboxClosed):  # it ended with its sandbox, or is the parent's of a forked child
+            self._close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        with contextlib.suppress(SandboxClosed):  # it ended with its sandbox, or is the parent's of a forked child
-            self.close()
+        self.close()
 
 
 def _make_sessions(found: builtins.list[session.Session], wait: Wait) -> builtins.list[Session]:

@@ -60,14 +60,14 @@ _GUEST_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.
 def check_process() -> None:
     """Raises ``Unavailable`` where this process cannot have cells, as far as is seen when one begins.
 
-    A cell may end it by closing a pipe or a connection where SIGPIPE has its default action (signal(7)), which Python
-    takes from it. Where casemate was installed anew under it, cells, also those that are ready, see folders that were
-    there before, and that are empty now.
+    Where SIGPIPE has its default action (signal(7)), a cell can end the process by closing a pipe or a connection;
+    Python ignores SIGPIPE from its start. Where casemate was installed anew under it, cells, also those that are
+    ready, see folders that were there before, and that are empty now.
     """
     if signal.getsignal(signal.SIGPIPE) == signal.SIG_DFL:
         raise Unavailable(
             f"SIGPIPE has its default action in this process ({os.getpid()}): a cell could end it by closing a pipe",
-            remediation="In its main thread: signal.signal(signal.SIGPIPE, signal.SIG_IGN), as Python starts.",
+            remediation="In its main thread: signal.signal(signal.SIGPIPE, signal.SIG_IGN), as when Python starts.",
         )
     if installation() != INSTALLATION:
         raise Unavailable(
@@ -125,7 +125,7 @@ _OWN_PLACES = tuple(wire.OWN_PLACES)
 _KINDS = {Bind: "bind", Symlink: "link", MountPoint: "place", SynthesizedFile: "text"}
 _STACK = 8 << 20  # bytes a thread reserves for its stack, which RLIMIT_DATA counts though they are not used
 _SIGNALS = 1024  # that wait to be delivered, timers among them; a user has some 60,000
-_IN_FLIGHT = 512  # descriptors: two messages full of them, by which a user's cells may get over their limit
+_IN_FLIGHT = 512  # descriptors: two full messages, by which cells of a user may pass their limit
 _LOCKED = 1 << 20  # bytes a process may lock in memory: what holds keys locks some pages
 _STACKS_UNCOUNTED = 8  # threads whose stacks fit on top of the memory limit
 
@@ -205,7 +205,7 @@ def _most_open_files() -> int:
     """So many may a cell open that its descriptors in messages, which the kernel counts for all processes of a user
     together (ETOOMANYREFS in unix(7)), do not keep the supervisor from sending its own."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    return 1 << 30 if hard == resource.RLIM_INFINITY else hard - min(_IN_FLIGHT, hard // 2)
+    return hard - min(_IN_FLIGHT, hard // 2)
 
 
 def _workspace(workspace: Workspace) -> dict[str, Any]:
