@@ -40,8 +40,8 @@ class DescriptorPoll:
             self._epoll.unregister(fd)
 
     def wait(self, seconds: float | None) -> list[tuple[int, int]]:
-        """What is ready, descriptors and events: as soon as something is, or nothing after ``seconds``. What was ready
-        or registered first comes first."""
+        """What is ready, descriptors and events: as soon as something is, or nothing after ``seconds``. Of what is
+        watched alike, what was ready or registered first comes first."""
         if not self._polled:
             return self._epoll.poll(seconds)
         ready = self._poll.poll(None if seconds is None else seconds * 1000)

@@ -52,12 +52,11 @@ class Session(ShownSession, Blocking):
     expose = block_on(session.Session.expose)
     unexpose = block_on(session.Session.unexpose)
     previews = block_on(session.Session.previews)
-    _close = block_on(session.Session.close)
 
     def close(self) -> None:
         """See :meth:`casemate.sessions.Session.close`."""
         with contextlib.suppress(SandboxClosed):  # it ended with its sandbox, or is the parent's of a forked child
-            self._close()
+            self._call("close")
 
     def __enter__(self) -> Self:
         return self

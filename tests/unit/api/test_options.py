@@ -50,7 +50,6 @@ def repeated(path: Path) -> Iterator[str]:
             yield f"{path.relative_to(SOURCE)}:{node.lineno} names {sorted(names & NAMES)}"
 
 
-@pytest.mark.full
 def test_the_options_of_a_run_are_written_out_once() -> None:
     places = {str(path.relative_to(SOURCE)): list(repeated(path)) for path in SOURCE.rglob("*.py")}
     assert [place for file, found in places.items() if file not in EXEMPT for place in found] == []

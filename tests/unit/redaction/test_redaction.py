@@ -119,7 +119,7 @@ PIECES = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(pieces=PIECES, sizes=st.lists(st.integers(1, 7), min_size=1))
 def test_va_03_the_pieces_in_which_it_comes_make_no_difference(pieces: list[bytes], sizes: list[int]) -> None:
     values = {"SHORT": "password", "LONG": "password-and-more", "LAST": "word-and-word-and", "LONGER": LONG.decode()}
@@ -223,7 +223,7 @@ AROUND_CUTS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(pieces=AROUND_CUTS, sizes=st.lists(st.integers(1, 90), min_size=1))
 def test_va_04_after_much_that_was_cut_the_same_is_found(
     much_searched: Redaction, little_searched: Redaction, pieces: list[bytes], sizes: list[int]

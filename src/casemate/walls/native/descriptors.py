@@ -87,8 +87,7 @@ class Outbox:
 
 
 def what_is_in(fd: int, most: int = ALL) -> bytes | None:
-    """What is in a pipe now, which does not block, ``most`` bytes of it; None for nothing, and no bytes where it has no
-    writer."""
+    """What is in a pipe that does not block: ``most`` bytes; None for nothing yet, and b"" where it has no writer."""
     try:
         return os.read(fd, min(most, fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)))
     except BlockingIOError:

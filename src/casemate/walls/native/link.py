@@ -208,7 +208,7 @@ class SupervisorLink(CellStarter):
             cell = heapq.heappop(self._resting)[2]
             cell.rests = False
             self.read_on(cell)
-            self._settle(cell)
+            self._settle(cell, time.thread_time())
         return True
 
     def _send_on(self) -> None:
@@ -275,27 +275,30 @@ class SupervisorLink(CellStarter):
         if fd in cell.pipes and self._is_full(fd, cell):
             self._pause(cell, [fd])
 
-    def _settle(self, cell: RunningCell, began: float | None = None, fd: int = -1, *, is_slow: bool = False) -> None:
-        """Hand on what waits for text, and have a cell rest that took long since ``began``, with its pipe ``fd``."""
-        began = time.thread_time() if began is None else began
+    def _settle(self, cell: RunningCell, began: float, fd: int = -1, *, is_slow: bool = False) -> None:
+        """Hand on what waits for text, and have a cell rest that took long since ``began``, by its pipe ``fd``."""
         if isinstance(cell, RunningSession) and not cell.rests:
             self.sessions.settle(cell)
         took = time.thread_time() - began
         if cell.read_size == _PIECE and (is_slow or took > _LONG):  # what came first may have loaded modules
-            if fd in cell.pipes:
-                cell.pipes[fd] = cell.pipes.pop(fd)  # the others have their turn before it
-            self._pause(cell, list(cell.pipes))
-            cell.rests = True
-            heapq.heappush(self._resting, (time.monotonic() + _REST * took, id(cell), cell))
-        elif isinstance(cell, RunningSession) and cell.unsettled and not cell.rests and not cell.is_called:
-            cell.is_called = True
+            self._rest(cell, fd, took)
+        elif isinstance(cell, RunningSession) and cell.unsettled and not cell.rests and not cell.will_settle:
+            cell.will_settle = True
             self.call(self._settle_on, cell)
         if took > _LONG:
             cell.read_size = _PIECE
 
     def _settle_on(self, cell: RunningSession) -> None:
-        cell.is_called = False
-        self._settle(cell)
+        cell.will_settle = False
+        self._settle(cell, time.thread_time())
+
+    def _rest(self, cell: RunningCell, fd: int, took: float) -> None:
+        """Read none of its pipes for a while, so that other cells have their turn, and then ``fd`` last."""
+        if fd in cell.pipes:
+            cell.pipes[fd] = cell.pipes.pop(fd)
+        self._pause(cell, list(cell.pipes))
+        cell.rests = True
+        heapq.heappush(self._resting, (time.monotonic() + _REST * took, id(cell), cell))
 
     def _pause(self, cell: RunningCell, fds: list[int]) -> None:
         """Read these pipes no more until `read_on`."""
@@ -351,7 +354,7 @@ class SupervisorLink(CellStarter):
         if isinstance(cell, RunningSession):
             if not cell.paused:
                 cell.unsettled = True
-                self._settle(cell)
+                self._settle(cell, time.thread_time())
         else:
             for fd in [fd for fd in cell.pipes if fd in self.readers and fd not in cell.paused]:
                 self.read_out(fd, cell)

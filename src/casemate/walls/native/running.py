@@ -215,7 +215,7 @@ class RunningSession(RunningCell):
         self.unsent = bytearray()
         self.sending = threading.Lock()
         self.unsettled = False  # frames wait for text that is in the pipes
-        self.is_called = False  # the pump will look at them again
+        self.will_settle = False  # the pump is asked to look at them again
         self.files: Future[tuple[int, int]] = Future()
         self.paused_files: Future[bool] | None = None
         self.resumed_files: Future[bool] | None = None
