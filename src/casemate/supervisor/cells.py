@@ -289,6 +289,12 @@ class CellProcess:
             ended = time.monotonic()
             self.next_look = max(self.next_look, ended + _REST_FACTOR * (ended - now))
 
+    def look(self) -> bool:
+        """Look at it now, whenever that is due; whether it goes on."""
+        self.next_look = 0.0
+        self.keep_time(time.monotonic())
+        return self.reason is None
+
     def _measure(self, now: float) -> None:
         usage = watch.measure(self.pid)
         self.next_look = now + self._measure_interval(usage)
