@@ -289,10 +289,12 @@ class CellProcess:
             ended = time.monotonic()
             self.next_look = max(self.next_look, ended + _REST_FACTOR * (ended - now))
 
-    def look(self) -> bool:
-        """Look at it now, whenever that is due; whether it goes on."""
-        self.next_look = 0.0
-        self.keep_time(time.monotonic())
+    def may_grow(self) -> bool:
+        """Whether it goes on: it is ended where it has too many processes, and the kernel does not count them."""
+        most = self.ready.processes
+        if most is not None and (tasks := watch.measure(self.pid).tasks) > most:
+            self.peak_tasks = tasks
+            self.kill("processes")
         return self.reason is None
 
     def _measure(self, now: float) -> None:

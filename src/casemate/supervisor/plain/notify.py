@@ -8,8 +8,8 @@ A program's TCP connection ends at a listener of ours, whose peer is compared wi
 the host, which knows it by address and port. So nobody else on the machine can connect there. What is called UDP is one
 end of a pair, whose other end answers names and nothing else. The cell's own loopback is an address of its own.
 
-To each session of processes the kernel gives as much of the processor as to all of ours (sched(7), autogroup). So none
-begins before its cell is looked at now and then: a storm of them would keep us from ending it for minutes.
+To each session of processes the kernel gives as much of the processor as to all of ours (sched(7), autogroup). So the
+processes of a cell are counted before every eighth begins: a storm of them would keep us from ending it for minutes.
 
 Sources: seccomp_unotify(2), and ``linux/seccomp.h``, ``linux/un.h`` and ``linux/in6.h`` of the kernel.
 """
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+    _Asked = Callable[[], bool]
+
 _RECEIVE, _SEND, _IS_VALID, _ADD_FD = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
 _NOTIFICATION = struct.Struct("=QIIiIQ6Q")  # id, pid, flags; number, architecture, instruction, arguments
 _ANSWER = struct.Struct("=QqiI")  # id, value, error, flags
@@ -48,7 +50,7 @@ _DNS = 53
 _WITHIN = 0.2  # seconds that a connection to ourselves may take: options of the cell's can keep it from being made
 _MOST_COPIES = 256  # sockets of a cell that were never connected
 _MOST_PAIRS = 4096
-_UNSEEN = 8  # sessions that begin between two looks: a look takes milliseconds, and so many share the processor with us
+_UNCOUNTED = 8  # sessions that begin between two counts: a count takes milliseconds, and so many share the processor
 _QUIET_OPTIONS = ((0, 11), (41, 25))  # IP_RECVERR, IPV6_RECVERR: glibc's resolver gives up where they are refused
 _AT_FDCWD, _AT_NOFOLLOW, _AT_EMPTY_PATH = -100, 0x100, 0x1000
 _SET_ID = 0o6000
@@ -129,18 +131,13 @@ class HostConnections:
 
 class NotifiedCalls:
     """The notified calls of one cell. ``folders``: those that it can write to; ``ids``: who it is, where it is not
-    us; ``look``: at what it has now, and says whether it may go on."""
+    us; ``may_grow``: whether it has no more processes than it may."""
 
     def __init__(
-        self,
-        listener: int,
-        network: HostConnections,
-        folders: Sequence[str],
-        ids: list[int] | None,
-        look: Callable[[], bool],
+        self, listener: int, network: HostConnections, folders: Sequence[str], ids: list[int] | None, may_grow: _Asked
     ) -> None:
         self.listener = listener
-        self._look, self._unseen, self._goes_on = look, 0, True
+        self._may_grow, self._begun, self._goes_on = may_grow, 0, True
         self._network, self._ids = network, ids
         self._folders = tuple(f"{folder}/" for folder in folders)
         self._copies: dict[int, _socket.socket] = {}  # by inode number, the oldest first
@@ -198,9 +195,9 @@ class NotifiedCalls:
                 call.send(errno.ENOSYS)
 
     def _begin_session(self, call: NotifiedCall) -> None:
-        self._unseen += 1
-        if self._unseen >= _UNSEEN:
-            self._unseen, self._goes_on = 0, self._look()
+        self._begun += 1
+        if self._begun % _UNCOUNTED == 0:
+            self._goes_on = self._may_grow()
         if self._goes_on:  # else it is about to be ended, and waits for that
             call.send(0, go_on=True)
 
