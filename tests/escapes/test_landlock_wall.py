@@ -18,7 +18,7 @@ import pytest
 from tests.contract import witness
 from tests.support.waiting import until
 
-from casemate import Limits, sync
+from casemate import sync
 
 WALLS = ("landlock",)
 ATTACK = """
@@ -148,25 +148,6 @@ def _living_in(cell: str) -> list[str]:
         except OSError:
             continue
     return living
-
-
-SESSIONS = """
-import os, signal
-while True:
-    try:
-        if os.fork() == 0:
-            os.setsid()
-            os.write(1, b"begun ")
-            signal.pause()
-    except OSError:
-        signal.pause()
-"""
-
-
-def test_hardly_more_sessions_begin_than_a_cell_may_have_processes(sandbox: sync.Sandbox) -> None:
-    """Each would have as much of the processor as the supervisor, which then could not end the cell for minutes."""
-    execution = sandbox.run(SESSIONS, limits=Limits(processes=20), timeout=5)
-    assert execution.stdout.count("begun") <= 20 + 8
 
 
 def test_a_process_that_dies_before_it_reads_its_request_ends_no_other_cell(tmp_path: Path) -> None:

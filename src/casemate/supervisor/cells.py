@@ -289,20 +289,13 @@ class CellProcess:
             ended = time.monotonic()
             self.next_look = max(self.next_look, ended + _REST_FACTOR * (ended - now))
 
-    def may_grow(self) -> bool:
-        """Whether it goes on: it is ended where it has too many processes, and the kernel does not count them."""
-        most = self.ready.processes
-        if most is not None and (tasks := watch.measure(self.pid).tasks) > most:
-            self.peak_tasks = tasks
-            self.kill("processes")
-        return self.reason is None
-
     def _measure(self, now: float) -> None:
         usage = watch.measure(self.pid)
         self.next_look = now + self._measure_interval(usage)
-        self.tasks = usage.tasks
-        self.peak_tasks = max(self.peak_tasks, self.tasks)
         self.cpu_seconds = max(self.cpu_seconds, usage.cpu)
+        self._count_tasks(usage.tasks)
+        if self.reason is not None:
+            return  # it needs no second end, and who reads the memory of a process waits while that forks
         memory = self.memory = self._memory_in_use(usage, now)
         self.peak_memory = max(self.peak_memory, memory)
         if memory > self.limits["memory"]:
@@ -312,8 +305,19 @@ class CellProcess:
             self.kill("cpu")
         if self.scratch.is_over(now):
             self.kill("disk")
-        if self.ready.processes is not None and usage.tasks > self.ready.processes:
+
+    def _count_tasks(self, tasks: int) -> None:
+        """End it where it has too many, and the kernel does not count them."""
+        self.tasks = tasks
+        self.peak_tasks = max(self.peak_tasks, tasks)
+        if self.ready.processes is not None and tasks > self.ready.processes:
             self.kill("processes")
+
+    def _may_grow(self) -> bool:
+        """Count its tasks again; whether it goes on."""
+        if self.ready.processes is not None:
+            self._count_tasks(watch.measure(self.pid).tasks)
+        return self.reason is None
 
     def _measure_interval(self, usage: watch.CellUsage) -> float:
         """Seconds until the next look, by how much memory could be taken meanwhile."""
@@ -336,7 +340,7 @@ class CellProcess:
         if usage.most_memory() + buffers <= self.limits["memory"] or alone:
             return usage.memory(files) + buffers
         self.next_look = now + watch.SELDOM  # the exact look takes longer
-        return watch.proportional(usage, files) + buffers
+        return watch.proportional(usage, files, self._may_grow) + buffers
 
     def _socket_memory(self, pids: list[int]) -> int:
         """Bytes in the buffers of its sockets; 0 where it has few, or the kernel does not tell."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import heapq
 import os
+import time
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MAX_VISITED = 33_000  # processes looked at in one cell; limits.processes is at most 32,768
@@ -68,16 +69,22 @@ def measure(init: int) -> CellUsage:
     return usage
 
 
-def proportional(usage: CellUsage, files: int) -> int:
+def proportional(usage: CellUsage, files: int, may_grow: Callable[[], bool]) -> int:
     """The memory of the processes in ``usage``, in bytes, each shared page divided among its holders (proc(5), Pss),
     but for the ``files`` of the cell's tmpfs, which may be mapped.
 
     A process that cannot be read counts as more than any limit: it hides on purpose. One whose page tables are so
-    large that asking would take too long, also all together, counts with everything that it maps.
+    large that asking would take too long, also all together, counts with everything that it maps. The kernel answers
+    for none while it forks, which takes seconds in a storm: that grows meanwhile, so ``may_grow`` is asked now and
+    then, and nothing more is read once it says no.
     """
-    total, shared, walked = usage.tables, 0, 0
+    total, shared, walked, asked = usage.tables, 0, 0, time.monotonic()
     for claimed, tables, place in sorted(usage.claims, reverse=True):
         walked += tables
+        if time.monotonic() - asked > OFTEN:
+            if not may_grow():
+                break
+            asked = time.monotonic()
         if tables > _LARGE_TABLES or walked > _ALL_TABLES:
             total += claimed
             continue

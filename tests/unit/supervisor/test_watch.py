@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from casemate.supervisor import watch
+from casemate.supervisor import cells, watch
 
 MIB = 2**20
 
@@ -81,6 +83,10 @@ def test_private_memory_is_summed_and_the_files_of_the_cell_are_not_counted_twic
         assert sight.memory(1 << 40) < 40 * MIB
 
 
+def _proportional(sight: watch.CellUsage, files: int) -> int:
+    return watch.proportional(sight, files, lambda: True)
+
+
 SHARED = "import mmap\nm = mmap.mmap(-1, {mib} << 20)\nm[::4096] = bytes([1]) * len(m[::4096])\n"
 OWN = SHARED.format(mib=40).replace("\n", "; ")
 SEEN = "assert m[::4096].count(1) == len(m[::4096])"  # so that it is mapped here, too
@@ -91,20 +97,20 @@ def test_shared_memory_of_many_is_told_from_memory_that_they_share() -> None:
     with child(FAMILY.format(each=OWN)) as pid:
         sight = watch.measure(pid)
         assert sight.shared < 45 * MIB
-        assert 120 * MIB <= watch.proportional(sight, 0) <= sight.most_memory()
+        assert 120 * MIB <= _proportional(sight, 0) <= sight.most_memory()
     with child(SHARED.format(mib=120) + FAMILY.format(each=SEEN)) as pid:
         sight = watch.measure(pid)
         assert sight.most_memory() >= 360 * MIB
         # A quarter of it is the first process's, which is looked at as an init: it is none of the three.
-        assert 90 * MIB <= watch.proportional(sight, 0) < 150 * MIB
+        assert 90 * MIB <= _proportional(sight, 0) < 150 * MIB
 
 
 def test_files_of_the_cell_hide_no_memory_that_is_private() -> None:
     with child(FAMILY.format(each="held = bytearray(30 << 20); held[::4096] = bytes([1]) * len(held[::4096])")) as pid:
-        assert watch.proportional(watch.measure(pid), 1 << 40) >= 90 * MIB
+        assert _proportional(watch.measure(pid), 1 << 40) >= 90 * MIB
     with child(FAMILY.format(each=OWN)) as pid:
         sight = watch.measure(pid)
-        assert watch.proportional(sight, 100 * MIB) == pytest.approx(watch.proportional(sight, 0) - 100 * MIB, abs=MIB)
+        assert _proportional(sight, 100 * MIB) == pytest.approx(_proportional(sight, 0) - 100 * MIB, abs=MIB)
 
 
 @pytest.mark.parametrize("bound", ["_LARGE_TABLES", "_ALL_TABLES"])
@@ -112,11 +118,33 @@ def test_what_would_take_too_long_to_ask_counts_whole(bound: str, monkeypatch: p
     with child(SHARED.format(mib=60) + FAMILY.format(each=SEEN)) as pid:
         sight = watch.measure(pid)
         (_, tables, _), *_ = sorted(sight.claims, reverse=True)
-        assert watch.proportional(sight, 0) < 100 * MIB
+        assert _proportional(sight, 0) < 100 * MIB
         monkeypatch.setattr(watch, bound, tables)  # of one process; the others' are alike
-        assert watch.proportional(sight, 0) > 110 * MIB or bound == "_LARGE_TABLES"
+        assert _proportional(sight, 0) > 110 * MIB or bound == "_LARGE_TABLES"
         monkeypatch.setattr(watch, bound, 0)
-        assert watch.proportional(sight, 0) >= 180 * MIB
+        assert _proportional(sight, 0) >= 180 * MIB
+
+
+def test_memory_is_read_no_further_once_there_are_too_many_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel has who reads it wait while a process forks: in a storm for seconds, in which that grows."""
+    monkeypatch.setattr(watch, "OFTEN", 0)
+    with child(FAMILY.format(each="")) as pid:
+        sight = watch.measure(pid)
+        assert watch.proportional(sight, 0, lambda: False) == sight.tables < _proportional(sight, 0)
+
+
+def test_a_cell_of_too_many_processes_ends_before_its_memory_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "proportional", lambda *_: pytest.fail("its memory was read"))
+    ended: list[bool] = []
+    limits = {"memory": 0, "disk": 0, "cpus": None, "cpu_time": None}
+    request = {"id": "x", "limits": limits, "rlimits": {"DATA": None}, "awaits_order": False, "session": False}
+    with child(FAMILY.format(each="")) as pid:
+        ready: Any = SimpleNamespace(pid=pid, group=None, status_fd=-1, processes=2, end=lambda: ended.append(True))
+        ready.open_pidfd = lambda: os.pidfd_open(pid)
+        cell = cells.CellProcess({**request, "deadline": 60.0}, ready, SimpleNamespace(), 0)  # type: ignore[arg-type]
+        cell.keep_time(cell.next_look)
+        os.close(cell.pidfd)
+    assert (cell.reason, ended) == ("processes", [True])
 
 
 def test_cpu_time_of_living_and_of_reaped_processes_is_summed() -> None:

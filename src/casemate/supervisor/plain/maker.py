@@ -345,7 +345,7 @@ class PlainMaker:
         made, identity = cell.scratch, ready.identity
         assert isinstance(made, files.CellFiles)
         ids = [identity.uid, identity.gid] if identity.mapped else None
-        return notify.NotifiedCalls(listener, ready.network, made.writable, ids, cell.may_grow)
+        return notify.NotifiedCalls(listener, ready.network, made.writable, ids)
 
     def is_survived(self, cell: cells.CellProcess) -> bool:
         """As of `maker.Maker`. An init ends by itself when all else has; one that was killed leaves orphans, which are

@@ -1,4 +1,4 @@
-"""Answers calls of a cell's programs that the filter has notified: sockets, what changes files by name, and setsid.
+"""Answers calls of a cell's programs that the filter has notified: sockets, and what changes files by name.
 
 Nothing that the cell can still change decides what happens. A socket is made here, and a copy kept: what is connected
 or bound is the copy. A path is pinned by a descriptor, and must lie in what the cell can write; then the pinned thing
@@ -7,9 +7,6 @@ is changed. A call is never let through that points to memory (seccomp_unotify(2
 A program's TCP connection ends at a listener of ours, whose peer is compared with the copy; the accepted end goes to
 the host, which knows it by address and port. So nobody else on the machine can connect there. What is called UDP is one
 end of a pair, whose other end answers names and nothing else. The cell's own loopback is an address of its own.
-
-To each session of processes the kernel gives as much of the processor as to all of ours (sched(7), autogroup). So the
-processes of a cell are counted before every eighth begins: a storm of them would keep us from ending it for minutes.
 
 Sources: seccomp_unotify(2), and ``linux/seccomp.h``, ``linux/un.h`` and ``linux/in6.h`` of the kernel.
 """
@@ -29,10 +26,8 @@ from casemate.supervisor.syscall_numbers import numbers
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import Any
-
-    _Asked = Callable[[], bool]
 
 _RECEIVE, _SEND, _IS_VALID, _ADD_FD = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
 _NOTIFICATION = struct.Struct("=QIIiIQ6Q")  # id, pid, flags; number, architecture, instruction, arguments
@@ -50,7 +45,6 @@ _DNS = 53
 _WITHIN = 0.2  # seconds that a connection to ourselves may take: options of the cell's can keep it from being made
 _MOST_COPIES = 256  # sockets of a cell that were never connected
 _MOST_PAIRS = 4096
-_UNCOUNTED = 8  # sessions that begin between two counts: a count takes milliseconds, and so many share the processor
 _QUIET_OPTIONS = ((0, 11), (41, 25))  # IP_RECVERR, IPV6_RECVERR: glibc's resolver gives up where they are refused
 _AT_FDCWD, _AT_NOFOLLOW, _AT_EMPTY_PATH = -100, 0x100, 0x1000
 _SET_ID = 0o6000
@@ -131,13 +125,10 @@ class HostConnections:
 
 class NotifiedCalls:
     """The notified calls of one cell. ``folders``: those that it can write to; ``ids``: who it is, where it is not
-    us; ``may_grow``: whether it has no more processes than it may."""
+    us."""
 
-    def __init__(
-        self, listener: int, network: HostConnections, folders: Sequence[str], ids: list[int] | None, may_grow: _Asked
-    ) -> None:
+    def __init__(self, listener: int, network: HostConnections, folders: Sequence[str], ids: list[int] | None) -> None:
         self.listener = listener
-        self._may_grow, self._begun, self._goes_on = may_grow, 0, True
         self._network, self._ids = network, ids
         self._folders = tuple(f"{folder}/" for folder in folders)
         self._copies: dict[int, _socket.socket] = {}  # by inode number, the oldest first
@@ -189,17 +180,8 @@ class NotifiedCalls:
                 call.send(0, go_on=call.arguments[1:3] not in _QUIET_OPTIONS)
             case "chmod" | "fchmod" | "fchmodat" | "fchmodat2" | "utimensat" as name:
                 self._change_file(call, name)
-            case "setsid":
-                self._begin_session(call)
             case _:
                 call.send(errno.ENOSYS)
-
-    def _begin_session(self, call: NotifiedCall) -> None:
-        self._begun += 1
-        if self._begun % _UNCOUNTED == 0:
-            self._goes_on = self._may_grow()
-        if self._goes_on:  # else it is about to be ended, and waits for that
-            call.send(0, go_on=True)
 
     # -- sockets
 

@@ -18,7 +18,7 @@ TYPE_CHECKING = False  # typing itself is not imported: it would take half of th
 if TYPE_CHECKING:
     from typing import Any
 
-NOTIFIED = "connect bind chmod fchmod fchmodat fchmodat2 utimensat setsid"
+NOTIFIED = "connect bind chmod fchmod fchmodat fchmodat2 utimensat"
 _REFUSED = """
     setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr setxattrat removexattrat
     chown fchown lchown fchownat utime utimes futimesat
@@ -52,7 +52,7 @@ _SET_ID = 0o6000  # S_ISUID | S_ISGID
 _MORE = (
     ("a setuid file would be one on the host", "creat mkdir", (any_bit(1, _SET_ID, errno.EPERM),)),
     ("the same, at a directory", "mkdirat", (any_bit(2, _SET_ID, errno.EPERM),)),
-    ("the supervisor looks at it first", NOTIFIED, (not_among(0, (), NOTIFY),)),
+    ("the supervisor looks at the path, and does it", NOTIFIED, (not_among(0, (), NOTIFY),)),
     ("what bind has made listens already; else it would bind, past Landlock", "listen", (not_among(0, (), SKIP),)),
     (
         "the supervisor makes them",
