@@ -30,15 +30,17 @@ STAYS = {  # and has a second process
 
 
 @contextlib.contextmanager
-def stopped_supervisor() -> Iterator[int]:
-    """It does nothing meanwhile."""
-    (supervisor,) = witness.serving()
-    os.kill(supervisor, signal.SIGSTOP)
+def stopped_supervisors() -> Iterator[None]:
+    """They do nothing meanwhile; one may be another test's that is ending."""
+    stopped = witness.serving()
+    for supervisor in stopped:
+        os.kill(supervisor, signal.SIGSTOP)
     try:
-        until(lambda: witness.state(supervisor) == "T")
-        yield supervisor
+        until(lambda: all(witness.state(supervisor) == "T" for supervisor in stopped))
+        yield
     finally:
-        os.kill(supervisor, signal.SIGCONT)
+        for supervisor in stopped:
+            os.kill(supervisor, signal.SIGCONT)
 
 
 def cells_that_can_begin(sandbox: sync.Sandbox, language: str) -> list[int]:
@@ -63,7 +65,7 @@ def test_a_program_that_is_over_before_the_supervisor_hears_of_it_has_run_once(
     inits = cells_that_can_begin(sandbox, language)
     link: Any = sandbox.asynchronous._parts.wall._link  # type: ignore[attr-defined]
     with ThreadPoolExecutor(1) as threads:
-        with stopped_supervisor():
+        with stopped_supervisors():
             for _ in range(100):  # it hears of other things first
                 link.send({"op": "forget", "id": "nobody"})
             run = threads.submit(sandbox.run, HELLO[language], language=language)
@@ -78,7 +80,7 @@ def test_a_program_that_dies_before_the_supervisor_hears_of_it_is_not_run_again(
 ) -> None:
     inits = cells_that_can_begin(sandbox, language)
     with ThreadPoolExecutor(1) as threads:
-        with stopped_supervisor():
+        with stopped_supervisors():
             run = threads.submit(sandbox.run, STAYS[language], language=language)
             until(lambda: any(len(witness.descendants(init)) > 1 for init in inits))
             for init in inits:
@@ -104,7 +106,7 @@ def test_a_program_that_has_not_read_its_order_when_its_cell_dies_is_run_in_anot
 
     stop_waiting(inits)
     with ThreadPoolExecutor(1) as threads, mock.patch.object(SupervisorLink, name, give):
-        with stopped_supervisor():
+        with stopped_supervisors():
             run = threads.submit(sandbox.run, HELLO[language], language=language, **options)
             assert begun.wait(MAX_WAIT)
             for init in inits:

@@ -86,19 +86,24 @@ def test_a_folder_that_was_replaced_while_a_cell_for_it_was_made_is_noticed_by_n
     assert any(how == "exec" and "the cell that was ready had ended" in str(why) for how, why in starts), starts
 
 
-def test_a_zygote_that_dies_while_runs_wait_for_cells_of_it_is_noticed_by_none(sandbox: sync.Sandbox) -> None:
-    settle(sandbox)
-    pid = zygote_of(sandbox)
-    os.kill(pid, signal.SIGSTOP)  # cells that are asked for now will never be made
-    with ThreadPoolExecutor(8) as threads:
-        before = warmth(sandbox)
-        runs = [threads.submit(sandbox.run, HELLO["python"]) for _ in range(8)]
-        until(lambda: sum(pool.running for pool in warmth(sandbox).pools) + sum(one.done() for one in runs) >= 8)
-        kill(pid)
-        ended = [check(run.result(MAX_WAIT)) for run in runs]
-    assert before.is_settled
-    assert any(start_of(one)[0] == "exec" for one in ended), "nobody had to wait for the zygote"
-    until(lambda: is_back(sandbox))
+@pytest.mark.parametrize(("most", "waiting"), [(16, 0), (64, 5)], ids=["few cells", "as many as may end in a row"])
+def test_a_zygote_that_dies_while_runs_wait_for_cells_of_it_is_noticed_by_none(
+    audit: Path, most: int, waiting: int
+) -> None:
+    with sync.Sandbox(audit=audit, preload=(), concurrency=most) as sandbox:
+        settle(sandbox)
+        pid = zygote_of(sandbox)
+        os.kill(pid, signal.SIGSTOP)  # cells that are asked for now will never be made
+        with ThreadPoolExecutor(8) as threads:
+            before = warmth(sandbox)
+            runs = [threads.submit(sandbox.run, HELLO["python"]) for _ in range(8)]
+            until(lambda: sum(pool.running for pool in warmth(sandbox).pools) + sum(one.done() for one in runs) >= 8)
+            until(lambda: sum(pool.ready for pool in warmth(sandbox).pools) >= waiting)
+            kill(pid)
+            ended = [check(run.result(MAX_WAIT)) for run in runs]
+        assert before.is_settled
+        assert any(start_of(one)[0] == "exec" for one in ended), "nobody had to wait for the zygote"
+        until(lambda: is_back(sandbox))
 
 
 @pytest.mark.parametrize("which", ["init", "what waits"])

@@ -42,7 +42,7 @@ _LATER = 1.0  # seconds after the first run, until the zygote of programs that w
 _OFTEN = 1.0  # seconds between looks at what is ready
 _DEATHS = 3  # of a zygote in a row, each within seconds of its start: then its environment goes without
 _SHORT_LIFE = 10.0
-_FAILURES = 5  # cells of one kind that ended while they waited, in a row: then it goes without
+_FAILURES = 5  # times in a row that cells of one kind ended while they waited: then it goes without
 _KINDS = 8  # that are kept at most
 _LEAST = 2  # cells of a kind, however many of others wait
 
@@ -76,7 +76,7 @@ class _KindPool:
     ready: deque[RunningCell] = field(default_factory=deque)
     taken: int = 0
     made: int = 0
-    failed: int = 0  # in a row: cells that ended while they waited
+    failed: int = 0  # times in a row that cells ended while they waited
     problem: str = ""
 
 
@@ -313,11 +313,11 @@ class Pools:
             pool.ready.pop().discard()
 
     def _drop_dead(self, pool: _KindPool) -> None:
-        """Forget cells that have ended; after many in a row their kind goes without."""
+        """Forget cells that have ended; after that has happened often in a row their kind goes without."""
         living = deque(cell for cell in pool.ready if not cell.future.done())
-        dead = len(pool.ready) - len(living)
+        dead = len(living) < len(pool.ready)  # however many: with a zygote end all that it was to make
         pool.ready = living
-        pool.failed = pool.failed + dead if dead else (0 if living else pool.failed)
+        pool.failed = pool.failed + 1 if dead else (0 if living else pool.failed)
         if pool.failed >= _FAILURES:
             pool.problem = f"cells of its kind ended {pool.failed} times while they waited"
 
