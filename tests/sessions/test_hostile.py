@@ -203,7 +203,7 @@ async def test_a_step_that_floods_all_its_pipes_costs_no_other_session_its_state
         await said(victim, _KEEPS_ITS_PIPE)
     flood = asyncio.ensure_future(victim.run(_FLOODS_ALL_PIPES, timeout=5))
     while not flood.done():
-        beside = await other.run("print(theirs)", timeout=4)
+        beside = await other.run("print(theirs)", timeout=2)
         assert (beside.stdout, beside.cause, beside.state) == ("1\n", None, "kept")
 
 

@@ -295,7 +295,7 @@ class CellProcess:
         self.cpu_seconds = max(self.cpu_seconds, usage.cpu)
         self._count_tasks(usage.tasks)
         if self.reason is not None:
-            return  # it needs no second end, and who reads the memory of a process waits while that forks
+            return  # it needs no second end, and to read memory would wait for processes that fork
         memory = self.memory = self._memory_in_use(usage, now)
         self.peak_memory = max(self.peak_memory, memory)
         if memory > self.limits["memory"]:

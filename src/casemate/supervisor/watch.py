@@ -75,8 +75,8 @@ def proportional(usage: CellUsage, files: int, may_grow: Callable[[], bool]) -> 
 
     A process that cannot be read counts as more than any limit: it hides on purpose. One whose page tables are so
     large that asking would take too long, also all together, counts with everything that it maps. The kernel answers
-    for none while it forks, which takes seconds in a storm: that grows meanwhile, so ``may_grow`` is asked now and
-    then, and nothing more is read once it says no.
+    for a process only when that is not forking. In a storm of forks that takes seconds, so ``may_grow`` is asked now
+    and then: once it says no, nothing more is read.
     """
     total, shared, walked, asked = usage.tables, 0, 0, time.monotonic()
     for claimed, tables, place in sorted(usage.claims, reverse=True):
