@@ -92,6 +92,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     judge(items, Path(__file__).parent, WEAKER, UNDECIDED)
 
 
+@pytest.hookimpl(trylast=True)  # else the order of a test's ids depends on what else is collected
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Every test of a wall behind each."""
     if "wall" in metafunc.fixturenames:

@@ -39,6 +39,7 @@ class GvisorWall(DockerWall):
         super().__init__(launch_probe, concurrency, (None, "runsc"))
 
 
+@pytest.hookimpl(trylast=True)  # else the order of a test's ids depends on what else is collected
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Every attack behind each wall, by exec and warm; as a step of a session, too, if it means the same."""
     name = metafunc.function.__name__
