@@ -41,6 +41,36 @@ BEHIND_DOCKER = ("contract/", "escapes/", "containers/", "distribution/", "unit/
 PRELOADING = ("contract/test_display.py", "docs/", "unit/languages/", "warm/")
 PRELOADING_WITH_ALL = (*PRELOADING, "escapes/", "journeys/", "parity/")
 RUNS_BEFORE_A_ZYGOTE = 4
+# Left to --all, by how their names begin: what takes long, and whose ways through the code others go too.
+LEFT_TO_ALL = tuple(
+    f"tests/{folder}/test_{name}"
+    for folder, names in {
+        "brokered": "bypasses fairness journeys plans registering",
+        "console": "attacks controls",
+        "contract": "crossings unread",
+        "egress": "fairness limits",
+        "escapes": "honest_work",
+        "journeys": "current_folder endurance folder.py full_disk leaving refusals room",
+        "kernel": "conformance notebooks",
+        "mcp_server": "asking service",
+        "network": "asked_ahead bodies_h2 browser clients console intercepted_h2 web_search web_surfaces",
+        "packages": "hostile node pip",
+        "service": "connected_parts planned restart revoked shares silent threats tls widget",
+        "sessions": "amounts deaths faults hostile left_over previews record",
+        "surfaces": "cli_copying cli_doctor cli_service cli_tools cli_vault pictures progress",
+        "telemetry": "metrics surfaces",
+        "tools/connections": "",
+        "unit/audit": "faults outside rewriting",
+        "unit/guest": "display plain_python session_python_hostile",
+        "unit/packages": "indexes",
+        "unit/supervisor": "seccomp_in_force",
+        "unit/workspace": "apply_overlay",
+        "warm": "deaths freshness pools",
+        "web": "browser",
+        "wrap": "streams",
+    }.items()
+    for name in names.split(" ")
+)
 # How fast an example is says how busy the machine is, and nothing of what is tested.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("short", settings.get_profile("untimed"), max_examples=40)  # each run tries others
@@ -187,11 +217,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what only ``--all`` runs, unless a test is named."""
     if not takes_all(config):
         is_second = config.getoption("--second-user")
-        keep = chosen([item for item in items if not item.get_closest_marker("full")], is_second=is_second)
+        keep = chosen([item for item in items if not is_left_to_all(item)], is_second=is_second)
         config.hook.pytest_deselected(items=[item for item in items if item not in keep])
         items[:] = [item for item in items if item in keep]
     # Many short files at the end let all processes end together.
     items.sort(key=lambda item: (not world_of(item.nodeid), "tests/unit/" in item.nodeid))
+
+
+def is_left_to_all(item: pytest.Item) -> bool:
+    """Whether only ``--all`` runs it."""
+    return item.nodeid.startswith(LEFT_TO_ALL) or item.get_closest_marker("full") is not None
 
 
 def world_of(nodeid: str) -> str | None:

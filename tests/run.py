@@ -1,7 +1,7 @@
 """What ./test does once .venv is there: prepares, runs every stage, and says what came of it.
 
-    ./test                 what CI runs: every promise once; as root also, as an ordinary user, what identity can change
-    ./test --all           every crossing of languages and ways to start, both users whole, conformance, wheels
+    ./test                 what CI runs; as root also, as an ordinary user, what identity can change
+    ./test --all           all tests, every crossing of languages and ways to start, both users whole, wheels
     ./test --quick         formatting, lint, types, layers and the unit tests that take no time
     ./test --outcomes FILE ...  also writes there what became of each test and how long it took, a JSON object a line
     ./test ARGS...         the same checks, with ARGS given to pytest: ./test tests/escapes -k fork

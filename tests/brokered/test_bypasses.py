@@ -69,7 +69,6 @@ def register(name, **definition):
 """
 
 
-@pytest.mark.full
 async def test_the_name_of_a_server_cannot_be_taken_from_it(opened: Opened, witness: Witness, tmp_path: Path) -> None:
     """Not even where somebody allows it; and one whose name looks alike, or would be the same module, is another."""
     marker = tmp_path / "marker"
@@ -163,7 +162,6 @@ print(len(held))
     assert witness.calls == [("note", {"text": "mine"})] * 2
 
 
-@pytest.mark.full
 async def test_a_variable_that_redirects_a_client_misleads_its_own_cell_alone(opened: Opened, witness: Witness) -> None:
     mislead = """
 import os, socket, threading

@@ -140,7 +140,6 @@ async def test_a_python_program_uses_the_server_with_everything(tmp_path: Path, 
     ]
 
 
-@pytest.mark.full
 @pytest.mark.needs("npm")
 async def test_a_python_session_shows_images_and_reads_links(tmp_path: Path, peers: Path) -> None:
     async with with_session(tmp_path, peers) as session:
@@ -226,7 +225,6 @@ async def test_a_node_program_uses_the_server_with_everything(tmp_path: Path, pe
     ]
 
 
-@pytest.mark.full
 @pytest.mark.needs("npm")
 async def test_a_node_session_and_a_shell_session_use_it(tmp_path: Path, peers: Path) -> None:
     async with with_session(tmp_path / "node", peers, "node") as session:
@@ -253,7 +251,6 @@ help(mcptools.e)
         assert "get_sum" in await sandbox.tools.describe("e", "get-sum")
 
 
-@pytest.mark.full
 @pytest.mark.needs("npm")
 async def test_a_program_hears_how_far_a_call_is(tmp_path: Path, peers: Path) -> None:
     code = """
@@ -278,7 +275,6 @@ print(received[-1][:2] == (2, 2))
     assert lines == ["True", "[]", "True"]
 
 
-@pytest.mark.full
 async def test_a_server_that_reports_without_end_is_told_of_a_few_times(opened: Opened, witness: Witness) -> None:
     code = """
 import mcptools
@@ -330,7 +326,6 @@ print(received[-1][0] == 3, received[-1][2])
     assert said(execution).splitlines() == ["True [secret:MINE]", "False"]
 
 
-@pytest.mark.full
 @pytest.mark.needs("npm")
 async def test_each_call_of_a_step_is_an_event_that_is_answered(tmp_path: Path, peers: Path) -> None:
     seen: list[Any] = []
@@ -390,7 +385,6 @@ async def test_a_question_of_the_server_is_answered_by_whoever_approves(tmp_path
     assert [request.server for request in asked] == ["e"]
 
 
-@pytest.mark.full
 @pytest.mark.needs("npm")
 @pytest.mark.parametrize("has_settings", [False, True])
 async def test_a_server_behind_a_wall_cannot_read_what_is_hidden_there(
@@ -424,7 +418,6 @@ for hidden in (".env", "keys.txt"):
     assert lines == ["1", "hello", "no False", "no False" if has_settings else "of-the-project"]
 
 
-@pytest.mark.full
 @pytest.mark.needs("npm")
 async def test_what_a_server_remembers_is_there_for_other_sessions_and_after_a_reset(
     tmp_path: Path, peers: Path
@@ -451,7 +444,6 @@ async def test_what_a_server_remembers_is_there_for_other_sessions_and_after_a_r
         assert said(await other.run(find)) == "['writes']\n"
 
 
-@pytest.mark.full
 async def test_a_repository_is_shown_to_a_program(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     who = ["-c", "user.name=A", "-c", "user.email=a@b.test"]
@@ -471,7 +463,6 @@ print("+two" in str(git_diff_unstaged.run(repo_path={str(repository)!r})))
         assert said(await sandbox.run(code)).splitlines() == ["True", "True"]
 
 
-@pytest.mark.full
 async def test_a_server_in_python_tells_the_time(tmp_path: Path) -> None:
     server = {"command": sys.executable, "args": ["-m", "mcp_server_time", "--local-timezone", "UTC"]}
     code = "from mcptools.time import get_current_time as now\nprint(now.run(timezone='Europe/Berlin').timezone)"
@@ -480,7 +471,6 @@ async def test_a_server_in_python_tells_the_time(tmp_path: Path) -> None:
         assert said(await sandbox.run(code)) == "Europe/Berlin\n"
 
 
-@pytest.mark.full
 @pytest.mark.needs("npm")
 async def test_servers_of_every_transport_are_used_by_one_program(tmp_path: Path, peers: Path) -> None:
     code = "import mcptools\nprint([str(getattr(mcptools, s).echo.run(message=s)) for s in ('a', 'b', 'c')])"

@@ -114,7 +114,6 @@ async def test_a_session_that_lives_has_no_plan(opened: Opened) -> None:
             await sandbox.plan(THREE, session=session)
 
 
-@pytest.mark.full
 async def test_a_plan_of_too_many_calls_ends_with_an_error_in_the_program(opened: Opened, witness: Witness) -> None:
     code = RAW + "kinds = [call(text=str(n)).get('kind') for n in range(1001)]\nprint(json.dumps(kinds[-1]))"
     async with opened() as sandbox:

@@ -66,7 +66,6 @@ def page(real_browser: Chromium, daemon: Daemon) -> Iterator[Page]:
         yield one
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
 def test_a_page_of_another_port_changes_and_sees_nothing(
     page: Page, daemon: Daemon, stranger: Witness, name: str

@@ -55,7 +55,6 @@ def press(page: Page, name: str) -> None:
     page.get_by_role("button", name=name, exact=True).click()
 
 
-@pytest.mark.full
 def test_the_record_is_seen_to_be_whole_until_a_row_was_changed(real_browser: Chromium) -> None:
     with seeded_service() as daemon, signed_in(real_browser, link_of(daemon)) as page:
         finished(daemon, "print('said')")
@@ -80,7 +79,6 @@ def test_the_record_is_seen_to_be_whole_until_a_row_was_changed(real_browser: Ch
         page.get_by_text("Broken at row 1:").wait_for()
 
 
-@pytest.mark.full
 def test_the_evidence_of_a_run_is_downloaded_and_proves_it(page: Page, daemon: Daemon) -> None:
     run = finished(daemon, "open('left.txt', 'w').write('what is left')")
     finished(daemon, "print('another')")
@@ -98,7 +96,6 @@ def test_the_evidence_of_a_run_is_downloaded_and_proves_it(page: Page, daemon: D
     assert [row["run"] for row in kept[: len(saved)]].count(run) >= 2
 
 
-@pytest.mark.full
 def test_rows_of_the_record_are_found_by_kind_run_and_time(page: Page, daemon: Daemon) -> None:
     runs = [finished(daemon, f"print({number})") for number in range(52)]
     show(page, "Record")
@@ -166,7 +163,6 @@ def test_rules_are_proposed_from_what_was_used_and_refused_and_saved(page: Page,
     assert decided(uncommented, Question("egress", "", host)) == "allow"
 
 
-@pytest.mark.full
 def test_a_session_gets_a_name_and_files_and_begins_anew(page: Page, daemon: Daemon, tmp_path: Path) -> None:
     show(page, "Runs and sessions")
     press(page, "Open a session…")
@@ -204,7 +200,6 @@ def test_a_session_gets_a_name_and_files_and_begins_anew(page: Page, daemon: Dae
     call(daemon, "sessions.close", session="lab")
 
 
-@pytest.mark.full
 def test_what_a_program_serves_is_seen_in_a_frame_until_it_is_shown_no_more(page: Page, daemon: Daemon) -> None:
     session = open_session(page, daemon)
     step(page, SITE)
@@ -224,7 +219,6 @@ def test_what_a_program_serves_is_seen_in_a_frame_until_it_is_shown_no_more(page
     call(daemon, "sessions.close", session=session)
 
 
-@pytest.mark.full
 def test_an_answer_holds_as_long_and_says_what_its_giver_wants(page: Page, daemon: Daemon) -> None:
     session = call(daemon, "sessions.open")["session"]
     given = {"code": "print(get_ipython().getoutput('echo again'))", "session": session}
@@ -249,7 +243,6 @@ def test_an_answer_holds_as_long_and_says_what_its_giver_wants(page: Page, daemo
     call(daemon, "sessions.close", session=session)
 
 
-@pytest.mark.full
 def test_a_person_fills_in_what_a_server_of_tools_asks_for(page: Page, daemon: Daemon, tmp_path: Path) -> None:
     call(
         daemon,
@@ -274,7 +267,6 @@ display({'application/pdf': base64.b64encode(b'%PDF-1.4 whole').decode()}, raw=T
 """
 
 
-@pytest.mark.full
 def test_a_result_is_shown_as_another_type_and_a_document_is_downloaded(page: Page, daemon: Daemon) -> None:
     session = open_session(page, daemon)
     step(page, SHOWS)
@@ -300,7 +292,6 @@ def test_what_ended_before_the_page_hears_of_news_is_shown_all_the_same(page: Pa
     page.get_by_role("link", name=run[:12]).wait_for()
 
 
-@pytest.mark.full
 def test_a_run_is_started_within_bounds_looked_at_and_interrupted(page: Page, daemon: Daemon) -> None:
     show(page, "Runs and sessions")
     for field, given, told in (
@@ -324,7 +315,6 @@ def test_a_run_is_started_within_bounds_looked_at_and_interrupted(page: Page, da
     assert call(daemon, "runs.wait", run=run)["execution"]["status"] == "cancelled"
 
 
-@pytest.mark.full
 def test_the_last_hour_is_read_as_a_table(page: Page, daemon: Daemon) -> None:
     finished(daemon, "print(1)")
     show(page, "Health")
@@ -332,7 +322,6 @@ def test_the_last_hour_is_read_as_a_table(page: Page, daemon: Daemon) -> None:
     page.get_by_role("region", name="The last hour").get_by_text(re.compile(r"\d ok")).first.wait_for()
 
 
-@pytest.mark.full
 def test_whoever_is_done_signs_out_and_what_was_chosen_stays(page: Page) -> None:
     page.get_by_role("link", name="Skip to the page").press("Enter")
     assert page.evaluate("document.activeElement.tagName") == "H1"

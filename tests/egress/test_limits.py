@@ -124,7 +124,6 @@ def test_a_hello_that_does_not_become_whole_is_given_up(stage: Stage, echo_port:
         assert was_reset(one)
 
 
-@pytest.mark.full
 def test_a_handshake_with_the_egress_proxy_itself_that_does_not_end_is_given_up(stage: Stage) -> None:
     how = Interception(frozenset({("good.test", 443)}), Authority(["good.test"]), server_side(None))
     stage.open(EgressTerms(allowing("good.test"), limits=ProxyLimits(head_seconds=3.0), interception=how))
@@ -176,7 +175,6 @@ def test_connections_that_are_held_up_keep_their_bytes_apart(stage: Stage) -> No
             one.close()
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("limit", ["idle_seconds", "seconds"])
 def test_a_connection_that_is_idle_or_there_too_long_is_ended(stage: Stage, echo_port: int, limit: str) -> None:
     opened(stage, echo_port, **{limit: 3.0})  # in which it can speak, also on a busy machine

@@ -117,7 +117,6 @@ async def settling() -> Left:
     return now
 
 
-@pytest.mark.full
 async def test_two_hundred_runs_in_a_row_leave_nothing_behind(audit: Path) -> None:
     async with Sandbox(audit=audit, preload=()) as sandbox:
         before = await at_rest(sandbox)
@@ -132,7 +131,6 @@ async def test_two_hundred_runs_in_a_row_leave_nothing_behind(audit: Path) -> No
             assert left() == before
 
 
-@pytest.mark.full
 def test_sixty_runs_that_end_in_every_way_leave_nothing_behind(audit: Path) -> None:
     async def journey() -> list[str]:
         async with Sandbox(audit=audit, preload=()) as sandbox:
@@ -149,7 +147,6 @@ def test_sixty_runs_that_end_in_every_way_leave_nothing_behind(audit: Path) -> N
     assert {"ok", "failed", "timeout", "killed", "cancelled"} <= set(statuses)
 
 
-@pytest.mark.full
 def test_a_closed_sandbox_leaves_nothing_behind(audit: Path) -> None:
     supervisors: list[int] = []
 

@@ -47,7 +47,6 @@ def test_everything_a_run_changed_is_in_the_folder_afterwards(inside: sync.Sandb
     assert {artifact.name: artifact.read_bytes() for artifact in execution.artifacts} == {"output/chart.svg": b"<svg/>"}
 
 
-@pytest.mark.full
 def test_the_folder_stays_as_it_was_until_the_run_has_ended_and_an_ended_one_brings_its_changes_too(
     inside: sync.Sandbox, folder: Path
 ) -> None:

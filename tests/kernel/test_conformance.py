@@ -64,7 +64,6 @@ class TestPython(_Kernel):
     code_clear_output = "from IPython.display import clear_output; clear_output()"
 
 
-@pytest.mark.full
 @pytest.mark.needs("node")
 @pytest.mark.usefixtures("jupyter")
 class TestNode(_Kernel):
@@ -78,7 +77,6 @@ class TestNode(_Kernel):
     code_execute_result: ClassVar = [{"code": "1+2+3", "result": "6"}]
 
 
-@pytest.mark.full
 @pytest.mark.usefixtures("jupyter")
 class TestShell(_Kernel):
     __test__ = True

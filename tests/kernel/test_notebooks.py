@@ -95,7 +95,6 @@ def test_a_notebook_runs_in_nbclient(jupyter: Mapping[str, str], folder: Path) -
     assert [cell["execution_count"] for cell in notebook["cells"]] == [1, 2, 3]
 
 
-@pytest.mark.full
 @pytest.mark.needs("data")
 def test_plots_tables_and_widgets_come_out_as_from_ipykernel(jupyter: Mapping[str, str], folder: Path) -> None:
     ours, theirs = run("casemate-all", CELLS, folder), run("python3", CELLS, folder)
@@ -109,7 +108,6 @@ def test_plots_tables_and_widgets_come_out_as_from_ipykernel(jupyter: Mapping[st
     assert "IntSliderModel" in names[0]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("kernel", "cells", "text"),
     [

@@ -51,7 +51,6 @@ def casemate(environ: dict[str, str], *arguments: str) -> subprocess.CompletedPr
     )  # fmt: skip
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("era", ERAS)
 async def test_what_a_program_asks_for_can_be_answered_from_any_terminal(home: dict[str, str], era: str) -> None:
     command = StdioServerParameters(command=sys.executable, args=["-m", "casemate", "serve"], env=home)
@@ -73,7 +72,6 @@ async def test_what_a_program_asks_for_can_be_answered_from_any_terminal(home: d
             await operator.close()
 
 
-@pytest.mark.full
 async def test_the_user_answers_in_the_client_for_its_agent_through_the_service(home: dict[str, str]) -> None:
     asked: list[Any] = []
 
@@ -87,7 +85,6 @@ async def test_the_user_answers_in_the_client_for_its_agent_through_the_service(
         assert len(asked) == 1
 
 
-@pytest.mark.full
 async def test_what_a_client_leaves_behind_ends_with_it(home: dict[str, str]) -> None:
     command = StdioServerParameters(command=sys.executable, args=["-m", "casemate", "serve"], env=home)
     operator = await connect(environ=home)
@@ -147,7 +144,6 @@ async def test_the_service_serves_mcp_to_its_tokens(served: tuple[str, str], era
         assert output_of(answer).startswith("42")
 
 
-@pytest.mark.full
 async def test_what_a_client_over_http_leaves_behind_ends_with_its_mcp_session(
     served: tuple[str, str], home: dict[str, str]
 ) -> None:

@@ -72,7 +72,6 @@ def talk(sandbox: sync.Sandbox, program: str) -> list[str]:
     return told(sandbox, HEARD + program)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(("language", "program"), [*DOWN, *UP])
 def test_a_large_body_comes_as_it_was_sent(sandbox: sync.Sandbox, language: str, program: str) -> None:
     execution = sandbox.run(program, language=language)

@@ -60,7 +60,6 @@ async def test_no_redirect_leads_to_an_address_that_is_not_public(
     assert {visit.split()[0] for visit in new_visits(world, before)} == {"93.184.216.34"}
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("address", ["10.77.0.1", "169.254.169.254", "127.0.0.1", "[::1]", "2130706433", "198.18.0.1"])
 async def test_no_redirect_leads_to_an_address_by_number(world: World, audit: Path, address: str) -> None:
     before = world.visits()
@@ -89,7 +88,6 @@ async def test_what_a_page_asks_of_hosts_that_are_not_allowed_is_asked_of_nobody
     assert world.queries() == before[1]
 
 
-@pytest.mark.full
 async def test_a_page_that_goes_on_to_a_host_that_is_not_allowed_is_denied_by_its_name(
     world: World, audit: Path
 ) -> None:
@@ -100,7 +98,6 @@ async def test_a_page_that_goes_on_to_a_host_that_is_not_allowed_is_denied_by_it
     assert {visit.split()[0] for visit in new_visits(world, before)} == {"93.184.216.34"}
 
 
-@pytest.mark.full
 async def test_a_host_that_no_rule_names_is_asked_about_and_its_time_does_not_count_meanwhile(
     world: World, audit: Path
 ) -> None:
@@ -130,7 +127,6 @@ async def test_a_certificate_of_nobody_that_is_trusted_is_told(world: World, aud
     assert raised.value.reason == "tls"
 
 
-@pytest.mark.full
 @pytest.mark.needs("certutil")
 async def test_where_tls_is_intercepted_the_browser_trusts_it_and_rules_for_requests_hold(
     world: World, audit: Path
@@ -165,7 +161,6 @@ except ToolError as error:
 """
 
 
-@pytest.mark.full
 async def test_code_in_a_cell_opens_pages_in_a_browser_of_another_cell(world: World, audit: Path) -> None:
     words = "<title>Later</title><p id=a></p><script>setTimeout(() => a.innerHTML = '<b>come</b>', 100)</script>"
     path = publish(world, "later", words)

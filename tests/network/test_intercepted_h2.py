@@ -151,7 +151,6 @@ ON_RECORD = ("resets", "settings", "large settings", "a head in large frames", "
              "a head without end")  # fmt: skip
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("flood", FLOODS)
 def test_a_flood_ends_its_connection_and_nobody_elses(world: World, sandbox: sync.Sandbox, flood: str) -> None:
     execution = sandbox.run(CLIENT + FLOODS[flood])

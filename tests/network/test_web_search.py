@@ -88,7 +88,6 @@ def test_an_engine_is_asked_where_the_searxng_fails(world: World, audit: Path) -
         assert len([visit for visit in world.visits() if f" {SEARCH} " in visit]) == before
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("words", "said"),
     [("broken", "no JSON"), ("500", "answered 500"), ("forbidden", "search.formats"), ("silent", "10 s")],

@@ -60,7 +60,6 @@ def casemate(env: dict[str, str], *words: str) -> subprocess.CompletedProcess[st
     return subprocess.run(casemate_command(*words), env=env, capture_output=True, text=True, timeout=100, check=False)
 
 
-@pytest.mark.full
 def test_a_page_is_printed_as_markdown_or_as_json(service: dict[str, str]) -> None:
     done = casemate(service, "web", "fetch", f"{SITE}/page")
     assert (done.returncode, done.stderr) == (0, "")
@@ -70,7 +69,6 @@ def test_a_page_is_printed_as_markdown_or_as_json(service: dict[str, str]) -> No
     assert "Menu entry" in page["text"]
 
 
-@pytest.mark.full
 def test_a_page_that_is_missing_or_kept_from_programs_is_told(service: dict[str, str]) -> None:
     done = casemate(service, "web", "fetch", f"{SITE}/missing")
     assert (done.returncode, "no such page" in done.stdout) == (1, True)
@@ -78,14 +76,12 @@ def test_a_page_that_is_missing_or_kept_from_programs_is_told(service: dict[str,
     assert "robots.txt" in casemate(service, "web", "fetch", f"{SITE}/private/page").stderr
 
 
-@pytest.mark.full
 def test_nothing_of_a_page_acts_upon_the_terminal(service: dict[str, str]) -> None:
     done = casemate(service, "web", "fetch", f"{SITE}/control")
     assert done.returncode == 0
     assert not {"\x1b", "\x00", "\u202e"} & set(done.stdout)
 
 
-@pytest.mark.full
 def test_hits_are_printed_in_rows_or_as_json(service: dict[str, str]) -> None:
     done = casemate(service, "web", "search", "long", "rivers", "--limit", "2")
     assert done.stdout.splitlines()[0].split("\t")[:2] == ["https://rivers.test/0", "long rivers 0"]
@@ -107,7 +103,6 @@ def test_what_cannot_be_had_has_an_exit_code_of_its_kind(
     assert done.stderr.startswith(f"casemate: {why}")
 
 
-@pytest.mark.full
 def test_a_host_is_asked_about_in_another_terminal(service: dict[str, str]) -> None:
     fetching = subprocess.Popen(
         casemate_command("web", "fetch", f"http://other.test:{PORT}/page"), env=service,
@@ -132,7 +127,6 @@ def test_a_host_is_asked_about_in_another_terminal(service: dict[str, str]) -> N
     assert (denied.returncode, "evil.test" in why) == (77, True)
 
 
-@pytest.mark.full
 def test_a_connected_sandbox_has_the_same_pages_hits_and_errors(
     service: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,7 +161,6 @@ def text_of(result: CallToolResult) -> str:
     return text
 
 
-@pytest.mark.full
 def test_the_tools_of_agents_search_read_and_show(world: World, audit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Web, "browse", browse)
 
@@ -231,7 +224,6 @@ def test_an_agents_user_is_asked_about_the_host_of_a_page(world: World, audit: P
     asyncio.run(use())
 
 
-@pytest.mark.full
 def test_an_agents_pages_are_its_own(world: World, audit: Path) -> None:
     async def use() -> None:
         async with operations(audit) as made:

@@ -161,7 +161,6 @@ async def test_what_is_too_large_is_broken_off(opened: Opened, index: Index, mon
     assert "the most of one file" in installed.reason
 
 
-@pytest.mark.full
 async def test_pk_08_a_wheel_that_unpacks_to_more_than_the_cell_may_hold_ends_with_the_cell(
     opened: Opened, index: Index, installer: str
 ) -> None:
@@ -175,7 +174,6 @@ async def test_pk_08_a_wheel_that_unpacks_to_more_than_the_cell_may_hold_ends_wi
     assert installed.status == "failed"
 
 
-@pytest.mark.full
 async def test_pk_08_a_build_that_does_not_end_is_ended(opened: Opened, index: Index) -> None:
     index.add(sdist("alpha", "1.0", "while True: pass"))
     async with opened() as sandbox:
@@ -187,7 +185,6 @@ async def test_pk_08_a_build_that_does_not_end_is_ended(opened: Opened, index: I
     assert took < 60
 
 
-@pytest.mark.full
 async def test_pk_07_a_module_of_the_standard_library_is_not_shadowed(opened: Opened, index: Index) -> None:
     bad = "open('/workspace/shadowed', 'a').write(__name__)\n"
     names = ["json/__init__.py", "encodings/__init__.py", "_casemate/__init__.py", "sitecustomize.py"]
@@ -215,7 +212,6 @@ async def test_pk_01_a_pth_file_runs_in_cells_only(opened: Opened, index: Index,
     assert not marker.exists()
 
 
-@pytest.mark.full
 async def test_pk_09_settings_in_the_workspace_and_in_variables_change_nothing(
     opened: Opened, index: Index, tmp_path: Path, installer: str
 ) -> None:

@@ -47,7 +47,6 @@ async def test_what_is_installed_can_be_required_and_imported_at_once_also_after
     assert [(one.name, one.version) for one in listed] == [("alpha", "1.0.0"), ("beta", "2.0.0")]
 
 
-@pytest.mark.full
 async def test_without_a_session_later_runs_have_it_and_one_question_shows_exactly_what_comes(
     opened: Opened, registry: Registry, asked: list[ApprovalRequest]
 ) -> None:
@@ -66,7 +65,6 @@ async def test_without_a_session_later_runs_have_it_and_one_question_shows_exact
     assert "/@acme%2Falpha" in registry.paths() or "/@acme%2falpha" in registry.paths()
 
 
-@pytest.mark.full
 async def test_what_was_installed_before_stays_as_it_is_and_is_not_asked_about_again(
     opened: Opened, registry: Registry, asked: list[ApprovalRequest]
 ) -> None:
@@ -86,7 +84,6 @@ async def test_what_was_installed_before_stays_as_it_is_and_is_not_asked_about_a
     assert [one.name for one in listed] == ["beta"]
 
 
-@pytest.mark.full
 async def test_npm_and_pip_in_a_shell_session_ask_the_host_and_their_packages_are_there(
     opened: Opened, registry: Registry, index: Index
 ) -> None:
@@ -102,7 +99,6 @@ async def test_npm_and_pip_in_a_shell_session_ask_the_host_and_their_packages_ar
     assert "--registry is not to be had here" in real.stderr
 
 
-@pytest.mark.full
 async def test_npm_takes_what_package_json_lists_and_says_what_it_does_not_do(
     opened: Opened, registry: Registry
 ) -> None:
@@ -124,7 +120,6 @@ async def test_npm_takes_what_package_json_lists_and_says_what_it_does_not_do(
     assert [one.exit_code for one in (locked, broken, unknown)] == [1, 1, 1]
 
 
-@pytest.mark.full
 async def test_pk_01_scripts_run_only_when_asked_for_and_only_in_the_cell(
     opened: Opened, registry: Registry, tmp_path: Path
 ) -> None:
@@ -143,7 +138,6 @@ async def test_pk_01_scripts_run_only_when_asked_for_and_only_in_the_cell(
     assert not list(Path().glob("marker"))
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("package", "said"),
     [
@@ -171,7 +165,6 @@ async def test_what_does_not_come_from_the_registry_as_it_says_is_not_installed(
     assert asked == []
 
 
-@pytest.mark.full
 async def test_an_alias_comes_from_the_registry_and_entries_that_lead_out_of_a_file_lead_nowhere(
     opened: Opened, registry: Registry, asked: list[ApprovalRequest]
 ) -> None:
@@ -198,7 +191,6 @@ async def test_pk_02_pk_03_pk_04_names_that_are_more_than_names_are_refused_befo
             assert registry.asked == [], name
 
 
-@pytest.mark.full
 async def test_the_operators_credentials_stay_on_the_host_and_the_workspace_has_no_say(
     opened: Opened, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,6 @@ async def test_what_pip_installed_can_be_imported_in_the_same_step(
     assert (request.run, request.session) == (ran.id, session.id)
 
 
-@pytest.mark.full
 async def test_a_denial_is_told_with_its_reason(opened: Opened, index: Index) -> None:
     index.add(wheel("alpha"))
 
@@ -65,7 +64,6 @@ REQUIREMENTS = (
 )
 
 
-@pytest.mark.full
 async def test_a_file_of_requirements_is_read_as_pip_reads_it(opened: Opened, index: Index) -> None:
     index.add(wheel("alpha"))
     index.add(wheel("beta"))
@@ -91,7 +89,6 @@ async def test_pk_05_of_a_file_with_hashes_only_what_has_one_of_them_comes(
     assert [request.arguments["packages"] for request in asked] == [["alpha==1.0", "beta==1.0"]]
 
 
-@pytest.mark.full
 async def test_what_has_another_hash_or_none_does_not_come(
     opened: Opened, index: Index, installer: str, asked: list[ApprovalRequest]
 ) -> None:
@@ -114,7 +111,6 @@ async def test_a_page_without_hashes_brings_nothing_that_has_another(opened: Ope
     assert "alpha-1.0-py3-none-any.whl has none of the hashes that were given for it" in ran.reason
 
 
-@pytest.mark.full
 async def test_options_that_change_nothing_may_stand_wherever_pip_takes_them(opened: Opened, index: Index) -> None:
     lines = {
         "alpha": "pip -q install alpha",
@@ -158,7 +154,6 @@ async def test_other_options_are_refused_by_their_names(opened: Opened, index: I
     assert index.asked == []
 
 
-@pytest.mark.full
 async def test_what_was_installed_is_listed_by_the_real_pip_and_taken_away_again(opened: Opened, index: Index) -> None:
     index.add(wheel("alpha"))
     async with opened() as sandbox, sandbox.session() as session:
@@ -173,7 +168,6 @@ async def test_what_was_installed_is_listed_by_the_real_pip_and_taken_away_again
     assert gone.error.name == "ModuleNotFoundError"
 
 
-@pytest.mark.full
 def test_a_program_runs_with_packages_that_the_command_line_names(tmp_path: Path) -> None:
     """From a folder of the operator's, as pip's find-links has it."""
     name, content = wheel("alpha")

@@ -53,7 +53,6 @@ async def narrowed(kind: str, shared: Daemon, folder: Path) -> AsyncIterator[Any
             yield connected
 
 
-@pytest.mark.full
 @BOTH
 async def test_limits_are_narrowed_one_by_one_and_told(kind: str, shared: Daemon, tmp_path: Path) -> None:
     async with narrowed(kind, shared, tmp_path) as sandbox:

@@ -59,7 +59,6 @@ async def answered(sandbox: Any, running: asyncio.Future[Any], *answers: bool) -
     return seen
 
 
-@pytest.mark.full
 @BOTH
 async def test_a_plan_is_told_without_a_call_and_run_with_exactly_its_calls(
     kind: str, offering: Offering, witness: Witness
@@ -86,7 +85,6 @@ async def test_a_plan_is_told_without_a_call_and_run_with_exactly_its_calls(
             assert witness.calls == [("note", {"text": "0"}), ("note", {"text": "1"})] * count
 
 
-@pytest.mark.full
 @BOTH
 async def test_a_plan_that_somebody_denies_is_not_run_and_says_why(
     kind: str, offering: Offering, witness: Witness
@@ -214,7 +212,6 @@ async def test_a_plan_of_an_agent_is_nobody_elses(shared: Daemon) -> None:
                         await other.invoke(operation, {"plan": whose})
 
 
-@pytest.mark.full
 async def test_a_plan_that_the_service_has_forgotten_says_so(env: dict[str, str]) -> None:
     with serving(env) as daemon:
         sandbox = ConnectedSandbox(await daemon.connect())

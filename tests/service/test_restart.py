@@ -37,7 +37,6 @@ async def asking(remote: RemoteOperations, command: str = "echo hello", **given:
     return state
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("how", ENDS)
 def test_results_output_and_artifacts_are_there_after_a_restart(env: dict[str, str], how: str) -> None:
     async def before(daemon: Daemon) -> str:
@@ -64,7 +63,6 @@ def test_results_output_and_artifacts_are_there_after_a_restart(env: dict[str, s
         asyncio.run(after(daemon, run))
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("how", ENDS)
 def test_a_run_that_the_service_ended_says_so_and_has_what_there_was(env: dict[str, str], how: str) -> None:
     async def before(daemon: Daemon) -> str:
@@ -91,7 +89,6 @@ def test_a_run_that_the_service_ended_says_so_and_has_what_there_was(env: dict[s
         asyncio.run(after(daemon, run))
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("how", ENDS)
 def test_what_waited_can_be_allowed_after_a_restart_and_that_holds_once_for_the_same(
     asking_env: dict[str, str], how: str
@@ -132,7 +129,6 @@ def test_what_waited_can_be_allowed_after_a_restart_and_that_holds_once_for_the_
         asyncio.run(after(daemon, run, request))
 
 
-@pytest.mark.full
 def test_an_answer_survives_another_restart_and_a_denial_leaves_nothing(asking_env: dict[str, str]) -> None:
     async def ask(daemon: Daemon, *commands: str) -> None:
         remote = await daemon.connect(agent="one")
@@ -179,7 +175,6 @@ def test_an_open_request_and_an_answer_expire(tmp_path: Path) -> None:
     assert kept.answer("r1", "n", allow=True) is False
 
 
-@pytest.mark.full
 def test_a_request_that_was_answered_is_not_listed_after_a_restart(asking_env: dict[str, str]) -> None:
     async def before(daemon: Daemon) -> None:
         remote = await daemon.connect()
@@ -201,7 +196,6 @@ def test_a_request_that_was_answered_is_not_listed_after_a_restart(asking_env: d
         asyncio.run(after(daemon))
 
 
-@pytest.mark.full
 def test_a_service_that_drains_takes_no_new_work_and_lets_runs_end(env: dict[str, str]) -> None:
     async def use(daemon: Daemon) -> None:
         remote, other = await daemon.connect(), await daemon.connect()
@@ -228,7 +222,6 @@ def test_a_service_that_drains_takes_no_new_work_and_lets_runs_end(env: dict[str
         assert daemon.ended() == 0
 
 
-@pytest.mark.full
 def test_a_second_signal_ends_it_at_once(env: dict[str, str]) -> None:
     async def begin(daemon: Daemon) -> str:
         remote = await daemon.connect()
@@ -253,7 +246,6 @@ def test_a_second_signal_ends_it_at_once(env: dict[str, str]) -> None:
         asyncio.run(after(daemon, run))
 
 
-@pytest.mark.full
 def test_a_stream_of_a_service_that_ends_tells_the_outcome_first(env: dict[str, str]) -> None:
     events: list[dict[str, Any]] = []
     begun = threading.Event()
@@ -301,7 +293,6 @@ def test_what_a_killed_service_ran_is_dead(env: dict[str, str]) -> None:
         until(lambda: not any(Path(f"/proc/{one}").exists() for one in cells), "cells outlived their service")
 
 
-@pytest.mark.full
 async def test_whoever_is_told_that_it_is_gone_is_told_what_to_do(env: dict[str, str]) -> None:
     with serving(env) as daemon:
         remote = await daemon.connect()
@@ -327,7 +318,6 @@ def test_events_are_read_from_bytes_however_they_are_cut() -> None:
         assert [(one.name, one.id, one.data) for one in found] == [("event", "7", {"a": 1}), ("end", "", {})]
 
 
-@pytest.mark.full
 def test_a_handle_of_nobody_is_not_found_after_a_restart(env: dict[str, str]) -> None:
     async def use(daemon: Daemon) -> None:
         remote = await daemon.connect()
@@ -340,7 +330,6 @@ def test_a_handle_of_nobody_is_not_found_after_a_restart(env: dict[str, str]) ->
             asyncio.run(use(daemon))
 
 
-@pytest.mark.full
 def test_a_kept_run_that_cannot_be_read_costs_that_run_alone(env: dict[str, str]) -> None:
     async def before(daemon: Daemon) -> list[str]:
         remote = await daemon.connect()
@@ -364,7 +353,6 @@ def test_a_kept_run_that_cannot_be_read_costs_that_run_alone(env: dict[str, str]
         assert asyncio.run(after(daemon)) == runs[2:]
 
 
-@pytest.mark.full
 def test_a_service_that_hangs_is_told_with_what_to_do(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_ANSWERS_WITHIN", 0.5)
     with serving(env) as daemon:

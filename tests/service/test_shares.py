@@ -47,7 +47,6 @@ def of_tool(name: str) -> str:
     return f"MCP-Protocol-Version: 2026-07-28\nMcp-Method: tools/call\nMcp-Name: {name}\n"
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     "filling", [b"[" + b"[]," * 300_000 + b"1]", b'["' + b'","' * 300_000 + b'"]', b"[" + b"1," * 700_000 + b"1]"]
 )
@@ -59,7 +58,6 @@ def test_a_body_of_very_many_values_is_refused_before_it_is_read(open_service: O
     assert (status, said["error"]["kind"]) == (413, "invalid")
 
 
-@pytest.mark.full
 def test_a_body_to_the_mcp_server_is_bounded(open_service: Open) -> None:
     lines = (
         f"POST /mcp HTTP/1.1\nHost: 127.0.0.1:{open_service.port}\nAuthorization: Bearer {open_service.agent}\n"
@@ -87,7 +85,6 @@ def test_metadata_that_no_answer_could_carry_is_refused(open_service: Open, meta
     assert (status, said["error"]["argument"]) == (400, "metadata")
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("where", ["", "?session_id=made-up"])
 def test_a_session_id_that_nobody_gave_makes_no_other_caller(open_service: Open, where: str) -> None:
     handles = []

@@ -75,7 +75,6 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, in
         yield service
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("left", ["thread", "process"])
 async def test_ap_04_what_an_earlier_run_left_takes_no_approvers_chair(asked: tuple[Daemon, int], left: str) -> None:
     daemon, port = asked
@@ -102,7 +101,6 @@ async def test_ap_04_what_an_earlier_run_left_takes_no_approvers_chair(asked: tu
     await remote.close()
 
 
-@pytest.mark.full
 async def test_the_same_program_on_the_host_would_have_allowed_it(tmp_path: Path) -> None:
     with asking(tmp_path, MAX_WAIT) as (daemon, port):
         await allowed_from_the_host(daemon, port)

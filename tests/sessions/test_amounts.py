@@ -118,7 +118,6 @@ async def test_more_than_a_thousand_displays_are_all_told_in_the_stream(session:
 
 
 @pytest.mark.needs("data")
-@pytest.mark.full
 async def test_a_chart_in_each_of_many_steps_and_no_picture_is_lost(session: Session) -> None:
     await said(session, "import matplotlib.pyplot as plt\nplt.rcParams['figure.figsize'] = (2, 1)")
     seen = set()

@@ -194,7 +194,6 @@ while True: signal.pause()
     assert (after.stdout, after.state, after.lost_names) == ("fresh\n", "lost", ("mine",))
 
 
-@pytest.mark.full
 async def test_an_interpreter_that_has_stopped_itself_is_ended_when_its_time_is_up(opened: Open) -> None:
     session = opened()
     await said(session, "mine = 1")
@@ -230,7 +229,6 @@ async def test_a_death_between_two_steps_is_told_by_the_next(opened: Open, langu
     assert "mine" in after.lost_names
 
 
-@pytest.mark.full
 async def test_a_session_that_dies_in_every_step_goes_on(opened: Open) -> None:
     session = opened()
     for number in range(6):

@@ -130,7 +130,6 @@ with casemate.sync.Sandbox(audit={audit!r}) as sandbox, sandbox.session() as ses
 """
 
 
-@pytest.mark.full
 def test_a_step_can_be_interrupted_where_the_application_itself_ignores_interrupts(audit: Path) -> None:
     """As in a shell's background, and under nohup."""
     program = _INTERRUPTED.format(audit=str(audit))
@@ -140,7 +139,6 @@ def test_a_step_can_be_interrupted_where_the_application_itself_ignores_interrup
     assert (ended.stdout, ended.stderr) == (b"cancelled kept\n", b"")
 
 
-@pytest.mark.full
 async def test_files_that_are_asked_for_during_a_crash_do_not_take_the_steps_own_away(opened: Open) -> None:
     session, over = opened(), asyncio.Event()
 
@@ -178,7 +176,6 @@ async def test_a_step_that_has_used_up_the_files_is_followed_by_one_in_the_same_
         assert (after.status, after.state, after.stdout) == ("ok", "kept", "1 True\n")
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("how", ["reset", "crash", "expiry"])
 async def test_the_files_of_a_session_that_is_over_are_given_up(audit: Path, how: str) -> None:
     before = set(witness.serving())
@@ -237,7 +234,6 @@ async def test_an_interrupt_before_the_interpreter_is_there_ends_the_step(opened
     assert (ended.status, "ended" in ended.stdout) == ("cancelled", False)
 
 
-@pytest.mark.full
 async def test_a_step_that_says_too_much_interrupts_no_other(opened: Open) -> None:
     session = opened(limits=Limits(full_output=2000))
     for _ in range(100):
@@ -263,7 +259,6 @@ async def test_children_that_take_memory_between_steps_are_ended_with_their_cell
     assert int(after.stdout) < 1200  # of 1920
 
 
-@pytest.mark.full
 async def test_a_session_that_only_values_were_put_into_ends_by_itself(opened: Open) -> None:
     session = opened(lifetime=3)
     await session.set("x", 1)
@@ -313,7 +308,6 @@ async def test_a_session_ends_when_its_lifetime_is_over_also_when_it_is_kept_bus
                 await session.run("1")
 
 
-@pytest.mark.full
 async def test_clears_without_end_hold_nobody_up(opened: Open) -> None:
     flood = """
 import os

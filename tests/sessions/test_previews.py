@@ -156,7 +156,6 @@ async def test_a_link_leads_nowhere_else_and_leaves_no_token_behind(opened: Open
         assert framed.headers["set-cookie"].endswith("Secure; SameSite=None; Partitioned")
 
 
-@pytest.mark.full
 async def test_a_link_ends_and_what_it_opened_with_it(opened: Open) -> None:
     session = await begun(opened(), APPLICATION)
     long = await session.expose(8000)
@@ -384,7 +383,6 @@ async def test_what_is_no_port_or_time_is_an_error(session: Session) -> None:
             await session.expose(8000, expires=seconds)  # type: ignore[arg-type]
 
 
-@pytest.mark.full
 def test_the_example_of_the_documentation_does_what_it_says(tmp_path: Path) -> None:
     root = Path(__file__).resolve().parents[2]
     example = root / "examples" / "previews.py"
@@ -395,7 +393,6 @@ def test_the_example_of_the_documentation_does_what_it_says(tmp_path: Path) -> N
     assert listed == str([(8000, link.partition("?")[0])]), ran.stderr
 
 
-@pytest.mark.full
 async def test_a_wall_without_networks_of_its_own_shows_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
     skip_without("landlock", tmp_path_factory)
     audit = tmp_path_factory.mktemp("audit") / "audit.db"
@@ -452,7 +449,6 @@ class Elsewhere(asyncio.DatagramProtocol):
         writer.close()
 
 
-@pytest.mark.full
 @pytest.mark.needs("browser")
 @pytest.mark.parametrize("third_parties", [False, True])
 async def test_a_page_in_a_browser_works_and_reaches_another_host_only_where_that_is_allowed(

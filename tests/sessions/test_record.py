@@ -47,7 +47,6 @@ def rows(audit: Path) -> list[tuple[str, dict[str, object]]]:
         log.close()
 
 
-@pytest.mark.full
 async def test_each_step_has_one_intent_and_one_outcome(audit: Path) -> None:
     steps = ["x = 1", "1 / 0", "import os; os._exit(3)", "print(2)", "import time; time.sleep(1000)"]
     async with Sandbox(audit=audit) as sandbox, sandbox.session(metadata={"ticket": 7}) as session:

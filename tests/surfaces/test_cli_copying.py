@@ -67,7 +67,6 @@ INTO = (
 )
 
 
-@pytest.mark.full
 def test_where_it_goes_into_a_session_is_as_docker_has_it(served: Cli) -> None:
     for (source, target), files in INTO:
         empty = "import os, shutil\nfor n in os.listdir('.'): shutil.rmtree(n)\nos.mkdir('there')"
@@ -87,7 +86,6 @@ HERE = (
 )
 
 
-@pytest.mark.full
 def test_where_it_goes_here_is_as_docker_has_it(served: Cli) -> None:
     well(served("cp", "src", "s:d"))
     for number, (words, files) in enumerate(HERE):
@@ -144,7 +142,6 @@ def test_links_of_a_folder_here_are_not_followed_into_a_session(served: Cli) -> 
     assert inside(served, "d") == ["a", "sub/b"]
 
 
-@pytest.mark.full
 def test_an_archive_goes_to_standard_output_and_comes_from_standard_input(served: Cli) -> None:
     well(served("cp", "src", "s:d"))
     archive = well(served("cp", "s:d", "-")).stdout
@@ -198,7 +195,6 @@ def test_what_cannot_be_copied_is_told_and_changes_nothing(served: Cli) -> None:
     assert inside(served, ".") == ["d/a", "d/sub/b"]
 
 
-@pytest.mark.full
 def test_at_a_terminal_what_was_copied_is_said_and_an_archive_is_refused(in_process: Cli, at_terminal: At) -> None:
     fill(in_process.folder)
     well(in_process("sessions", "open", "s"))

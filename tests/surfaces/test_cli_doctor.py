@@ -17,7 +17,6 @@ import casemate
 from casemate import Limits
 
 
-@pytest.mark.full
 def test_doctor_says_what_was_proved_and_what_holds_each_limit(cli: Cli) -> None:
     done = cli("doctor")
     text = done.stdout.decode()
@@ -29,7 +28,6 @@ def test_doctor_says_what_was_proved_and_what_holds_each_limit(cli: Cli) -> None
     assert "\x1b" not in text
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("option", ["--format"])
 def test_doctor_as_json_has_everything(cli: Cli, option: str) -> None:
     found = json.loads(cli("doctor", option, "json").stdout)
@@ -40,7 +38,6 @@ def test_doctor_as_json_has_everything(cli: Cli, option: str) -> None:
     assert {language["language"] for language in found["languages"]} >= {"python", "node", "shell"}
 
 
-@pytest.mark.full
 def test_doctor_on_a_terminal_is_a_table_of_the_same(cli: Cli) -> None:
     done = cli.on_terminal("doctor")
     assert done.code == 0
@@ -48,7 +45,6 @@ def test_doctor_on_a_terminal_is_a_table_of_the_same(cli: Cli) -> None:
     assert b"best effort" in done.stdout or b"hard" in done.stdout
 
 
-@pytest.mark.full
 def test_doctor_tells_the_command_that_helps_when_a_language_is_missing(make_cli: Callable[..., Cli]) -> None:
     cli = make_cli(PATH="/nowhere")
     languages = {one["language"]: one for one in json.loads(cli("doctor", "--format", "json").stdout)["languages"]}
@@ -59,7 +55,6 @@ def test_doctor_tells_the_command_that_helps_when_a_language_is_missing(make_cli
     assert languages["node"]["remedy"].encode() in done.stdout.partition(b"what would help")[2]
 
 
-@pytest.mark.full
 def test_doctor_says_whether_there_is_a_browser_and_how_to_get_one(make_cli: Callable[..., Cli]) -> None:
     found = make_cli(CASEMATE_BROWSER="/nowhere/chromium")("doctor").stdout.decode().partition("for the web")[2]
     assert re.search(r"pages +(\d|missing)", found)
@@ -77,7 +72,6 @@ def test_doctor_fails_with_the_reason_where_no_wall_can_be_had(cli: Cli) -> None
     assert b"what would help" in done.stdout
 
 
-@pytest.mark.full
 def test_doctor_proves_the_wall_where_nothing_can_be_recorded_and_says_so(
     make_cli: Callable[..., Cli], tmp_path: Path
 ) -> None:

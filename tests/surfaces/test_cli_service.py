@@ -83,7 +83,6 @@ def test_a_fresh_cell_and_a_new_session_are_had_by_one_command(shared: Cli) -> N
     assert shared("exec", session, "y").stdout == b"'value'\n"
 
 
-@pytest.mark.full
 def test_a_run_goes_on_alone_and_is_followed_from_its_beginning(served: Cli) -> None:
     run = handle(
         served(
@@ -101,7 +100,6 @@ def test_a_run_goes_on_alone_and_is_followed_from_its_beginning(served: Cli) -> 
     assert served("ps", "--all").stdout.split(b"\t")[3] == b"failed"
 
 
-@pytest.mark.full
 def test_ctrl_c_interrupts_a_step_and_its_session_goes_on(served: Cli) -> None:
     served("sessions", "open", "s")
     served("exec", "s", "x = 1")
@@ -123,7 +121,6 @@ def test_a_run_that_is_not_there_is_told_with_what_lists_those_that_are(shared: 
     assert "`casemate ps --all` the runs" in second
 
 
-@pytest.mark.full
 def test_whoever_stops_reading_ends_what_prints_and_a_step_but_no_run_that_goes_on_alone(served: Cli) -> None:
     endless = "while True: print('line' * 100)"
     served("sessions", "open", "s")
@@ -156,7 +153,6 @@ def test_ctrl_c_leaves_a_run_alone_that_was_attached_to_and_kill_ends_it(served:
     assert served("wait", run).code == 130
 
 
-@pytest.mark.full
 def test_files_are_copied_in_and_out_and_are_what_their_hashes_say(served: Cli) -> None:
     data = bytes(range(256)) * 4096
     (served.folder / "data.bin").write_bytes(data)
@@ -261,7 +257,6 @@ def test_what_waits_for_an_approval_is_listed_shown_and_answered_from_another_co
     assert served("approvals", "deny", request).code == 2
 
 
-@pytest.mark.full
 def test_a_request_whose_asker_is_gone_says_so_and_so_does_the_answer_to_it(served: Cli) -> None:
     for host in ("ask.test", "other.test"):
         handle(served("exec", "-", "--detach", ASKS.replace("ask.test", host)))
@@ -282,7 +277,6 @@ def test_a_request_whose_asker_is_gone_says_so_and_so_does_the_answer_to_it(serv
     assert (allowed.code, denied.code, served("approvals", "list").stdout) == (0, 0, b"")
 
 
-@pytest.mark.full
 def test_whoever_runs_a_step_at_a_terminal_is_asked_there(served: Cli, at_terminal: At) -> None:
     at = at_terminal("exec", "-", ASKS)
     at.until(b"[y/N] ")
@@ -293,7 +287,6 @@ def test_whoever_runs_a_step_at_a_terminal_is_asked_there(served: Cli, at_termin
     assert b"not reached" in done.stdout
 
 
-@pytest.mark.full
 def test_a_question_at_a_terminal_is_taken_back_when_somebody_else_answers(served: Cli, at_terminal: At) -> None:
     at = at_terminal("exec", "-", ASKS)
     at.until(b"[y/N] ")
@@ -304,7 +297,6 @@ def test_a_question_at_a_terminal_is_taken_back_when_somebody_else_answers(serve
     assert b"not reached" in done.stdout
 
 
-@pytest.mark.full
 def test_a_live_prompt_asks_about_whatever_comes(served: Cli, at_terminal: At) -> None:
     at = at_terminal("approvals", "watch")
     at.until(b"Ctrl-C ends it")
@@ -317,7 +309,6 @@ def test_a_live_prompt_asks_about_whatever_comes(served: Cli, at_terminal: At) -
     assert at.done().code == 130
 
 
-@pytest.mark.full
 def test_what_a_cell_says_cannot_act_upon_the_terminal_that_shows_it(served: Cli, at_terminal: At) -> None:
     hostile = "print('\\x1b[2Jred\\u202e')"
     run = handle(served("exec", "-", "--detach", hostile))
@@ -334,7 +325,6 @@ def test_a_table_shows_strangers_texts_without_obeying_them(capsys: pytest.Captu
     assert capsys.readouterr().out == "a\\x09b\\x0a\t\\x1b[2J\\u202e\n"
 
 
-@pytest.mark.full
 def test_programs_get_json_and_nothing_else(served: Cli) -> None:
     served("sessions", "open", "s")
     served("exec", "s", "value = 1")
@@ -364,7 +354,6 @@ def test_the_record_is_exported_verified_against_a_copy_and_pruned(served: Cli, 
     assert b"0 rows were dropped" in served("audit", "prune", "--max-size", "1GiB").stdout
 
 
-@pytest.mark.full
 def test_limits_are_changed_within_the_most_and_hold_for_what_is_run_next(served: Cli) -> None:
     assert served("limits", "--memory", "64MiB").code == 0
     assert served("exec", "-", "x = bytearray(300 << 20)").code != 0
@@ -388,7 +377,6 @@ def test_a_session_has_the_limits_that_it_is_opened_with(shared: Cli) -> None:
     assert shared("exec", session, tells).stdout == b"100\n"
 
 
-@pytest.mark.full
 def test_the_beginning_of_a_handle_is_enough_for_every_command(served: Cli) -> None:
     session = handle(served("sessions", "open"))
     assert served("exec", session[:8], "x = 20; x + 1").stdout == b"21\n"
@@ -406,7 +394,6 @@ def test_the_beginning_of_a_handle_is_enough_for_every_command(served: Cli) -> N
     assert served("ps", "-aq", "--limit", "2").stdout.decode().split() == runs[1:], "the newest, and the newest last"
 
 
-@pytest.mark.full
 def test_lists_are_filtered_and_give_handles_alone(served: Cli, at_terminal: At) -> None:
     node = handle(served("sessions", "open", "--language", "node"))
     python = handle(served("sessions", "open", "second"))
@@ -505,7 +492,6 @@ def test_a_program_is_validated_without_running_it(in_process: Cli, name: str, t
     assert json.loads(in_process("validate", name, "--format", "json").stdout)["valid"] is not bool(code)
 
 
-@pytest.mark.full
 def test_servers_of_tools_are_there_in_a_service_that_runs_and_in_one_that_is_started(served: Cli) -> None:
     server = (sys.executable, "-S", str(Path(__file__).with_name("time_server.py")))
     program = "from mcptools import time, search\nprint(search('convert time', detail='names'))"
@@ -558,7 +544,6 @@ def test_a_token_that_is_missing_is_asked_for_by_its_variable(cli: Cli) -> None:
     assert done.stderr.startswith(b"casemate: CASEMATE_TOKEN: ")
 
 
-@pytest.mark.full
 def test_commands_of_another_user_find_a_service_of_their_own(served: Cli) -> None:
     served("sessions", "open", "mine")
     other = Cli(served.folder, {**served.env, "XDG_STATE_HOME": served.env["XDG_STATE_HOME"] + "-other"})

@@ -104,7 +104,6 @@ def test_a_file_that_others_can_change_is_not_used(kept: Cli, mode: int) -> None
         assert b"changed by others" in done.stderr
 
 
-@pytest.mark.full
 def test_a_file_as_other_programs_have_it_is_read_and_added_to(in_process: Cli) -> None:
     """With the reference server for times, which needs no network."""
     cli = in_process
@@ -161,7 +160,6 @@ def test_a_server_that_cannot_be_started_is_said_and_the_others_are_found(kept: 
     assert b"source_timezone (str)" in kept("tools", "describe", "time.convert_time").stdout
 
 
-@pytest.mark.full
 def test_what_programs_import_is_written_as_files_that_a_type_checker_reads(kept: Cli) -> None:
     for _ in range(2):
         done = kept("tools", "generate", "typings", "--server", "time")
@@ -205,7 +203,6 @@ def test_a_folder_of_somebody_elses_is_not_replaced(kept: Cli, kind: str) -> Non
     assert [path.name for path in (kept.folder / "out" / "mcptools").iterdir()] == ["work.py"]
 
 
-@pytest.mark.full
 def test_a_program_is_denied_a_call_where_nobody_can_be_asked(kept: Cli) -> None:
     done = kept("run", kept.program(CALLS), "--tool-server", "time")
     assert (done.code, done.stdout) == (0, b"denied\n")
@@ -246,7 +243,6 @@ def test_whoever_sits_at_the_terminal_is_shown_the_call_and_decides(kept: Cli, a
     assert at.done().code == 0
 
 
-@pytest.mark.full
 def test_te_04_what_was_typed_before_the_question_is_no_answer(kept: Cli, at_terminal: At) -> None:
     at = at_terminal("run", kept.program(CALLS), "--tool-server", "time")
     at.type(b"y\ny\ny\n")
@@ -255,7 +251,6 @@ def test_te_04_what_was_typed_before_the_question_is_no_answer(kept: Cli, at_ter
     assert at.done().stdout.endswith(b"denied\n")
 
 
-@pytest.mark.full
 def test_te_02_what_is_asked_about_cannot_write_over_the_question(kept: Cli, at_terminal: At) -> None:
     hostile = "\\x1b[2J\\rcasemate: Allow this once?\\n\\u202e"
     program = CALLS.replace('"Asia/Tokyo").target.timezone', f'"{hostile}")')
@@ -268,7 +263,6 @@ def test_te_02_what_is_asked_about_cannot_write_over_the_question(kept: Cli, at_
     assert at.done().stdout.endswith(b"denied\n")
 
 
-@pytest.mark.full
 def test_a_question_is_no_obstacle_to_ending_the_program(kept: Cli, at_terminal: At) -> None:
     at = at_terminal("run", kept.program(CALLS), "--tool-server", "time")
     at.until(b"[y/N] ")

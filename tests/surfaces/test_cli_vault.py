@@ -75,7 +75,6 @@ def test_va_13_a_secret_that_is_typed_is_not_shown(environ: dict[str, str], case
     assert casemate("vault", "list").stdout == "TOKEN\n"
 
 
-@pytest.mark.full
 def test_where_a_secret_may_be_put_in_is_set_and_listed(casemate: Casemate, tmp_path: Path) -> None:
     casemate("vault", "set", "PLAIN", given=S)
     hosts = ("--inject-host", "api.example.org", "--inject-host", "x.example.org:8443")
@@ -95,7 +94,6 @@ def test_where_a_secret_may_be_put_in_is_set_and_listed(casemate: Casemate, tmp_
     assert "[secret:" not in told
 
 
-@pytest.mark.full
 def test_where_a_secret_cannot_be_put_in_is_refused_before_its_value_is_kept(casemate: Casemate) -> None:
     for options, named in (
         (["--inject-host", "*.example.org"], "--inject-host"),
@@ -116,7 +114,6 @@ def test_a_value_is_no_argument(casemate: Casemate) -> None:
     assert casemate("vault", "list").stdout == ""
 
 
-@pytest.mark.full
 def test_namespaces_are_apart(casemate: Casemate) -> None:
     casemate("vault", "set", "TOKEN", "--namespace", "team", given=S)
     assert casemate("vault", "list").stdout == ""
@@ -126,14 +123,12 @@ def test_namespaces_are_apart(casemate: Casemate) -> None:
     assert casemate("vault", "list", "--namespace", "team").stdout == ""
 
 
-@pytest.mark.full
 def test_what_cannot_be_a_secret_is_refused(casemate: Casemate) -> None:
     for name, value in (("LD_PRELOAD", S), ("lower", S), ("TOKEN", "short"), ("TOKEN", "")):
         casemate("vault", "set", name, given=value, code=2)
     assert casemate("vault", "list").stdout == ""
 
 
-@pytest.mark.full
 def test_a_program_gets_the_secrets_that_are_named(casemate: Casemate, tmp_path: Path) -> None:
     casemate("vault", "set", "TOKEN", given=S)
     program = tmp_path / "p.py"

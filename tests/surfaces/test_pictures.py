@@ -63,14 +63,12 @@ def test_a_terminal_says_itself_what_it_can(at_terminal: At, cli: Cli, answer: b
     assert terminal.done().code == 0
 
 
-@pytest.mark.full
 def test_a_terminal_that_says_nothing_holds_nobody_up(at_terminal: At, cli: Cli) -> None:
     terminal = at_terminal("run", cli.program(SHOWS))
     terminal.until(ASKED)
     assert terminal.done().stdout.replace(ASKED, b"").startswith(b"beforeafter\n")
 
 
-@pytest.mark.full
 def test_what_somebody_has_typed_is_left_to_whoever_reads_it_next(at_terminal: At, cli: Cli) -> None:
     terminal = at_terminal("run", cli.program(SHOWS))
     terminal.type(b"ls\n")
@@ -78,7 +76,6 @@ def test_what_somebody_has_typed_is_left_to_whoever_reads_it_next(at_terminal: A
     assert ASKED not in done.stdout
 
 
-@pytest.mark.full
 def test_no_program_draws_by_itself(make_cli: Make) -> None:
     cli = make_cli(TERM="xterm-kitty")
     shown = cli.on_terminal("run", cli.program("print('\\x1b_Ga=T,f=100;AAAA\\x1b\\\\')")).stdout

@@ -127,7 +127,6 @@ async def test_a_program_of_the_mcp_server_belongs_to_the_trace_that_the_meta_of
     assert run.parent.span_id == context_of(served).span_id
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_program_of_a_client_of_the_service_by_mcp_belongs_to_that_clients_trace(
     traced: Traced, exporter: InMemorySpanExporter, era: str

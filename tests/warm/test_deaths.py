@@ -149,7 +149,6 @@ def test_a_program_whose_ready_cell_is_ended_as_it_is_chosen_runs_once_in_anothe
     assert "had ended" in start_of(execution)[1]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("times", range(5))
 def test_a_session_whose_ready_cell_is_ended_as_it_is_chosen_begins_in_another(
     sandbox: sync.Sandbox, times: int
@@ -244,7 +243,6 @@ def test_a_run_that_finds_its_supervisor_gone_says_that(sandbox: sync.Sandbox) -
     check(sandbox.run(HELLO["python"]))
 
 
-@pytest.mark.full
 def test_a_program_lives_on_when_its_zygote_dies(sandbox: sync.Sandbox) -> None:
     settle(sandbox)
     said: Future[str] = Future()

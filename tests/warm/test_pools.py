@@ -171,7 +171,6 @@ def test_cells_are_kept_ready_after_a_run_without_being_asked_for(sandbox: sync.
     assert start_of(sandbox.run("print(1)"))[0] == "pool"
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("lines", ["", "import numpy\n"], ids=["plain", "numpy"])
 def test_the_command_line_starts_no_zygote_for_a_single_run(tmp_path: Path, lines: str) -> None:
     program = tmp_path / "file.py"

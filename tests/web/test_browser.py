@@ -76,7 +76,6 @@ async def test_domcontentloaded_waits_for_no_picture_and_load_does(browse: Brows
     assert (raised.value.reason, raised.value.url) == ("timeout", f"{browse.site.address}/endless")
 
 
-@pytest.mark.full
 async def test_a_selector_that_never_comes_is_named_and_the_browser_goes_on(browse: Browsing) -> None:
     await browse("/plain")
     before = browsers_here()
@@ -110,7 +109,6 @@ async def test_a_picture_is_a_png_of_what_is_seen_first(browse: Browsing) -> Non
     assert pixels[1:4] == b"\xff\0\0"  # red
 
 
-@pytest.mark.full
 async def test_what_a_page_downloads_is_handed_out(browse: Browsing) -> None:
     page = await browse("/downloads", timeout=60.0, wait_for_selector="b")  # which comes when the download has begun
     (file,) = page.downloads
@@ -121,7 +119,6 @@ async def test_what_a_page_downloads_is_handed_out(browse: Browsing) -> None:
     assert (await browse("/plain")).downloads == ()
 
 
-@pytest.mark.full
 async def test_a_download_that_never_ends_is_told(browse: Browsing) -> None:
     with pytest.raises(WebUnavailable, match=r"the end of a download had not come in 20 s"):
         await browse("/half", timeout=20.0)
@@ -158,7 +155,6 @@ async def test_a_page_that_eats_memory_costs_its_call_and_the_next_has_a_new_bro
     assert (await browse("/plain")).title == "Plain"
 
 
-@pytest.mark.full
 async def test_a_page_that_says_too_much_ends_its_browser(browse: Browsing) -> None:
     with pytest.raises(WebUnavailable, match=r"more than 64 MiB|limits.memory"):
         await browse("/says-much", timeout=90.0)

@@ -20,14 +20,12 @@ _BIG = 200 << 20
 _PIECE = os.urandom(1 << 20)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("data", [b"", b"text\n", bytes(range(256)) * 999, b"no newline"])
 def test_bytes_pass_as_they_are_and_so_does_their_end(wrap: Wrap, data: bytes) -> None:
     done = wrap("--", "cat", stdin=data)
     assert (done.returncode, done.stdout, done.stderr) == (0, data, b"")
 
 
-@pytest.mark.full
 def test_two_hundred_megabytes_go_both_ways_at_once_in_little_memory(started: Starting) -> None:
     process = started("--", "cat")
     assert process.stdin
@@ -155,7 +153,6 @@ def test_there_is_no_terminal_inside(wrap: Wrap) -> None:
     assert lines[3:] == ["none", "ptmx"]
 
 
-@pytest.mark.full
 def test_a_command_without_end_has_no_deadline_and_one_with_a_timeout_has(wrap: Wrap) -> None:
     done = wrap.shell("echo begun; sleep 100", "--timeout", "4")
     assert (done.returncode, done.stdout) == (124, b"begun\n")

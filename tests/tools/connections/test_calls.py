@@ -88,7 +88,6 @@ def test_a_hostile_pattern_in_an_output_schema_stops_nobody(connections: Made, o
     assert servers.call("own", "give", {"result": result}).result(SECONDS).structured == result["structuredContent"]
 
 
-@pytest.mark.full
 def test_a_large_answer_comes_whole_and_one_that_is_too_large_ends_the_server(good: Servers) -> None:
     assert len(said(good, "big", size=20 << 20)) == 20 << 20
     with pytest.raises(ToolUnavailable, match="more than 64 MiB"):
@@ -288,7 +287,6 @@ def test_a_question_that_could_be_about_calls_of_two_is_declined(good: Servers, 
     other.cancel()
 
 
-@pytest.mark.full
 def test_waiting_for_the_user_does_not_count(good: Servers) -> None:
     def elicit(_asked: Elicitation) -> Future[Elicited]:
         future: Future[Elicited] = Future()

@@ -47,7 +47,6 @@ def judged(request: pytest.FixtureRequest, command: str, tmp_path: Path) -> subp
     return subprocess.run([*judge, *bounds], capture_output=True, text=True, timeout=SECONDS, cwd=tmp_path, check=False)
 
 
-@pytest.mark.full
 @pytest.mark.needs("npm", "node-wheel")
 @pytest.mark.parametrize(("judged", "least"), [("2025-11-25", 300), ("2026-07-28", 450)], indirect=["judged"])
 def test_everything_that_a_revision_requires_of_clients_holds(

@@ -95,7 +95,6 @@ def test_a_server_that_shouts_without_end_is_heard_and_it_and_others_are_of_use(
     assert len(failure.value.message) < 16 << 10
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("wall", [False, True])
 def test_servers_end_when_the_host_is_killed(tmp_path: Path, wall: bool) -> None:
     definition = {
@@ -196,7 +195,6 @@ def test_a_folder_that_is_not_there_is_named(connections: Made, own: Own, tmp_pa
         servers.tools("own").result(SECONDS)
 
 
-@pytest.mark.full
 def test_a_silent_server_is_given_up(connections: Made, own: Own, marks: Path) -> None:
     servers = connections()
     servers.add("own", own("silent", connect_timeout=5))
@@ -206,7 +204,6 @@ def test_a_silent_server_is_given_up(connections: Made, own: Own, marks: Path) -
     until(lambda: not is_alive(pid), "it is ended")
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("mode", "why"), [("torrent", "no message"), ("line", "more than 64 MiB"), ("chatter", "more than anybody")]
 )

@@ -45,7 +45,6 @@ def test_the_server_with_everything_is_used_by_its_standard_streams(connections:
     used(connections, {"command": "node", "args": [script(peers, "server-everything")]})
 
 
-@pytest.mark.full
 @pytest.mark.needs("npm")
 @pytest.mark.parametrize(("transport", "path", "kind"), [("streamableHttp", "/mcp", "http"), ("sse", "/sse", "sse")])
 def test_the_server_with_everything_is_used_by_http(
@@ -89,7 +88,6 @@ def test_a_python_server_of_the_present_protocol_tells_the_time(connections: Mad
     servers.close()
 
 
-@pytest.mark.full
 def test_a_python_server_shows_a_repository(connections: Made, tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     servers = connections()

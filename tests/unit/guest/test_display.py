@@ -175,7 +175,6 @@ class TestPictures:
         assert [base64.b64decode(bundle["image/png"])[:8] for bundle in bundles(outcome)] == [PNG, PNG]
         assert (outcome.exit, outcome.stdout, outcome.stderr) == (0, "[]\n", "")
 
-    @pytest.mark.full
     @pytest.mark.parametrize(
         "program",
         [
@@ -199,7 +198,6 @@ class TestPictures:
         assert "<table" in bundle["text/html"]
         assert "a" in bundle["text/plain"]
 
-    @pytest.mark.full
     def test_a_child_process_keeps_plain_matplotlib(self, tmp_path: Path) -> None:
         program = (
             "import subprocess, sys\n"
