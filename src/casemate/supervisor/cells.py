@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _FIRST_LOOK = 0.01  # seconds after the start
 _RETRY_PAUSE = 1.0  # seconds until a cell that could not be stopped is tried again: trying takes `pause` 30 ms
-_REST_FACTOR = 10  # as long as a look took, it rests
+_REST_FACTOR = 10  # as long as a look took, it rests: other cells must not wait for it
+_LONGEST_REST = 2.0  # seconds: how long a look takes is for the cell to say
 _PIPE_READ = 4096
 _LOOSE_BYTES = 256 << 20  # bytes above the limit from which RLIMIT_DATA bounds nothing: Node reserves gigabytes
 _NEVER = float("inf")
@@ -75,8 +76,7 @@ class CellProcess:
         self.init_status = 0  # how that has ended
         self.is_set_up = not self.is_waiting
         self.pending_begin: tuple[dict[str, Any], dict[str, int]] | None = None  # once it is set up
-        self.memory = self.peak_memory = 0
-        self.tasks = self.peak_tasks = 0
+        self.memory = self.peak_memory = self.tasks = self.peak_tasks = 0
         self.cpu_seconds = self.cpu_before = 0.0
 
     def begin(self, deadline: float, started: float | None = None) -> None:
@@ -178,8 +178,7 @@ class CellProcess:
         now = time.monotonic()
         self.in_step, self.interrupted, self.grace, self.next_interrupt = True, False, grace, _NEVER
         self.interrupt_interval = repeat
-        self.deadline = now + seconds
-        self.step_began = now
+        self.deadline, self.step_began = now + seconds, now
         self.next_look = now + _FIRST_LOOK
         self._count_anew()
 
@@ -189,8 +188,7 @@ class CellProcess:
     def end_step(self) -> None:
         """The step is over; nothing runs that has a deadline."""
         self.resume()
-        self.in_step = False
-        self.deadline = self.next_interrupt = _NEVER
+        self.in_step, self.deadline, self.next_interrupt = False, _NEVER, _NEVER
         self.next_look = time.monotonic() + watch.SELDOM
 
     def interrupt(self, grace: float) -> None:
@@ -264,7 +262,7 @@ class CellProcess:
             longest = _PAUSED_LOOK if counted else watch.SELDOM
             self.next_look = now + min(longest, max(watch.SELDOM, self.deadline - now))
         else:
-            self._measure(now)
+            self._look()
             if not self.answer_pause.stop():
                 self.next_look = time.monotonic() + _RETRY_PAUSE
 
@@ -284,10 +282,14 @@ class CellProcess:
             self.next_interrupt = now + self.interrupt_interval
             self.signal(_SIGINT)
         elif now >= self.next_look:
-            self._measure(now)
-            # A cell that takes long to measure is measured less often: other cells must not wait for it.
-            ended = time.monotonic()
-            self.next_look = max(self.next_look, ended + _REST_FACTOR * (ended - now))
+            self._look()
+
+    def _look(self) -> None:
+        """Look at it, and let it rest for a time that depends on how long this look took, and on no other cell's."""
+        began = time.monotonic()
+        self._measure(began)
+        ended = time.monotonic()
+        self.next_look = max(self.next_look, ended + min(_LONGEST_REST, _REST_FACTOR * (ended - began)))
 
     def _measure(self, now: float) -> None:
         usage = watch.measure(self.pid)
@@ -401,9 +403,8 @@ class CellProcess:
 
         A step of more than a moment is looked at for that, and ends with its cell where that has too much.
         """
-        now = time.monotonic()
-        if now - self.step_began > _FIRST_LOOK:
-            self._measure(now)
+        if time.monotonic() - self.step_began > _FIRST_LOOK:
+            self._look()
         usage = {
             "cpu_seconds": self.cpu_seconds - self.cpu_before,
             "peak_memory": self.peak_memory,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import stat
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tests.unit.supervisor.bpf_machine import ALLOWED, ARCHITECTURES, NOTIFIED, 
 
 from casemate.supervisor import kernel, seccomp
 from casemate.supervisor.namespaces import Identity
-from casemate.supervisor.plain import copies, files, notify, places, syscall_policy
+from casemate.supervisor.plain import copies, files, maker, notify, places, syscall_policy
 from casemate.supervisor.syscall_numbers import numbers
 
 THERE = [(place, place) for place in ("/tmp/there", "/usr")]
@@ -134,6 +135,18 @@ def test_what_became_of_a_copied_folder_is_laid_out_as_an_overlay_has_it(tmp_pat
     copy.lay_out(str(upper))
     assert sorted(os.listdir(upper)) == ["changed", "gone", "removed"]
     assert (upper / "removed").read_text() == "again"
+
+
+def test_a_descriptor_that_is_closed_meanwhile_hides_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(path: str) -> str:
+        if next(count, None) is not None:
+            raise FileNotFoundError(path)
+        return readlink(path)
+
+    readlink, count = os.readlink, iter(range(2))  # the first two are just closed
+    monkeypatch.setattr(os, "readlink", read)
+    with socket.socket() as one:
+        assert os.fstat(one.fileno()).st_ino in maker._socket_inodes(os.getpid())
 
 
 def test_a_folder_is_removed_however_deep_it_is_and_whatever_its_modes_are(tmp_path: Path) -> None:

@@ -133,18 +133,37 @@ def test_memory_is_read_no_further_once_there_are_too_many_processes(monkeypatch
         assert watch.proportional(sight, 0, lambda: False) == sight.tables < _proportional(sight, 0)
 
 
-def test_a_cell_of_too_many_processes_ends_before_its_memory_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "proportional", lambda *_: pytest.fail("its memory was read"))
+@contextmanager
+def cell_of(pid: int) -> Iterator[tuple[cells.CellProcess, list[bool]]]:
+    """A cell whose init is ``pid``, which may have two processes and no memory; and an item once it was ended."""
     ended: list[bool] = []
     limits = {"memory": 0, "disk": 0, "cpus": None, "cpu_time": None}
     request = {"id": "x", "limits": limits, "rlimits": {"DATA": None}, "awaits_order": False, "session": False}
-    with child(FAMILY.format(each="")) as pid:
-        ready: Any = SimpleNamespace(pid=pid, group=None, status_fd=-1, processes=2, end=lambda: ended.append(True))
-        ready.open_pidfd = lambda: os.pidfd_open(pid)
-        cell = cells.CellProcess({**request, "deadline": 60.0}, ready, SimpleNamespace(), 0)  # type: ignore[arg-type]
+    ready: Any = SimpleNamespace(pid=pid, group=None, status_fd=-1, processes=2, end=lambda: ended.append(True))
+    ready.open_pidfd = lambda: os.pidfd_open(pid)
+    cell = cells.CellProcess({**request, "deadline": 60.0}, ready, SimpleNamespace(), 0)  # type: ignore[arg-type]
+    yield cell, ended
+    os.close(cell.pidfd)
+
+
+def test_a_cell_of_too_many_processes_ends_before_its_memory_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "proportional", lambda *_: pytest.fail("its memory was read"))
+    with child(FAMILY.format(each="")) as pid, cell_of(pid) as (cell, ended):
         cell.keep_time(cell.next_look)
-        os.close(cell.pidfd)
     assert (cell.reason, ended) == ("processes", [True])
+
+
+@pytest.mark.parametrize(("took", "rest"), [(0.0, 0.0), (0.125, 1.25), (30.0, 2.0)])
+def test_a_cell_rests_for_as_long_as_its_own_look_took_and_not_for_ever(
+    took: float, rest: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(cells, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(cells.CellProcess, "_measure", lambda *_: clock.append(clock.pop() + took))
+    with cell_of(os.getpid()) as (cell, _):
+        clock[0] = 101.0
+        cell.keep_time(100.5)  # half a second went by for another cell, which was looked at first
+    assert cell.next_look == 101.0 + took + rest
 
 
 def test_cpu_time_of_living_and_of_reaped_processes_is_summed() -> None:

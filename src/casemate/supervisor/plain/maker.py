@@ -104,9 +104,9 @@ def _socket_inodes(pid: int) -> Iterator[int]:
     """The numbers of its open sockets; none of a process that has ended or cannot be looked at."""
     with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
         for entry in entries:
-            link = os.readlink(entry.path)
-            if link.startswith("socket:["):
-                yield int(link[8:-1])
+            with contextlib.suppress(OSError):  # it was just closed
+                if (link := os.readlink(entry.path)).startswith("socket:["):
+                    yield int(link[8:-1])
 
 
 class PlainCell(pool.ReadyCell):
