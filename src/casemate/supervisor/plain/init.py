@@ -5,7 +5,7 @@ ptrace comes from there. All orphans become its children (PR_SET_CHILD_SUBREAPER
 ends, or when the supervisor lets go of its channel: kill(-1) reaches the domain and nothing outside. What forks while
 that happens does not escape, for the kernel goes over all processes at once (kill(2), fork(2)).
 
-    cgroup · id · signals scoped · request · fork · resource limits · capabilities · Landlock · seccomp · program
+    cgroup · id · signals scoped · request · fork · capabilities · Landlock · seccomp · resource limits · program
 """
 
 from __future__ import annotations
@@ -76,13 +76,10 @@ def _become_program(request: dict[str, Any], settings: dict[str, Any], phase: Se
     link = _socket.socket(fileno=_CHANNEL)
     kernel.prctl(kernel.PR_SET_PDEATHSIG, _SIGKILL)
     os.setsid()
-    phase.name = "limits"
     if request["cpu_set"]:
         os.sched_setaffinity(0, request["cpu_set"])
     os.chdir(places.real(request["cwd"], request["places"]))
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # what it uses is read from outside
-    if "rlimits" in request["layers"]:
-        init.do(init.add_rlimits, request["rlimits"])
     phase.name = "landlock"
     if "landlock" in request["layers"]:
         landlock.restrict(request["readable"], request["writable"], request["devices"], network=True)
@@ -92,6 +89,9 @@ def _become_program(request: dict[str, Any], settings: dict[str, Any], phase: Se
     if "seccomp" in request["layers"]:
         _install_filter(settings, link)
     link.close()
+    phase.name = "limits"  # now that the descriptor is sent: those that cells of this user have in flight count for it
+    if "rlimits" in request["layers"]:
+        init.do(init.add_rlimits, request["rlimits"])
     if request["awaits_order"]:
         os.write(init.STATUS, init.SET_UP)  # from here on its limits can be narrowed
     if command is not None:
