@@ -174,6 +174,7 @@ def test_va_07_pictures_notebooks_and_archives_are_looked_into(sandbox: sync.San
     assert execution.images == ()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("n", [0, 14])
 @pytest.mark.parametrize("failing", LONG_ERRORS)
 def test_va_04_an_error_that_is_cut_shows_nothing_of_it(sandbox: sync.Sandbox, failing: str, n: int) -> None:

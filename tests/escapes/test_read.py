@@ -216,6 +216,7 @@ def test_landlock_alone_keeps_unread_what_a_wrong_mount_shows(
         assert canaries.secrets["home"] in told(attack(sandbox, Attack("read"), env)), "the control"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("missing", ["landlock", "seccomp", "capabilities", "init", "namespaces", "rlimits", "mounts"])
 def test_without_any_one_layer_the_secrets_stay_unread(
     canaries: host.Canaries, inherited: str, victim: host.Victim, sandbox: sync.Sandbox, missing: str
@@ -349,6 +350,7 @@ def test_hidden_files_of_a_callers_folder_stay_unread(
         assert secret in told(attack(sandbox, Attack("read", language), env, into=into)), "the control"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("layer", ["landlock", "seccomp", "capabilities"])
 def test_hidden_files_stay_unread_where_another_layer_is_missing(scratch: Path, workspace: Path, layer: str) -> None:
     secret, env = _hidden(workspace)

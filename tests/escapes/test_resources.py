@@ -179,6 +179,7 @@ SHELL_MEMORY = "x=x; for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20
 SHELL_MEMORY += "echo took $((${#x} >> 20)) MiB; done"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("language", "code", "memory", "bound"),
     [

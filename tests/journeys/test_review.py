@@ -329,7 +329,6 @@ def test_a_folder_that_was_made_anew_loses_what_was_in_it_and_keeps_what_its_own
     assert (folder / "gone/owners.txt").exists()
 
 
-@pytest.mark.full
 def test_ten_thousand_changed_files_are_shown_and_applied(reviewed: Open, folder: Path) -> None:
     with reviewed(limits=Limits(inodes=30_000, disk="512MiB")).session() as session:
         session.run("import os\nfor n in range(100): os.mkdir(f'many{n}')")

@@ -109,7 +109,6 @@ async def follow(events: Any, answer: Callable[[ApprovalRequest], Awaitable[obje
     return done
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("of", ["sandbox", "session"])
 def test_whoever_follows_a_stream_is_asked_as_well(audit: Path, of: str) -> None:
     async def main() -> tuple[Execution, Execution, Execution]:
@@ -124,7 +123,6 @@ def test_whoever_follows_a_stream_is_asked_as_well(audit: Path, of: str) -> None
     assert (quiet.stdout, allowed.stdout, denied.stdout) == ("refused\n", "hello from GET /x\n", "refused\n")
 
 
-@pytest.mark.full
 def test_the_clock_of_a_step_stands_still_while_its_connection_waits_for_an_answer(audit: Path) -> None:
     async def main() -> Execution:
         async def approve(_: ApprovalRequest) -> bool:

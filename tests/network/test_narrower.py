@@ -63,7 +63,6 @@ def test_a_person_may_still_widen_it_and_is_asked_where_a_rule_would_have_decide
     assert asked == ["other.test"]
 
 
-@pytest.mark.full
 def test_without_a_narrower_list_rules_decide_as_before(audit: Path) -> None:
     with sync.Sandbox(audit=audit, policy=POLICIES["a rule with a budget"]) as sandbox:
         assert [("hello" in sandbox.run(get("other.test")).stdout) for _ in range(6)] == [True] * 5 + [False]

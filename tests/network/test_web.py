@@ -308,6 +308,7 @@ except ToolError as error:
 """
 
 
+@pytest.mark.full
 def test_code_in_a_cell_fetches_under_the_same_rules_also_where_one_cell_may_run(tmp_path: Path) -> None:
     policy = {"web": {"engines": ["duckduckgo"]}, "allowed_domains": DOMAINS}
     with sync.Sandbox(audit=tmp_path / "audit.db", policy=policy, concurrency=1) as sandbox:

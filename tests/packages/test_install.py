@@ -33,6 +33,7 @@ async def test_a_session_that_runs_can_import_what_was_installed(opened: Opened,
     assert after.stdout == "1.0 /packages/python/current/site/alpha.py\n42\n"
 
 
+@pytest.mark.full
 async def test_what_a_package_needs_comes_along_and_its_programs_can_be_run(
     opened: Opened, index: Index, installer: str
 ) -> None:

@@ -19,7 +19,6 @@ async def answer_to(url: str) -> httpx.Response:
         return await person.get("/")
 
 
-@pytest.mark.full
 async def test_the_command_line_shows_a_server_lists_it_and_takes_it_back(shared: Daemon) -> None:
     async with ConnectedSandbox(await shared.connect()) as sandbox, sandbox.session(name="site") as session:
         (await session.run(SITE)).raise_for_status()

@@ -47,7 +47,6 @@ def pid_of(env: dict[str, str]) -> int:
     return int(read_running(places_of(env))["pid"])
 
 
-@pytest.mark.full
 def test_many_commands_that_start_at_once_start_one_service(env: dict[str, str]) -> None:
     with on_demand(env):
         asking = [
@@ -60,7 +59,6 @@ def test_many_commands_that_start_at_once_start_one_service(env: dict[str, str])
         assert is_service(pid_of(env))
 
 
-@pytest.mark.full
 def test_the_service_outlives_whoever_started_it_and_has_no_terminal_of_its(env: dict[str, str]) -> None:
     with on_demand(env):
         subprocess.run([sys.executable, "-c", ASK], env=env, check=True, stdout=subprocess.DEVNULL, timeout=MAX_WAIT)
@@ -81,7 +79,6 @@ def test_nothing_that_a_command_had_open_stays_open_in_the_service(env: dict[str
     os.close(read)
 
 
-@pytest.mark.full
 def test_the_service_gets_no_secret_of_the_shell_that_started_it(env: dict[str, str]) -> None:
     secrets = {
         "CASEMATE_SECRET_DEFAULT_TOKEN": "hidden-value", "AWS_SECRET_ACCESS_KEY": "hidden-value",
@@ -112,7 +109,6 @@ async def test_a_service_that_cannot_read_what_it_keeps_says_so_to_whoever_start
         await connect(environ=env)
 
 
-@pytest.mark.full
 async def test_an_idle_service_of_another_version_is_replaced(
     env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +136,6 @@ async def test_a_service_of_another_version_in_which_something_lives_is_left_alo
         await remote.close()
 
 
-@pytest.mark.full
 async def test_programs_find_the_packages_of_who_runs_them_unless_another_installations_service_is_in_use(
     env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,7 +154,6 @@ async def test_programs_find_the_packages_of_who_runs_them_unless_another_instal
         await remote.close()
 
 
-@pytest.mark.full
 async def test_a_service_that_was_set_otherwise_is_not_used_as_if_it_were_not(env: dict[str, str]) -> None:
     with serving(env) as daemon:
         remote = await daemon.connect()
@@ -170,7 +164,6 @@ async def test_a_service_that_was_set_otherwise_is_not_used_as_if_it_were_not(en
         await (await connect(environ={**env, "CASEMATE_SECRET_DEFAULT_X": "12345678"})).close()
 
 
-@pytest.mark.full
 async def test_a_configuration_file_that_has_changed_since_is_not_passed_over(env: dict[str, str]) -> None:
     folder = Path(env["HOME"], ".config", "casemate")
     folder.mkdir(parents=True)
@@ -192,7 +185,6 @@ async def test_without_being_asked_to_nothing_is_started(env: dict[str, str]) ->
     assert Daemon(env).command("service", "status", check=False).returncode == 69
 
 
-@pytest.mark.full
 async def test_a_connection_goes_on_with_the_next_service_when_one_has_ended(env: dict[str, str]) -> None:
     with on_demand(env):
         remote = await connect(environ=env)
@@ -205,7 +197,6 @@ async def test_a_connection_goes_on_with_the_next_service_when_one_has_ended(env
         await remote.close()
 
 
-@pytest.mark.full
 def test_an_idle_service_ends_by_itself_and_one_with_a_session_does_not(env: dict[str, str]) -> None:
     idle = 4.0  # seconds: also on a busy machine a client has connected by then
     with serving(env, "--idle-stop", str(idle)) as daemon:
@@ -224,7 +215,6 @@ def test_an_idle_service_ends_by_itself_and_one_with_a_session_does_not(env: dic
         assert not daemon.socket.exists()
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("how", ["variable", "file"])
 def test_a_service_that_a_command_starts_stops_being_idle_as_it_is_configured(env: dict[str, str], how: str) -> None:
     if how == "variable":
@@ -245,7 +235,6 @@ def test_a_service_that_a_command_starts_ends_by_itself_where_nothing_is_configu
     assert "idle_stop" not in options({"idle_stop": None}, on_demand=False)
 
 
-@pytest.mark.full
 def test_stop_ends_it_and_is_harmless_where_none_runs(env: dict[str, str]) -> None:
     with serving(env) as daemon:
         daemon.command("service", "stop")
@@ -253,7 +242,6 @@ def test_stop_ends_it_and_is_harmless_where_none_runs(env: dict[str, str]) -> No
         daemon.command("service", "stop")
 
 
-@pytest.mark.full
 def test_its_log_holds_no_program_and_no_secret(env: dict[str, str]) -> None:
     with serving(env) as daemon:
 
@@ -314,7 +302,6 @@ def test_a_log_that_cannot_be_opened_ends_nobody_and_goes_on_when_it_can(
     assert "after" in (folder / "service.log").read_text()
 
 
-@pytest.mark.full
 def test_the_command_says_what_it_is_told_wrongly(env: dict[str, str]) -> None:
     daemon = Daemon(env)
     for words, said in (
@@ -331,7 +318,6 @@ def test_the_command_says_what_it_is_told_wrongly(env: dict[str, str]) -> None:
     assert until(lambda: not daemon.socket.exists())
 
 
-@pytest.mark.full
 def test_the_example_of_the_documentation_does_what_it_says(env: dict[str, str]) -> None:
     root = Path(__file__).resolve().parents[2]
     example = root / "examples" / "service.py"
@@ -362,7 +348,6 @@ def test_the_unit_is_one_that_systemd_understands(env: dict[str, str], tmp_path:
     assert "casemate.service" not in ran.stderr, ran.stderr
 
 
-@pytest.mark.full
 def test_the_image_starts_a_service_that_its_health_check_finds(env: dict[str, str]) -> None:
     lines = (PACKAGING / "Dockerfile").read_text().splitlines()
     said = dict(line.split(" ", 1) for line in lines if line.startswith(("ENTRYPOINT", "CMD", "HEALTHCHECK")))
@@ -376,7 +361,6 @@ def test_the_image_starts_a_service_that_its_health_check_finds(env: dict[str, s
         assert gone.returncode == 69
 
 
-@pytest.mark.full
 def test_the_manifest_for_kubernetes_starts_a_service_that_its_probes_find(env: dict[str, str]) -> None:
     documents = yaml.safe_load_all((PACKAGING / "kubernetes.yaml").read_text())
     pod = next(one for one in documents if one["kind"] == "Deployment")["spec"]["template"]["spec"]

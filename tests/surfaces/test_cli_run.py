@@ -118,6 +118,7 @@ def test_a_traceback_is_the_programs_own_and_names_its_file(cli: Cli) -> None:
 _WHAT_OPENS_IT = b"casemate: hosts are found and reached only where they are allowed: --allow HOST allows one"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "text"),
     [

@@ -33,6 +33,7 @@ def test_a_wildcard_of_like_means_a_word_where_a_rule_allows_and_anything_elsewh
     assert Like(text).covers(value, narrowly=False) == is_like("(?s:.*)", text, value)
 
 
+@pytest.mark.full
 @given(texts, st.lists(st.text("ab.- /\n", max_size=4), min_size=12, max_size=12))
 @settings(max_examples=1500, deadline=None)
 def test_a_text_made_from_a_pattern_is_like_it_as_the_expression_says(text: str, fillings: list[str]) -> None:
