@@ -55,7 +55,6 @@ def test_the_whole_page_has_its_menu_too(reader: sync.Sandbox) -> None:
     assert "script text" not in page.text
 
 
-@pytest.mark.full
 def test_robots_txt_is_told_and_asked_by_the_same_connection(reader: sync.Sandbox, world: World) -> None:
     assert reader.web.fetch(f"{SITE}/page").robots == "allowed"
     assert reader.web.fetch(f"{SITE}/private/page").robots == "disallowed"
@@ -123,7 +122,6 @@ def test_pdfs_json_and_text_have_their_text(reader: sync.Sandbox) -> None:
     assert "## Delta" in reader.web.fetch(f"{SITE}/typeless?html").text
 
 
-@pytest.mark.full
 def test_a_page_that_is_nested_without_end_is_read_or_refused(reader: sync.Sandbox) -> None:
     try:
         text = reader.web.fetch(f"{SITE}/deep").text
@@ -209,7 +207,6 @@ def test_no_redirect_leads_where_the_address_itself_would_not(reader: sync.Sandb
     assert running(reader) == 0
 
 
-@pytest.mark.full
 def test_a_redirect_that_somebody_may_allow_is_asked_about_and_nothing_private_is_reached(
     world: World, audit: Path
 ) -> None:
@@ -232,7 +229,6 @@ def test_a_redirect_that_somebody_may_allow_is_asked_about_and_nothing_private_i
             assert [visit for visit in world.visits()[len(visits) :] if " 80 " in visit] == []
 
 
-@pytest.mark.full
 def test_the_clock_of_a_page_stands_while_somebody_is_asked(world: World, audit: Path) -> None:
     answer = threading.Event()
 
@@ -250,7 +246,6 @@ def test_without_a_network_nothing_is_fetched(audit: Path) -> None:
         sandbox.web.fetch(f"{SITE}/page")
 
 
-@pytest.mark.full
 def test_a_private_host_that_a_rule_names_is_fetched_at_its_address_alone(world: World, audit: Path) -> None:
     rules = [{"allow": "egress", "host": f"private.test:{PORT}", "addresses": ["10.77.0.0/16"]}]
     with sync.Sandbox(audit=audit, policy={"rules": rules}) as sandbox:
@@ -308,7 +303,6 @@ except ToolError as error:
 """
 
 
-@pytest.mark.full
 def test_code_in_a_cell_fetches_under_the_same_rules_also_where_one_cell_may_run(tmp_path: Path) -> None:
     policy = {"web": {"engines": ["duckduckgo"]}, "allowed_domains": DOMAINS}
     with sync.Sandbox(audit=tmp_path / "audit.db", policy=policy, concurrency=1) as sandbox:
