@@ -47,7 +47,7 @@ EQUAL_SPREAD = ["--processes=3"], ["--processes=2"]  # where both users run the 
 USERS_FOLDERS = ("escapes", "contract", "wrap", "unit/supervisor", "unit/audit", "unit/workspace")
 # Unit tests that start interpreters or wait for processes: not within --quick.
 SLOW_UNITS = tuple(f"unit/{one}" for one in ("guest", "supervisor", "walls", "sessions", "tools", "benchmarks"))
-# Where not both run all, the ordinary user alone runs these: root may do more, so they are about that user.
+# Without --all only the ordinary user runs these, whom no rights of root's help.
 THEIRS_ALONE = ("wrap", "unit/audit", "unit/workspace")
 # Programs that tests are about: a Debian package for each.
 DEBIAN = {

@@ -89,7 +89,7 @@ def _become_program(request: dict[str, Any], settings: dict[str, Any], phase: Se
     if "seccomp" in request["layers"]:
         _install_filter(settings, link)
     link.close()
-    phase.name = "limits"  # now that the descriptor is sent: those that cells of this user have in flight count for it
+    phase.name = "limits"  # after the listener is sent, which a low one of open files may refuse (ETOOMANYREFS)
     if "rlimits" in request["layers"]:
         init.do(init.add_rlimits, request["rlimits"])
     if request["awaits_order"]:
