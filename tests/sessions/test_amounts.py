@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 from tests.contract import programs, witness
@@ -10,7 +11,9 @@ from tests.sessions.driver import PNG, Open, done, events_of, said, told
 from tests.support.languages import every_language
 
 from casemate import Limits, Output
+from casemate.execution.capture import Transcript
 from casemate.sessions.session import Session
+from casemate.walls.native import link
 
 MIB = 2**20
 CHARTS = 100
@@ -213,6 +216,26 @@ async def test_a_slow_reader_loses_nothing(opened: Open) -> None:
             data.append(event.data)
             await said_nothing()
     assert b"".join(data) == programs.numbered(60_000)
+
+
+async def test_output_comes_in_large_pieces_again_after_one_that_took_long(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, code = opened(), "import os; _ = os.write(1, b'x' * {})"
+    with monkeypatch.context() as patch:
+        patch.setattr(Transcript, "add", lambda *_: spin(2 * link._LONG))
+        await session.run(code.format(MIB // 8), timeout=None)
+    events = await events_of(session.stream(code.format(MIB)))
+    pieces = [len(event.text) for event in events if isinstance(event, Output)]
+    assert sum(pieces) == MIB
+    assert len(pieces) < MIB / link._PIECE / 2
+
+
+def spin(seconds: float) -> None:
+    """Take so much of the processor's time."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
 
 
 async def said_nothing() -> None:
