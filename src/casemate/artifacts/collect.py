@@ -19,9 +19,10 @@ from casemate.artifacts.content import ContentStore, Slice, media_type_of
 from casemate.files.beneath import CHUNK
 from casemate.files.bounds import Skipped, TreeBounds
 from casemate.files.names import display_path, path_problem, text_of
-from casemate.files.walk import Entry, is_whiteout, kind_of, open_file, open_folder, walk
+from casemate.files.walk import is_whiteout, kind_of
 from casemate.model.execution import Artifact
 from casemate.model.limits import format_size
+from casemate.supervisor.trees.walk import Entry, open_file, open_folder, walk
 
 if TYPE_CHECKING:
     from casemate.files.walk import SeenFiles

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from casemate.artifacts.content import Slice
-from casemate.files.beneath import open_beneath, status_of, write_file
+from casemate.files.beneath import write_file
 from casemate.files.names import path_problem, problem
 from casemate.files.protected import PROTECTED
-from casemate.files.walk import identity
 from casemate.model.execution import SkippedFile
+from casemate.supervisor.trees.walk import identity, open_beneath, status_of
 
 if TYPE_CHECKING:
     from casemate.model.execution import Artifact

@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from casemate.execution.threads import to_thread_to_end
-from casemate.files.walk import open_folder
 from casemate.model.plan import OUTPUT_NAME
+from casemate.supervisor.trees.walk import open_folder
 
 if TYPE_CHECKING:
     from casemate.execution.context import ExecutionContext

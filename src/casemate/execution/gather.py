@@ -13,8 +13,8 @@ from casemate.artifacts.collect import CollectedFiles as Files
 from casemate.artifacts.collect import collect as collect_files
 from casemate.artifacts.export import export
 from casemate.files.bounds import TreeBounds
-from casemate.files.walk import open_folder
 from casemate.model.plan import OUTPUT_NAME, Plan
+from casemate.supervisor.trees.walk import open_folder
 from casemate.workspace.apply import WRITTEN_BACK, apply
 from casemate.workspace.upper import marks_here
 

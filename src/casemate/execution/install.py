@@ -31,12 +31,12 @@ from casemate.execution.seal import seal
 from casemate.execution.threads import to_thread_to_end
 from casemate.files.bounds import TreeBounds
 from casemate.files.protected import Protection
-from casemate.files.walk import open_folder
 from casemate.model.approval import ApprovalVerdict, Question
 from casemate.model.overview import Installed, InstalledPackage, InstallTerms
 from casemate.model.plan import PROXY_ADDRESS, ListeningSocket
 from casemate.packages.gateway import Gateway
 from casemate.packages.names import Requirement
+from casemate.supervisor.trees.walk import open_folder
 from casemate.workspace.apply import apply
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from casemate.execution.gather import opened_folder
 from casemate.execution.run import open_requester
 from casemate.execution.threads import to_thread_to_end
-from casemate.files.walk import open_folder
 from casemate.model.approval import Question
 from casemate.model.execution import SkippedFile
 from casemate.model.plan import OUTPUT_NAME
 from casemate.model.review import Applied, Diff, shown_change
+from casemate.supervisor.trees.walk import open_folder
 from casemate.workspace.review import Review, conflicts_in, diff_of
 
 if TYPE_CHECKING:

@@ -17,12 +17,13 @@ from io import BytesIO
 from typing import BinaryIO, cast
 
 from casemate.errors import InvalidArgument, Unavailable
-from casemate.files.beneath import CHUNK, Attributes, Hashed, enter_folder, open_beneath, write_file
+from casemate.files.beneath import CHUNK, Attributes, Hashed, write_file
 from casemate.files.bounds import Skipped, TreeBounds
 from casemate.files.heads import Heads
 from casemate.files.names import LONGEST_NAME, LONGEST_PATH, display_path, path_problem
-from casemate.files.walk import Entry, kind_of, open_file, walk
+from casemate.files.walk import kind_of
 from casemate.model.execution import SkippedFile
+from casemate.supervisor.trees.walk import Entry, enter_folder, open_beneath, open_file, walk
 
 _MIB = 2**20
 # Of one archive; with its heads it stays below what may be uploaded.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from casemate.files.walk import identity, open_folder
+from casemate.supervisor.trees.walk import identity
 
 CHUNK = 2**20
 _TEMPORARY = ".casemate-"
@@ -117,36 +117,6 @@ def write_link(
         raise
 
 
-def status_of(folder: int, name: bytes | str) -> os.stat_result | None:
-    """What lies at ``name`` in ``folder`` itself (a link is not followed), or None. Raises other ``OSError``."""
-    try:
-        return os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-
-
-def enter_folder(parent: int, name: str) -> int:
-    """A descriptor of the folder ``name`` in ``parent``, made if need be. Raises ``OSError``, also for a link."""
-    with suppress(FileExistsError):
-        os.mkdir(name, 0o777, dir_fd=parent)
-    try:
-        return open_folder(parent, name)
-    except NotADirectoryError:
-        raise NotADirectoryError(errno.ENOTDIR, "a link or a file lies where a folder is needed", name) from None
-
-
-def open_beneath(root: int, path: tuple[str, ...], *, make: bool = False) -> int:
-    """A descriptor of the folder at ``path`` beneath ``root``; no component may be a link. Raises ``OSError``."""
-    folder = open_folder(root, ".")
-    for name in path:
-        try:
-            below = enter_folder(folder, name) if make else open_folder(folder, name)
-        finally:
-            os.close(folder)
-        folder = below
-    return folder
-
-
 def mount_of(folder: int) -> int:
     """The id of the mount that a descriptor lies on. Raises ``OSError``."""
     with open(f"/proc/self/fdinfo/{folder}", encoding="ascii") as lines:
@@ -172,20 +142,6 @@ def _temporary_name() -> str:
 def _discard(folder: int, name: str) -> None:
     with suppress(OSError):
         os.unlink(name, dir_fd=folder)
-
-
-def data_in(fd: int, size: int) -> Iterator[tuple[int, int]]:
-    """Where in a file there is data; the rest are holes, which take no room and are not to take any here."""
-    end = 0
-    while end < size:
-        try:
-            start = os.lseek(fd, end, os.SEEK_DATA)
-            end = min(size, os.lseek(fd, start, os.SEEK_HOLE))
-        except OSError as error:
-            if error.errno == errno.EINVAL:  # this file system does not tell
-                yield end, size
-            return  # nothing but a hole follows
-        yield start, end
 
 
 def pieces_of(fd: int, most: int) -> Iterator[bytes]:

@@ -1,183 +1,16 @@
-"""A walk through a hostile tree: iterative, by descriptors, without following any link.
+"""What the host does with walks through hostile trees (:mod:`casemate.supervisor.trees.walk`).
 
-Nothing else may change the tree meanwhile, but nothing depends on it: each folder is opened by one component with
-O_NOFOLLOW beneath the folder it was listed in, and files are checked again after opening. What was dealt with before is
-remembered, so that a later walk deals only with what has changed since.
+What was dealt with before is remembered, so that a later walk deals only with what has changed since.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
-from itertools import islice
-from typing import Protocol
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-# Where there is no O_PATH, as on macOS, clients of a service load this and walk nowhere.
-_HANDLE = getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
+from casemate.supervisor.trees.walk import Entry, walk
 
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One thing in a tree: its ``path`` from the root, its ``stat`` (of the thing itself, never of a link's
-    target, and before any unlocking) and ``parent``, the descriptor of its folder during the visit.
-    """
-
-    path: tuple[bytes, ...]
-    stat: os.stat_result
-    parent: int
-
-    @property
-    def name(self) -> bytes:
-        """The last component."""
-        return self.path[-1]
-
-
-class Visitor(Protocol):
-    """What is done with each thing that a walk meets."""
-
-    def enter(self, entry: Entry, folder: int, /) -> bool:
-        """A folder, opened as ``folder``: whether to go in. ``leave`` follows only if so."""
-
-    def leave(self, entry: Entry) -> None:
-        """All of a folder was visited."""
-
-    def visit(self, entry: Entry) -> None:
-        """Anything but a folder."""
-
-    def skip(self, path: tuple[bytes, ...], reason: str) -> None:
-        """Something was not looked at: a bound, or the system refused."""
-
-
-@dataclass(slots=True)
-class _OpenFolder:
-    entry: Entry | None
-    path: tuple[bytes, ...]
-    folder: int
-    names: Iterator[bytes]
-
-
-class _TreeWalk:
-    def __init__(self, visitor: Visitor, depth: int, entries: int, unlock: bool) -> None:
-        self._visitor = visitor
-        self._depth = depth
-        self._entries = entries
-        self._left = entries
-        self._unlock = unlock
-
-    def through(self, root: int, path: tuple[bytes, ...]) -> None:
-        levels = [_OpenFolder(None, path, root, self._names(root, path))]
-        try:
-            while levels:
-                name = next(levels[-1].names, None)
-                if name is None:
-                    self._leave(levels.pop())
-                elif below := self._visit(levels[-1], name):
-                    levels.append(below)
-        finally:
-            for level in levels:
-                os.close(level.folder)
-
-    def _leave(self, level: _OpenFolder) -> None:
-        os.close(level.folder)
-        if level.entry:
-            self._visitor.leave(level.entry)
-
-    def _names(self, folder: int, path: tuple[bytes, ...]) -> Iterator[bytes]:
-        try:
-            with os.scandir(folder) as listing:
-                names = [os.fsencode(entry.name) for entry in islice(listing, self._left)]
-                more = next(listing, None) is not None
-        except OSError as error:
-            self._visitor.skip(path, f"it cannot be listed: {error.strerror}")
-            return iter(())
-        self._left -= len(names)
-        if more:
-            self._visitor.skip(path, f"there are more than {self._entries} entries; the rest was not looked at")
-        return iter(sorted(names))
-
-    def _visit(self, level: _OpenFolder, name: bytes) -> _OpenFolder | None:
-        path = (*level.path, name)
-        try:
-            entry = Entry(path, os.stat(name, dir_fd=level.folder, follow_symlinks=False), level.folder)
-            if not stat.S_ISDIR(entry.stat.st_mode):
-                self._visitor.visit(entry)
-                return None
-            if len(path) > self._depth:
-                self._visitor.skip(path, f"it lies deeper than {self._depth} folders")
-                return None
-            folder = open_folder(level.folder, name, unlock=self._unlock)
-        except OSError as error:
-            self._visitor.skip(path, f"it cannot be read: {error.strerror}")
-            return None
-        return self._enter(entry, folder)
-
-    def _enter(self, entry: Entry, folder: int) -> _OpenFolder | None:
-        try:
-            inside = self._visitor.enter(entry, folder)
-        except BaseException:
-            os.close(folder)
-            raise
-        if not inside:
-            os.close(folder)
-            return None
-        return _OpenFolder(entry, entry.path, folder, self._names(folder, entry.path))
-
-
-def walk(
-    root: int,
-    visitor: Visitor,
-    *,
-    depth: int,
-    entries: int,
-    at: tuple[bytes, ...] = (),
-    unlock: bool = False,
-) -> None:
-    """Visit everything beneath the folder ``root``, in order of names; ``at`` is where it lies, for paths and depth.
-
-    ``unlock``: folders without permission bits are given some first; the tree is ours to change.
-    At most ``depth`` + 1 descriptors are open at a time. What the visitor raises (but not ``OSError``) ends the walk.
-    """
-    _TreeWalk(visitor, depth, entries, unlock).through(open_folder(root, b".", unlock=unlock), at)
-
-
-def open_folder(parent: int, name: bytes | str, *, unlock: bool = False) -> int:
-    """A descriptor of the folder ``name`` (one component) in ``parent``. Raises ``OSError``, also for a link."""
-    if not unlock:
-        return os.open(name, _FOLDER, dir_fd=parent)
-    # A folder that may not be searched has no "." for us, but its descriptor can be unlocked all the same.
-    handle = os.dup(parent) if name in (".", b".") else os.open(name, _HANDLE | os.O_DIRECTORY, dir_fd=parent)
-    try:
-        _unlock(handle, os.fstat(handle).st_mode, 0o700)
-        return os.open(".", _FOLDER, dir_fd=handle)
-    finally:
-        os.close(handle)
-
-
-def open_file(entry: Entry, *, unlock: bool = False) -> int:
-    """A descriptor to read the regular file ``entry``; the same file that was seen.
-
-    Never blocks and never opens a link or a device. Raises ``OSError``.
-    """
-    handle = os.open(entry.name, _HANDLE, dir_fd=entry.parent)
-    try:
-        seen = os.fstat(handle)
-        if not stat.S_ISREG(seen.st_mode) or identity(seen) != identity(entry.stat):
-            raise OSError(0, "it changed while it was looked at")
-        if unlock:
-            _unlock(handle, seen.st_mode, 0o400)
-        return os.open(f"/proc/self/fd/{handle}", _FILE & ~os.O_NOFOLLOW)
-    finally:
-        os.close(handle)
-
-
-def identity(status: os.stat_result) -> tuple[int, int]:
-    """Which file it is: device and inode."""
-    return status.st_dev, status.st_ino
+_DEPTH, _ENTRIES = 64, 100_000
 
 
 def is_whiteout(status: os.stat_result) -> bool:
@@ -196,16 +29,6 @@ def kind_of(mode: int) -> str:
         stat.S_IFDIR: "a folder",
     }
     return kinds.get(stat.S_IFMT(mode), "not a regular file")
-
-
-def _unlock(handle: int, mode: int, needed: int) -> None:
-    """Give a thing that is ours the permission bits that reading it takes (an O_PATH descriptor has no fchmod)."""
-    if mode & needed != needed:
-        with suppress(OSError):  # root reads without; for others opening then says what is wrong
-            os.chmod(f"/proc/self/fd/{handle}", stat.S_IMODE(mode) & 0o777 | needed)
-
-
-_DEPTH, _ENTRIES = 64, 100_000
 
 
 class SeenFiles:

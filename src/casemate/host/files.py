@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from casemate.errors import Denied, InvalidArgument, Unavailable
-from casemate.files.beneath import Attributes, Hashed, open_beneath, pieces_of, status_of, write_file
+from casemate.files.beneath import Attributes, Hashed, pieces_of, write_file
 from casemate.files.names import LONGEST_PATH, problem
 from casemate.files.protected import PROTECTED
 from casemate.policy.host import HostRoot, HostTerms
 from casemate.sessions.files import FileInfo, info_of
+from casemate.supervisor.trees.walk import open_beneath, status_of
 from casemate.workspace.text import MOST_BYTES, TextDiffs
 
 MOST_READ = 16 << 20  # bytes that one answer has

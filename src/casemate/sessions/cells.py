@@ -17,11 +17,11 @@ from casemate.execution.plan import plan as make_plan
 from casemate.execution.request import prepare
 from casemate.execution.threads import to_thread_to_end
 from casemate.files.names import display_path
-from casemate.files.walk import open_folder
 from casemate.model.execution import SkippedFile
 from casemate.sessions.interpreter_cell import InterpreterCell
 from casemate.sessions.outcome import BoundNames, StepFiles
 from casemate.sessions.step_files import StepFileCollector
+from casemate.supervisor.trees.walk import open_folder
 from casemate.workspace.remove import remove
 from casemate.workspace.upper import covers, marks_here
 

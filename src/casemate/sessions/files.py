@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 from casemate.errors import InvalidArgument
 from casemate.execution.request import check_name
 from casemate.execution.threads import to_thread_to_end
-from casemate.files.beneath import CHUNK, Attributes, Hashed, data_in, open_beneath, pieces_of, write_file
+from casemate.files.beneath import CHUNK, Attributes, Hashed, pieces_of, write_file
 from casemate.files.names import text_of
-from casemate.files.walk import Entry, kind_of, open_file
+from casemate.files.walk import kind_of
 from casemate.model.plan import WORKSPACE
+from casemate.supervisor.trees.walk import Entry, data_in, open_beneath, open_file
 
 if TYPE_CHECKING:
     from casemate.files.archives import Carried, Refuses
@@ -184,32 +185,19 @@ def _run_on(work: Callable[..., T], root: int, name: str, *arguments: object) ->
         raise InvalidArgument("name", f"{name!r}: {why}") from None
 
 
+def _owner(root: int) -> tuple[int, int]:
+    status = os.fstat(root)
+    return status.st_uid, status.st_gid
+
+
 @contextmanager
 def _parent(root: int, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
     *folders, last = name.split("/")
-    folder = _make_folders(root, folders) if make else open_beneath(root, tuple(folders))
+    folder = open_beneath(root, folders, make=make, owner=_owner(root))
     try:
         yield folder, last
     finally:
         os.close(folder)
-
-
-def _make_folders(root: int, folders: list[str]) -> int:
-    """The folder beneath ``root``, made where it is missing and given to whom the workspace belongs."""
-    owner = os.fstat(root)
-    folder = open_beneath(root, ())
-    for name in folders:
-        try:
-            os.mkdir(name, 0o755, dir_fd=folder)
-            os.chown(name, owner.st_uid, owner.st_gid, dir_fd=folder, follow_symlinks=False)
-        except FileExistsError:
-            pass
-        try:
-            below = open_beneath(folder, (name,))
-        finally:
-            os.close(folder)
-        folder = below
-    return folder
 
 
 @contextmanager
@@ -338,7 +326,7 @@ def _unpack(root: int, name: str, source: Path, refuses: Refuses, note_upload: N
     with _on_the_host("source", source):
         archive = source.open("rb")
     with archive:
-        folder = _make_folders(root, name.split("/") if name else [])
+        folder = open_beneath(root, name.split("/") if name else (), make=True, owner=_owner(root))
         try:
             return unpack(
                 archive, folder, owner=(status.st_uid, status.st_gid), refuses=refuses,

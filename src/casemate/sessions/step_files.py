@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from casemate.artifacts.collect import CollectedFiles, collect
 from casemate.artifacts.export import export
 from casemate.execution.gather import bounds_of, digests_of, hidden_from, opened_folder, output_before
-from casemate.files.walk import SeenFiles, open_folder
+from casemate.files.walk import SeenFiles
 from casemate.model.execution import SkippedFile
 from casemate.model.plan import OUTPUT_NAME, Plan
 from casemate.sessions.outcome import StepFiles
+from casemate.supervisor.trees.walk import open_folder
 from casemate.workspace.apply import WRITTEN_BACK, apply
 from casemate.workspace.review import Review
 from casemate.workspace.upper import marks_here

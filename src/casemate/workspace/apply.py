@@ -21,13 +21,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from casemate.files.beneath import CHUNK, Attributes, mount_of, open_beneath, status_of, write_file, write_link
+from casemate.files.beneath import CHUNK, Attributes, mount_of, write_file, write_link
 from casemate.files.bounds import Skipped, TreeBounds
 from casemate.files.names import display_path, path_problem, problem, text_of
 from casemate.files.protected import PROTECTED, Protection
-from casemate.files.walk import Entry, identity, is_whiteout, kind_of, open_file, open_folder, walk
+from casemate.files.walk import is_whiteout, kind_of
 from casemate.model.limits import format_size
 from casemate.model.review import Applied
+from casemate.supervisor.trees.walk import Entry, identity, open_beneath, open_file, open_folder, status_of, walk
 from casemate.workspace.git_index import MOST_BYTES, hidden_paths
 from casemate.workspace.remove import obstacle, remove
 from casemate.workspace.upper import is_marked_whiteout, is_opaque, refers_elsewhere

@@ -7,7 +7,7 @@ import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from casemate.files.walk import Entry, walk
+from casemate.supervisor.trees.walk import Entry, walk
 from casemate.workspace.apply import WRITTEN_BACK
 
 Path = tuple[bytes, ...]

@@ -14,13 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
-from casemate.files.beneath import CHUNK, Attributes, Hashed, open_beneath, pieces_of, status_of, write_file, write_link
+from casemate.files.beneath import CHUNK, Attributes, Hashed, pieces_of, write_file, write_link
 from casemate.files.bounds import Skipped
 from casemate.files.names import display_path, path_problem, text_of
 from casemate.files.protected import PROTECTED
-from casemate.files.walk import Entry, identity, is_whiteout, open_folder, walk
+from casemate.files.walk import is_whiteout
 from casemate.model.limits import format_size
 from casemate.model.review import Change
+from casemate.supervisor.trees.walk import Entry, identity, open_beneath, open_folder, status_of, walk
 from casemate.workspace.apply import WRITTEN_BACK, Writer, mode_in
 from casemate.workspace.baseline import Baseline, Path, signature
 from casemate.workspace.remove import obstacle

@@ -10,9 +10,9 @@ import os
 import stat
 from collections.abc import Callable
 
-from casemate.files.beneath import mount_of, status_of
+from casemate.files.beneath import mount_of
 from casemate.files.names import display_path
-from casemate.files.walk import Entry, open_folder, walk
+from casemate.supervisor.trees.walk import Entry, open_folder, status_of, walk
 
 _DEPTH = 200
 _ENTRIES = 1_000_000

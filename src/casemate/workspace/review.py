@@ -15,9 +15,9 @@ from hashlib import sha256
 from casemate.errors import InvalidArgument
 from casemate.files.bounds import Skipped
 from casemate.files.protected import PROTECTED
-from casemate.files.walk import Entry, identity, open_folder, walk
 from casemate.model.execution import SkippedFile
 from casemate.model.review import Applied, Diff
+from casemate.supervisor.trees.walk import Entry, identity, open_folder, walk
 from casemate.workspace.apply import WRITTEN_BACK, Writer, remove_all
 from casemate.workspace.baseline import Baseline, Path, signature
 from casemate.workspace.looking import REMOVED, FoundChange, Looker, StageFailed, Token

@@ -12,8 +12,7 @@ import os
 import stat
 from contextlib import suppress
 
-from casemate.files.beneath import status_of
-from casemate.files.walk import open_folder
+from casemate.supervisor.trees.walk import open_folder, status_of
 
 USERS = "user.overlay."  # of an overlay with the option userxattr
 ROOTS = "trusted.overlay."  # of one without it

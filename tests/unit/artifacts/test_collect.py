@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from casemate.artifacts.collect import CollectedFiles, collect
 from casemate.files.bounds import TreeBounds
-from casemate.files.walk import Entry, open_file
 from casemate.redaction.redaction import Redaction
+from casemate.supervisor.trees.walk import Entry, open_file
 
 NOTHING: Mapping[str, str] = {}
 

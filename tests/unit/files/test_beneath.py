@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from casemate.files.beneath import Attributes, HeldFolder, enter_folder, open_beneath, write_file, write_link
+from casemate.files.beneath import Attributes, HeldFolder, write_file, write_link
+from casemate.supervisor.trees.walk import enter_folder, open_beneath
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 
 from casemate.files.bounds import Skipped
 from casemate.files.protected import PROTECTED
-from casemate.files.walk import walk
 from casemate.model.review import Applied
+from casemate.supervisor.trees.walk import walk
 from casemate.workspace.apply import WRITTEN_BACK, Writer, apply, remove_all
 from casemate.workspace.upper import ROOTS, USERS
 

@@ -1,0 +1,248 @@
+"""A walk through a hostile tree: iterative, by descriptors, without following any link.
+
+Nothing else may change the tree meanwhile, but nothing depends on it: each folder is opened by one component with
+O_NOFOLLOW beneath the folder it was listed in, and what is opened must be what was looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from itertools import islice
+
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the supervisor's start
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Protocol
+
+    Path = tuple[bytes, ...]
+
+    class Visitor(Protocol):
+        """What is done with each thing that a walk meets."""
+
+        def enter(self, entry: Entry, folder: int, /) -> bool:
+            """A folder, opened as ``folder``: whether to go in. ``leave`` follows only if so."""
+
+        def leave(self, entry: Entry) -> None:
+            """All of a folder was visited."""
+
+        def visit(self, entry: Entry) -> None:
+            """Anything but a folder."""
+
+        def skip(self, path: Path, reason: str) -> None:
+            """Something was not looked at: a bound, or the system refused."""
+
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+# Where there is no O_PATH, as on macOS, clients of a service load this and walk nowhere.
+_HANDLE = getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Entry:
+    """One thing in a tree: its ``path`` from the root, its ``stat`` (of the thing itself, never of a link's
+    target, and before any unlocking) and ``parent``, the descriptor of its folder during the visit.
+    """
+
+    __slots__ = ("parent", "path", "stat")
+
+    def __init__(self, path: Path, stat: os.stat_result, parent: int) -> None:
+        self.path, self.stat, self.parent = path, stat, parent
+
+    @property
+    def name(self) -> bytes:
+        """The last component."""
+        return self.path[-1]
+
+
+class _OpenFolder:
+    """``mode``: the permission bits that it is given back when it is left, None where it keeps those it has."""
+
+    __slots__ = ("entry", "folder", "mode", "names", "path")
+
+    def __init__(self, entry: Entry | None, path: Path, folder: int, names: Iterator[bytes], mode: int | None) -> None:
+        self.entry, self.path, self.folder, self.names, self.mode = entry, path, folder, names, mode
+
+
+class _TreeWalk:
+    def __init__(self, visitor: Visitor, depth: int, entries: int, unlock: bool, relock: bool) -> None:
+        self._visitor = visitor
+        self._depth = depth
+        self._entries = entries
+        self._left = entries
+        self._unlock = unlock
+        self._relock = relock
+
+    def through(self, root: int, path: Path) -> None:
+        levels = [_OpenFolder(None, path, root, self._names(root, path), None)]
+        try:
+            while levels:
+                name = next(levels[-1].names, None)
+                if name is None:
+                    self._leave(levels.pop())
+                elif below := self._visit(levels[-1], name):
+                    levels.append(below)
+        finally:
+            for level in levels:
+                os.close(level.folder)
+
+    def _leave(self, level: _OpenFolder) -> None:
+        if level.mode is not None:
+            os.fchmod(level.folder, level.mode)
+        os.close(level.folder)
+        if level.entry:
+            self._visitor.leave(level.entry)
+
+    def _names(self, folder: int, path: Path) -> Iterator[bytes]:
+        try:
+            with os.scandir(folder) as listing:
+                names = [os.fsencode(entry.name) for entry in islice(listing, self._left)]
+                more = next(listing, None) is not None
+        except OSError as error:
+            self._visitor.skip(path, f"it cannot be listed: {error.strerror}")
+            return iter(())
+        self._left -= len(names)
+        if more:
+            self._visitor.skip(path, f"there are more than {self._entries} entries; the rest was not looked at")
+        return iter(sorted(names))
+
+    def _visit(self, level: _OpenFolder, name: bytes) -> _OpenFolder | None:
+        path = (*level.path, name)
+        try:
+            entry = Entry(path, os.stat(name, dir_fd=level.folder, follow_symlinks=False), level.folder)
+            if not stat.S_ISDIR(entry.stat.st_mode):
+                self._visitor.visit(entry)
+                return None
+            if len(path) > self._depth:
+                self._visitor.skip(path, f"it lies deeper than {self._depth} folders")
+                return None
+            folder = open_folder(level.folder, name, unlock=self._unlock)
+        except OSError as error:
+            self._visitor.skip(path, f"it cannot be read: {error.strerror}")
+            return None
+        return self._enter(entry, folder)
+
+    def _enter(self, entry: Entry, folder: int) -> _OpenFolder | None:
+        try:
+            inside = self._visitor.enter(entry, folder)
+        except BaseException:
+            os.close(folder)
+            raise
+        if not inside:
+            os.close(folder)
+            return None
+        mode = stat.S_IMODE(entry.stat.st_mode)
+        locks = self._relock and mode & 0o700 != 0o700
+        return _OpenFolder(entry, entry.path, folder, self._names(folder, entry.path), mode if locks else None)
+
+
+def walk(
+    root: int, visitor: Visitor, *, depth: int, entries: int, at: Path = (), unlock: bool = False, relock: bool = False
+) -> None:
+    """Visit everything beneath the folder ``root``, in order of names; ``at`` is where it lies, for paths and depth.
+
+    ``unlock``: folders without permission bits are given some first; the tree is ours to change. ``relock``: they lose
+    these when they are left.
+    At most ``depth`` + 1 descriptors are open at a time. What the visitor raises (but not ``OSError``) ends the walk.
+    """
+    _TreeWalk(visitor, depth, entries, unlock, relock).through(open_folder(root, b".", unlock=unlock), at)
+
+
+def open_folder(parent: int, name: bytes | str, *, unlock: bool = False) -> int:
+    """A descriptor of the folder ``name`` (one component) in ``parent``. Raises ``OSError``, also for a link."""
+    if not unlock:
+        return os.open(name, _FOLDER, dir_fd=parent)
+    # A folder that may not be searched has no "." for us, but its descriptor can be unlocked all the same.
+    handle = os.dup(parent) if name in (".", b".") else os.open(name, _HANDLE | os.O_DIRECTORY, dir_fd=parent)
+    try:
+        _unlock(handle, os.fstat(handle).st_mode, 0o700)
+        return os.open(".", _FOLDER, dir_fd=handle)
+    finally:
+        os.close(handle)
+
+
+def open_file(entry: Entry, *, unlock: bool = False) -> int:
+    """A descriptor to read the regular file ``entry``; the same file that was seen.
+
+    Never blocks and never opens a link or a device. Raises ``OSError``.
+    """
+    handle = os.open(entry.name, _HANDLE, dir_fd=entry.parent)
+    try:
+        seen = os.fstat(handle)
+        if not stat.S_ISREG(seen.st_mode) or identity(seen) != identity(entry.stat):
+            raise OSError(errno.ESTALE, "it changed while it was looked at")
+        if unlock:
+            _unlock(handle, seen.st_mode, 0o400)
+        return os.open(f"/proc/self/fd/{handle}", _FILE)
+    finally:
+        os.close(handle)
+
+
+def enter_folder(parent: int, name: bytes | str, owner: tuple[int, int] | None = None) -> int:
+    """A descriptor of the folder ``name`` in ``parent``, made and given to ``owner`` where it is missing.
+
+    Raises ``OSError``, also for a link.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, 0o777, dir_fd=parent)
+        if owner is not None:
+            os.chown(name, *owner, dir_fd=parent, follow_symlinks=False)
+    try:
+        return open_folder(parent, name)
+    except NotADirectoryError:
+        raise NotADirectoryError(errno.ENOTDIR, "a link or a file lies where a folder is needed", name) from None
+
+
+def open_beneath(
+    root: int, path: Sequence[bytes | str], *, make: bool = False, owner: tuple[int, int] | None = None
+) -> int:
+    """A descriptor of the folder at ``path`` beneath ``root``; no component may be a link, nor lead up.
+
+    ``make``: as of `enter_folder`, with ``owner``. Raises ``OSError``.
+    """
+    folder = os.open(".", _FOLDER, dir_fd=root)
+    for name in path:
+        try:
+            if name in (b"..", ".."):
+                raise OSError(errno.EXDEV, "a path leads out of its folder")
+            below = enter_folder(folder, name, owner) if make else open_folder(folder, name)
+        finally:
+            os.close(folder)
+        folder = below
+    return folder
+
+
+def status_of(folder: int, name: bytes | str) -> os.stat_result | None:
+    """What lies at ``name`` in ``folder`` itself (a link is not followed), or None. Raises other ``OSError``."""
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def identity(status: os.stat_result) -> tuple[int, int]:
+    """Which file it is: device and inode."""
+    return status.st_dev, status.st_ino
+
+
+def data_in(fd: int, size: int) -> Iterator[tuple[int, int]]:
+    """Where in a file there is data; the rest are holes, which take no room and are not to take any here."""
+    end = 0
+    while end < size:
+        try:
+            start = os.lseek(fd, end, os.SEEK_DATA)
+            end = min(size, os.lseek(fd, start, os.SEEK_HOLE))
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # this file system does not tell
+                yield end, size
+            return  # nothing but a hole follows
+        yield start, end
+
+
+def _unlock(handle: int, mode: int, needed: int) -> None:
+    """Give a thing that is ours the permission bits that reading it takes (an O_PATH descriptor has no fchmod)."""
+    if mode & needed != needed:
+        with contextlib.suppress(OSError):  # root reads without; for others opening then says what is wrong
+            os.chmod(f"/proc/self/fd/{handle}", stat.S_IMODE(mode) & 0o777 | needed)
