@@ -239,6 +239,11 @@ class Identity:
         if self._release:
             self._release(self.uid)
 
+    @property
+    def owner(self) -> tuple[int, int] | None:
+        """To whom what is the cell's is given; None where it is the cell's already."""
+        return (self.uid, self.gid) if self.mapped else None
+
     def chown(self, path: str) -> None:
         """Make the cell the owner of ``path``."""
         if self.mapped:

@@ -12,6 +12,7 @@ import stat
 
 from casemate.supervisor import folders, kernel, namespaces, roots, stage, wire
 from casemate.supervisor.namespaces import Identity
+from casemate.supervisor.trees.walk import open_beneath, open_folder
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -70,9 +71,17 @@ class Scratch:
         if inputs:
             with part("files"):
                 before = _inodes_in_use(self.tree_fd)
-                copy_files(f"{_path_of(self.tree_fd)}/workspace", inputs, fds, self.identity)
+                self.copy_files(inputs, fds)
                 input_inodes = _inodes_in_use(self.tree_fd) - before
                 self._resize(message["limits"], program["size"], input_inodes)
+
+    def copy_files(self, inputs: list[Any], fds: dict[str, int]) -> None:
+        """Put the input files into the workspace. Raises ``OSError``."""
+        workspace = open_folder(self.tree_fd, "workspace")
+        try:
+            copy_files(workspace, inputs, fds, self.identity)
+        finally:
+            os.close(workspace)
 
     def _resize(self, limits: dict[str, Any], program: int, input_inodes: int) -> None:
         """Hold it to its limits, beyond what casemate itself puts there. Raises ``OSError``."""
@@ -341,25 +350,26 @@ def _mount_file(place: str) -> None:
 
 def _copy_inputs(kind: str, inputs: list[Any], fds: dict[str, int], identity: Identity) -> None:
     """The input files: in a private workspace itself, over a caller's folder as a lower directory."""
-    folder = f"{stage.SCRATCH}/{'workspace' if kind == 'private' else 'inputs'}"
-    if kind == "private" or inputs:
-        folders.make_folder(folder, 0o755, identity)
-    copy_files(folder, inputs, fds, identity)
+    name = "workspace" if kind == "private" else "inputs"
+    if kind != "private" and not inputs:
+        return
+    folders.make_folder(f"{stage.SCRATCH}/{name}", 0o755, identity)
+    folder = os.open(f"{stage.SCRATCH}/{name}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        copy_files(folder, inputs, fds, identity)
+    finally:
+        os.close(folder)
 
 
-def copy_files(folder: str, inputs: list[Any], fds: dict[str, int], identity: Identity) -> None:
-    """Put the input files into ``folder``. Raises ``OSError``."""
+def copy_files(folder: int, inputs: list[Any], fds: dict[str, int], identity: Identity) -> None:
+    """Put the input files into ``folder`` (a descriptor), which may hold links of a stranger. Raises ``OSError``."""
     for name, offset, length in inputs:
-        _parents(folder, name, identity)
-        copy_in(f"{folder}/{name}", fds["inputs"], offset, length, identity)
-
-
-def _parents(folder: str, name: str, identity: Identity) -> None:
-    parts = name.split("/")[:-1]
-    for depth in range(1, len(parts) + 1):
-        path = f"{folder}/{'/'.join(parts[:depth])}"
-        if not os.path.isdir(path):
-            folders.make_folder(path, 0o755, identity)
+        *above, last = name.split("/")
+        parent = open_beneath(folder, above, make=True, owner=identity.owner)
+        try:
+            copy(fds["inputs"], offset, length, create(last, identity, parent))
+        finally:
+            os.close(parent)
 
 
 def copy_in(path: str, source: int, offset: int, length: int, identity: Identity) -> None:
@@ -367,12 +377,13 @@ def copy_in(path: str, source: int, offset: int, length: int, identity: Identity
     copy(source, offset, length, create(path, identity))
 
 
-def create(path: str, identity: Identity) -> int:
-    """A new file of the cell's, to write into. Raises ``OSError``."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+def create(path: str, identity: Identity, folder: int | None = None) -> int:
+    """A new file of the cell's, below ``folder`` where that is given, to write into. Raises ``OSError``."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(path, flags, 0o644, dir_fd=folder)
     try:
-        if identity.mapped:
-            os.fchown(fd, identity.uid, identity.gid)
+        if identity.owner:
+            os.fchown(fd, *identity.owner)
     except OSError:
         os.close(fd)
         raise

@@ -5,15 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import stat
 from pathlib import Path
 
 import pytest
 from tests.unit.supervisor.bpf_machine import ALLOWED, ARCHITECTURES, NOTIFIED, answer, seccomp_data
 
 from casemate.supervisor import kernel, seccomp
-from casemate.supervisor.namespaces import Identity
-from casemate.supervisor.plain import copies, files, maker, notify, places, syscall_policy
+from casemate.supervisor.plain import files, maker, notify, places, syscall_policy
 from casemate.supervisor.syscall_numbers import numbers
 
 THERE = [(place, place) for place in ("/tmp/there", "/usr")]
@@ -102,39 +100,6 @@ def test_the_narrower_list_permits_nothing_that_the_native_one_does_not() -> Non
 )
 def test_an_address_that_a_program_gives_is_read_strictly(address: bytes, there: tuple[str, int] | None) -> None:
     assert notify._inet(address) == there
-
-
-def test_what_became_of_a_copied_folder_is_laid_out_as_an_overlay_has_it(tmp_path: Path) -> None:
-    source, place, upper = (tmp_path / name for name in ("source", "place", "upper"))
-    for folder in (source / "kept", source / "gone", place, upper):
-        folder.mkdir(parents=True)
-    for name in ("same", "changed", "removed", "kept/inner", "gone/inner", ".env"):
-        (source / name).write_text(name)
-    fd = os.open(source, os.O_RDONLY)
-    copy = copies.FolderCopy(fd, str(place), [".env"], Identity(os.geteuid(), os.getegid(), mapped=False))
-    os.close(fd)
-    copy.note()
-    copy.lay_out(str(upper))
-    assert os.listdir(upper) == []
-    assert sorted(os.listdir(place)) == ["changed", "gone", "kept", "removed", "same"]
-
-    (place / "changed").write_text("else")
-    (place / "removed").unlink()
-    (place / "gone/inner").unlink()
-    (place / "gone").rmdir()
-    (place / "kept/new").write_text("new")
-    copy.lay_out(str(upper))
-    assert sorted(str(path.relative_to(upper)) for path in upper.rglob("*")) == [
-        "changed", "gone", "kept", "kept/new", "removed",
-    ]  # fmt: skip
-    assert all(stat.S_ISCHR((upper / name).lstat().st_mode) for name in ("gone", "removed"))
-    assert (upper / "changed").read_text() == "else"
-
-    (place / "kept/new").unlink()
-    (place / "removed").write_text("again")
-    copy.lay_out(str(upper))
-    assert sorted(os.listdir(upper)) == ["changed", "gone", "removed"]
-    assert (upper / "removed").read_text() == "again"
 
 
 def test_a_descriptor_that_is_closed_meanwhile_hides_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ class _SameUser:
 
     uid = gid = os.getuid()
     mapped = False
+    owner = None
 
     def chown_fd(self, fd: int) -> None:
         """It is ours already."""
@@ -198,7 +199,7 @@ class ContainedScratch(scratch.Scratch):
                 self.tree.apply(fds["folder"], ANY)
         with scratch.part("files"):
             inputs = scratch.index(fds)
-            scratch.copy_files("/workspace", inputs, fds, self.identity)
+            scratch.copy_files(self.tree_fd, inputs, fds, self.identity)
             self.tree.note([os.fsencode(name) for name, _, _ in inputs])
         with scratch.part("program"):
             os.makedirs("/workspace/output", 0o755, exist_ok=True)

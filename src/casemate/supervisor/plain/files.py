@@ -6,25 +6,28 @@ import contextlib
 import errno
 import fcntl
 import os
-import stat
 import time
 
 from casemate.supervisor import folders, scratch
 from casemate.supervisor.namespaces import Identity
-from casemate.supervisor.plain import copies
+from casemate.supervisor.plain import packages
+from casemate.supervisor.trees.copies import FolderCopy
+from casemate.supervisor.trees.remove import remove_entry
+from casemate.supervisor.trees.walk import Entry, enter_folder, open_folder, walk
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from casemate.supervisor.plain.places import Table
+    from casemate.supervisor.trees.walk import Path
 
 _FOLDERS = (("workspace", 0o755), ("tmp", 0o700), ("tmp/.home", 0o700))  # that the cell writes in
 _STEPS_LINK = "../steps/in_cell"  # what /program/steps is
 _CURRENT = "current"  # in a folder that is installed into: a link that changes with what is in it
 _GUEST = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "guest")
-_MOST_SEEN = 200_000  # files that one look counts
+_MOST_DEPTH = 200  # folders in each other that one look goes through
 _LEAST_REST, _REST_FACTOR = 0.1, 20  # seconds between looks at files, and so many times as long as one took
 _FIRST_TRY, _LAST_TRY = 0.02, 5.0  # seconds until a folder that somebody uses is tried again
 
@@ -45,7 +48,7 @@ class CellFiles(scratch.Scratch):
         self._own = (0, 0)  # bytes and files that are not the program's
         self._next_look = 0.0
         self.workspace: dict[str, Any] | None = None  # a caller's folder that is to be copied
-        self.copy: copies.FolderCopy | None = None  # of a caller's folder
+        self.copy: FolderCopy | None = None  # of a caller's folder
         self.places: Table = []
         self.readable: list[str] = []
         self.writable: list[str] = []
@@ -58,7 +61,7 @@ class CellFiles(scratch.Scratch):
             link = f"{source}/{_CURRENT}"
             current = os.readlink(link) if os.path.islink(link) else ""
             if self._shown.get(place) != current:
-                remove(copies.show(source, self.path + place, self.places))
+                remove(packages.show(source, self.path + place, self.places))
                 self._shown[place] = current
 
     def add_program(self, message: dict[str, Any], fds: dict[str, int]) -> None:
@@ -74,7 +77,7 @@ class CellFiles(scratch.Scratch):
             size, place = program["size"], f"{self.path}/program/{program['name']}"
             scratch.copy_in(place, fds["order_file"], message["order_size"], size, self.identity)
         with scratch.part("files"):
-            scratch.copy_files(f"{self.path}/workspace", scratch.index(fds), fds, self.identity)
+            self.copy_files(scratch.index(fds), fds)
             self.note_folder()
 
     @property
@@ -87,20 +90,43 @@ class CellFiles(scratch.Scratch):
         workspace, self.workspace = self.workspace, None
         if workspace:
             with scratch.part("workspace"):
-                self.copy = _copy_folder(workspace, self.path, self.identity)
+                self.copy = FolderCopy(self.identity.owner)
+                self._copy_in(self.copy, workspace)
+
+    def _copy_in(self, copy: FolderCopy, workspace: dict[str, Any]) -> None:
+        if workspace["kind"] == "direct":
+            raise OSError(errno.EOPNOTSUPP, "on this wall a folder is copied into the cell, and not written through")
+        os.close(enter_folder(self.tree_fd, "upper"))
+        folder = folders.open_folder(workspace)
+        try:
+            with self._opened("workspace") as place:
+                copy.fill(folder, place, workspace["hidden"])
+        finally:
+            os.close(folder)
 
     def note_folder(self) -> None:
         """What is in the workspace now is no change. Raises ``OSError``."""
-        if self.copy:
-            self.copy.note()
-            self._own = self._usage()
-        if not os.path.lexists(f"{self.path}/workspace/output"):
-            folders.make_folder(f"{self.path}/workspace/output", 0o755, self.identity)
+        with self._opened("workspace") as place:
+            if self.copy:
+                self.copy.note(place)
+                self._own = self._usage()
+            with contextlib.suppress(OSError):  # the caller's own is something else
+                os.close(enter_folder(place, "output", self.identity.owner))
 
     def lay_out(self) -> None:
         """What has become of a caller's folder, for the host. Raises ``OSError``."""
         if self.copy:
-            self.copy.lay_out(f"{self.path}/upper")
+            with self._opened("workspace") as place, self._opened("upper") as upper:
+                self.copy.lay_out(place, upper)
+
+    @contextlib.contextmanager
+    def _opened(self, name: str) -> Iterator[int]:
+        """A folder of the cell's, as a descriptor."""
+        folder = open_folder(self.tree_fd, name, unlock=True)
+        try:
+            yield folder
+        finally:
+            os.close(folder)
 
     def files_bytes(self) -> int:
         """Of memory none: they are on a disk."""
@@ -122,9 +148,11 @@ class CellFiles(scratch.Scratch):
         return {"space_left": max(0, disk), "inodes_left": max(0, inodes)}
 
     def _usage(self) -> tuple[int, int]:
-        most = 2 * (self.limits["inodes"] + self._own[1])
-        pairs = [usage(f"{self.path}/{name}", most) for name in ("workspace", "tmp")]
-        return sum(size for size, _ in pairs), sum(count for _, count in pairs)
+        usage, most = _Usage(), 2 * (self.limits["inodes"] + self._own[1])
+        for name in ("workspace", "tmp"):
+            with self._opened(name) as folder:
+                walk(folder, usage, depth=_MOST_DEPTH, entries=most)
+        return usage.size, usage.count
 
     def close(self) -> None:
         super().close()
@@ -134,8 +162,8 @@ class CellFiles(scratch.Scratch):
 
     def open_session(self) -> None:
         """The cell is one of a session: its steps have pipes, and the host sees its workspace."""
-        self.workspace_fd = os.open(f"{self.path}/workspace", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self.steps_fd = os.open(f"{self.path}/steps", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.workspace_fd = open_folder(self.tree_fd, "workspace", unlock=True)
+        self.steps_fd = open_folder(self.tree_fd, "steps")
 
 
 def create(path: str, request: dict[str, Any], fds: dict[str, int], identity: Identity) -> CellFiles:
@@ -157,7 +185,7 @@ def create(path: str, request: dict[str, Any], fds: dict[str, int], identity: Id
             with scratch.part("program"):
                 scratch.copy_in(f"{path}/program/{program['name']}", fds["program"], 0, program["size"], identity)
         with scratch.part("files"):
-            scratch.copy_files(f"{path}/workspace", scratch.index(fds), fds, identity)
+            files.copy_files(scratch.index(fds), fds)
             if program:
                 files.note_folder()
         if request["session"]:
@@ -166,17 +194,6 @@ def create(path: str, request: dict[str, Any], fds: dict[str, int], identity: Id
         files.close()
         raise
     return files
-
-
-def _copy_folder(workspace: dict[str, Any], path: str, identity: Identity) -> copies.FolderCopy:
-    if workspace["kind"] == "direct":
-        raise OSError(errno.EOPNOTSUPP, "on this wall a folder is copied into the cell, and not written through")
-    os.mkdir(f"{path}/upper", 0o700)
-    folder = folders.open_folder(workspace)
-    try:
-        return copies.FolderCopy(folder, f"{path}/workspace", workspace["hidden"], identity)
-    finally:
-        os.close(folder)
 
 
 def make_folders(path: str, identity: Identity) -> None:
@@ -195,20 +212,25 @@ def make_folders(path: str, identity: Identity) -> None:
     identity.chown(path)
 
 
-def usage(path: str, most: int = _MOST_SEEN) -> tuple[int, int]:
-    """Bytes on the disk below ``path``, and how many files, of which ``most`` are looked at; what cannot be read is
-    not counted."""
-    size = count = 0
-    waiting = [path]
-    while waiting and count <= most:
-        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                status = entry.stat(follow_symlinks=False)
-                size += status.st_blocks * 512
-                count += 1
-                if stat.S_ISDIR(status.st_mode):
-                    waiting.append(entry.path)
-    return size, count
+class _Usage:
+    """A walk that counts files, and their bytes on the disk; what cannot be read is not counted."""
+
+    def __init__(self) -> None:
+        self.size = self.count = 0
+
+    def enter(self, entry: Entry, _folder: int) -> bool:
+        self.visit(entry)
+        return True
+
+    def leave(self, entry: Entry) -> None:
+        pass
+
+    def visit(self, entry: Entry) -> None:
+        self.size += entry.stat.st_blocks * 512
+        self.count += 1
+
+    def skip(self, path: Path, reason: str) -> None:
+        pass
 
 
 class Removals:
@@ -252,40 +274,10 @@ def _is_used(path: str) -> bool:
 
 
 def remove(path: str) -> None:
-    """Remove the folder ``path``, however deep it is and whatever its modes are. What cannot be removed stays.
-
-    Folders within are moved to the top one after the other: no path gets long, and few descriptors are open.
-    """
-    with contextlib.suppress(OSError):
-        top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            number = 0
-            names = os.listdir(top)
-            while names:
-                number = _empty(top, names.pop(), names, number)
-        finally:
-            os.close(top)
-        os.rmdir(path)
-
-
-def _empty(top: int, name: str, names: list[str], number: int) -> int:
-    """Remove ``name`` in ``top``; folders in it come into ``top`` first, and into ``names``."""
-    if not stat.S_ISDIR(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
-        os.unlink(name, dir_fd=top)
-        return number
-    os.chmod(name, 0o700, dir_fd=top)  # no link: nothing of the cell lives
-    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+    """Remove the folder ``path``, which is a cell's. What cannot be removed stays."""
+    above, name = os.path.split(path)
+    folder = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for inner in os.listdir(folder):
-            if stat.S_ISDIR(os.stat(inner, dir_fd=folder, follow_symlinks=False).st_mode):
-                os.chmod(inner, 0o700, dir_fd=folder)
-                number += 1
-                moved = f"casemate-removed-{number}"
-                os.rename(inner, moved, src_dir_fd=folder, dst_dir_fd=top)
-                names.append(moved)
-            else:
-                os.unlink(inner, dir_fd=folder)
+        remove_entry(folder, name)
     finally:
         os.close(folder)
-    os.rmdir(name, dir_fd=top)
-    return number

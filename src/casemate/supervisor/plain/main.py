@@ -21,6 +21,8 @@ def main() -> None:
     socket = _socket.socket(fileno=os.dup(SOCKET))
     os.dup2(os.open(os.devnull, os.O_RDONLY), SOCKET)
     base = sys.argv[-1]
+    if os.geteuid() == 0:
+        os.setgroups([])  # what root is a member of, its cells are not
     if landlock.abi() < _OLDEST_LANDLOCK:
         detail = f"Landlock has version {landlock.abi()} here"
         socket.send(wire.encode({"op": "refused", "stage": "landlock", "errno": 0, "detail": detail}))

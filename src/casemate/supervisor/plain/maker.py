@@ -22,7 +22,7 @@ from casemate.supervisor import (
     zygotes,
 )
 from casemate.supervisor.namespaces import Identities, Identity
-from casemate.supervisor.plain import copies, files, notify, places, syscall_policy, user_tasks
+from casemate.supervisor.plain import files, notify, packages, places, syscall_policy, user_tasks
 from casemate.supervisor.plain import init as plain_init
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
@@ -79,7 +79,7 @@ def _reachable(entry: dict[str, Any], place: str) -> dict[str, Any]:
     if entry["source"] == entry["target"]:
         why = f"as root each cell has a user of its own, who may not enter {closed}"
         raise roots.RootError(f"{entry['source']}: {why}; run casemate as an ordinary user, or: chmod o+x {closed}")
-    copies.copy(entry["source"], place)
+    packages.copy(entry["source"], place)
     return {**entry, "source": place}
 
 
@@ -374,7 +374,7 @@ class PlainMaker:
 
     def show_folder(self, cell: cells.CellProcess, source: str, target: str) -> None:
         assert isinstance(cell.scratch, files.CellFiles)
-        files.remove(copies.show(source, cell.scratch.path + target, cell.scratch.places))
+        files.remove(packages.show(source, cell.scratch.path + target, cell.scratch.places))
 
     def tidy(self, now: float) -> None:
         self._removals.try_all(now)

@@ -53,8 +53,8 @@ class FolderCopy:
         self._before = _states(place)
 
     def lay_out(self, place: int, upper: int) -> None:
-        """Make the folder ``upper`` what the upper directory of an overlay would be, if that had the changes of the copy
-        ``place``. Nothing of the cell runs. Raises ``OSError``, also where something has run all the same."""
+        """Make the folder ``upper`` what an overlay with the changes of the copy ``place`` would have. Nothing of the
+        cell runs. Raises ``OSError``, also where something has run all the same."""
         layout = _Layout(changes(self._before, _states(place)))
         try:
             layout.write((), place, upper)
@@ -94,7 +94,7 @@ class _Copying:
             if stat.S_ISDIR(status.st_mode):
                 self._copy_inside(content, status, target, path, depth)
             elif stat.S_ISREG(status.st_mode):
-                self._copy_file(source, content, status, target, name)
+                self._copy_file(content, status, target, name)
             elif stat.S_ISLNK(status.st_mode):
                 os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
                 if self._owner:
@@ -116,34 +116,35 @@ class _Copying:
         try:
             if folder >= 0 and status.st_dev == self._device:
                 self.copy_folder(folder, copy, path, depth + 1)
-            self._finish(copy, status, is_readable=folder >= 0, is_writable=True)
+            self._finish(copy, status, self._mode(status, is_readable=folder >= 0))
         finally:
             os.close(copy)
 
-    def _copy_file(self, source: int, file: int, status: os.stat_result, target: int, name: bytes) -> None:
+    def _copy_file(self, file: int, status: os.stat_result, target: int, name: bytes) -> None:
         copy = os.open(name, _NEW, 0o600, dir_fd=target)
         try:
             if file >= 0:
                 copy_content(file, copy, status.st_size)
-            self._finish(copy, status, is_readable=file >= 0, is_writable=self._can_write(source, name, status))
+            self._finish(copy, status, self._mode(status, is_readable=file >= 0))
         finally:
             os.close(copy)
 
-    def _can_write(self, source: int, name: bytes, status: os.stat_result) -> bool:
-        if status.st_uid == self._source_owner[0]:
-            return True
-        with self._rights:
-            return os.access(name, os.W_OK, dir_fd=source, effective_ids=True)
+    def _mode(self, status: os.stat_result, *, is_readable: bool) -> int:
+        """Permission bits with which the cell can do with the copy what the owner of the folder can do with it. A cell
+        that has no user of its own owns all copies."""
+        mode = status.st_mode & 0o777
+        if not is_readable:
+            return 0
+        if self._owner or status.st_uid == self._source_owner[0]:
+            return mode
+        bits = mode >> 3 & 7 if status.st_gid == self._source_owner[1] else mode & 7
+        return bits << 6 | mode & 0o077
 
-    def _finish(self, copy: int, status: os.stat_result, *, is_readable: bool, is_writable: bool) -> None:
-        """Let the cell do with the copy what the owner of the folder can do with the file."""
-        mode = stat.S_IMODE(status.st_mode) & 0o777 if is_readable else 0
-        is_owners = status.st_uid == self._source_owner[0]
+    def _finish(self, copy: int, status: os.stat_result, mode: int) -> None:
         if self._owner:
             user, group = self._owner
-            os.fchown(copy, user if is_owners else 0, group if is_owners or status.st_gid == self._source_owner[1] else 0)
-        elif not is_owners and is_readable:
-            mode = mode & ~0o200 | 0o400 | (0o200 if is_writable else 0)
+            is_owners, is_groups = status.st_uid == self._source_owner[0], status.st_gid == self._source_owner[1]
+            os.fchown(copy, user if is_owners else 0, group if is_groups else 0)
         os.fchmod(copy, mode)
         os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
 
@@ -165,6 +166,25 @@ def _open(folder: int, name: bytes, status: os.stat_result) -> int:
     return opened
 
 
+def copy_file(source: int, target: int, name: bytes | str, mode: int) -> int:
+    """Copy the regular file ``name`` from one folder to another (descriptors); a descriptor of the copy. Raises
+    ``OSError``."""
+    status = os.stat(name, dir_fd=source, follow_symlinks=False)
+    file = open_file(Entry((os.fsencode(name),), status, source), unlock=True)
+    try:
+        copy = os.open(name, _NEW, 0o600, dir_fd=target)
+        try:
+            copy_content(file, copy, status.st_size)
+            os.fchmod(copy, mode)
+            os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+        except BaseException:
+            os.close(copy)
+            raise
+    finally:
+        os.close(file)
+    return copy
+
+
 def copy_content(source: int, copy: int, size: int) -> None:
     """Copy ``size`` bytes of a file into a new one. What is a hole stays one. Raises ``OSError``."""
     try:
@@ -173,12 +193,12 @@ def copy_content(source: int, copy: int, size: int) -> None:
     except OSError:  # on another file system, or on one that cannot share blocks
         os.ftruncate(copy, size)
     for start, end in data_in(source, size):
-        os.lseek(copy, start, os.SEEK_SET)
-        while start < end:
-            sent = os.sendfile(copy, source, start, min(end - start, _PIECE))
+        at = os.lseek(copy, start, os.SEEK_SET)
+        while at < end:
+            sent = os.sendfile(copy, source, at, min(end - at, _PIECE))
             if sent == 0:
                 return  # it was cut meanwhile
-            start += sent
+            at += sent
 
 
 class _States:
@@ -198,7 +218,8 @@ class _States:
         self.found[entry.path] = entry.stat.st_ino, entry.stat.st_mode, entry.stat.st_ctime_ns
 
     def skip(self, path: Path, reason: str) -> None:
-        raise _Unseen(f"{b'/'.join(path)!a}: {reason}")
+        if len(path) <= _MOST_DEPTH:  # what lies deeper is not applied
+            raise _Unseen(f"{b'/'.join(path)!a}: {reason}")
 
 
 class _Unseen(Exception):
@@ -257,13 +278,14 @@ class _Layout:
             os.mkdir(path[-1], 0o700, dir_fd=upper)
         copy = open_folder(place, path[-1], unlock=True)
         try:
-            os.fchmod(copy, stat.S_IMODE(state[1]))
             there = open_folder(upper, path[-1])
             try:
                 self.write(path, copy, there)
                 os.fchmod(there, state[1] & 0o777 | 0o700)
             finally:
                 os.close(there)
+            if state[1] & 0o700 != 0o700:
+                os.fchmod(copy, stat.S_IMODE(state[1]))
         finally:
             os.close(copy)
 
@@ -290,15 +312,7 @@ class _Layout:
 
     def _make_twin(self, name: bytes, place: int, upper: int) -> None:
         status = os.stat(name, dir_fd=place, follow_symlinks=False)
-        file = open_file(Entry((name,), status, place), unlock=True)
-        try:
-            twin = os.open(name, _NEW, 0o600, dir_fd=upper)
-            self._twins[status.st_ino] = twin
-            copy_content(file, twin, status.st_size)
-            os.fchmod(twin, status.st_mode & 0o777)
-            os.utime(twin, ns=(status.st_atime_ns, status.st_mtime_ns))
-        finally:
-            os.close(file)
+        self._twins[status.st_ino] = copy_file(place, upper, name, status.st_mode & 0o777)
 
     def _link_twin(self, inode: int, name: bytes, upper: int) -> None:
         os.link(f"/proc/self/fd/{self._twins[inode]}", name, dst_dir_fd=upper, follow_symlinks=True)
