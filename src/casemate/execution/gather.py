@@ -89,7 +89,8 @@ def _of_overlay(finished: Finished, *, keeps: bool) -> tuple[Files, tuple[Skippe
         with opened_folder(finished.plan.workspace.folder) as folder:
             status = os.fstat(folder)
             owner = (status.st_uid, status.st_gid)
-            applied = apply(upper, folder, owner=owner, bounds=WRITTEN_BACK, marks=marks_here())
+            hidden = finished.plan.workspace.hidden
+            applied = apply(upper, folder, owner=owner, bounds=WRITTEN_BACK, marks=marks_here(), hidden=hidden)
     finally:
         os.close(upper)
     return files, applied.skipped

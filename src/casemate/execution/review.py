@@ -87,6 +87,7 @@ class RunReview:
         """Apply what somebody allows of what a cell has left that is dead; what was not written, and why."""
         path = finished.plan.workspace.folder
         assert path is not None
+        self._review.hidden = finished.plan.workspace.hidden
         upper = open_folder(finished.ending.tree_fd, b"upper", unlock=True)
         try:
             with opened_folder(path) as folder:

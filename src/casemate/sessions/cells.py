@@ -153,6 +153,7 @@ class SessionCells:
         if self._collector is None:
             await prepare(self._redaction)
             self._collector = await asyncio.to_thread(StepFileCollector, plan, self._context, self._redaction)
+        self._collector.use_plan(plan)
         if self._ended_cell is not None:
             plan = replace(plan, continues=self._ended_cell.id, files={})  # they lie there
         self._current, self._ended_cell = self._make_cell(plan, intercepted, report), None

@@ -44,7 +44,14 @@ class StepFileCollector:
 
     def __post_init__(self) -> None:
         self.review = Review([(OUTPUT_NAME.encode(),)]) if self.plan.workspace.reviewed else None
+        self.use_plan(self.plan)
         self.known_files = {**digests_of(self.plan), **output_before(self.plan)}
+
+    def use_plan(self, plan: Plan) -> None:
+        """Go on with the plan of the session's next cell, from which other names may be hidden."""
+        self.plan = plan
+        if self.review is not None:
+            self.review.hidden = plan.workspace.hidden
 
     def note_upload(self, name: str, sha256: str) -> None:
         """A file is put at ``name`` from outside: no step made it, as long as it has this content."""
@@ -127,6 +134,7 @@ class StepFileCollector:
                 unlock=dead,
                 unless_empty=(OUTPUT_NAME.encode(),),
                 marks=marks_here(),
+                hidden=self.plan.workspace.hidden,
             ).skipped
 
     def _export(self, files: CollectedFiles) -> tuple[SkippedFile, ...]:

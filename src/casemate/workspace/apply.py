@@ -16,7 +16,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -42,6 +43,7 @@ _REFERS = "its content is not here; the overlay must be mounted with redirect_di
 _MOST_NAMED = 5
 _FOLDER_BITS = stat.S_ISGID | stat.S_ISVTX  # of a folder that people share; they stay as its owner set them
 _MOUNTED = "another file system is mounted there"
+_HIDDEN = "it is hidden in this workspace, and stays as it is"
 
 
 def apply(
@@ -55,6 +57,7 @@ def apply(
     unlock: bool = True,
     unless_empty: tuple[bytes, ...] = (),
     marks: str | None,
+    hidden: Iterable[str] = (),
 ) -> Applied:
     """Apply the changes in ``upper`` to ``folder`` (descriptors); new files belong to ``owner`` (user, group).
 
@@ -62,7 +65,8 @@ def apply(
     gone since is removed; ``unless_empty``: folders at the top that are only made when there is something in them;
     ``unlock``: permission bits in
     ``upper`` that hinder reading are changed; ``marks``: where the overlay has its own, as
-    :func:`casemate.workspace.upper.marks_here` says for cells; None where ``upper`` was no overlay's. Raises nothing
+    :func:`casemate.workspace.upper.marks_here` says for cells; None where ``upper`` was no overlay's; ``hidden``: paths
+    that the cell did not see, which stay as they are, and so do the folders that hold them. Raises nothing
     for what either tree holds, nor for a full disk: what could be applied stays, the rest is in ``skipped``.
     """
     skipped = Skipped(bounds.reports)
@@ -70,7 +74,7 @@ def apply(
     try:
         if seen is not None:
             seen.begin()
-        writer = Writer(folder, bounds, protected, owner, skipped, seen, unless_empty, marks=marks)
+        writer = Writer(folder, bounds, protected, owner, skipped, seen, unless_empty, marks=marks, hidden=hidden)
         with writer:
             walk(upper, writer, depth=bounds.depth, entries=bounds.entries, unlock=unlock)
     except OSError as error:
@@ -79,7 +83,8 @@ def apply(
         return Applied((), (), skipped.as_tuple())
     removed = remove_all(folder, writer, skipped)
     if seen is not None and skipped.complete:
-        removed += _remove_made(folder, seen, skipped)
+        with writer.rights:
+            removed += _remove_made(folder, seen, skipped)
     if seen is not None:
         seen.forget_unmet()
     return Applied(tuple(writer.written), tuple(removed), skipped.as_tuple())
@@ -115,7 +120,8 @@ def remove_all(folder: int, writer: Writer, skipped: Skipped) -> list[str]:
             skipped.refuse(display_path(path), "it is not removed, because not all changes could be written")
             continue
         try:
-            name = _remove(folder, path, writer, skipped)
+            with writer.rights:
+                name = _remove(folder, path, writer, skipped)
         except OSError as error:
             # Not `lose`: one name that cannot be removed is no reason to keep the others.
             skipped.refuse(display_path(path), f"it cannot be removed: {error.strerror}")
@@ -174,6 +180,7 @@ class Writer:
         unless_empty: tuple[bytes, ...] = (),
         *,
         marks: str | None,
+        hidden: Iterable[str] = (),
     ) -> None:
         self._marks = marks
         self._seen = seen
@@ -188,6 +195,8 @@ class Writer:
         self._left = bounds.total_bytes
         self._files = 0
         self._mount = mount_of(folder)
+        self._hidden = {tuple(os.fsencode(path).split(b"/")) for path in hidden}
+        self.rights = rights_over(folder)  # within them everything in the folder is read and changed
         self._levels = [_Level(open_folder(folder, "."), _rules((), None, folder), None, None)]
 
     def __enter__(self) -> Self:
@@ -201,6 +210,8 @@ class Writer:
 
     def keep(self, path: tuple[bytes, ...], is_folder: bool) -> str | None:
         """Why what lies at ``path`` must not be removed, or None."""
+        if any(path[:depth] in self._hidden for depth in range(1, len(path) + 1)):
+            return _HIDDEN
         return self._protected.reason(tuple(_lossy_text(name) for name in path), folder=is_folder)
 
     # ------------------------------------------------------------------------------------------- the walk's visits
@@ -219,7 +230,8 @@ class Writer:
             return False
         self._note(entry)
         try:
-            self._levels.append(self._level(entry, folder))
+            with self.rights:
+                self._levels.append(self._level(entry, folder))
         except OSError as error:
             self._lose(entry, error)
             return False
@@ -229,10 +241,11 @@ class Writer:
         """Give the folder its permission bits, now that nothing more is made in it."""
         level = self._levels.pop()
         try:
-            if level.replaced is not None:
-                self._remove_hidden(entry, level)
-            if level.mode is not None:
-                self._set_mode(entry, level.folder, level.mode)
+            with self.rights:
+                if level.replaced is not None:
+                    self._remove_hidden(entry, level)
+                if level.mode is not None:
+                    self._set_mode(entry, level.folder, level.mode)
         except OSError as error:
             self._lose(entry, error)
         finally:
@@ -356,7 +369,12 @@ class Writer:
             if refers_elsewhere(file, self._marks):
                 raise OSError(0, _REFERS)
             self._admit(entry.stat.st_size)
-            self._put_file(entry, file, status_of(self._levels[-1].folder, entry.name))
+            there = status_of(self._levels[-1].folder, entry.name)
+            with self.rights:
+                keeps_owner = self._writes_through(entry.name, there)
+                self._put_file(entry, file, there)
+            if there is not None and keeps_owner:
+                self._give_back(entry.name, there)
         finally:
             os.close(file)
 
@@ -372,7 +390,24 @@ class Writer:
             self._refuse(entry, reason)
             return
         self._admit(0)
-        self._put_link(entry, target, status_of(self._levels[-1].folder, entry.name))
+        with self.rights:
+            self._put_link(entry, target, status_of(self._levels[-1].folder, entry.name))
+
+    def _writes_through(self, name: bytes, there: os.stat_result | None) -> bool:
+        """Whether the folder's owner may write to the file of somebody else that is replaced: it stays that one's."""
+        if there is None or not stat.S_ISREG(there.st_mode) or self._owner in (None, (there.st_uid, there.st_gid)):
+            return False
+        return os.access(name, os.W_OK, dir_fd=self._levels[-1].folder, effective_ids=True, follow_symlinks=False)
+
+    def _give_back(self, name: bytes, there: os.stat_result) -> None:
+        """Give the file that was just written to whom the one before it belonged, where we may."""
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._levels[-1].folder)
+        try:
+            if identity(os.fstat(file)) in self.identities:
+                with suppress(PermissionError):
+                    os.fchown(file, there.st_uid, there.st_gid)
+        finally:
+            os.close(file)
 
     def _put_link(self, entry: Entry, target: bytes, there: os.stat_result | None) -> None:
         clear = lambda: self._clear(entry, there)  # noqa: E731
@@ -422,7 +457,7 @@ class Writer:
 
     def _reason(self, entry: Entry, *, is_folder: bool) -> str | None:
         rules = (*self._levels[-1].rules, _lossy_text(entry.name))
-        return self._protected.reason(rules, folder=is_folder)
+        return _HIDDEN if entry.path in self._hidden else self._protected.reason(rules, folder=is_folder)
 
     def _note(self, entry: Entry) -> None:
         """This name is in a replaced folder, so the caller's of the same name is not to be removed."""
@@ -440,6 +475,16 @@ class Writer:
 
     def _lose(self, entry: Entry, error: OSError) -> None:
         self._skipped.lose(display_path(entry.path), f"it cannot be written: {error.strerror or error}")
+
+
+def rights_over(folder: int) -> AbstractContextManager[None]:
+    """A block in which this thread has over a caller's folder and all in it the rights of its owner, and not root's.
+    Raises ``PermissionError``."""
+    if os.geteuid() != 0:
+        return nullcontext()
+    from casemate.supervisor.trees.rights import OwnersRights
+
+    return OwnersRights(folder)
 
 
 def _is_index(path: tuple[bytes, ...]) -> bool:

@@ -23,6 +23,7 @@ class Baseline:
 
     def __init__(self, passing: Iterable[Path] = ()) -> None:
         self.passing = frozenset(passing)
+        self.hidden: tuple[str, ...] = ()  # paths that the cell does not see
         self.reset()
 
     def reset(self) -> None:

@@ -53,7 +53,9 @@ class Looker(Writer):
         self, folder: int, baseline: Baseline, marks: str, wanted: Mapping[Path, Token] | None = None, stage: int = -1
     ) -> None:
         status, self.skips = os.fstat(folder), Skipped(WRITTEN_BACK.reports)
-        super().__init__(folder, WRITTEN_BACK, PROTECTED, (status.st_uid, status.st_gid), self.skips, marks=marks)
+        owner = status.st_uid, status.st_gid
+        hidden = baseline.hidden
+        super().__init__(folder, WRITTEN_BACK, PROTECTED, owner, self.skips, marks=marks, hidden=hidden)
         self.found: list[FoundChange] = []
         self.signatures: dict[Path, tuple[int, ...]] = {}  # of what was met in the layer
         self.opaque_folders: set[Path] = set()
@@ -109,6 +111,9 @@ class Looker(Writer):
         mode, conflict = mode_in(entry.stat.st_mode, None), self._baseline.conflict(entry.path, there)
         self._add(entry, None, ("folder", mode), mode_after=mode, conflict=conflict)
         return os.dup(self._nothing)
+
+    def _writes_through(self, _name: bytes, _there: os.stat_result | None) -> bool:
+        return False
 
     def _set_mode(self, entry: Entry, folder: int, mode: int) -> None:
         before = os.fstat(folder)

@@ -18,7 +18,7 @@ from casemate.files.protected import PROTECTED
 from casemate.model.execution import SkippedFile
 from casemate.model.review import Applied, Diff
 from casemate.supervisor.trees.walk import Entry, identity, open_folder, walk
-from casemate.workspace.apply import WRITTEN_BACK, Writer, remove_all
+from casemate.workspace.apply import WRITTEN_BACK, Writer, remove_all, rights_over
 from casemate.workspace.baseline import Baseline, Path, signature
 from casemate.workspace.looking import REMOVED, FoundChange, Looker, StageFailed, Token
 from casemate.workspace.upper import marks_here
@@ -35,8 +35,9 @@ class Review(Baseline):
         looker = Looker(folder, self, marks_here())
         with looker:
             walk(upper, looker, depth=WRITTEN_BACK.depth, entries=WRITTEN_BACK.entries, unlock=unlock)
-            looker.list_removals()
-            looker.find_renamed()
+            with looker.rights:
+                looker.list_removals()
+                looker.find_renamed()
         looker.found.sort(key=lambda one: one.change.path)
         return looker
 
@@ -46,7 +47,8 @@ class Review(Baseline):
         wanted = {path: token for one in chosen for path, token in one.tokens.items()}
         name = f".casemate-{os.urandom(8).hex()}"
         try:
-            os.mkdir(name, 0o700, dir_fd=folder)
+            with rights_over(folder):
+                os.mkdir(name, 0o700, dir_fd=folder)
             try:
                 stage = open_folder(folder, name)
                 try:
@@ -63,13 +65,14 @@ class Review(Baseline):
         looker = Looker(folder, self, marks_here(), wanted, stage)
         with looker:
             walk(upper, looker, depth=WRITTEN_BACK.depth, entries=WRITTEN_BACK.entries)
-            looker.list_removals()
+            with looker.rights:
+                looker.list_removals()
         if conflicts := conflicts_in(looker.found):
             return Applied(conflicts=conflicts, status="conflict", reason=_CONFLICT)
         if {path: token for one in looker.found for path, token in one.tokens.items()} != wanted:
             return Applied(status="failed", reason=_CHANGED)
         skipped = Skipped(WRITTEN_BACK.reports)
-        mover = _Mover(folder, wanted, skipped)
+        mover = _Mover(folder, wanted, skipped, self.hidden)
         with mover:
             walk(stage, mover, depth=WRITTEN_BACK.depth, entries=WRITTEN_BACK.entries, unlock=True)
         mover.removals = _outermost(wanted)
@@ -83,9 +86,10 @@ class Review(Baseline):
 class _Mover(Writer):
     """Puts what was staged into its place."""
 
-    def __init__(self, folder: int, tokens: Mapping[Path, Token], skipped: Skipped) -> None:
+    def __init__(self, folder: int, tokens: Mapping[Path, Token], skipped: Skipped, hidden: tuple[str, ...]) -> None:
         status = os.fstat(folder)
-        super().__init__(folder, WRITTEN_BACK, PROTECTED, (status.st_uid, status.st_gid), skipped, marks=None)
+        owner = status.st_uid, status.st_gid
+        super().__init__(folder, WRITTEN_BACK, PROTECTED, owner, skipped, marks=None, hidden=hidden)
         self._tokens = tokens
         self.made: dict[Path, tuple[int, ...]] = {}
 
