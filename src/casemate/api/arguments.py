@@ -128,5 +128,6 @@ def check_files(request: Request, workspace: Path, mode: str) -> None:
         if os.path.lexists(workspace / name):
             raise InvalidArgument("files", f"{name!r} exists in the workspace; give it another name")
         for parent in list(Path(name).parents)[:-1]:
-            if os.path.lexists(workspace / parent) and not (workspace / parent).is_dir():
+            place = workspace / parent
+            if os.path.lexists(place) and (place.is_symlink() or not place.is_dir()):
                 raise InvalidArgument("files", f"{name!r}: {str(parent)!r} in the workspace is no folder")

@@ -87,10 +87,8 @@ def _of_overlay(finished: Finished, *, keeps: bool) -> tuple[Files, tuple[Skippe
             return files, ()
         _drop_empty_output(upper)
         with opened_folder(finished.plan.workspace.folder) as folder:
-            status = os.fstat(folder)
-            owner = (status.st_uid, status.st_gid)
             hidden = finished.plan.workspace.hidden
-            applied = apply(upper, folder, owner=owner, bounds=WRITTEN_BACK, marks=marks_here(), hidden=hidden)
+            applied = apply(upper, folder, bounds=WRITTEN_BACK, marks=marks_here(), hidden=hidden)
     finally:
         os.close(upper)
     return files, applied.skipped

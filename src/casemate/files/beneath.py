@@ -100,7 +100,6 @@ def write_link(
     folder: int,
     name: str,
     target: str,
-    owner: tuple[int, int] | None = None,
     *,
     before: Callable[[], None] = lambda: None,
 ) -> None:
@@ -108,8 +107,6 @@ def write_link(
     temporary = _temporary_name()
     os.symlink(target, temporary, dir_fd=folder)
     try:
-        if owner is not None:
-            os.chown(temporary, *owner, dir_fd=folder, follow_symlinks=False)
         before()
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:

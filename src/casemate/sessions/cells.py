@@ -42,6 +42,13 @@ _FILES_LOST = SkippedFile(
     ".", "the files of earlier steps went with the process that kept them; those handed out are safe"
 )
 _NOT_PAUSED = SkippedFile(".", "something in the cell ran while its files were taken: they may be of different moments")
+_NOT_TAKEN = SkippedFile(
+    ".", "something in the cell ran on when it was stopped: what this step changed is taken after a later step"
+)
+_MOST_BROKEN = 3  # steps in a row
+_UNSTOPPABLE = SkippedFile(
+    ".", "something in the cell ran on whenever it was stopped: the interpreter was ended, and one begun without it"
+)
 _NEW = "it is new in the workspace and its name is hidden: the interpreter was ended, and one begun that cannot read it"
 _REPLACED = SkippedFile(
     ".", "a file that is hidden was replaced: the interpreter was ended, and one begun that cannot read the new one"
@@ -76,6 +83,7 @@ class SessionCells:
         self._packages: dict[str, str] = {}  # folders of the host that every interpreter sees, by their place
         self._collector: StepFileCollector | None = None
         self._upper = -1  # a descriptor of what the session has written over a caller's folder, from its first step on
+        self._broken_pauses = 0  # steps in a row whose files were not taken, as the cell did not stand still
         self._end_note: SkippedFile | None = None  # why an interpreter was ended between two steps
 
     @property
@@ -93,7 +101,7 @@ class SessionCells:
         async with self._starting:
             self._check_open()
             if self._current is not None and self._current.is_alive:
-                await self._end_if_not_hidden(self._current)
+                await self._end_if_unsafe(self._current)
             if self._current is not None and not self._current.is_alive:
                 self.names.lose()  # it ended while nobody used it
                 if not self._current.is_of_this_loop:
@@ -101,13 +109,16 @@ class SessionCells:
                 self.discard(self._current)
             return self._current or await self._start()
 
-    async def _end_if_not_hidden(self, interpreter: InterpreterCell) -> None:
-        """End it where a file that is to be hidden came or was replaced since it began: it could read that."""
+    async def _end_if_unsafe(self, interpreter: InterpreterCell) -> None:
+        """End it where a file that is to be hidden came or was replaced since it began, for it could read that; and
+        where it cannot be stopped while its files are taken."""
         new = sorted({*await self._find_hidden()} - {*interpreter.plan.workspace.hidden})
         if interpreter.watch.find_replaced():
             self._end_note = _REPLACED
         elif new:
             self._end_note = SkippedFile(display_path(tuple(os.fsencode(new[0]).split(b"/"))), _NEW)
+        elif self._broken_pauses >= _MOST_BROKEN:
+            self._broken_pauses, self._end_note = 0, _UNSTOPPABLE
         else:
             return
         await interpreter.end(keep_files=True)
@@ -298,12 +309,15 @@ class SessionCells:
         if self._collector.is_empty(tree) or await asyncio.to_thread(self._collector.is_untouched, tree):
             return StepFiles()
         try:
-            is_paused = await interpreter.cell.pause_files()
+            if not await interpreter.cell.pause_files():
+                self._broken_pauses += 1
+                return StepFiles(skipped=(_NOT_TAKEN,))
+            self._broken_pauses, is_paused = 0, True
             files = await to_thread_to_end(partial(self._collector.collect, tree, dead=False))
         except Fault:  # it has ended since: nothing in it runs
             return await to_thread_to_end(partial(self._collector.collect, tree, dead=True))
         finally:
             interpreter.cell.resume_files()
         with contextlib.suppress(Fault):  # it has ended since
-            is_paused = is_paused and await interpreter.cell.stayed_paused()
+            is_paused = await interpreter.cell.stayed_paused()
         return files if is_paused else replace(files, skipped=(*files.skipped, _NOT_PAUSED))

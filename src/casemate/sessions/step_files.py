@@ -123,12 +123,9 @@ class StepFileCollector:
     def _apply(self, upper: int, dead: bool) -> tuple[SkippedFile, ...]:
         assert self.plan.workspace.folder is not None
         with opened_folder(self.plan.workspace.folder) as folder:
-            status = os.fstat(folder)
-            owner = (status.st_uid, status.st_gid)
             return apply(
                 upper,
                 folder,
-                owner=owner,
                 bounds=WRITTEN_BACK,
                 seen=self._applied,
                 unlock=dead,

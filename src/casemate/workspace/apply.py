@@ -17,7 +17,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from casemate.files.walk import SeenFiles
 
 WRITTEN_BACK = TreeBounds(files=20_000, file_bytes=2**30, total_bytes=2**30, depth=64, entries=100_000, reports=1000)
-Owner = tuple[int, int]
 _REFERS = "its content is not here; the overlay must be mounted with redirect_dir=off,metacopy=off"
 _MOST_NAMED = 5
 _FOLDER_BITS = stat.S_ISGID | stat.S_ISVTX  # of a folder that people share; they stay as its owner set them
@@ -50,7 +49,6 @@ def apply(
     upper: int,
     folder: int,
     *,
-    owner: Owner | None = None,
     bounds: TreeBounds = WRITTEN_BACK,
     protected: Protection = PROTECTED,
     seen: SeenFiles | None = None,
@@ -59,7 +57,7 @@ def apply(
     marks: str | None,
     hidden: Iterable[str] = (),
 ) -> Applied:
-    """Apply the changes in ``upper`` to ``folder`` (descriptors); new files belong to ``owner`` (user, group).
+    """Apply the changes in ``upper`` to ``folder`` (descriptors); new files belong to whom the folder does.
 
     ``seen``: what was applied before, and is not again as long as it is unchanged; what was made for something that has
     gone since is removed; ``unless_empty``: folders at the top that are only made when there is something in them;
@@ -74,7 +72,7 @@ def apply(
     try:
         if seen is not None:
             seen.begin()
-        writer = Writer(folder, bounds, protected, owner, skipped, seen, unless_empty, marks=marks, hidden=hidden)
+        writer = Writer(folder, bounds, protected, skipped, seen, unless_empty, marks=marks, hidden=hidden)
         with writer:
             walk(upper, writer, depth=bounds.depth, entries=bounds.entries, unlock=unlock)
     except OSError as error:
@@ -174,7 +172,6 @@ class Writer:
         folder: int,
         bounds: TreeBounds,
         protected: Protection,
-        owner: Owner | None,
         skipped: Skipped,
         seen: SeenFiles | None = None,
         unless_empty: tuple[bytes, ...] = (),
@@ -190,7 +187,6 @@ class Writer:
         self.identities: set[tuple[int, int]] = set()
         self._bounds = bounds
         self._protected = protected
-        self._owner = owner
         self._skipped = skipped
         self._left = bounds.total_bytes
         self._files = 0
@@ -328,8 +324,6 @@ class Writer:
                 raise OSError(errno.EXDEV, _MOUNTED)
             mode = mode_in(entry.stat.st_mode, None if is_new else there)
             changed = is_new or there is None or mode != stat.S_IMODE(there.st_mode)
-            if is_new and self._owner is not None:
-                os.fchown(folder, *self._owner)
             rules = _rules(above.rules, name, folder)
         except BaseException:
             os.close(folder)
@@ -371,15 +365,12 @@ class Writer:
             self._admit(entry.stat.st_size)
             there = status_of(self._levels[-1].folder, entry.name)
             with self.rights:
-                keeps_owner = self._writes_through(entry.name, there)
                 self._put_file(entry, file, there)
-            if there is not None and keeps_owner:
-                self._give_back(entry.name, there)
         finally:
             os.close(file)
 
     def _put_file(self, entry: Entry, file: int, there: os.stat_result | None) -> None:
-        attributes = Attributes(mode_in(entry.stat.st_mode, there), self._owner, entry.stat.st_mtime_ns)
+        attributes = Attributes(mode_in(entry.stat.st_mode, there), modified=entry.stat.st_mtime_ns)
         clear = lambda: self._clear(entry, there)  # noqa: E731
         write_file(self._levels[-1].folder, os.fsdecode(entry.name), self._chunks(file), attributes, before=clear)
         self._note_written(entry)
@@ -393,26 +384,10 @@ class Writer:
         with self.rights:
             self._put_link(entry, target, status_of(self._levels[-1].folder, entry.name))
 
-    def _writes_through(self, name: bytes, there: os.stat_result | None) -> bool:
-        """Whether the folder's owner may write to the file of somebody else that is replaced: it stays that one's."""
-        if there is None or not stat.S_ISREG(there.st_mode) or self._owner in (None, (there.st_uid, there.st_gid)):
-            return False
-        return os.access(name, os.W_OK, dir_fd=self._levels[-1].folder, effective_ids=True, follow_symlinks=False)
-
-    def _give_back(self, name: bytes, there: os.stat_result) -> None:
-        """Give the file that was just written to whom the one before it belonged, where we may."""
-        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._levels[-1].folder)
-        try:
-            if identity(os.fstat(file)) in self.identities:
-                with suppress(PermissionError):
-                    os.fchown(file, there.st_uid, there.st_gid)
-        finally:
-            os.close(file)
-
     def _put_link(self, entry: Entry, target: bytes, there: os.stat_result | None) -> None:
         clear = lambda: self._clear(entry, there)  # noqa: E731
         folder, name = self._levels[-1].folder, os.fsdecode(entry.name)
-        write_link(folder, name, os.fsdecode(target), self._owner, before=clear)
+        write_link(folder, name, os.fsdecode(target), before=clear)
         self._note_written(entry)
 
     def _note_written(self, entry: Entry) -> None:

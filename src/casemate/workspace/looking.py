@@ -52,10 +52,8 @@ class Looker(Writer):
     def __init__(
         self, folder: int, baseline: Baseline, marks: str, wanted: Mapping[Path, Token] | None = None, stage: int = -1
     ) -> None:
-        status, self.skips = os.fstat(folder), Skipped(WRITTEN_BACK.reports)
-        owner = status.st_uid, status.st_gid
-        hidden = baseline.hidden
-        super().__init__(folder, WRITTEN_BACK, PROTECTED, owner, self.skips, marks=marks, hidden=hidden)
+        self.skips = Skipped(WRITTEN_BACK.reports)
+        super().__init__(folder, WRITTEN_BACK, PROTECTED, self.skips, marks=marks, hidden=baseline.hidden)
         self.found: list[FoundChange] = []
         self.signatures: dict[Path, tuple[int, ...]] = {}  # of what was met in the layer
         self.opaque_folders: set[Path] = set()
@@ -112,9 +110,6 @@ class Looker(Writer):
         self._add(entry, None, ("folder", mode), mode_after=mode, conflict=conflict)
         return os.dup(self._nothing)
 
-    def _writes_through(self, _name: bytes, _there: os.stat_result | None) -> bool:
-        return False
-
     def _set_mode(self, entry: Entry, folder: int, mode: int) -> None:
         before = os.fstat(folder)
         if identity(before) != identity(os.fstat(self._nothing)) and mode != before.st_mode & 0o777:
@@ -126,7 +121,7 @@ class Looker(Writer):
         mode, size, text = mode_in(entry.stat.st_mode, there), entry.stat.st_size, _NO_TEXT
         content = Hashed(self._chunks(file))
         if self._wanted is not None:
-            attributes = Attributes(mode, self._owner, entry.stat.st_mtime_ns)
+            attributes = Attributes(mode, modified=entry.stat.st_mtime_ns)
             write_file(self._staged_folder(entry.path[:-1]), os.fsdecode(entry.name), content, attributes)
         else:
             new = b"".join(chunk if size <= MOST_BYTES else b"" for chunk in content)
@@ -140,7 +135,7 @@ class Looker(Writer):
     def _put_link(self, entry: Entry, target: bytes, there: os.stat_result | None) -> None:
         after = os.fsdecode(target)
         if self._wanted is not None:
-            write_link(self._staged_folder(entry.path[:-1]), os.fsdecode(entry.name), after, self._owner)
+            write_link(self._staged_folder(entry.path[:-1]), os.fsdecode(entry.name), after)
         elif after == _link_at(self._levels[-1].folder, entry.name, there):
             return
         self._replace_folder(entry, there)

@@ -87,9 +87,7 @@ class _Mover(Writer):
     """Puts what was staged into its place."""
 
     def __init__(self, folder: int, tokens: Mapping[Path, Token], skipped: Skipped, hidden: tuple[str, ...]) -> None:
-        status = os.fstat(folder)
-        owner = status.st_uid, status.st_gid
-        super().__init__(folder, WRITTEN_BACK, PROTECTED, owner, skipped, marks=None, hidden=hidden)
+        super().__init__(folder, WRITTEN_BACK, PROTECTED, skipped, marks=None, hidden=hidden)
         self._tokens = tokens
         self.made: dict[Path, tuple[int, ...]] = {}
 

@@ -39,8 +39,7 @@ subprocess.run(["sh", "-euc", script], cwd=f"{base}/merged", check=True, stdout=
 subprocess.run(["umount", f"{base}/merged"], check=True)
 upper = os.open(f"{base}/upper", os.O_RDONLY | os.O_DIRECTORY)
 bounds = TreeBounds(**options["bounds"]) if options["bounds"] else WRITTEN_BACK
-owner = tuple(options["owner"]) if options["owner"] else None
-done = apply(upper, lower, bounds=bounds, owner=owner, marks=USERS if "userxattr" in options["mount"] else ROOTS)
+done = apply(upper, lower, bounds=bounds, marks=USERS if "userxattr" in options["mount"] else ROOTS)
 subprocess.run(["sh", "-euc", options["after"]], cwd=folder, check=True, stdout=2)
 print(json.dumps([done.written, done.removed, [[s.name, s.reason] for s in done.skipped]]))
 """
@@ -63,13 +62,12 @@ def changed(
     before: str = "",
     after: str = "",
     bounds: dict[str, int] | None = None,
-    owner: tuple[int, int] | None = None,
 ) -> Outcome:
     """Run ``script`` in ``folder`` as seen through an overlay, and apply what it changed.
 
     ``before`` and ``after`` are run in the folder itself, in the same mount namespace.
     """
-    options = json.dumps({"mount": mount, "before": before, "after": after, "bounds": bounds, "owner": owner})
+    options = json.dumps({"mount": mount, "before": before, "after": after, "bounds": bounds})
     namespaces = _UNSHARE if os.geteuid() == 0 else [*_UNSHARE, "--user", "--map-root-user"]
     done = subprocess.run(
         [*namespaces, sys.executable, "-c", _PROGRAM, str(folder), script, options],

@@ -205,7 +205,7 @@ def test_a_name_that_was_just_written_is_not_removed_under_another_spelling(uppe
     mark(upper / "NAME", "whiteout", b"y")
     descriptors = [os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in (upper, folder)]
     skipped = Skipped(10)
-    with Writer(descriptors[1], WRITTEN_BACK, PROTECTED, None, skipped, marks=USERS) as writer:
+    with Writer(descriptors[1], WRITTEN_BACK, PROTECTED, skipped, marks=USERS) as writer:
         walk(descriptors[0], writer, depth=5, entries=100)
     (folder / "NAME").hardlink_to(folder / "name")
     assert remove_all(descriptors[1], writer, skipped) == []

@@ -130,15 +130,17 @@ class _Copying:
             os.close(copy)
 
     def _mode(self, status: os.stat_result, *, is_readable: bool) -> int:
-        """Permission bits with which the cell can do with the copy what the owner of the folder can do with it. A cell
-        that has no user of its own owns all copies."""
+        """Permission bits with which the cell can do with the copy what it could do behind an overlay: read what the
+        owner of the folder can read, and write to what is the owner's. A cell without a user of its own owns all."""
         mode = status.st_mode & 0o777
         if not is_readable:
             return 0
-        if self._owner or status.st_uid == self._source_owner[0]:
+        if status.st_uid == self._source_owner[0]:
             return mode
-        bits = mode >> 3 & 7 if status.st_gid == self._source_owner[1] else mode & 7
-        return bits << 6 | mode & 0o077
+        if self._owner:
+            return mode & ~0o222
+        bits = mode >> 3 if status.st_gid == self._source_owner[1] else mode
+        return (bits & 5) << 6 | mode & 0o055
 
     def _finish(self, copy: int, status: os.stat_result, mode: int) -> None:
         if self._owner:
