@@ -22,7 +22,7 @@ from casemate.files.names import display_path, path_problem, text_of
 from casemate.files.walk import is_whiteout, kind_of
 from casemate.model.execution import Artifact
 from casemate.model.limits import format_size
-from casemate.supervisor.trees.walk import Entry, open_file, open_folder, walk
+from casemate.supervisor.trees.walk import Entry, Visitor, open_file, open_folder, walk
 
 if TYPE_CHECKING:
     from casemate.files.walk import SeenFiles
@@ -96,7 +96,7 @@ def _open_top(root: int, path: tuple[bytes, ...], skipped: Skipped, unlock: bool
     return top
 
 
-class _Collector:
+class _Collector(Visitor):
     """Keeps what a walk finds."""
 
     def __init__(
@@ -138,9 +138,6 @@ class _Collector:
         if reason:
             self.skipped.refuse(self._display_path(entry.path), f"{reason}, and so nothing in it is handed out")
         return reason is None and not self._hidden(text_of(entry.path))
-
-    def leave(self, entry: Entry) -> None:
-        pass
 
     def skip(self, path: tuple[bytes, ...], reason: str) -> None:
         self.skipped.lose(self._display_path(path), reason)

@@ -23,7 +23,7 @@ from casemate.files.heads import Heads
 from casemate.files.names import LONGEST_NAME, LONGEST_PATH, display_path, path_problem
 from casemate.files.walk import kind_of
 from casemate.model.execution import SkippedFile
-from casemate.supervisor.trees.walk import Entry, enter_folder, open_beneath, open_file, walk
+from casemate.supervisor.trees.walk import Entry, Visitor, enter_folder, open_beneath, open_file, walk
 
 _MIB = 2**20
 # Of one archive; with its heads it stays below what may be uploaded.
@@ -91,7 +91,7 @@ class _Count:
         return Carried(self.files, self.folders, self.bytes, self.skipped.as_tuple(), self.skipped.complete)
 
 
-class Packer:
+class Packer(Visitor):
     """Writes an archive to ``out``. ``top``: a folder that all names begin with. Raises ``Unavailable`` where ``out``
     takes no more.
 

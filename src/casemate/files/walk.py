@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 
-from casemate.supervisor.trees.walk import Entry, walk
+from casemate.supervisor.trees.walk import Entry, Visitor, walk
 
 _DEPTH, _ENTRIES = 64, 100_000
 
@@ -90,7 +90,7 @@ class SeenFiles:
         return not look.found_new and look.met >= self._made.keys()
 
 
-class _ChangeProbe:
+class _ChangeProbe(Visitor):
     """A visit that only looks."""
 
     def __init__(self, known: dict[tuple[bytes, ...], tuple[int, ...]]) -> None:
@@ -102,16 +102,10 @@ class _ChangeProbe:
         self.met.add(entry.path)
         return not self.found_new
 
-    def leave(self, entry: Entry) -> None:
-        pass
-
     def visit(self, entry: Entry) -> None:
         self.met.add(entry.path)
         if self._known.get(entry.path) != _signature(entry.stat):
             self.found_new = True
-
-    def skip(self, path: tuple[bytes, ...], reason: str) -> None:
-        pass
 
 
 def _made_signature(status: os.stat_result) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import os
 import stat
 
 from casemate.supervisor import kernel, stage, wire
+from casemate.supervisor.trees.walk import open_beneath
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -84,14 +85,13 @@ def _mode(path: str) -> int:
 
 def make_parents(root: str, folder: str) -> None:
     """Make the folders down to ``folder`` in the tree. A link on the way would lead out to the host's own root."""
-    path = root
-    for name in filter(None, folder.split("/")):
-        path = f"{path}/{name}"
-        try:
-            os.mkdir(path, 0o755)
-        except FileExistsError:
-            if not stat.S_ISDIR(os.lstat(path).st_mode):
-                raise RootError(f"{folder}: {name} is no folder in the cell") from None
+    top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.close(open_beneath(top, [name for name in folder.split("/") if name], make=True))
+    except NotADirectoryError as error:
+        raise RootError(f"{folder}: {error.filename} is no folder in the cell") from None
+    finally:
+        os.close(top)
 
 
 def own_place(target: str) -> tuple[str, str]:

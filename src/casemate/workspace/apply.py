@@ -29,7 +29,16 @@ from casemate.files.protected import PROTECTED, Protection
 from casemate.files.walk import is_whiteout, kind_of
 from casemate.model.limits import format_size
 from casemate.model.review import Applied
-from casemate.supervisor.trees.walk import Entry, identity, open_beneath, open_file, open_folder, status_of, walk
+from casemate.supervisor.trees.walk import (
+    Entry,
+    Visitor,
+    identity,
+    open_beneath,
+    open_file,
+    open_folder,
+    status_of,
+    walk,
+)
 from casemate.workspace.git_index import MOST_BYTES, hidden_paths
 from casemate.workspace.remove import obstacle, remove
 from casemate.workspace.upper import is_marked_whiteout, is_opaque, refers_elsewhere
@@ -164,7 +173,7 @@ class _Level:
     replaced: set[bytes] | None  # names that hide the lower ones, when the folder was replaced
 
 
-class Writer:
+class Writer(Visitor):
     """Applies what is new or changed, and notes in ``removals`` what is to be removed afterwards."""
 
     def __init__(

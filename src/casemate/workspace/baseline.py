@@ -7,7 +7,7 @@ import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from casemate.supervisor.trees.walk import Entry, walk
+from casemate.supervisor.trees.walk import Entry, Visitor, walk
 from casemate.workspace.apply import WRITTEN_BACK
 
 Path = tuple[bytes, ...]
@@ -75,7 +75,7 @@ class Baseline:
         self.applied = {path: known for path, known in self.applied.items() if path in met}
 
 
-class _Noter:
+class _Noter(Visitor):
     """A visit that only tells what is there."""
 
     def __init__(self, folder: int, before: Mapping[Path, bool]) -> None:
@@ -85,15 +85,9 @@ class _Noter:
     def enter(self, _entry: Entry, _folder: int) -> bool:
         return True
 
-    def leave(self, entry: Entry) -> None:
-        pass
-
     def visit(self, entry: Entry) -> None:
         known = self._before.get(entry.path)
         self.existed[entry.path] = exists(self._folder, entry.path) if known is None else known
-
-    def skip(self, path: Path, reason: str) -> None:
-        pass
 
 
 def signature(status: os.stat_result) -> tuple[int, ...]:

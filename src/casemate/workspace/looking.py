@@ -21,7 +21,7 @@ from casemate.files.protected import PROTECTED
 from casemate.files.walk import is_whiteout
 from casemate.model.limits import format_size
 from casemate.model.review import Change
-from casemate.supervisor.trees.walk import Entry, identity, open_beneath, open_folder, status_of, walk
+from casemate.supervisor.trees.walk import Entry, Visitor, identity, open_beneath, open_folder, status_of, walk
 from casemate.workspace.apply import WRITTEN_BACK, Writer, mode_in
 from casemate.workspace.baseline import Baseline, Path, signature
 from casemate.workspace.remove import obstacle
@@ -296,13 +296,12 @@ class Looker(Writer):
         self.skips.lose("", reason)
 
 
-class _Lister:
+class _Lister(Visitor):
     """Lists what is in a folder that is to be removed."""
 
     def __init__(self, looker: Looker) -> None:
         self._looker = looker
         self._starts: list[int] = []
-        self.skip = looker.skip
 
     def enter(self, entry: Entry, _folder: int) -> bool:
         if path_problem(entry.path) or self._looker.keep(entry.path, True):
@@ -316,6 +315,9 @@ class _Lister:
 
     def visit(self, entry: Entry) -> None:
         self._looker.add_removed(entry.path, entry.stat, entry.parent, {entry.path: REMOVED})
+
+    def skip(self, path: Path, reason: str) -> None:
+        self._looker.skip(path, reason)
 
 
 def _link_at(folder: int, name: bytes, there: os.stat_result | None) -> str | None:

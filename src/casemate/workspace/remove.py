@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from casemate.files.beneath import mount_of
 from casemate.files.names import display_path
-from casemate.supervisor.trees.walk import Entry, open_folder, status_of, walk
+from casemate.supervisor.trees.walk import Entry, Visitor, open_folder, status_of, walk
 
 _DEPTH = 200
 _ENTRIES = 1_000_000
@@ -66,7 +66,7 @@ def _remove_empty(folder: int, name: bytes) -> bool:
     return True
 
 
-class _Remover:
+class _Remover(Visitor):
     """Removes what a walk finds, or (without ``report``) only finds out what would have to stay."""
 
     def __init__(self, mount: int, keep: Keep, report: Report | None) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 
@@ -17,6 +16,7 @@ from casemate.files.bounds import Skipped
 from casemate.files.protected import PROTECTED
 from casemate.model.execution import SkippedFile
 from casemate.model.review import Applied, Diff
+from casemate.supervisor.trees.remove import remove_entry
 from casemate.supervisor.trees.walk import Entry, identity, open_folder, walk
 from casemate.workspace.apply import WRITTEN_BACK, Writer, remove_all, rights_over
 from casemate.workspace.baseline import Baseline, Path, signature
@@ -56,7 +56,7 @@ class Review(Baseline):
                 finally:
                     os.close(stage)
             finally:
-                shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
+                remove_entry(folder, name)
         except (OSError, StageFailed) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
             return Applied(status="failed", reason=f"nothing was written: {why}")

@@ -13,7 +13,7 @@ from casemate.supervisor.namespaces import Identity
 from casemate.supervisor.plain import packages
 from casemate.supervisor.trees.copies import FolderCopy
 from casemate.supervisor.trees.remove import remove_entry
-from casemate.supervisor.trees.walk import Entry, enter_folder, open_folder, walk
+from casemate.supervisor.trees.walk import Entry, Visitor, enter_folder, open_folder, walk
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from casemate.supervisor.plain.places import Table
-    from casemate.supervisor.trees.walk import Path
 
 _FOLDERS = (("workspace", 0o755), ("tmp", 0o700), ("tmp/.home", 0o700))  # that the cell writes in
 _STEPS_LINK = "../steps/in_cell"  # what /program/steps is
@@ -99,14 +98,14 @@ class CellFiles(scratch.Scratch):
         os.close(enter_folder(self.tree_fd, "upper"))
         folder = folders.open_folder(workspace)
         try:
-            with self._opened("workspace") as place:
+            with self._open("workspace") as place:
                 copy.fill(folder, place, workspace["hidden"])
         finally:
             os.close(folder)
 
     def note_folder(self) -> None:
         """What is in the workspace now is no change. Raises ``OSError``."""
-        with self._opened("workspace") as place:
+        with self._open("workspace") as place:
             if self.copy:
                 self.copy.note(place)
                 self._own = self._usage()
@@ -116,11 +115,11 @@ class CellFiles(scratch.Scratch):
     def lay_out(self) -> None:
         """What has become of a caller's folder, for the host. Raises ``OSError``."""
         if self.copy:
-            with self._opened("workspace") as place, self._opened("upper") as upper:
+            with self._open("workspace") as place, self._open("upper") as upper:
                 self.copy.lay_out(place, upper)
 
     @contextlib.contextmanager
-    def _opened(self, name: str) -> Iterator[int]:
+    def _open(self, name: str) -> Iterator[int]:
         """A folder of the cell's, as a descriptor."""
         folder = open_folder(self.tree_fd, name, unlock=True)
         try:
@@ -148,9 +147,9 @@ class CellFiles(scratch.Scratch):
         return {"space_left": max(0, disk), "inodes_left": max(0, inodes)}
 
     def _usage(self) -> tuple[int, int]:
-        usage, most = _Usage(), 2 * (self.limits["inodes"] + self._own[1])
+        usage, most = _DiskUse(), 2 * (self.limits["inodes"] + self._own[1])
         for name in ("workspace", "tmp"):
-            with self._opened(name) as folder:
+            with self._open(name) as folder:
                 walk(folder, usage, depth=_MOST_DEPTH, entries=most)
         return usage.size, usage.count
 
@@ -212,7 +211,7 @@ def make_folders(path: str, identity: Identity) -> None:
     identity.chown(path)
 
 
-class _Usage:
+class _DiskUse(Visitor):
     """A walk that counts files, and their bytes on the disk; what cannot be read is not counted."""
 
     def __init__(self) -> None:
@@ -222,15 +221,9 @@ class _Usage:
         self.visit(entry)
         return True
 
-    def leave(self, entry: Entry) -> None:
-        pass
-
     def visit(self, entry: Entry) -> None:
         self.size += entry.stat.st_blocks * 512
         self.count += 1
-
-    def skip(self, path: Path, reason: str) -> None:
-        pass
 
 
 class Removals:

@@ -14,7 +14,7 @@ import stat
 
 from casemate.supervisor.trees.remove import remove_entry
 from casemate.supervisor.trees.rights import OwnersRights
-from casemate.supervisor.trees.walk import Entry, data_in, identity, open_file, open_folder, walk
+from casemate.supervisor.trees.walk import Entry, Visitor, data_in, identity, open_file, open_folder, walk
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class FolderCopy:
         It is read as its owner reads it. Of what its owner cannot read the name is there, and nobody can open it.
         Raises ``OSError``: E2BIG where it is too large to be copied.
         """
-        _Copying(source, self._owner, hidden).copy_folder(source, place, b"", 0)
+        _TreeCopier(source, self._owner, hidden).copy_folder(source, place, b"", 0)
 
     def note(self, place: int) -> None:
         """What is in the copy ``place`` now is no change. Raises ``OSError``."""
@@ -62,7 +62,7 @@ class FolderCopy:
             layout.close()
 
 
-class _Copying:
+class _TreeCopier:
     """One copy of a folder ``source``."""
 
     def __init__(self, source: int, owner: Owner | None, hidden: Iterable[str]) -> None:
@@ -203,7 +203,7 @@ def copy_content(source: int, copy: int, size: int) -> None:
             at += sent
 
 
-class _States:
+class _States(Visitor):
     """A walk that takes down the state of everything."""
 
     def __init__(self) -> None:
@@ -212,9 +212,6 @@ class _States:
     def enter(self, entry: Entry, _folder: int) -> bool:
         self.visit(entry)
         return True
-
-    def leave(self, entry: Entry) -> None:
-        pass
 
     def visit(self, entry: Entry) -> None:
         self.found[entry.path] = entry.stat.st_ino, entry.stat.st_mode, entry.stat.st_ctime_ns

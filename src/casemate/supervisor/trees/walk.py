@@ -15,24 +15,25 @@ from itertools import islice
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the supervisor's start
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import Protocol
 
     Path = tuple[bytes, ...]
 
-    class Visitor(Protocol):
-        """What is done with each thing that a walk meets."""
 
-        def enter(self, entry: Entry, folder: int, /) -> bool:
-            """A folder, opened as ``folder``: whether to go in. ``leave`` follows only if so."""
+class Visitor:
+    """What is done with each thing that a walk meets: nothing, unless a method is overridden."""
 
-        def leave(self, entry: Entry) -> None:
-            """All of a folder was visited."""
+    def enter(self, _entry: Entry, _folder: int, /) -> bool:
+        """A folder, opened as a descriptor: whether to go in. ``leave`` follows only if so."""
+        return True
 
-        def visit(self, entry: Entry) -> None:
-            """Anything but a folder."""
+    def leave(self, entry: Entry, /) -> None:
+        """All of a folder was visited."""
 
-        def skip(self, path: Path, reason: str) -> None:
-            """Something was not looked at: a bound, or the system refused."""
+    def visit(self, entry: Entry, /) -> None:
+        """Anything but a folder."""
+
+    def skip(self, path: Path, reason: str, /) -> None:
+        """Something was not looked at: a bound, or the system refused."""
 
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
