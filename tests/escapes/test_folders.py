@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from casemate import InvalidArgument, sync
+from casemate import InvalidArgument, Limits, sync
 
 STARTS = ("exec",)
 WALLS = ("native", "landlock", pytest.param("docker", marks=pytest.mark.full))
@@ -129,6 +129,16 @@ def test_an_input_file_goes_through_no_link_of_the_folder(project: Path, scratch
         (project / "link").symlink_to(outside)
         sandbox.run("pass", files={"link/id": b"x"})
     assert os.listdir(outside) == []
+
+
+def test_a_file_of_holes_takes_no_more_room_in_the_folder_than_in_the_cell(project: Path, wall: str) -> None:
+    program = "import os\nopen('holes', 'w').close()\nos.truncate('holes', 900 << 20)\nopen('holes', 'r+').write('x')"
+    with sync.Sandbox(workspace=project, limits=Limits(disk="16MiB")) as sandbox:
+        execution = sandbox.run(program)
+    is_refused = wall == "landlock"  # where the kernel bounds the size of each file
+    assert (execution.status, execution.skipped) == ("failed" if is_refused else "ok", ())
+    status = (project / "holes").stat()
+    assert (status.st_size, status.st_blocks * 512 < 16 << 20) == (0 if is_refused else 900 << 20, True)
 
 
 @pytest.mark.root_only

@@ -58,6 +58,14 @@ def write_all(file: int, data: bytes) -> None:
         view = view[os.write(file, view) :]
 
 
+def _write_or_skip(file: int, chunk: bytes) -> None:
+    """Write ``chunk``, or leave a hole where it is a large one of zeros: what took no room is not to take any here."""
+    if len(chunk) == CHUNK and chunk.count(0) == CHUNK:
+        os.lseek(file, CHUNK, os.SEEK_CUR)
+    else:
+        write_all(file, chunk)
+
+
 def write_file(
     folder: int,
     name: str,
@@ -79,7 +87,8 @@ def write_file(
     try:
         try:
             for chunk in chunks:
-                write_all(file, chunk)
+                _write_or_skip(file, chunk)
+            os.ftruncate(file, os.lseek(file, 0, os.SEEK_CUR))
             _set_attributes(file, attributes)
             written = identity(os.fstat(file))
             if flush:

@@ -105,7 +105,7 @@ class _TreeCopier:
 
     def _count(self, status: os.stat_result) -> None:
         self._entries -= 1
-        self._bytes -= status.st_size
+        self._bytes -= min(status.st_size, status.st_blocks * 512)
         if self._entries < 0 or self._bytes < 0:
             raise OSError(errno.E2BIG, "it has too many or too large files to be copied")
 
