@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from casemate.errors import CasemateError, Fault, RuntimeMissing, SandboxClosed
+from casemate.errors import CasemateError, Fault, RuntimeMissing, SandboxClosed, Unavailable
 from casemate.execution.guarding import hidden_in
 from casemate.execution.network import CellInterception, CellNetwork
 from casemate.execution.pipeline import report_for
@@ -254,8 +254,12 @@ class SessionCells:
         try:
             upper = open_folder(tree, b"upper", unlock=False)
             try:
+                is_paused = True
                 with contextlib.suppress(Fault):  # it has ended since: nothing in it runs
-                    await interpreter.cell.pause_files()
+                    is_paused = await interpreter.cell.pause_files()
+                if not is_paused:
+                    raise Unavailable("its changes cannot be looked at: its cell cannot be stopped",
+                                      remediation="Reset the session.")  # fmt: skip
                 yield review, upper
             finally:
                 os.close(upper)
