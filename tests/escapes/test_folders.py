@@ -141,6 +141,15 @@ def test_a_file_of_holes_takes_no_more_room_in_the_folder_than_in_the_cell(proje
     assert (status.st_size, status.st_blocks * 512 < 16 << 20) == (0 if is_refused else 900 << 20, True)
 
 
+def test_a_file_that_its_owner_cannot_read_stays_when_its_folder_is_moved(project: Path) -> None:
+    (project / "sub/closed").write_text("mine")
+    (project / "sub/closed").chmod(0)
+    with sync.Sandbox(workspace=project, allow_read=[str(project / "sub/.env")]) as sandbox:
+        sandbox.run("import os\nos.rename('sub', 'moved')")
+    (project / "sub/closed").chmod(0o600)
+    assert (project / "sub/closed").read_text() == "mine"
+
+
 @pytest.mark.root_only
 @pytest.mark.parametrize("owner", [0, 1000])
 def test_files_of_other_users_are_read_and_written_as_the_folders_owner_would(project: Path, owner: int) -> None:

@@ -110,6 +110,17 @@ def test_a_child_that_goes_with_a_folder_whose_mode_changes_is_gone_in_the_layer
     assert wanted == {(): {b"d": after}, folder: {b"x": (0, stat.S_IFCHR, 0)}}
 
 
+def test_what_could_not_be_read_stays_and_so_does_the_folder_that_holds_it() -> None:
+    folder, file = (1, stat.S_IFDIR | 0o755, 0), (2, stat.S_IFREG, 0)
+    before = {(b"d",): folder, (b"d", b"unread"): file, (b"d", b"read"): (3, stat.S_IFREG, 0)}
+    moved = {(b"moved", *path[1:]): state for path, state in before.items()}
+    unread = [(b"d", b"unread")]
+    assert (b"d",) not in changes(before, moved, unread)
+    assert b"d" not in changes(before, moved, unread)[()]
+    assert b"d" not in changes(before, {(b"d",): (4, stat.S_IFLNK, 0)}, unread).get((), {})
+    assert changes(before, {(b"d",): folder}, unread) == {(b"d",): {b"read": (0, stat.S_IFCHR, 0)}, (): {b"d": folder}}
+
+
 @pytest.mark.usefixtures("source")
 @pytest.mark.full
 def test_more_names_of_one_file_than_a_file_can_have_are_all_laid_out(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ class FolderCopy:
     def __init__(self, owner: Owner | None = None) -> None:
         self._owner = owner
         self._before: dict[Path, State] = {}
+        self._unread: list[Path] = []  # what its owner cannot read, so that nobody can tell where it was moved
 
     def fill(self, source: int, place: int, hidden: Iterable[str] = ()) -> None:
         """Copy the folder ``source`` without the paths ``hidden`` into the empty folder ``place`` (descriptors).
@@ -46,7 +47,9 @@ class FolderCopy:
         It is read as its owner reads it. Of what its owner cannot read the name is there, and nobody can open it.
         Raises ``OSError``: E2BIG where it is too large to be copied.
         """
-        _TreeCopier(source, self._owner, hidden).copy_folder(source, place, b"", 0)
+        copier = _TreeCopier(source, self._owner, hidden)
+        copier.copy_folder(source, place, b"", 0)
+        self._unread = copier.unread
 
     def note(self, place: int) -> None:
         """What is in the copy ``place`` now is no change. Raises ``OSError``."""
@@ -55,7 +58,7 @@ class FolderCopy:
     def lay_out(self, place: int, upper: int) -> None:
         """Make the folder ``upper`` what an overlay with the changes of the copy ``place`` would have. Nothing of the
         cell runs. Raises ``OSError``, also where something has run all the same."""
-        layout = _Layout(changes(self._before, _states(place)))
+        layout = _Layout(changes(self._before, _states(place), self._unread))
         try:
             layout.write((), place, upper)
         finally:
@@ -72,6 +75,7 @@ class _TreeCopier:
         self._left_out = {os.fsencode(path) for path in hidden}
         self._device = status.st_dev
         self._entries, self._bytes = _MOST_ENTRIES, _MOST_BYTES
+        self.unread: list[Path] = []
 
     def copy_folder(self, source: int, target: int, path: bytes, depth: int) -> None:
         if depth > _MOST_DEPTH:
@@ -89,6 +93,8 @@ class _TreeCopier:
         with self._rights:
             status = os.stat(name, dir_fd=source, follow_symlinks=False)
             content = _open(source, name, status)
+        if content < 0 and not stat.S_ISLNK(status.st_mode):
+            self.unread.append(tuple(path.split(b"/")))
         try:
             self._count(status)
             if stat.S_ISDIR(status.st_mode):
@@ -234,17 +240,22 @@ def _states(place: int) -> dict[Path, State]:
     return states.found
 
 
-def changes(before: dict[Path, State], now: dict[Path, State]) -> dict[Path, dict[bytes, State]]:
+def changes(
+    before: dict[Path, State], now: dict[Path, State], unread: Iterable[Path] = ()
+) -> dict[Path, dict[bytes, State]]:
     """What an upper directory has: by folder, its names, and what each is: the state of what is new or changed, of
-    folders on the way there, or that of a whiteout. Of a folder the mode alone counts."""
+    folders on the way there, or that of a whiteout. Of a folder the mode alone counts. What is ``unread`` stays, and
+    so does a folder that holds it."""
     wanted: dict[Path, dict[bytes, State]] = {}
+    kept = {path[:depth] for path in unread for depth in range(1, len(path) + 1)}
     for path, state in now.items():
         known = before.get(path)
-        if known != state and not (known and stat.S_ISDIR(state[1]) and known[1] == state[1]):
+        is_same = known == state or (known and stat.S_ISDIR(state[1]) and known[1] == state[1])
+        if not is_same and not (path in kept and not stat.S_ISDIR(state[1])):
             wanted.setdefault(path[:-1], {})[path[-1]] = state
     for path in before:
         folder = path[:-1]
-        if path not in now and (not folder or stat.S_ISDIR(now.get(folder, (0, 0, 0))[1])):
+        if path not in now and path not in kept and (not folder or stat.S_ISDIR(now.get(folder, (0, 0, 0))[1])):
             wanted.setdefault(folder, {})[path[-1]] = (0, _WHITEOUT, 0)
     for folder in list(wanted):
         for depth in range(len(folder), 0, -1):
