@@ -271,6 +271,26 @@ def test_the_number_of_descriptors_is_bounded(sandbox: sync.Sandbox) -> None:
         assert len(os.listdir(f"/proc/{one.pid}/fd")) >= 900, "the control"
 
 
+_ONE_TERMINAL = "import os; os.openpty(); print('one')"
+
+
+def test_pseudo_terminals_are_left_for_other_cells_and_the_host(sandbox: sync.Sandbox, wall: str) -> None:
+    """The kernel bounds them behind the native wall; elsewhere a cell that has too many is ended."""
+    if wall == "landlock" and os.geteuid():
+        assert sandbox.run(_ONE_TERMINAL).status == "failed"  # they are closed
+        return
+    if wall in ("landlock", "docker"):
+        ended = _take(sandbox, "terminals", 200, Limits(), keep=True)
+        assert (ended.status, "64 pseudo-terminals" in str(ended.cause)) == ("killed", True)
+    else:
+        with held(sandbox, Attack("resources"), {"WHAT": "terminals", "MANY": "200"}) as one:
+            assert "took 64 " in one.text
+            assert sandbox.run(_ONE_TERMINAL).stdout == "one\n"
+            for fd in os.openpty():
+                os.close(fd)
+    assert sandbox.run(_ONE_TERMINAL).stdout == "one\n"
+
+
 AWKWARD = """
 import os
 from tests.escapes.payloads.attempts import attempt, finish

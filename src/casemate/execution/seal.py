@@ -93,6 +93,7 @@ _WHY_ENDED = {
     "silent": "its interpreter did not answer",
     "deaf": "its interpreter closed a pipe that it is talked to through",
     "uncovered": "a file in the workspace that is hidden from it was replaced, and the new one would not be hidden",
+    "terminals": "it had more than 64 pseudo-terminals open",
     "pipes": "no pipes could be made for its next step",
 }
 _CPU_SLACK = 0.9  # the kernel counts cpu time for RLIMIT_CPU in ticks
@@ -169,7 +170,7 @@ def _ended_by_casemate(reason: str, evidence: Evidence) -> EndDiagnosis:
         case "cancelled":
             return EndDiagnosis("cancelled", None, Cause("cancelled", "The caller cancelled it.", retryable=True))
     message = f"Casemate ended it: {_WHY_ENDED.get(reason, reason)}."
-    return EndDiagnosis("killed", None, Cause("killed", message, retryable=True))
+    return EndDiagnosis("killed", None, Cause("killed", message, retryable=reason != "terminals"))
 
 
 def _ended_by_itself(code: int, evidence: Evidence) -> EndDiagnosis:

@@ -296,6 +296,9 @@ class CellProcess:
         self.next_look = now + self._measure_interval(usage)
         self.cpu_seconds = max(self.cpu_seconds, usage.cpu)
         self._count_tasks(usage.tasks)
+        user = self.ready.terminals_of
+        if user is not None and watch.terminals(user) > init.MOST_TERMINALS:
+            self.kill("terminals")
         if self.reason is not None:
             return  # it needs no second end, and to read memory would wait for processes that fork
         memory = self.memory = self._memory_in_use(usage, now)
@@ -326,7 +329,7 @@ class CellProcess:
         counted = self.group is not None and self.group.counts_memory
         if self.session and not self.in_step and (counted or (self.is_bounded_by_rlimit and usage.tasks <= 1)):
             return _IDLE_LOOK
-        if self.limits["cpu_time"] is not None:
+        if self.limits["cpu_time"] is not None or self.ready.terminals_of is not None:
             return watch.OFTEN
         return watch.SELDOM if self.is_bounded_by_rlimit and not counted and len(usage.pids) == 1 else watch.OFTEN
 

@@ -51,6 +51,7 @@ _MASKED_FILES = sorted(
 )
 _MASKED_FOLDERS = sorted(_PROC & {"acpi", "scsi", "bus", "fs", "irq", "driver", "asound", "pressure"})
 _WRITABLE = ("/workspace", "/tmp", "/dev/shm")
+MOST_TERMINALS = 64  # pseudo-terminals of a cell; all of the machine share some thousand
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts")
 _SIGINT = 2
 _NAME = b"casemate-init"
@@ -194,7 +195,9 @@ def _add_mounts(calls: CallList, layers: list[str], targets: list[str]) -> None:
     for number, target in enumerate(targets[1:], 1):
         _add_move(calls, Reference(number), target)
     quiet = kernel.MS_NOSUID | kernel.MS_NOEXEC
-    calls.call("mount", "devpts", "dev/pts", "devpts", quiet, "newinstance,ptmxmode=0666,mode=0620")
+    calls.call(
+        "mount", "devpts", "dev/pts", "devpts", quiet, f"newinstance,ptmxmode=0666,mode=0620,max={MOST_TERMINALS}"
+    )
     calls.call("mount", stage.PROC, "proc", None, kernel.MS_MOVE, None)
     calls.phase("new root")
     calls.call("pivot_root", ".", ".")  # pivot_root(2), "pivot_root(".", ".")"

@@ -225,7 +225,7 @@ def _answer_from_inside(
 class Identity:
     """Who a cell is on the host. ``mapped``: the supervisor is real root and must give files away.
 
-    ``namespaces``: those that show files of an owner as its own. ``release`` is told its uid when nothing holds it.
+    ``namespaces``: those that show files of an owner as its own. ``release`` takes a uid that is free; None: shared.
     """
 
     def __init__(self, uid: int, gid: int, *, mapped: bool, release: Callable[[int], None] | None = None) -> None:
@@ -233,11 +233,11 @@ class Identity:
         self.gid = gid
         self.mapped = mapped
         self.namespaces: dict[tuple[int, int], int] = {}
-        self._release = release
+        self.release = release
 
     def __del__(self) -> None:
-        if self._release:
-            self._release(self.uid)
+        if self.release:
+            self.release(self.uid)
 
     @property
     def owner(self) -> tuple[int, int] | None:

@@ -68,6 +68,7 @@ class ReadyCell:
 
     has_own_network = True
     processes: int | None = None  # how many it may have, where the kernel does not count
+    terminals_of: int | None = None  # the user whose pseudo-terminals are its own, where the kernel does not bound them
 
     def __init__(self, pid: int, pending: PendingCell) -> None:
         self.pid = pid

@@ -6,6 +6,7 @@ RLIMIT_DATA meanwhile, so cells of a single process are looked at less often, un
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import os
 import time
@@ -185,6 +186,16 @@ def _children_by_parent(pid: int) -> list[int]:
         except (OSError, ValueError, IndexError):
             continue
     return pids
+
+
+def terminals(uid: int) -> int:
+    """How many pseudo-terminals are open whose owner is ``uid``: each has a name, whoever holds it (devpts)."""
+    count = 0
+    with contextlib.suppress(OSError), os.scandir("/dev/pts") as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):  # it was just closed
+                count += entry.name.isdigit() and entry.stat().st_uid == uid
+    return count
 
 
 def has_no_children(pid: int) -> bool:

@@ -77,6 +77,7 @@ Reason = Literal[
     "deaf",
     "pipes",
     "uncovered",
+    "terminals",
 ]
 
 

@@ -189,6 +189,7 @@ KINDS: dict[str, Callable[[], object]] = {
     "tmp": in_file("/tmp/big"), "shm": in_file("/dev/shm/big"), "workspace": in_file("big"), "memfd": memory_file,
     "sockets": sockets, "pipes": pipe, "tcp": tcp, "timers": timer, "children": children_with_memory,
     "children that share": children_with_shared_memory, "inodes": empty_file,
+    "terminals": lambda: os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY),
     "descriptors": lambda: os.open("/dev/null", os.O_RDONLY), "burning orphans": burning_orphan,
     "programs": lambda: subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE),
 }  # fmt: skip

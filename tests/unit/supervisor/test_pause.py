@@ -75,7 +75,9 @@ def test_a_cell_is_paused_only_where_it_can_be_known_to_stand_still(
         monkeypatch.setattr(watch, "run_time", lambda *_: None)
     monkeypatch.setattr(sockets, "are_many", lambda _: False)  # it has no network of its own here
     request = {"id": "x", "limits": LIMITS, "rlimits": {"DATA": None}, "awaits_order": False, "session": False}
-    made: Any = SimpleNamespace(pid=family, group=None, status_fd=-1, has_own_network=True, processes=None)
+    made: Any = SimpleNamespace(
+        pid=family, group=None, status_fd=-1, has_own_network=True, processes=None, terminals_of=None
+    )
     made.open_pidfd = lambda: os.pidfd_open(family)
     scratch: Any = SimpleNamespace(files_bytes=lambda: 0, is_over=lambda _: False)
     cell = cells.CellProcess({**request, "deadline": 60.0}, made, scratch, 0)

@@ -139,7 +139,9 @@ def cell_of(pid: int) -> Iterator[tuple[cells.CellProcess, list[bool]]]:
     ended: list[bool] = []
     limits = {"memory": 0, "disk": 0, "cpus": None, "cpu_time": None}
     request = {"id": "x", "limits": limits, "rlimits": {"DATA": None}, "awaits_order": False, "session": False}
-    ready: Any = SimpleNamespace(pid=pid, group=None, status_fd=-1, processes=2, end=lambda: ended.append(True))
+    ready: Any = SimpleNamespace(
+        pid=pid, group=None, status_fd=-1, processes=2, terminals_of=None, end=lambda: ended.append(True)
+    )
     ready.open_pidfd = lambda: os.pidfd_open(pid)
     cell = cells.CellProcess({**request, "deadline": 60.0}, ready, SimpleNamespace(), 0)  # type: ignore[arg-type]
     yield cell, ended

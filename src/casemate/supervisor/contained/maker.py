@@ -56,6 +56,7 @@ class ContainedCell(pool.ReadyCell):
     """Init of the cell, and everything in the container but us."""
 
     has_own_network = False
+    terminals_of = _SameUser.uid
 
     def __init__(self, pid: int, pending: pool.PendingCell) -> None:
         super().__init__(pid, pending)

@@ -118,6 +118,7 @@ class PlainCell(pool.ReadyCell):
 
     def __init__(self, pid: int, pending: pool.PendingCell, tasks: user_tasks.UserTasks) -> None:
         super().__init__(pid, pending)
+        self.terminals_of = self.identity.uid if self.identity.release else None
         self.network = notify.HostConnections()
         self._tasks = tasks
         self._sockets: sockets.CellSockets | None = None  # where it has many
@@ -134,7 +135,7 @@ class PlainCell(pool.ReadyCell):
             "places": made.places,
             "readable": made.readable,
             "writable": made.writable,
-            "devices": [*_DEVICES, *(_TERMINALS if identity.mapped else ()), f"{made.path}/steps/in_cell"],
+            "devices": [*_DEVICES, *(_TERMINALS if self.terminals_of else ()), f"{made.path}/steps/in_cell"],
         }
         kernel.send_fds(self.channel, wire.encode(message), fds.values())
 

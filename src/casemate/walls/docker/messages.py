@@ -35,7 +35,7 @@ def _status(value: object) -> bool:
 
 
 _REASONS = (None, "timeout", "memory", "cpu", "output", "cancelled", "killed", "closed", "silent", "deaf", "pipes",
-            "uncovered")  # fmt: skip
+            "uncovered", "terminals")  # fmt: skip
 _ENDING = {
     "wait_status": _status, "seconds": _seconds, "cpu_seconds": _seconds, "tasks": _count, "begun": _count,
     "reason": lambda value: value in _REASONS, "peak_memory": _count, "oom": _flag, "space_left": _count,
