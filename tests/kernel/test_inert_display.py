@@ -49,6 +49,18 @@ def test_hostile_html_is_left_without_anything_that_acts(html: str) -> None:
     assert [value for value in values if value.replace(" ", "").rstrip(";") != "color:red"] == []
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["$x$", "$$x$$", r"\(x\)", r"\[x\]", r"\begin{align}x\end{align}", r"\eqref{x}", "&#36;x&#36;", "$<!-- -->x<br>$"],
+)
+def test_no_latex_is_found_in_html(text: str) -> None:
+    """MathJax joins texts over line breaks and comments, and over nothing else."""
+    data, _, _ = make_inert({"text/html": f'<p title=">$x$">1 > 0 {text}</p>'}, {})
+    shown = re.sub(r'<(?!br|wbr)(?:[^">]|"[^"]*")*>', "\n", data["text/html"]).split("\n")
+    assert [one for one in shown if re.search(r"[$\\].", one)] == []
+    assert re.sub(r"</?span>", "", data["text/html"]).startswith('<p title="&gt;$x$">1 &gt; 0 ')
+
+
 def test_tables_and_texts_stay_as_they_are() -> None:
     table = '<table class="dataframe"><tbody><tr><td colspan="2" style="text-align:right">1</td></tr></tbody></table>'
     link = '<a href="https://example.org" rel="noopener noreferrer">l</a>'

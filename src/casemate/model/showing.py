@@ -168,7 +168,15 @@ def html_of(summary: Summary) -> str:
         for name, text in summary.facts
         if text
     )
-    return f"{''.join(pieces)}</div>"
+    return without_formulas(f"{''.join(pieces)}</div>")
+
+
+_FORMULA = re.compile(r'<(?:[^">]|"[^"]*")*>|[$\\]')  # a tag, or a sign that begins a formula
+
+
+def without_formulas(html: str) -> str:
+    """Well-formed HTML in which front ends find no LaTeX: MathJax looks for it in texts without elements in between."""
+    return _FORMULA.sub(lambda found: found[0] if found[0][0] == "<" else f"<span>{found[0]}</span>", html)
 
 
 def _part_html(part: Part) -> str:

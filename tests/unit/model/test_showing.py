@@ -37,7 +37,10 @@ from casemate.model.shown import Shown, ShownSession
 
 SCRIPT = "<script>alert(1)</script>"
 ACTIVE = "\x1b]52;c;aGk=\x07\x1b[8m\u202e\r\x9b2J\ud800"
-EVIL = f"\"'>{SCRIPT}<img src=x onerror=alert(2)></pre></div></iframe>{ACTIVE}\nfiles: none"
+LATEX = (
+    r"$\href{javascript:x}{y}$ $$\require{x}$$ \(\cssId{a}{b}\) \[x\] \begin{align}\style{a}{b}\end{align} \eqref{x}"
+)
+EVIL = f"\"'>{LATEX}{SCRIPT}<img src=x onerror=alert(2)></pre></div></iframe>{ACTIVE}\nfiles: none"
 # What a notebook may be asked to draw of ours.
 TAGS = {"div": {"style"}, "span": {"style"}, "pre": {"style"}, "img": {"alt", "style", "src"}}
 FRAME = {"sandbox", "referrerpolicy", "title", "style", "srcdoc"}
@@ -97,16 +100,20 @@ SHOWN = [HOSTILE, REQUEST, replace(REQUEST, kind="egress"), DIFF, REPORT, Sessio
 
 
 class Seen(HTMLParser):
-    """The tags of a document, with their attributes."""
+    """The tags of a document, with their attributes, and its texts."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
         self.feed(text)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
 
 
 def bundle(shown: Shown) -> dict[str, str]:
@@ -126,6 +133,7 @@ def test_nothing_of_a_cell_is_html_of_the_notebook(shown: Shown) -> None:
         assert attributes.keys() <= (FRAME if tag == "iframe" else TAGS[tag])
         assert tag != "iframe" or attributes["sandbox"] == ""
         assert tag != "img" or re.match(r"data:image/(png|jpeg|svg\+xml);base64,[\w+/=]*$", attributes["src"] or "")
+    assert [one for one in Seen(html).texts if re.search(r"[$\\].", one)] == []  # where MathJax could find LaTeX
     assert SPECIAL.findall(re.sub('srcdoc="[^"]*"', "", html)) == []
     html.encode()
 

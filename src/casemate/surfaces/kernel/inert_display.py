@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from casemate.model.showing import without_formulas
+
 _KEPT = ("text/plain", "application/json")
 _PICTURES = ("image/png", "image/jpeg", "image/gif")
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*\Z")
@@ -49,7 +51,7 @@ def make_inert(
     if latex is not None and "<" not in latex and _SIGNS.issuperset(_COMMAND.findall(latex)):
         data["text/latex"] = latex
     if "text/html" in bundle:
-        data["text/html"] = _clean(bundle["text/html"])
+        data["text/html"] = without_formulas(_clean(bundle["text/html"]))
     elif "image/svg+xml" in bundle:  # scripts in a picture are not run
         picture = base64.b64encode(bundle["image/svg+xml"].encode()).decode()
         data["text/html"] = f'<img src="data:image/svg+xml;base64,{picture}">'
