@@ -270,6 +270,35 @@ async def test_a_hostile_answer_is_one_answer_or_none(opened: Open, name: str) -
             assert (answer.status_code, answer.text == "a" or status != 200) == (status, True)
 
 
+TO_ELSEWHERE = (
+    b"Refresh: 0; url=http://evil.example/", b"Link: <http://evil.example/>; rel=preconnect", b"Alt-Svc: h2=\":444\"",
+    b"Speculation-Rules: \"http://evil.example/\"", b"Clear-Site-Data: \"*\"", b"X-SourceMap: http://evil.example/",
+    b"X-Accel-Redirect: /private",
+    b"Content-Security-Policy-Report-Only: default-src 'none'; report-uri http://evil.example/",
+    b"X-DNS-Prefetch-Control: on", b"Set-Cookie: =casemate-preview=stolen", b"Set-Cookie: casemate-preview",
+    b"Set-Cookie:  Casemate-Preview=stolen", b"Set-Cookie: ;casemate-preview=stolen", b"Set-Cookie: =",
+)  # fmt: skip
+HONEST = {
+    "set-cookie": "user=ann=1; Path=/; HttpOnly", "etag": '"1"', "location": "/next", "x-total-count": "3",
+    "hx-trigger": "saved", "cross-origin-opener-policy": "same-origin", "content-disposition": "inline",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("third_parties", [False, True])
+async def test_no_header_has_a_browser_ask_somebody_else(opened: Open, third_parties: bool) -> None:
+    honest = b"".join(f"{name}: {value}\r\n".encode() for name, value in HONEST.items())
+    words = b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n%b\r\n%b\r\na" % (b"\r\n".join(TO_ELSEWHERE), honest)
+    session = await begun(opened(), f"WORDS = {words!r}\n{ANSWERING}")
+    async with await visitor(await session.expose(8000, third_parties=third_parties)) as person:
+        told = (await person.get("/")).headers
+    assert [told.get_list(name) for name in HONEST] == [[value] for value in HONEST.values()]
+    assert "alt-svc" not in told
+    ours = {"content-security-policy", "connection-allowlist", "referrer-policy", "x-dns-prefetch-control"}
+    if not third_parties:
+        assert told.keys() == {*HONEST, *ours, "content-length"}
+        assert told.get_list("x-dns-prefetch-control") == ["off"]
+
+
 async def test_others_have_their_turn_while_a_server_answers_byte_by_byte(opened: Open) -> None:
     words = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + 5_000 * b"1\r\na\r\n" + b"0\r\n\r\n"
     session = await begun(opened(), f"WORDS = {words!r}\n{ANSWERING}")

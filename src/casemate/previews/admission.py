@@ -76,22 +76,27 @@ def admit(request: h11.Request, find: Callable[[str], ExposedServer | None]) -> 
 
 def headers_for_client(headers: Iterable[Header], admitted: Admitted, *, upgrades: bool = False) -> list[Header]:
     """Of the cell's answer. How its body is framed is decided anew."""
-    kept = list(_UPGRADE) if upgrades else []
+    kept, is_contained = list(_UPGRADE) if upgrades else [], not admitted.exposed.preview.third_parties
     for name, value in headers:
-        if name in _OF_CONNECTION or name == b"transfer-encoding":
+        if name in _OF_CONNECTION or name in (b"transfer-encoding", b"alt-svc"):
             continue
-        if name == b"set-cookie" and value.strip().lower().startswith(_OWN):
+        if name == b"set-cookie" and not _NAMED_COOKIE.match(value):
             continue
-        if name in _LEFT_OUT and not admitted.exposed.preview.third_parties:
+        if is_contained and not _KEPT.fullmatch(name):
             continue
-        is_policy = name.startswith(b"content-security-policy") and not admitted.exposed.preview.third_parties
+        is_policy = name == b"content-security-policy" and is_contained
         kept.append((name, _REPORT_DIRECTIVE.sub(b"no-\\g<0>", value) if is_policy else value))
     return [*kept, *admitted.added]
 
 
-# What would undo ours, and what has browsers report to whomever it names, whatever the policy (Reporting API).
-_LEFT_OUT = frozenset(
-    b"connection-allowlist nel referrer-policy report-to reporting-endpoints x-dns-prefetch-control".split()
+# One with a name that is not ours. Browsers send one without a name as its value, which could look like ours.
+_NAMED_COOKIE = re.compile(rb"[ \t]*(?!%b)[!#$%%&'*+.^_`|~0-9a-z-]+[ \t]*=" % _OWN, re.IGNORECASE)
+# Others may have a browser ask somebody else: ahead, instead or to report; nobody knows all that there will be.
+# Programs have their own, which begin with x-; browsers, and proxies before us, act upon a few of these.
+_KEPT = re.compile(
+    rb"accept-ranges|age|allow|cache-control|content-(?:disposition|encoding|language|length|range|security-policy|type)"
+    rb"|date|etag|expires|last-modified|location|pragma|retry-after|server|server-timing|set-cookie|vary|www-authenticate"
+    rb"|(?:access-control|cross-origin|hx|sec-websocket)-.*|x-(?!accel|content-sec|dns|light|lite|repro|send|source|webkit|xss).*"
 )
 _REPORT_DIRECTIVE = re.compile(rb"report-(uri|to)", re.IGNORECASE)
 _UPGRADE = ((b"connection", b"Upgrade"), (b"upgrade", b"websocket"))
