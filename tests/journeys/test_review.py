@@ -93,6 +93,44 @@ def test_a_session_shows_what_it_has_changed_and_the_folder_has_it_only_once_it_
     assert_nothing_is_beside(folder)
 
 
+REPLACES = """
+import os
+os.remove('old.txt')
+os.remove('changed.txt')
+open('changed.txt', 'w').write('after!')
+open('new', 'w').write('new')
+"""
+
+
+@pytest.mark.user_only
+def test_what_its_owner_may_not_read_is_reviewed_without_its_text(reviewed: Open, folder: Path) -> None:
+    for name in ("old.txt", "changed.txt"):
+        (folder / name).write_text("before")
+        (folder / name).chmod(0)
+    with reviewed().session() as session:
+        session.run(REPLACES).raise_for_status()
+        found, applied = changes(session), session.apply()
+    assert {path: one.left_out for path, one in found.items()} == {
+        "old.txt": "what was there cannot be read", "changed.txt": "what was there cannot be read", "new": "",
+    }  # fmt: skip
+    assert (applied.ok, applied.removed, set(applied.written)) == (True, ("old.txt",), {"changed.txt", "new"})
+    assert (folder / "new").exists()
+    assert not (folder / "old.txt").exists()
+
+
+@pytest.mark.user_only
+def test_a_folder_that_is_closed_meanwhile_is_reported(reviewed: Open, folder: Path) -> None:
+    (folder / "gone").mkdir(exist_ok=True)
+    with reviewed().session() as session:
+        session.run("import shutil; shutil.rmtree('gone'); open('new', 'w').write('new')").raise_for_status()
+        (folder / "gone").chmod(0)
+        try:
+            assert changes(session)["gone"].refused == "it cannot be removed: Permission denied"
+            assert session.apply(["new"]).written == ("new",)
+        finally:
+            (folder / "gone").chmod(0o700)
+
+
 def test_without_anybody_to_ask_nothing_is_written_and_the_changes_stay_kept_back(reviewed: Open, folder: Path) -> None:
     before = folders.tree(folder)
     with reviewed(None).session() as session:

@@ -163,25 +163,33 @@ class Looker(Writer):
         if there is None or there.st_size != size or not stat.S_ISREG(there.st_mode):
             return False
         folder = self._levels[-1].folder
-        return _read_at(folder, name) == new if size <= MOST_BYTES else _digest_at(folder, (name,)) == digest
+        with suppress(PermissionError):
+            return _read_at(folder, name) == new if size <= MOST_BYTES else _digest_at(folder, (name,)) == digest
+        return False
 
     def _text(self, folder: int, name: bytes, there: os.stat_result | None, new: bytes, size: int) -> TextDiff:
         before = there if there is not None and stat.S_ISREG(there.st_mode) else None
         if max(size, before.st_size if before else 0) > MOST_BYTES:
             return TextDiff(left_out=f"it is larger than {format_size(MOST_BYTES)}")
-        return self._texts.compare(_read_at(folder, name) if before and not self._texts.is_over else b"", new)
+        with suppress(PermissionError):
+            return self._texts.compare(_read_at(folder, name) if before and not self._texts.is_over else b"", new)
+        return TextDiff(left_out="what was there cannot be read")
 
     # ---------------------------------------------------------------------------------------------------- removals
 
     def list_removals(self) -> None:
         """What is to be removed, with all that is in it; once the layer has been walked through."""
         for path in (*self.removals, *self._baseline.orphans(self.signatures, self.removals, self.skips.complete)):
-            with suppress(FileNotFoundError, NotADirectoryError):
+            try:
                 folder = open_beneath(self._root, tuple(map(os.fsdecode, path[:-1])))
                 try:
                     self._list_removal(path, folder)
                 finally:
                     os.close(folder)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                self.skip(path, f"it cannot be removed: {error.strerror}")
 
     def _list_removal(self, path: Path, folder: int) -> None:
         there = os.stat(path[-1], dir_fd=folder, follow_symlinks=False)
