@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from casemate.files.walk import open_folder
+from casemate.supervisor.trees.walk import open_folder
 from casemate.workspace.review import Review
 
 
