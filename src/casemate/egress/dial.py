@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import ipaddress
 import socket
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,63 +16,13 @@ from typing import TYPE_CHECKING
 from casemate.egress.accounting import EgressRefused, Unreachable
 from casemate.egress.stream import bound_buffers
 from casemate.egress.terms import ProxyLimits
-from casemate.policy.hosts import LOCAL_NAME, is_in
+from casemate.model.addresses import why_refused
+from casemate.policy.hosts import LOCAL_NAME
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network
 
-# Of clouds' machines, where they are told their credentials: refused whatever network a rule names.
-_METADATA = tuple(
-    (ipaddress.IPv4Network(network), what)
-    for network, what in (("100.100.100.200/32", "Alibaba's metadata"), ("168.63.129.16/32", "Azure's metadata"))
-)
-# IANA's special-purpose registry (RFC 6890 and its successors) and multicast, spelled out because ``is_global`` differs
-# from one Python to the next.
-_REFUSED = tuple(
-    (ipaddress.IPv4Network(network), what)
-    for network, what in (
-        ("0.0.0.0/8", "this network"),
-        ("10.0.0.0/8", "private"),
-        ("100.64.0.0/10", "shared by a provider's customers"),
-        ("127.0.0.0/8", "loopback"),
-        ("169.254.0.0/16", "link-local, cloud metadata"),
-        ("172.16.0.0/12", "private"),
-        ("192.0.0.0/24", "for protocols"),
-        ("192.0.2.0/24", "for documentation"),
-        ("192.31.196.0/24", "for AS112"),
-        ("192.52.193.0/24", "for multicast tunnels"),
-        ("192.88.99.0/24", "a 6to4 relay"),
-        ("192.168.0.0/16", "private"),
-        ("192.175.48.0/24", "for AS112"),
-        ("198.18.0.0/15", "for benchmarks, and the cell's own"),
-        ("198.51.100.0/24", "for documentation"),
-        ("203.0.113.0/24", "for documentation"),
-        ("224.0.0.0/4", "multicast"),
-        ("240.0.0.0/4", "reserved, or broadcast"),
-    )
-)
 _NOBODYS = "192.0.2.1"  # for documentation (RFC 5737): no interface has it
-
-
-def why_refused(address: str, only: tuple[ipaddress.IPv4Network, ...] = ()) -> str | None:
-    """Why ``address`` must not be dialled, or None for a public IPv4 address in its usual form of four numbers.
-    ``only``: the private networks that a rule names; then None for addresses in those alone.
-
-    IPv6 is not dialled at all, so no form that carries an IPv4 address inside (mapped, NAT64, 6to4, Teredo) is either.
-    """
-    try:
-        number = ipaddress.IPv4Address(address)
-    except ValueError:
-        return "not an IPv4 address"
-    for network, what in _METADATA:
-        if number in network:
-            return what
-    if only:
-        return None if is_in(number, only) else "not where the rule says"
-    for network, what in _REFUSED:
-        if number in network:
-            return what
-    return None if number.is_global else "not public"
 
 
 def is_own(address: str) -> bool:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
-import ipaddress
 import re
 import socket
 import ssl
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
 from casemate.errors import Unavailable
+from casemate.model.addresses import METADATA, place_of
 from casemate.packages.indexes import Index, Indexes
 from casemate.packages.local import SCHEME, links_in, path_of
 from casemate.packages.pages import ACCEPT, BadPage, PageLink, read
@@ -32,7 +32,6 @@ _MOST_BYTES = 8 << 30  # of all files that one installation fetches
 _REDIRECTS = (301, 302, 303, 307, 308)
 _WITHIN = 30.0  # seconds for each step of a request
 _NOT_THERE = (404, 410)
-_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -239,13 +238,14 @@ class Upstream:
             return None
 
     async def _vet(self, url: str, page: str) -> None:
-        """A page may name any host for its files; but one of this machine's or this network's own only if it is there
-        itself, and without encryption only if it is without, too. Raises :class:`Unfetched`."""
+        """A page may name any host for its files but a cloud's metadata; one of this machine's or this network's own
+        only if it is there itself, and without encryption only if it is without, too. Raises :class:`Unfetched`."""
         if _origin(url) == _origin(page):
             return
         if urlsplit(url).scheme != "https" and urlsplit(page).scheme == "https":
             raise Unfetched(f"the index links to {_host(url)} without encryption: not followed")
-        if not await _is_public(url) and await _is_public(page):
+        places = await _places(url)
+        if METADATA in places or (places and not await _places(page)):
             raise Unfetched(f"the index links to {_host(url)}, which is no public host: not followed")
 
 
@@ -276,23 +276,14 @@ def _authorities(cert: str | None) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=cert)
 
 
-async def _is_public(url: str) -> bool:
+async def _places(url: str) -> set[str]:
+    """What the host's addresses are that are not public."""
     parts = urlsplit(url)
     try:
         found = await asyncio.get_running_loop().getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_STREAM)
     except OSError:
-        return True  # behind a proxy names need not resolve here; and a host that is not there is none of ours
-    return all(_is_anybodys(ipaddress.ip_address(str(address[0]).partition("%")[0])) for *_, address in found)
-
-
-def _is_anybodys(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Whether it is a global unicast address (RFC 4291, section 2.4) that leads to itself, and not by another inside it
-    to who knows whom (NAT64, RFC 6052; 6to4, RFC 3056; Teredo, RFC 4380)."""
-    if isinstance(address, ipaddress.IPv6Address) and (
-        address not in _GLOBAL_UNICAST or address.sixtofour is not None or address.teredo is not None
-    ):
-        return False
-    return address.is_global and not address.is_multicast
+        return set()  # behind a proxy names need not resolve here; and a host that is not there is none of ours
+    return {place_of(str(address[0]).partition("%")[0]) for *_, address in found} - {""}
 
 
 def _origin(url: str) -> tuple[str, str | None, int]:

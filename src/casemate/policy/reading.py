@@ -9,10 +9,10 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from ipaddress import ip_network
 from typing import Any, NoReturn, get_args
 
 from casemate.errors import InvalidArgument
+from casemate.model.addresses import overlaps, private_networks
 from casemate.model.approval import Effect, Kind
 from casemate.model.limits import Limits
 from casemate.policy.document import Path, PolicyDocument
@@ -26,7 +26,6 @@ from casemate.policy.hosts import (
     denied_rule,
     exact_rule,
     host_rule,
-    private_networks,
 )
 from casemate.policy.keys import ARGUMENTS_ONLY, IsolationKeys, SandboxKeys, checked_keys
 from casemate.policy.patterns import Pattern, command, is_plain_text, pattern
@@ -293,9 +292,8 @@ def _rules(document: PolicyDocument, keys: SandboxKeys) -> Rules:
 
 def _check_not_named(text: str, where: str, rules: Rules) -> None:
     """No rule may name addresses of the network ``text``, which another key refuses."""
-    network = ip_network(text, strict=False)
     for one in rules.written:
-        if any(network.version == named.version and network.overlaps(named) for named in one.addresses):
+        if overlaps(text, one.addresses):
             raise InvalidArgument("policy", f"{one.where}: addresses: {text} is refused by the same file ({where})")
 
 

@@ -6,13 +6,13 @@ less strictly, or what a program that relies on it would miss, is an error. No k
 
 from __future__ import annotations
 
-import ipaddress
 import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from casemate.errors import InvalidArgument
+from casemate.model.addresses import is_never_public
 from casemate.policy.document import Path, PolicyDocument
 
 Entry = tuple[str, str]  # an absolute path or pattern, and where it is written
@@ -218,10 +218,10 @@ class _SrtReader:
 
     def _check_never_dialled(self, path: Path, text: str) -> None:
         try:
-            addresses = ipaddress.ip_network(text, strict=False)
+            is_private = is_never_public(text)
         except ValueError:
             self._refuse(path, f"{text!r} is no address or range")
-        if not (addresses.is_private or addresses.is_multicast or addresses.is_link_local or addresses.is_loopback):
+        if not is_private:
             self._refuse(path, f"{text}: public addresses cannot be refused one by one; private ones always are")
 
     def _texts(self, keys: Mapping[str, Any], section: str, key: str) -> Iterator[tuple[Path, str]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ipaddress
 import os
 import socket
 import struct
@@ -12,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from casemate.errors import InvalidArgument, Unavailable
+from casemate.model.addresses import is_loopback
 from casemate.remote.places import SOCKET, open_private
 
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
@@ -63,15 +62,6 @@ def address_of(url: str, *, insecure: bool = False) -> Address:
             remediation="Use https, a tunnel that ends on this machine, or insecure=True where the network is trusted.",
         )
     return Address(host=parts.hostname, port=port, tls=parts.scheme == "https")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether ``host`` names this machine alone, without asking any resolver."""
-    if host == "localhost":
-        return True
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return False
 
 
 def connect(address: Address, seconds: float) -> socket.socket:

@@ -263,7 +263,7 @@ def check_registration(name: str, definition: Mapping[str, Any]) -> dict[str, An
 
 def _inside(shown: Mapping[str, Any]) -> str:
     """What whoever is asked must know of where a server is, and of what it may write."""
-    from casemate.tools.connections.remote import place_of
+    from casemate.model.addresses import place_of
 
     if "cwd" in shown:
         return f", which may write in {shown['cwd']} whatever was not there (.git/hooks, .envrc, .vscode too),"

@@ -19,9 +19,10 @@ from tests.tools.connections.conftest import SECONDS, Made, Secrets, said
 from tests.tools.connections.web import Rough, serving
 
 from casemate.errors import InvalidArgument, ToolUnavailable
+from casemate.model.addresses import METADATA, is_loopback, is_metadata, place_of
 from casemate.tools.connections import remote
 from casemate.tools.connections.answers import Elicitation, Elicited
-from casemate.tools.connections.remote import http_client, is_loopback, is_metadata, place_of
+from casemate.tools.connections.remote import http_client
 from casemate.tools.connections.reports import OutputTail
 
 
@@ -292,8 +293,9 @@ def test_a_certificate_is_asked_for_by_the_servers_name(connections: Made) -> No
         ("127.8.9.1", "loopback", False), ("0.0.0.0", "loopback", False), ("::1", "loopback", False),
         ("::ffff:127.0.0.1", "loopback", False), ("10.1.2.3", "private", False), ("fd12::1", "private", False),
         ("100.64.1.1", "private", False), ("169.254.1.1", "link-local", False), ("fe80::1", "link-local", False),
-        ("169.254.169.254", "link-local", True), ("64:ff9b::a9fe:a9fe", "link-local", True),
-        ("168.63.129.16", "", True), ("fd00:ec2::254", "private", True),
+        ("169.254.169.254", METADATA, True), ("64:ff9b::a9fe:a9fe", METADATA, True),
+        ("168.63.129.16", METADATA, True), ("fd00:ec2::254", METADATA, True),
+        ("64:ff9b::5db8:d70e", "not public", False), ("2002:a01:203::", "private", False),
     ],
 )  # fmt: skip
 def test_an_address_is_told_from_a_public_one(address: str, place: str, is_credentials: bool) -> None:

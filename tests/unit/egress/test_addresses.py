@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casemate.egress.dial import is_own, own_is_unknown, why_refused
+from casemate.egress.dial import is_own, own_is_unknown
+from casemate.model.addresses import why_refused
 
 REFUSED = [
     "0.0.0.0",

@@ -14,9 +14,9 @@ from typing import Any
 from casemate.api.keys import ServiceSettings
 from casemate.api.sandbox import Sandbox
 from casemate.errors import InvalidArgument, Unavailable
+from casemate.model.addresses import is_loopback
 from casemate.model.limits import Limits
 from casemate.operations.catalogue import catalogue
-from casemate.remote.address import is_loopback
 from casemate.remote.fingerprints import fingerprints
 from casemate.remote.places import places_of
 from casemate.surfaces.cli.failures import say

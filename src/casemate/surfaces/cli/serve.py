@@ -141,7 +141,7 @@ def serve(options: ServeOptions) -> int:
 
 
 def _check(options: ServeOptions) -> None:
-    from casemate.remote.address import is_loopback
+    from casemate.model.addresses import is_loopback
     from casemate.surfaces.mcp.toolsets import check_toolset
 
     check_toolset(options.toolset)

@@ -14,12 +14,12 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from urllib.parse import urlsplit
 
 from casemate.errors import InvalidArgument
+from casemate.model.addresses import is_address
 
 if TYPE_CHECKING:
     from casemate.files.beneath import HeldFolder
@@ -301,10 +301,8 @@ def _addresses(given: object, argument: str) -> tuple[str, ...] | Literal["publi
         return "public"
     texts = _texts(given, argument)
     for text in texts:
-        try:
-            ip_address(text)
-        except ValueError:
-            raise InvalidArgument(argument, f"{text[:100]!r} is no address of IP; give those, or 'public'") from None
+        if not is_address(text):
+            raise InvalidArgument(argument, f"{text[:100]!r} is no address of IP; give those, or 'public'")
     if not texts:
         raise InvalidArgument(argument, "is empty, so the server could be nowhere")
     return texts

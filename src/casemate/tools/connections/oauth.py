@@ -29,10 +29,11 @@ from mcp.shared.auth import (
 from pydantic import AnyUrl, BaseModel
 
 from casemate.errors import CasemateError, ToolUnavailable
+from casemate.model.addresses import is_loopback
 from casemate.tools.connections.browser import Loopback
 from casemate.tools.connections.context import SecretStore, SignInPrompt, Surroundings
 from casemate.tools.connections.definition import SignIn, check_url
-from casemate.tools.connections.remote import http_client, is_loopback
+from casemate.tools.connections.remote import http_client
 from casemate.visible import visible
 
 Model = TypeVar("Model", bound=BaseModel)

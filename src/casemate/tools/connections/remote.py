@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -18,50 +17,19 @@ from typing import Any, Literal
 import httpx2
 
 from casemate.errors import InvalidArgument
+from casemate.model.addresses import is_loopback, is_metadata, place_of
 from casemate.tools.connections.definition import RemoteServer
 from casemate.tools.connections.reports import OutputTail
 from casemate.tools.connections.stdio import MOST_MESSAGE
 from casemate.tools.connections.streams import HTTP_STATUS, Streams
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _MOST_ADDRESSES = 16  # of one name
-# Where clouds tell a machine its credentials: as their manuals say.
-_METADATA = tuple(
-    ipaddress.ip_network(network)
-    for network in (
-        "169.254.169.0/24",
-        "169.254.170.0/24",
-        "168.63.129.16/32",
-        "100.100.100.200/32",
-        "192.0.0.192/32",
-        "fd00:ec2::/32",
-        "fd20:ce::254/128",
-    )
-)
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def addresses_of(host: str) -> tuple[str, ...]:
     """The addresses of a host of a URL, as the system's resolver gives them. Blocks. Raises ``OSError``."""
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return tuple(dict.fromkeys(str(address[0]).partition("%")[0] for *_, address in found))[:_MOST_ADDRESSES]
-
-
-def place_of(address: str) -> str:
-    """What kind of address it is that is not everybody's, such as "loopback"; "" for a public one."""
-    number = _number(address)
-    if number.is_loopback or number.is_unspecified:  # Linux takes 0.0.0.0 for the machine itself
-        return "loopback"
-    if number.is_link_local:
-        return "link-local"
-    if number.is_multicast:
-        return "multicast"
-    return "" if number.is_global else "private"
-
-
-def is_metadata(address: str) -> bool:
-    """Whether a cloud answers there with a machine's credentials."""
-    return any(_number(address) in network for network in _METADATA)
 
 
 def check_addresses(host: str, addresses: Iterable[str]) -> dict[str, str]:
@@ -73,16 +41,6 @@ def check_addresses(host: str, addresses: Iterable[str]) -> dict[str, str]:
     if any(is_metadata(address) for address in found):
         raise InvalidArgument("url", f"{host} is where a cloud tells a machine its credentials, which is no MCP server")
     return {address: place for address in found if (place := place_of(address))}
-
-
-def _number(address: str) -> Address:
-    """The address that is meant, also where an IPv4 address is written inside another (RFC 4291, 2.5.5; RFC 6052)."""
-    number = ipaddress.ip_address(address)
-    if isinstance(number, ipaddress.IPv6Address):
-        if number in _NAT64:
-            return ipaddress.IPv4Address(int(number) & 0xFFFFFFFF)
-        return number.ipv4_mapped or number.sixtofour or number
-    return number
 
 
 _SECONDS = 30.0  # to connect, and to send; answers have the deadlines of whoever waits for them
@@ -219,18 +177,9 @@ async def _public_addresses(host: str) -> tuple[str, ...]:
     except OSError as error:
         raise httpx2.ConnectError(f"{host}: {error.strerror}") from None
     for address in found:
-        if is_metadata(address) or place_of(address):
+        if place_of(address):
             raise httpx2.ConnectError(f"{host} was allowed as a public address, and is {address} now, which is not")
     return found
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host of a URL is this machine, without asking anybody."""
-    if host == "localhost":
-        return True
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return False
 
 
 async def _is_public(host: str) -> bool:
