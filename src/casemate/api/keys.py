@@ -22,6 +22,7 @@ from casemate.model.operation import Between, OneOf
 from casemate.model.options import ConfigNote, Default, docs_of
 from casemate.policy.hosts import MOST_PORT
 from casemate.policy.policy import Setting
+from casemate.visible import brief
 
 Form = Literal["text", "path", "choice", "whole", "number", "seconds", "size", "flag", "texts", "ports", "in file"]
 
@@ -229,7 +230,6 @@ VARIABLES: Mapping[str, Key] = {key.variable: key for key in KEYS.values() if ke
 CONFIG = "CASEMATE_CONFIG"  # names the file
 
 
-_MOST_SHOWN = 80  # characters of a wrong value
 _FLAGS = {**dict.fromkeys(("1", "true", "yes", "on"), True), **dict.fromkeys(("0", "false", "no", "off"), False)}
 WITH_PASSWORDS = "package_indexes"
 
@@ -257,7 +257,7 @@ def _number(kind: Callable[[str], Any], item: str, text: str) -> Any:
     try:
         return kind(item)
     except ValueError:
-        raise ValueError(f"{_cut(text)} is no {'whole ' if kind is int else ''}number") from None
+        raise ValueError(f"{brief(text)} is no {'whole ' if kind is int else ''}number") from None
 
 
 def check_value(key: Key, value: Any) -> Any:
@@ -282,7 +282,7 @@ def check_value(key: Key, value: Any) -> Any:
         case _:
             problem = ""  # others check it
     if problem:
-        raise ValueError(problem if key.name == WITH_PASSWORDS else f"{_cut(value)} {problem}")
+        raise ValueError(problem if key.name == WITH_PASSWORDS else f"{brief(value)} {problem}")
     return value
 
 
@@ -311,11 +311,6 @@ def _problem_of_number(key: Key, value: Any) -> str:
         return ""
     bounds = (format_size(int(one)) if key.form == "size" else f"{one:g}" for one in (low, high))
     return f"is out of range; give {' to '.join(bounds)}"
-
-
-def _cut(value: object) -> str:
-    text = repr(value) if not isinstance(value, int) or abs(value) < 2**64 else "a much larger number"
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 _ALIASES = {alias.variable: alias for alias in ALIASES}

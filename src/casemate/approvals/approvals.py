@@ -18,6 +18,7 @@ from casemate.errors import InvalidArgument
 from casemate.model.call_options import DecisionOptions
 from casemate.model.operation import account, agent, caller
 from casemate.model.options import complete, takes_options
+from casemate.visible import plain
 
 if TYPE_CHECKING:
     from casemate.approvals.broker import ApprovalBroker, Record
@@ -213,8 +214,8 @@ class Approvals:
         requester's own words, which are shown."""
         if not isinstance(reason, str):
             raise InvalidArgument("reason", f"{reason!r} is not a str")
-        plain = "".join(one if one.isprintable() else " " for one in reason[:_MOST_REASON]).strip()
-        words = f", they say: {plain}" if plain else ""
+        said = plain(reason[:_MOST_REASON], by=lambda _: " ").strip()
+        words = f", they say: {said}" if said else ""
         asked = replace(question, summary=f"{question.summary}, asked for ahead{words}")
         async with self.turn(), self.open_requester(namespace, session, for_later=True) as requester:
             verdict = await asyncio.wrap_future(requester.decide(asked))

@@ -27,6 +27,7 @@ from casemate.audit.retention import RowRetention
 from casemate.audit.summary import MOST_MINUTES, Minute, ProgramUses, chart_of, uses_by_program
 from casemate.errors import InvalidArgument, NotFound
 from casemate.policy.proposal import Proposal, propose_rules
+from casemate.visible import is_plain
 
 if TYPE_CHECKING:
     from casemate.audit.log import AuditLog
@@ -153,7 +154,7 @@ class Audit:
         if since is not None:
             asked.append(("wall / 1e9 >= ?", _seconds(since)))  # as `AuditRow.time` is made
         for name, column, value in (("kind", "kind", kind), ("run", "execution_id", run)):
-            if value is not None and (not isinstance(value, str) or not value.isprintable()):
+            if value is not None and (not isinstance(value, str) or not is_plain(value)):
                 raise InvalidArgument(name, f"{value!r} is not a plain text")
             if value is not None:
                 asked.append((f"{column} = ?", value))

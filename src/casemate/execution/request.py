@@ -6,7 +6,6 @@ import math
 import os
 import re
 import stat
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from casemate.languages.catalogue import runtime_for
 from casemate.model.call_options import Priority
 from casemate.model.limits import Limits, format_size
 from casemate.model.plan import NO_SECRETS, Request, Secrets, TurnTerms
+from casemate.visible import brief, hidden_in
 
 if TYPE_CHECKING:
     from casemate.languages.runtime import Runtime
@@ -34,7 +34,6 @@ _MAX_PATH = 1024
 _MAX_ARGUMENTS = 1000
 _MAX_METADATA = 64 << 10  # characters as JSON: it is in every record and result
 _MAX_METADATA_DEPTH = 50
-_MAX_SHOWN = 200  # characters of a wrong value in a message
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _PROGRAM_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. +@=-]{0,199}\Z")
 
@@ -119,9 +118,7 @@ def domains_of(domains: Sequence[str] | None) -> tuple[str, ...] | None:
     if domains is None:
         return None
     if isinstance(domains, str | bytes) or not isinstance(domains, Sequence) or len(domains) > _MAX_DOMAINS:
-        raise InvalidArgument(
-            "allowed_domains", f"give a list of at most {_MAX_DOMAINS} domains, not {_short(domains)}"
-        )
+        raise InvalidArgument("allowed_domains", f"give a list of at most {_MAX_DOMAINS} domains, not {brief(domains)}")
     return tuple(domains)
 
 
@@ -153,7 +150,7 @@ def _program_name(name: str | None, runtime: Runtime, language: str) -> str:
 
 def _arguments(arguments: Sequence[str]) -> tuple[str, ...]:
     if isinstance(arguments, str) or not isinstance(arguments, Sequence):
-        raise InvalidArgument("arguments", f"{_short(arguments)} is not a list of strings")
+        raise InvalidArgument("arguments", f"{brief(arguments)} is not a list of strings")
     total = 0
     for argument in arguments:
         size = _encoded_size("arguments", argument)
@@ -171,11 +168,11 @@ def _arguments(arguments: Sequence[str]) -> tuple[str, ...]:
 def _encoded_size(argument: str, text: object) -> int:
     """The bytes that ``text`` takes on its way into a program. Raises ``InvalidArgument`` naming ``argument``."""
     if not isinstance(text, str):
-        raise InvalidArgument(argument, f"{_short(text)} must be a str")
+        raise InvalidArgument(argument, f"{brief(text)} must be a str")
     try:
         return len(os.fsencode(text))
     except UnicodeError:
-        raise InvalidArgument(argument, f"{_short(text)} cannot be encoded as UTF-8") from None
+        raise InvalidArgument(argument, f"{brief(text)} cannot be encoded as UTF-8") from None
 
 
 def check_timeout(timeout: float | None, name: str = "timeout") -> float | None:
@@ -187,26 +184,20 @@ def check_timeout(timeout: float | None, name: str = "timeout") -> float | None:
     except OverflowError:
         seconds = math.inf
     if not math.isfinite(seconds) or seconds <= 0:
-        raise InvalidArgument(name, f"{_short(timeout)} is not a positive number of seconds (or None)")
+        raise InvalidArgument(name, f"{brief(timeout)} is not a positive number of seconds (or None)")
     return seconds
 
 
 def turn_terms(priority: Priority = "normal", start_within: float | None = None) -> TurnTerms:
     """How a request waits for its turn. Raises ``InvalidArgument``."""
     if priority not in get_args(Priority):
-        raise InvalidArgument("priority", f"{_short(priority)} is not one of {', '.join(get_args(Priority))}")
+        raise InvalidArgument("priority", f"{brief(priority)} is not one of {', '.join(get_args(Priority))}")
     return TurnTerms(priority, check_timeout(start_within, "start_within"))
-
-
-def _short(value: object) -> str:
-    """A wrong value, in a message that can be read."""
-    text = f"a number of {value.bit_length()} bits" if isinstance(value, int) and abs(value) > 2**64 else repr(value)
-    return text if len(text) < _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
 def _env(env: Mapping[str, str], secrets: Secrets) -> dict[str, str]:
     if not isinstance(env, Mapping):
-        raise InvalidArgument("env", f"{_short(env)} is not a mapping of names to values")
+        raise InvalidArgument("env", f"{brief(env)} is not a mapping of names to values")
     if twice := set(env).intersection(secrets.names):
         raise InvalidArgument("secrets", f"{min(twice)} is given in env, too; give it once")
     total = sum(len(name) + len(value.encode()) for name, value in secrets.for_program().reveal().items())
@@ -226,7 +217,7 @@ def _env(env: Mapping[str, str], secrets: Secrets) -> dict[str, str]:
 
 def _files(files: Mapping[str, Content]) -> dict[str, bytes | Path]:
     if not isinstance(files, Mapping):
-        raise InvalidArgument("files", f"{_short(files)} is not a mapping of names to contents")
+        raise InvalidArgument("files", f"{brief(files)} is not a mapping of names to contents")
     if len(files) > _MAX_FILES:
         raise InvalidArgument("files", f"{len(files)} files; the most is {_MAX_FILES}")
     checked: dict[str, bytes | Path] = {}
@@ -254,8 +245,8 @@ def check_name(name: str, argument: str = "files") -> None:
     for part in name.split("/"):
         if part in ("", ".", "..") or len(part.encode("utf-8", "surrogatepass")) > _MAX_NAME:
             raise InvalidArgument(argument, f"{name!r} is not a plain relative path beneath the workspace")
-    bad = next((c for c in name if c == "\\" or unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")), None)
-    if bad is not None:
+    bad = "\\" if "\\" in name else hidden_in(name)
+    if bad:
         raise InvalidArgument(argument, f"{name!r} holds the character U+{ord(bad):04X}; use printable ones")
 
 

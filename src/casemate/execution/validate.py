@@ -23,6 +23,7 @@ from casemate.languages.python.runtime import ruff_path
 from casemate.model.limits import Limits, format_size
 from casemate.model.overview import Fix, Issue, Severity, Validation
 from casemate.model.plan import Bind
+from casemate.visible import plain
 
 if TYPE_CHECKING:
     from casemate.execution.context import ExecutionContext
@@ -215,7 +216,7 @@ def _place(number: Any) -> int:
 def _text(text: Any) -> str:
     if not isinstance(text, str):
         raise TypeError("no text")
-    return "".join(character if character.isprintable() else " " for character in text[:_LONGEST])
+    return plain(text[:_LONGEST], by=lambda _: " ")
 
 
 def _read_lines(execution: Execution, read: Callable[[Iterable[str]], Iterable[Issue]]) -> Found:

@@ -1,22 +1,16 @@
 """Which file names may leave a cell, and how any name is shown. Pure.
 
-A name is safe when it is valid UTF-8 of at most 255 bytes without control characters, line and
-paragraph separators, format characters (bidirectional overrides, tags, byte order marks; the two
-joiners that Persian, Indic scripts and emoji need are allowed) and without backslash. Names such as
-``-rf``, ``con`` or ``C:x`` are data on Linux and stay as they are.
+A name is safe when it is valid UTF-8 of at most 255 bytes without backslash, and shows as it is
+(``casemate.visible``). Names such as ``-rf``, ``con`` or ``C:x`` are data on Linux and stay as they are.
 """
 
 from __future__ import annotations
 
-import unicodedata
-
-from casemate.visible import escape
+from casemate.visible import hidden_in, visible
 
 LONGEST_NAME = 255
 LONGEST_PATH = 4096
 _LONGEST_SHOWN = 300
-_JOINERS = "\u200c\u200d"
-_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def problem(name: bytes) -> str | None:
@@ -31,7 +25,7 @@ def problem(name: bytes) -> str | None:
         return "its name is not the name of a file"
     if "\\" in text:
         return "its name contains a backslash"
-    if any(_unsafe(character) for character in text):
+    if hidden_in(text):
         return "its name contains control or formatting characters"
     return None
 
@@ -63,12 +57,5 @@ def display_path(path: tuple[bytes, ...]) -> str:
     return text or "."
 
 
-def _unsafe(character: str) -> bool:
-    if character < "\x7f":
-        return character < " "
-    return character not in _JOINERS and unicodedata.category(character) in _UNSAFE
-
-
 def _escape_name(name: bytes) -> str:
-    text = name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
-    return "".join(escape(character) if _unsafe(character) else character for character in text)
+    return visible(name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace"))

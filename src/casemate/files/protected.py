@@ -17,6 +17,8 @@ import unicodedata
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from casemate.visible import without_unseen
+
 # `.git` itself is decided in code: a folder of that name is a repository's, anything else points git elsewhere.
 _PATTERNS = tuple(
     pattern
@@ -24,8 +26,6 @@ _PATTERNS = tuple(
     for pattern in line.partition("#")[0].split()
 )
 
-# Unicode's default-ignorable characters that are not format characters (DerivedCoreProperties.txt).
-_INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0\u2065")
 _SHORT_GIT = re.compile(r"git~[0-9]+")
 _ANY = ""  # the beginning of patterns that begin with a wildcard; what stands before each path's first slash is empty
 
@@ -61,23 +61,11 @@ class Protection:
 @functools.lru_cache(maxsize=4096)
 def fold(name: str) -> str:
     """The name that the most forgiving file system takes ``name`` for."""
-    text = unicodedata.normalize("NFKC", _visible(name)).casefold()
-    text = _visible(unicodedata.normalize("NFKC", text)).partition(":")[0].rstrip(" .")
+    text = unicodedata.normalize("NFKC", without_unseen(name)).casefold()
+    text = without_unseen(unicodedata.normalize("NFKC", text)).partition(":")[0].rstrip(" .")
     if text.endswith(".git") or _SHORT_GIT.fullmatch(text):
         return ".git"  # a bare repository's `name.git` holds the same things
     return text
-
-
-def _visible(text: str) -> str:
-    if text.isascii():
-        return text
-    return "".join(character for character in text if not _invisible(character))
-
-
-def _invisible(character: str) -> bool:
-    if character in _INVISIBLE or "\ufe00" <= character <= "\ufe0f" or "\U000e0000" <= character <= "\U000e0fff":
-        return True
-    return unicodedata.category(character) == "Cf"
 
 
 @functools.cache

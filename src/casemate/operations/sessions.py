@@ -20,6 +20,7 @@ from casemate.operations.lookup import FilterKey, Filters, apply_filters, match_
 from casemate.policy.hosts import MOST_PORT
 from casemate.sessions.previews import MOST_SECONDS
 from casemate.sessions.protocol import Variable
+from casemate.visible import is_plain
 
 if TYPE_CHECKING:
     from casemate.operations.shared import Shared
@@ -104,7 +105,7 @@ class SessionOperations:
         own = [one for one in self._all() if one.owner == principal.name]
         if sum(one.payer == principal.payer for one in self._all()) >= MOST_OPEN:
             raise Unavailable(f"{MOST_OPEN} sessions are open already", remediation="Close some of them.")
-        if name is not None and (not name.isprintable() or not name or name == "new"):
+        if name is not None and (not is_plain(name) or not name or name == "new"):
             raise InvalidArgument(
                 "name",
                 f"{name!r} is not a printable name, or means something else",

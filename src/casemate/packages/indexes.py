@@ -24,6 +24,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.packages.local import address_of, folder_of
+from casemate.visible import is_plain
 
 PYPI = "https://pypi.org/simple/"
 _ASKED_WITHIN = 60.0  # seconds that pip and npm have to tell their configuration
@@ -71,7 +72,7 @@ def check_indexes(urls: Sequence[str]) -> tuple[Index, ...]:
 def index(url: object) -> Index:
     """One index. Raises ``InvalidArgument``, which does not show its credentials."""
     try:
-        parts = urlsplit(url) if isinstance(url, str) and url.isprintable() else None
+        parts = urlsplit(url) if isinstance(url, str) and is_plain(url) else None
         host, port = (parts.hostname, parts.port) if parts else (None, None)
     except ValueError:
         parts = host = port = None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from casemate.errors import InvalidArgument
-from casemate.policy.patterns import is_plain_text
+from casemate.visible import is_plain
 
 USUAL_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin")
 MOST_WORDS, MOST_WORD_BYTES = 1000, 64 << 10  # of one command, in all
@@ -94,7 +94,7 @@ def words_of(command: object) -> tuple[str, ...]:
     size = sum(len(word.encode("utf-8", "surrogatepass")) for word in words)
     if len(words) > MOST_WORDS or size > MOST_WORD_BYTES:
         raise InvalidArgument("command", f"has more than {MOST_WORDS} words or {MOST_WORD_BYTES >> 10} KiB")
-    if not all(is_plain_text(word.replace("\n", " ").replace("\t", " ")) for word in words):
+    if not all(is_plain(word.replace("\n", " ").replace("\t", " "), spaces=True) for word in words):
         raise InvalidArgument("command", "has characters that nobody who is asked could see")
     return words
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from casemate.errors import InvalidArgument
 from casemate.policy.hosts import HTTPS, host_rule
+from casemate.visible import brief
 
 _MOST_HOSTS = 64
 _MOST_HEADER = 100  # characters
 _MOST_FORMAT = 200
-_MOST_SHOWN = 100
 _FIELD_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")  # RFC 9110, section 5.1
 _PRINTABLE = re.compile(r"[ -~]+\Z")
 _GAP = "{}"
@@ -92,7 +92,7 @@ class Injected:
 
 def _hosts(hosts: object) -> tuple[str, ...]:
     if isinstance(hosts, str | bytes) or not isinstance(hosts, Sequence | set | frozenset):
-        raise InvalidArgument("hosts", f"{_short(hosts)} is not a list; give e.g. ['api.example.org']")
+        raise InvalidArgument("hosts", f"{brief(hosts)} is not a list; give e.g. ['api.example.org']")
     if not 0 < len(hosts) <= _MOST_HOSTS:
         raise InvalidArgument("hosts", f"are {len(hosts)}; give 1 to {_MOST_HOSTS}")
     return tuple(dict.fromkeys(_host(host) for host in hosts))
@@ -100,13 +100,13 @@ def _hosts(hosts: object) -> tuple[str, ...]:
 
 def _host(text: object) -> str:
     if isinstance(text, str) and "*" in text:
-        raise InvalidArgument("hosts", f"{_short(text)} is a pattern; a secret goes to hosts that are named in full")
+        raise InvalidArgument("hosts", f"{brief(text)} is a pattern; a secret goes to hosts that are named in full")
     return str(host_rule(text, "hosts"))
 
 
 def _check_header(header: object) -> None:
     if not isinstance(header, str) or len(header) > _MOST_HEADER or not _FIELD_NAME.match(header):
-        raise InvalidArgument("header", f"{_short(header)} is no name of a header field, such as 'X-Api-Key'")
+        raise InvalidArgument("header", f"{brief(header)} is no name of a header field, such as 'X-Api-Key'")
     name = header.lower()
     why = _WHY_REFUSED.get(name) or next((why for by, why in _REFUSED_PREFIXES.items() if name.startswith(by)), "")
     if why:
@@ -115,13 +115,8 @@ def _check_header(header: object) -> None:
 
 def _check_format(text: object) -> None:
     if not isinstance(text, str) or not 0 < len(text) <= _MOST_FORMAT:
-        raise InvalidArgument("format", f"{_short(text)} is not a str of at most {_MOST_FORMAT} characters")
+        raise InvalidArgument("format", f"{brief(text)} is not a str of at most {_MOST_FORMAT} characters")
     if not _PRINTABLE.match(text) or text != text.strip():
-        raise InvalidArgument("format", f"{_short(text)} is not plain printable ASCII without space at its ends")
+        raise InvalidArgument("format", f"{brief(text)} is not plain printable ASCII without space at its ends")
     if text.count(_GAP) != 1:
-        raise InvalidArgument("format", f"{_short(text)} has {text.count(_GAP)} places for the secret; write one {{}}")
-
-
-def _short(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}…"
+        raise InvalidArgument("format", f"{brief(text)} has {text.count(_GAP)} places for the secret; write one {{}}")

@@ -24,13 +24,13 @@ from typing import Any, Protocol
 from casemate.errors import InvalidArgument
 from casemate.policy.canonical import canonical
 from casemate.policy.shown import shown_value
+from casemate.visible import is_plain
 
 _FORMS = ("exact", "any", "one_of", "between", "like", "path")
 _NO_WORD = re.compile(
     r"[^A-Za-z0-9_.-]|\.(?=\.)|(?<=\.)\."
 )  # where `*` of `like` ends: never a path, a query or another line
 _SHELL_MARKS = frozenset("*?[]{}~$\\`;|&<>%")  # another reader might expand them, or act on them
-_NOT_SHOWN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _MOST_PATTERN = 4096  # characters
 _MOST_VALUE = 65_536  # characters; no name or path that is meant is longer, and a hostile one costs time
 
@@ -156,16 +156,11 @@ def pattern(given: Any, *, narrowly: bool) -> Pattern:
             return _path(value, narrowly)
 
 
-def is_plain_text(text: str) -> bool:
-    """Whether ``text`` has nothing that a screen does not show as what it is."""
-    return not any(unicodedata.category(character) in _NOT_SHOWN for character in text)
-
-
 def is_canonical_path(path: str) -> bool:
     """Whether ``path`` is spelled in the one way that resolving gives: no ``.``, ``..``, empty component or backslash,
     no character that is not shown, composed (NFC)."""
     parts = path.removeprefix("/").split("/")
-    sound = is_plain_text(path) and unicodedata.is_normalized("NFC", path) and "\\" not in path
+    sound = is_plain(path, spaces=True) and unicodedata.is_normalized("NFC", path) and "\\" not in path
     return sound and not any(part in ("", ".", "..") for part in parts)
 
 
@@ -290,7 +285,7 @@ def _path(value: Any, narrowly: bool) -> PathLike:
 def _text(form: str, value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or len(value) > _MOST_PATTERN:
         raise ValueError(f"{form} takes a text that is not empty, of at most {_MOST_PATTERN} characters")
-    if not is_plain_text(value) or set(value) & set("?[]\\"):
+    if not is_plain(value, spaces=True) or set(value) & set("?[]\\"):
         raise ValueError(
             f"{value!r}: '*' is the only wildcard, and '?', '[', ']', '\\' or characters that do not show are not for "
             "patterns; write {exact: VALUE}"
@@ -343,7 +338,7 @@ class CommandPattern:
         name, equals, value = word.partition("=")
         if equals and name + equals in self.options:
             word = value
-        return bool(word) and not word.startswith("-") and ".." not in word.split("/") and is_plain_text(word)
+        return bool(word) and not word.startswith("-") and ".." not in word.split("/") and is_plain(word, spaces=True)
 
     def __str__(self) -> str:
         return " ".join((*self.words, *(f"[{option}]" for option in self.options)))
@@ -360,7 +355,7 @@ def command(given: object, options: object = (), *, narrowly: bool) -> CommandPa
     if not words or not words[0].strip():
         raise ValueError("names no program; write a list of words such as [wc, -l, '*']")
     program = words[0]
-    if "*" in program or not is_plain_text(program) or program.startswith("-"):
+    if "*" in program or not is_plain(program, spaces=True) or program.startswith("-"):
         raise ValueError(f"{program!r} is no program's name; the first word is always named")
     for place, word in enumerate(words):
         if "**" in word and (word != "**" or place != len(words) - 1):

@@ -28,10 +28,11 @@ from casemate.policy.hosts import (
     host_rule,
 )
 from casemate.policy.keys import ARGUMENTS_ONLY, IsolationKeys, SandboxKeys, checked_keys
-from casemate.policy.patterns import Pattern, command, is_plain_text, pattern
+from casemate.policy.patterns import Pattern, command, pattern
 from casemate.policy.policy import Policy, Setting
 from casemate.policy.rules import DEFAULTS, PACKAGE_LANGUAGES, Package, Rule, Rules, package, passed_over
 from casemate.policy.srt import Translation, is_srt, translate_settings
+from casemate.visible import is_plain
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _EFFECTS: tuple[Effect, ...] = get_args(Effect)
@@ -179,7 +180,7 @@ def _argument(name: str, value: Any, narrowly: bool) -> Pattern:
 def _name(value: Any) -> str:
     """An exact name: of a server, a tool, a namespace."""
     sound = isinstance(value, str) and value == value.strip() and 0 < len(value) <= _MOST_NAME
-    if not sound or not is_plain_text(value):
+    if not sound or not is_plain(value, spaces=True):
         raise ValueError(f"{value!r} is no name of 1 to {_MOST_NAME} characters that show")
     if set(value) & set("*?["):
         raise ValueError(f"{value!r}: names are exact here; write one rule for each")

@@ -12,10 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Controls, formats (bidirectional, zero-width), surrogates, private and unassigned characters, line separators.
-_ACTIVE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-# Letters and marks that show nothing (Unicode's default-ignorable characters, and the blank Braille pattern).
-_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
+from casemate.visible import is_plain
+
 _MOST_MARKS = 2  # combining marks on one character; more of them run into the lines above and below
 _MOST_SHOWN = 2000  # characters of one argument: about a screen
 _TAIL = 0.4  # of what is shown: what comes last is as likely to matter
@@ -50,13 +48,13 @@ class Excerpt:
 def escape_text(text: str) -> str:
     """``text`` on one line, unambiguous: escaped as in JSON, a backslash too, without the quotes around it."""
     quoted = json.dumps(text, ensure_ascii=False)[1:-1]
-    return quoted if quoted.isascii() and quoted.isprintable() else _escape_json(quoted)
+    return _escape_json(quoted)
 
 
 def shown_value(value: Any) -> str:
     """A JSON value on one line: JSON that reads back as the same value, names in order."""
     text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(", ", ": "))
-    return text if text.isascii() and text.isprintable() else _escape_json(text)
+    return _escape_json(text)
 
 
 def excerpts(arguments: Mapping[str, Any], most: int = _MOST_SHOWN) -> tuple[Excerpt, ...]:
@@ -88,6 +86,8 @@ def _excerpt(name: str, value: Any, most: int) -> Excerpt:
 
 def _escape_json(text: str) -> str:
     """JSON ``text`` with further escapes; a combining mark stays only where it is one of few on a letter."""
+    if text.isascii() and is_plain(text):
+        return text
     pieces: list[str] = []
     marks = 0
     for place, character in enumerate(text):
@@ -95,32 +95,12 @@ def _escape_json(text: str) -> str:
             pieces.append(character)
             marks = 0
             continue
-        category = unicodedata.category(character)
-        if category in ("Mn", "Me"):
+        if unicodedata.category(character) in ("Mn", "Me"):
             marks += 1
             on_letter = place > 0 and text[place - marks].isalpha() and text[max(place - marks - 1, 0)] != "\\"
             plain = on_letter and marks <= _MOST_MARKS
         else:
             marks = 0
             plain = True
-        pieces.append(character if plain and not _is_unseen(character, category) else _escape(character))
+        pieces.append(character if plain and is_plain(character) else json.dumps(character)[1:-1])
     return "".join(pieces)
-
-
-def _is_unseen(character: str, category: str) -> bool:
-    """Whether a screen acts upon ``character``, or shows nothing or a plain space for it."""
-    if category in _ACTIVE or category == "Zs" or character in _BLANK:
-        return True
-    return "\ufe00" <= character <= "\ufe0f" or "\U000e0100" <= character <= "\U000e01ef"  # variation selectors
-
-
-def _escape(character: str) -> str:
-    """As JSON writes it: two escapes for what lies beyond 16 bits."""
-    return "".join(f"\\u{unit:04x}" for unit in _units(ord(character)))
-
-
-def _units(number: int) -> tuple[int, ...]:
-    if number < 0x10000:
-        return (number,)
-    rest = number - 0x10000
-    return (0xD800 + (rest >> 10), 0xDC00 + (rest & 0x3FF))

@@ -7,6 +7,7 @@ from typing import Any
 
 from casemate.errors import InvalidArgument
 from casemate.sessions.session import Session
+from casemate.visible import is_plain
 
 _MOST = 5000  # sessions that are open at once
 _MOST_NAME = 200  # characters
@@ -81,5 +82,5 @@ class Sessions:
 
 
 def _check_name(name: object) -> None:
-    if name is not None and (not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _MOST_NAME):
+    if name is not None and (not isinstance(name, str) or not is_plain(name) or not 0 < len(name) <= _MOST_NAME):
         raise InvalidArgument("name", f"{name!r} is not a printable name of 1 to {_MOST_NAME} characters")

@@ -15,6 +15,7 @@ from casemate.tools.requests import Read, Search, ToolCall
 from casemate.tools.schemas.schema import Unreadable, read
 from casemate.tools.schemas.types import Anything, Array, Choice, Exact, RecordType, Scalar, SchemaReader, Table, Type
 from casemate.tools.tool import Json, Tool
+from casemate.visible import plain
 
 if TYPE_CHECKING:
     from casemate.tools.tools import Aside, Tools
@@ -175,7 +176,7 @@ def _fields(tool: Tool) -> dict[str, tuple[str, Type]]:
 
 def answer_text(kind: str, text: str) -> str:
     """What the command reads: ``kind`` is ``ok`` or that of an error; control characters of the text are escaped."""
-    shown = "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+    shown = plain(text, keep="\n\t")
     return f"{kind}\n{shown}\n" if shown and not shown.endswith("\n") else f"{kind}\n{shown}"
 
 

@@ -15,6 +15,7 @@ from casemate.execution.request import make_request
 from casemate.model.limits import Limits
 from casemate.model.web import WebLink
 from casemate.policy.hosts import HTTP, HTTPS, canonical
+from casemate.visible import is_plain
 
 if TYPE_CHECKING:
     from casemate.execution.context import ExecutionContext
@@ -51,7 +52,7 @@ class ProgramOrder(NamedTuple):
 
 def checked_address(url: object) -> str:
     """``url``. Raises ``InvalidArgument`` where it is no plain address of http(s)."""
-    if not isinstance(url, str) or len(url) > _MOST_ADDRESS or not url.isprintable() or " " in url:
+    if not isinstance(url, str) or len(url) > _MOST_ADDRESS or not is_plain(url) or " " in url:
         raise InvalidArgument("url", f"give an address such as 'https://example.org/page', not {str(url)[:200]!r}")
     try:
         host, _ = place_of(url)
@@ -165,7 +166,7 @@ def words_in(value: object, most: int = _MOST_WORDS) -> str:
 
 def address_in(value: object) -> str:
     """An address of http(s); empty for anything else."""
-    if not isinstance(value, str) or len(value) > _MOST_ADDRESS or not value.isprintable():
+    if not isinstance(value, str) or len(value) > _MOST_ADDRESS or not is_plain(value):
         return ""
     return value if value.startswith(("http://", "https://")) else ""
 

@@ -4,7 +4,7 @@ What passes: text, newlines, tabs, and SGR sequences that set colours and styles
 acts upon, or that makes text look like other text, is shown as an escape (``\x1b``, ``\u202e``):
 
 - the other control characters, C1 included: no cursor movement, title, clipboard, alternate screen or answerback;
-- bidirectional and invisible formatting characters, line and paragraph separators;
+- what does not show (``casemate.visible``), such as bidirectional formatting and line separators;
 - SGR sequences that hide text (conceal) or blink.
 
 A carriage return would let a line be written over. It begins a new line instead, so that a progress bar becomes
@@ -16,14 +16,14 @@ from __future__ import annotations
 import codecs
 import re
 
-from casemate.visible import SPECIAL, escape, inert, visible
+from casemate.visible import BEFORE, SPECIAL, UNDECIDED, escape, inert, visible
 
 __all__ = ["Inert", "inert", "visible"]
 
 _LONGEST_SGR = 64  # characters of parameters; longer ones are no colour
 _SGR = rf"\x1b\[[0-9;:]{{0,{_LONGEST_SGR}}}m"
 _TOKEN = re.compile(rf"(?P<sgr>{_SGR})|(?P<turn>\r\n?)|{SPECIAL}")
-_UNFINISHED = re.compile(rf"\x1b(?:\[[0-9;:]{{0,{_LONGEST_SGR}}})?\Z")
+_UNFINISHED = re.compile(rf"(?:\x1b(?:\[[0-9;:]{{0,{_LONGEST_SGR}}})?|{UNDECIDED})\Z")
 _RESET = "\x1b[0m"
 # Parameters that only set colours and styles that leave the text readable: of the usual and the bright palette, of the
 # extended ones (38, 48, 58), and with colons (4:3, a curly underline; 38:5:196; 38:2::255:0:0).
@@ -37,7 +37,8 @@ class Inert:
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._unfinished = ""  # the beginning of what may become an SGR sequence
+        self._unfinished = ""  # the beginning of what may become an SGR sequence, or part of an emoji
+        self._before = ""  # what was shown last, where what comes may be kept only after that
         self._turned = False  # the last character was a carriage return: a newline that follows belongs to it
         self._styled = False
 
@@ -48,8 +49,8 @@ class Inert:
     def end(self) -> bytes:
         """What was held back, and the end of any colour."""
         rest = self._inert(self._decoder.decode(b"", final=True))
-        rest += visible(self._unfinished)
-        self._unfinished = ""
+        rest += visible(self._before + self._unfinished)[len(self._before) :]
+        self._unfinished = self._before = ""
         if self._styled:
             rest += _RESET
             self._styled = False
@@ -64,11 +65,14 @@ class Inert:
             if not text:
                 return ""
         self._turned = text[-1] == "\r"
-        text = self._unfinished + text
+        shown = len(self._before)
+        text = self._before + self._unfinished + text
         unfinished = _UNFINISHED.search(text)
         cut = unfinished.start() if unfinished else len(text)
         self._unfinished = text[cut:]
-        return _TOKEN.sub(self._replace_token, text[:cut])
+        before = re.search(rf"(?:{BEFORE})\Z", text[max(cut - 2, 0) : cut])
+        self._before = before[0] if before else ""
+        return _TOKEN.sub(self._replace_token, text[:cut])[shown:]
 
     def _replace_token(self, token: re.Match[str]) -> str:
         if token["turn"]:

@@ -15,6 +15,7 @@ from typing import Literal
 from urllib.parse import unquote
 
 from casemate.model.operation import Audience, Principal
+from casemate.visible import is_plain
 
 _LOCAL = frozenset({"localhost", "casemate"})
 _MOST_NAME = 100  # characters
@@ -149,7 +150,7 @@ def _name_in(head: Headers, header: str) -> str | None:
 
 
 def _is_name(name: str) -> bool:
-    return 0 < len(name) <= _MOST_NAME and name.isprintable()
+    return 0 < len(name) <= _MOST_NAME and is_plain(name)
 
 
 def hosts_of(addresses: Iterable[tuple[str, int]], names: Iterable[str], *, tls: bool) -> frozenset[str]:

@@ -20,6 +20,7 @@ from casemate.files.beneath import Attributes, write_file
 from casemate.model.operation import Audience, Principal
 from casemate.remote.places import open_private
 from casemate.vault.names import check_asked
+from casemate.visible import is_plain
 
 _FILE, _LOCK = "tokens.json", "tokens.lock"
 _BEGIN = "casemate"
@@ -206,11 +207,11 @@ def _token_of(one: Any) -> Token:
 
 
 def _check(name: str, audience: str, namespace: str, expires_in: float | None) -> None:
-    if not 0 < len(name) <= _MOST_NAME or not name.isprintable():
+    if not 0 < len(name) <= _MOST_NAME or not is_plain(name):
         raise InvalidArgument("name", f"{name!r} is not a printable name of 1 to {_MOST_NAME} characters")
     if audience not in set(Audience):
         raise InvalidArgument("audience", f"{audience!r} is not known; choose agent, operator or metrics")
-    if not 0 < len(namespace) <= _MOST_NAME or not namespace.isprintable():
+    if not 0 < len(namespace) <= _MOST_NAME or not is_plain(namespace):
         raise InvalidArgument("namespace", f"{namespace!r} is not a printable name of 1 to {_MOST_NAME} characters")
     if expires_in is not None and not 0 < expires_in < float("inf"):
         raise InvalidArgument("expires", f"{expires_in!r} is not a positive number of seconds")

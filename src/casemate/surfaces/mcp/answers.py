@@ -23,7 +23,8 @@ from mcp_types import CallToolResult, ImageContent, ResourceLink, TextContent
 
 from casemate.model.execution import Crossing, not_reached
 from casemate.operations.documents import known_fields
-from casemate.policy.shown import escape_text
+from casemate.policy.shown import escape_text, shown_value
+from casemate.visible import plain
 
 if TYPE_CHECKING:
     from mcp_types import ContentBlock
@@ -133,18 +134,8 @@ def above(text: str, lines: Sequence[str], what: str = _OUTPUT) -> str:
 
     At most so many characters that ``text`` with at most :data:`OUTPUT` fits into an answer."""
     below = f"\n[{_BELOW.format(what)}]\n" if text else ""
-    said = "\n".join(f"[{_printable(' '.join(line.splitlines()))}]" for line in lines)
+    said = "\n".join(f"[{plain(' '.join(line.splitlines()))}]" for line in lines)
     return cut(said, MOST_TEXT - OUTPUT - len(below)) + below + text
-
-
-def json_quote(name: str) -> str:
-    """``name`` as a JSON text in which nothing looks like other text, or like the end of a line."""
-    return _printable(json.dumps(name, ensure_ascii=False))
-
-
-def _printable(text: str) -> str:
-    """``text`` with JSON's escapes for what is not shown, ends a line, or turns its direction."""
-    return text if text.isprintable() else "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
 
 
 def end_answer(state: State, page: Page, session: str | None) -> CallToolResult:
@@ -327,7 +318,7 @@ def _files(run: str, execution: Document) -> tuple[list[Document], list[str], li
     ]
     lines: list[str] = []
     for one in named:
-        name = json_quote(one["name"])
+        name = shown_value(one["name"])
         lines.append(f'file of {one["size"]} bytes: read_file(run="{run}", path={name})')
     if len(artifacts) > len(named):
         lines.append(f'{len(artifacts) - len(named)} more files: list_files(run="{run}")')

@@ -18,6 +18,7 @@ from mcp_types import (
 )
 
 from casemate.errors import InvalidArgument, Unavailable
+from casemate.policy.shown import shown_value
 from casemate.surfaces.mcp import answers
 from casemate.surfaces.mcp.answers import file_uri, picture_of, place_of, session_uri
 from casemate.surfaces.mcp.callers import Call, Refused
@@ -77,7 +78,7 @@ async def list_files(call: Call) -> CallToolResult:
     entries = [_entry(where, one) for one in listed]
     named = entries[:_MOST_LISTED]
     handle = next(f'{name}="{value}"' for name, value in where.items())
-    lines = [f"{one['size']:>12} {answers.json_quote(one['name'])}{'/' if one['is_folder'] else ''}"
+    lines = [f"{one['size']:>12} {shown_value(one['name'])}{'/' if one['is_folder'] else ''}"
              for one in named]  # fmt: skip
     if len(entries) > len(named):
         lines.append(f"[{len(entries) - len(named)} more: list a folder of it with path]")
@@ -97,7 +98,7 @@ async def get_artifacts(call: Call) -> CallToolResult:
         for one in state["execution"]["artifacts"]
     ]
     lines = [
-        f"{answers.json_quote(one['name'])} {one['size']} bytes sha256 {one['sha256']}: "
+        f"{shown_value(one['name'])} {one['size']} bytes sha256 {one['sha256']}: "
         f'read_file(run="{run}", path={json.dumps(one["name"])})'
         for one in files
     ]

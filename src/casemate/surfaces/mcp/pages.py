@@ -9,6 +9,7 @@ from typing import Any, get_args
 from mcp_types import CallToolResult, ImageContent, InputRequiredResult
 
 from casemate.model.web import WaitUntil
+from casemate.policy.shown import shown_value
 from casemate.surfaces.mcp import answers
 from casemate.surfaces.mcp.callers import Call
 from casemate.surfaces.mcp.programs import follow_job, is_about
@@ -54,9 +55,7 @@ async def _tell_page(call: Call, page: Mapping[str, Any]) -> CallToolResult:
     lines = [f"{page['final_url']}: {page['title'] or 'no title'}", *([f"status {status}"] if status >= 400 else ())]
     if page.get("robots") == "disallowed":
         lines.append("the site's robots.txt asks programs not to read this page")
-    lines += [
-        f"downloaded: {answers.json_quote(one['name'])}, {one['size']} bytes" for one in page.get("downloads", ())
-    ]
+    lines += [f"downloaded: {shown_value(one['name'])}, {one['size']} bytes" for one in page.get("downloads", ())]
     if start + len(part) < len(page["text"]):
         lines.append(f"{len(page['text'])} characters in all; for what follows give start={start + len(part)}")
     elif page["truncated"]:

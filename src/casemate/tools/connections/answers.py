@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from casemate.tools.tool import Hints, Json, Problem, Tool
+from casemate.visible import is_plain
 
 MOST_PAGES = 100
 MOST_TOOLS = 2000
@@ -127,7 +128,7 @@ def _wrong_with(item: Json) -> tuple[str, str] | None:
     if not isinstance(item, dict):
         return "malformed", f"it is a {type(item).__name__}, not an object"
     name = item.get("name")
-    if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME or not name.isprintable():
+    if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME or not is_plain(name):
         return "name", f"its name is no printable text of 1 to {_LONGEST_NAME} characters"
     if not _is_shallow(item, _MOST_DEPTH):
         return "limit", f"its description is nested more than {_MOST_DEPTH} levels deep"

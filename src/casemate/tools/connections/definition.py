@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from urllib.parse import urlsplit
 
 from casemate.errors import InvalidArgument
-from casemate.model.addresses import is_address
+from casemate.model.addresses import place_of
 
 if TYPE_CHECKING:
     from casemate.files.beneath import HeldFolder
@@ -301,8 +301,10 @@ def _addresses(given: object, argument: str) -> tuple[str, ...] | Literal["publi
         return "public"
     texts = _texts(given, argument)
     for text in texts:
-        if not is_address(text):
-            raise InvalidArgument(argument, f"{text[:100]!r} is no address of IP; give those, or 'public'")
+        try:
+            place_of(text)
+        except ValueError:
+            raise InvalidArgument(argument, f"{text[:100]!r} is no address of IP; give those, or 'public'") from None
     if not texts:
         raise InvalidArgument(argument, "is empty, so the server could be nowhere")
     return texts

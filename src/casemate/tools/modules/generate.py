@@ -30,7 +30,7 @@ from casemate.tools.schemas.types import (
     Type,
 )
 from casemate.tools.tool import Tool
-from casemate.visible import escape
+from casemate.visible import plain
 
 _QUOTE = re.compile(r'"(?="|\Z)')  # one that could be of three, with the end's own
 LONGEST_DESCRIPTION = 8_000
@@ -39,10 +39,10 @@ _CUT = " [...]"
 
 
 def visible_text(text: str, longest: int = LONGEST_DESCRIPTION) -> str:
-    """``text`` for people and models: cut, control characters and what changes the direction of text as escapes."""
+    """``text`` for people and models: cut, and what does not show as escapes."""
     cut = text if len(text) <= longest else text[: longest - len(_CUT)] + _CUT
     lines = cut.replace("\r\n", "\n").replace("\t", "    ").split("\n")
-    return "\n".join("".join(map(_visible, line)).rstrip() for line in lines).strip()
+    return "\n".join(plain(line).rstrip() for line in lines).strip()
 
 
 def one_line(text: str, longest: int = LONGEST_LINE) -> str:
@@ -62,10 +62,6 @@ def script_comment(text: str, indent: str = "") -> str:
     """A documentation comment of JavaScript that reads as ``text``, in which nothing can end it."""
     safe = text.replace("*/", "*\\/")
     return "\n".join([f"{indent}/**", *(f"{indent} * {line}".rstrip() for line in safe.split("\n")), f"{indent} */"])
-
-
-def _visible(character: str) -> str:
-    return character if character.isprintable() or character == " " else escape(character)
 
 
 Side = Literal["given", "had"]

@@ -12,6 +12,7 @@ from typing import Any
 
 from casemate.tools.schemas.schema import Document, Unreadable, read
 from casemate.tools.tool import Json
+from casemate.visible import plain
 
 DEEPEST_VALUE = 64  # arguments and results nested deeper are refused before they are validated
 MOST_IN_PLACE = 20_000  # looks at one value by schemas that apply to the same value
@@ -214,4 +215,4 @@ def _describe_error(path: list[str | int], message: str) -> str:
     place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
     line = " ".join(f"{place}: {message}".split() if place else message.split())
     shown = line if len(line) <= _LONGEST_ERROR else f"{line[: _LONGEST_ERROR // 2]} ... {line[-_LONGEST_ERROR // 2 :]}"
-    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in shown)
+    return plain(shown)

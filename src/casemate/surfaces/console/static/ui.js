@@ -3,9 +3,9 @@ import { Component, html, render, useCallback, useEffect, useLayoutEffect, useMe
 
 export { Component, html, render, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState };
 
-// As casemate/visible.py: control characters, bidirectional and invisible formatting, lone surrogates; not tab and newline.
+// As casemate/visible.py has it (SPECIAL).
 const HIDDEN =
-  /[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]|\p{Cs}/gu;
+  /[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\u{13430}-\u{1343f}\u{1bca0}-\u{1bca3}\u{1d159}\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}](?<![\xa9\xae\u203c\u2049\u2122-\u27bf\u2934\u2935\u2b00-\u2bff\u3030\u303d\u3297\u3299\u{1f000}-\u{1faff}]\ufe0f)(?!(?<=[0-9#*]\ufe0f)\u20e3)(?!(?<=[\xa9\xae\u203c\u2049\u2122-\u27bf\u2934\u2935\u2b00-\u2bff\u3030\u303d\u3297\u3299\u{1f000}-\u{1faff}\ufe0f]\u200d)[\xa9\xae\u203c\u2049\u2122-\u27bf\u2934\u2935\u2b00-\u2bff\u3030\u303d\u3297\u3299\u{1f000}-\u{1faff}])(?!(?<=[\u0620-\u0dff][\u200c\u200d])[\u0620-\u0dff])/gu;
 
 function escaped(character) {
   const number = character.codePointAt(0);
