@@ -42,8 +42,18 @@ PLACES = {
         {"supervisor", "walls", "tools/connections"},
         "system calls are made where cells are made, and where an MCP server's processes are kept together",
     ),
+    "unicodedata.category": ({"policy/shown"}, "casemate.visible decides what does not show; there marks are counted"),
     "sqlite3": ({"audit", "surfaces/http"}, "the record has one writer, and so has what outlives the service"),
 }
+
+DECISIONS = [
+    (
+        "is_private is_global is_link_local is_loopback is_multicast is_reserved is_unspecified is_site_local "
+        "ipv4_mapped sixtofour teredo",
+        "model/addresses",
+    ),
+    ("isprintable", "visible"),
+]
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -215,6 +225,20 @@ def test_what_needs_care_is_used_only_where_it_belongs(name: str) -> None:
         if used == name or used.startswith(f"{name}.")
     ]
     assert elsewhere == [], reason
+
+
+@pytest.mark.parametrize(("names", "module"), DECISIONS)
+def test_what_is_decided_in_one_module_is_decided_in_no_other(names: str, module: str) -> None:
+    elsewhere = [
+        f"{relative(path)}:{node.lineno} {node.attr}"
+        for path in FILES
+        if not is_in(path, {module, "guest", "supervisor"})
+        for node in nodes_of(path)
+        if isinstance(node, ast.Attribute) and node.attr in names.split()
+        # Of ASCII all that prints is plain.
+        if not (node.attr == "isprintable" and "isascii()" in path.read_text().splitlines()[node.lineno - 1])
+    ]
+    assert elsewhere == [], f"casemate/{module}.py decides it"
 
 
 @pytest.mark.parametrize("zone", ["supervisor", "guest"])

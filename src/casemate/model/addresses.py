@@ -45,7 +45,7 @@ def place_of(address: str) -> str:
     An IPv6 address that carries an IPv4 address is never public, and is called what that is.
     """
     number = ip_address(address)
-    inner = _carried(number)
+    inner = _inner_of(number)
     if is_metadata(address):
         return METADATA
     for network, what in _NOT_PUBLIC:
@@ -58,7 +58,7 @@ def place_of(address: str) -> str:
 def is_metadata(address: str) -> bool:
     """Whether a cloud answers there with a machine's credentials, also by IPv6. Raises ``ValueError``."""
     number = ip_address(address)
-    return any((_carried(number) or number) in network for network in _METADATA)
+    return any((_inner_of(number) or number) in network for network in _METADATA)
 
 
 def is_loopback(host: str) -> bool:
@@ -121,7 +121,7 @@ def _network(text: Any) -> IPv4Network:
     return found
 
 
-def _carried(number: IPv4Address | IPv6Address) -> IPv4Address | None:
+def _inner_of(number: IPv4Address | IPv6Address) -> IPv4Address | None:
     """The IPv4 address inside an IPv6 one: mapped, compatible, NAT64, 6to4 or Teredo (RFC 4291, 6052, 3056, 4380)."""
     if isinstance(number, IPv4Address):
         return None

@@ -41,7 +41,7 @@ def error_content(
         name = "exit" if source.cause is None else source.cause.code
         value = f"its exit code is {source.exit_code}" if source.cause is None else source.cause.message
         lines = list(notes) or [value]
-    return {"ename": name, "evalue": value, "traceback": [inert(line) for line in lines if line]}
+    return {"ename": visible(name), "evalue": inert(value), "traceback": [inert(line) for line in lines if line]}
 
 
 async def run_command(session: Session, code: str) -> str:
