@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from casemate.artifacts.content import ContentStore, Slice, media_type_of
-from casemate.files.beneath import CHUNK
+from casemate.files.beneath import pieces_of
 from casemate.files.bounds import Skipped, TreeBounds
 from casemate.files.names import display_path, path_problem, text_of
 from casemate.files.walk import is_whiteout, kind_of
@@ -195,7 +195,7 @@ class _Collector(Visitor):
         left = most = min(self._bounds.file_bytes, self._bounds.total_bytes - start)
         file = open_file(entry, unlock=self._unlock)
         try:
-            while chunk := os.read(file, CHUNK):
+            for chunk in pieces_of(file, most + 1):
                 left -= len(chunk)
                 if left < 0:
                     raise OSError(errno.EFBIG, "it grew while it was read")

@@ -175,7 +175,7 @@ def _take(tree: int, new: Path) -> str:
         workspace = open_folder(tree, b"workspace", unlock=True)
         installed = open_folder(workspace, b"layer", unlock=True)
         folder = os.open(new, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        applied = apply(installed, folder, bounds=_BOUNDS, protected=_Everything(()), marks=None)
+        applied = apply(installed, folder, bounds=_BOUNDS, protected=_Everything(()), marks=None, seconds=300)
     except OSError as error:
         return f"what was installed cannot be read: {error.strerror}"
     finally:

@@ -6,18 +6,23 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
+from casemate.supervisor.trees.walk import Deadline
+
 T = TypeVar("T")
 
 
 async def to_thread_to_end(function: Callable[..., T], *arguments: object) -> T:
-    """``function(*arguments)`` in a thread. A cancellation is passed on when it has returned, not before."""
-    work = asyncio.ensure_future(asyncio.to_thread(function, *arguments))  # noqa: TID251 - awaited below in every case
+    """``function(*arguments)`` in a thread. A cancellation ends its deadline, and is passed on when it has
+    returned, not before."""
+    with Deadline() as deadline:
+        work = asyncio.ensure_future(asyncio.to_thread(function, *arguments))  # noqa: TID251 - awaited below in every case
     cancelled = False
     while not work.done():
         try:
             await asyncio.wait([work])
         except asyncio.CancelledError:
             cancelled = True
+            deadline.end = 0.0
     if cancelled:
         work.exception()  # seen; the cancellation is what is told
         raise asyncio.CancelledError

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from casemate.supervisor.trees.walk import identity
+from casemate.supervisor.trees.walk import check_deadline, identity
 
 CHUNK = 2**20
 _TEMPORARY = ".casemate-"
@@ -151,8 +151,9 @@ def _discard(folder: int, name: str) -> None:
 
 
 def pieces_of(fd: int, most: int) -> Iterator[bytes]:
-    """At most so many bytes: a file may grow while it is read."""
+    """At most so many bytes: a file may grow while it is read. Raises ``OSError``."""
     while most > 0 and (piece := os.read(fd, min(CHUNK, most))):
+        check_deadline()
         most -= len(piece)
         yield piece
 

@@ -58,7 +58,7 @@ class SeenFiles:
         return made is not None and there is not None and made != _made_signature(there)
 
     def forget_unmet(self) -> None:
-        """What the look has not met is new when it is met again: a program that makes and removes files without end
+        """What a whole look has not met is new when it is met again: a program that makes and removes files without end
         shall not fill our memory."""
         self._known = {path: known for path, known in self._known.items() if path in self._met}
 
@@ -78,8 +78,13 @@ class SeenFiles:
         self.meet(entry.path)
         now = _signature(entry.stat)
         before = self._known.get(entry.path)
-        self._known[entry.path] = now
+        if before is not None or len(self._known) < 2 * _ENTRIES:
+            self._known[entry.path] = now
         return before == now
+
+    def put_off(self, path: tuple[bytes, ...]) -> None:
+        """What is at ``path`` counts as new at the next look."""
+        self._known.pop(path, None)
 
     def is_whole(self, root: int, at: tuple[bytes, ...] = ()) -> bool:
         """Whether nothing in the folder ``root``, which lies ``at`` in the tree, is new or changed, and nothing of what

@@ -211,8 +211,8 @@ class NodePackageSet:
         """Have what is in ``new``, and nothing else. Raises ``OSError``."""
         there = self._modules()
         before, after = _contents(there), _contents(new / MODULES)
-        with contextlib.suppress(FileNotFoundError):
-            self.lock = (new / LOCK).read_bytes()[:_MOST_LOCK].decode("utf-8", "replace")
+        with contextlib.suppress(FileNotFoundError), (new / LOCK).open("rb") as file:
+            self.lock = file.read(_MOST_LOCK).decode("utf-8", "replace")
         for place in [place for place in before if place not in after]:
             self._take_away(place)
         for place in [place for place in after if after[place] != before.get(place)]:

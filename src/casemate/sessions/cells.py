@@ -310,7 +310,7 @@ class SessionCells:
         if ending is not None:
             return await to_thread_to_end(partial(self._collector.collect, ending.tree_fd, dead=True))
         tree = interpreter.tree_fd
-        if self._collector.is_empty(tree) or await asyncio.to_thread(self._collector.is_untouched, tree):
+        if self._collector.is_empty(tree) or await to_thread_to_end(self._collector.is_untouched, tree):
             return StepFiles()
         try:
             if not await interpreter.cell.pause_files():

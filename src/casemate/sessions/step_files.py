@@ -18,7 +18,7 @@ from casemate.model.execution import SkippedFile
 from casemate.model.plan import OUTPUT_NAME, Plan
 from casemate.sessions.outcome import StepFiles
 from casemate.supervisor.trees.walk import open_folder
-from casemate.workspace.apply import WRITTEN_BACK, apply
+from casemate.workspace.apply import apply
 from casemate.workspace.review import Review
 from casemate.workspace.upper import marks_here
 
@@ -126,7 +126,6 @@ class StepFileCollector:
             return apply(
                 upper,
                 folder,
-                bounds=WRITTEN_BACK,
                 seen=self._applied,
                 unlock=dead,
                 unless_empty=(OUTPUT_NAME.encode(),),

@@ -22,14 +22,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from casemate.files.beneath import CHUNK, Attributes, mount_of, write_file, write_link
+from casemate.files.beneath import Attributes, mount_of, pieces_of, write_file, write_link
 from casemate.files.bounds import Skipped, TreeBounds
-from casemate.files.names import display_path, path_problem, problem, text_of
+from casemate.files.names import display_path, path_problem, text_of
 from casemate.files.protected import PROTECTED, Protection
 from casemate.files.walk import is_whiteout, kind_of
 from casemate.model.limits import format_size
 from casemate.model.review import Applied
 from casemate.supervisor.trees.walk import (
+    Deadline,
     Entry,
     Visitor,
     identity,
@@ -39,7 +40,8 @@ from casemate.supervisor.trees.walk import (
     status_of,
     walk,
 )
-from casemate.workspace.git_index import MOST_BYTES, hidden_paths
+from casemate.workspace.git_index import SHA1, hidden_in_own, hidden_paths
+from casemate.workspace.permitted import link_problem, mode_in
 from casemate.workspace.remove import obstacle, remove
 from casemate.workspace.upper import is_marked_whiteout, is_opaque, refers_elsewhere
 
@@ -47,9 +49,9 @@ if TYPE_CHECKING:
     from casemate.files.walk import SeenFiles
 
 WRITTEN_BACK = TreeBounds(files=20_000, file_bytes=2**30, total_bytes=2**30, depth=64, entries=100_000, reports=1000)
+APPLY_SECONDS = 30.0
 _REFERS = "its content is not here; the overlay must be mounted with redirect_dir=off,metacopy=off"
 _MOST_NAMED = 5
-_FOLDER_BITS = stat.S_ISGID | stat.S_ISVTX  # of a folder that people share; they stay as its owner set them
 _MOUNTED = "another file system is mounted there"
 _HIDDEN = "it is hidden in this workspace, and stays as it is"
 
@@ -65,36 +67,36 @@ def apply(
     unless_empty: tuple[bytes, ...] = (),
     marks: str | None,
     hidden: Iterable[str] = (),
+    seconds: float = APPLY_SECONDS,
 ) -> Applied:
     """Apply the changes in ``upper`` to ``folder`` (descriptors); new files belong to whom the folder does.
 
     ``seen``: what was applied before, and is not again as long as it is unchanged; what was made for something that has
     gone since is removed; ``unless_empty``: folders at the top that are only made when there is something in them;
-    ``unlock``: permission bits in
-    ``upper`` that hinder reading are changed; ``marks``: where the overlay has its own, as
-    :func:`casemate.workspace.upper.marks_here` says for cells; None where ``upper`` was no overlay's; ``hidden``: paths
-    that the cell did not see, which stay as they are, and so do the folders that hold them. Raises nothing
-    for what either tree holds, nor for a full disk: what could be applied stays, the rest is in ``skipped``.
+    ``unlock``: permission bits in ``upper`` that hinder reading are changed; ``marks``: the overlay's own, as of
+    :func:`casemate.workspace.upper.marks_here`; None where it was none; ``hidden``: paths that the cell did not see,
+    which stay as they are, and so do the folders that hold them. Raises nothing for what either tree holds, a
+    full disk, or the end of ``seconds``: what could be applied stays, the rest is in ``skipped``.
     """
-    skipped = Skipped(bounds.reports)
-    writer: Writer | None = None
-    try:
-        if seen is not None:
-            seen.begin()
-        writer = Writer(folder, bounds, protected, skipped, seen, unless_empty, marks=marks, hidden=hidden)
-        with writer:
-            walk(upper, writer, depth=bounds.depth, entries=bounds.entries, unlock=unlock)
-    except OSError as error:
-        skipped.lose(".", f"it cannot be read: {error.strerror}")
-    if writer is None:
-        return Applied((), (), skipped.as_tuple())
-    removed = remove_all(folder, writer, skipped)
-    if seen is not None and skipped.complete:
-        with writer.rights:
-            removed += _remove_made(folder, seen, skipped)
-    if seen is not None:
-        seen.forget_unmet()
-    return Applied(tuple(writer.written), tuple(removed), skipped.as_tuple())
+    with Deadline(seconds):
+        skipped = Skipped(bounds.reports)
+        writer: Writer | None = None
+        try:
+            if seen is not None:
+                seen.begin()
+            writer = Writer(folder, bounds, protected, skipped, seen, unless_empty, marks=marks, hidden=hidden)
+            with writer:
+                walk(upper, writer, depth=bounds.depth, entries=bounds.entries, unlock=unlock)
+        except OSError as error:
+            skipped.lose(".", f"it cannot be read: {error.strerror}")
+        if writer is None:
+            return Applied((), (), skipped.as_tuple())
+        removed = remove_all(folder, writer, skipped)
+        if seen is not None and skipped.complete:
+            with writer.rights:
+                removed += _remove_made(folder, seen, skipped)
+            seen.forget_unmet()
+        return Applied(tuple(writer.written), tuple(removed), skipped.as_tuple())
 
 
 def _remove_made(root: int, seen: SeenFiles, skipped: Skipped) -> list[str]:
@@ -289,24 +291,22 @@ class Writer(Visitor):
     def _what_is_hidden(self, entry: Entry) -> str:
         """Why an index of git's is not written back: with it ``git diff`` would not show what else was changed."""
         try:
+            known, hash_size = self._hidden_before(entry.name)
             with os.fdopen(open_file(entry, unlock=True), "rb") as file:
-                hidden = hidden_paths(file.read(MOST_BYTES))
-            if hidden:
-                hidden -= self._hidden_before(os.fsdecode(entry.name))
-        except (OSError, ValueError):
-            return "it is no index of git's that can be read"
-        names = ", ".join(text_of((name,)) for name in sorted(hidden)[:_MOST_NAMED])
-        more = f" and {len(hidden) - _MOST_NAMED} more" if len(hidden) > _MOST_NAMED else ""
+                hidden = hidden_paths(file, hash_size, known, _MOST_NAMED + 1)
+        except (OSError, ValueError) as error:
+            return f"it is no index of git's that can be read: {error}"
+        names = ", ".join(display_path((name,)) for name in sorted(hidden)[:_MOST_NAMED])
+        more = " and others" if len(hidden) > _MOST_NAMED else ""
         return f"it would hide changes from git (skip-worktree, assume-unchanged) of {names}{more}" if hidden else ""
 
-    def _hidden_before(self, name: str) -> frozenset[bytes]:
-        """What the caller's own index hides already."""
-        try:
-            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._levels[-1].folder)
-        except FileNotFoundError:
-            return frozenset()
-        with os.fdopen(fd, "rb") as file:
-            return hidden_paths(file.read(MOST_BYTES))
+    def _hidden_before(self, name: bytes) -> tuple[set[bytes], int]:
+        """What the caller's own index hides already, and how long a hash is in it."""
+        folder = self._levels[-1].folder
+        if (there := status_of(folder, name)) is None:
+            return set(), SHA1
+        with os.fdopen(open_file(Entry((name,), there, folder)), "rb") as file:
+            return hidden_in_own(file)
 
     def _is_the_callers(self, entry: Entry) -> bool:
         """Whether the caller has changed what an earlier step made here: then the caller's stays, and that is told."""
@@ -430,7 +430,7 @@ class Writer(Visitor):
 
     def _chunks(self, file: int) -> Iterator[bytes]:
         left = min(self._bounds.file_bytes, self._left)
-        while chunk := os.read(file, CHUNK):
+        for chunk in pieces_of(file, left + 1):
             left -= len(chunk)
             self._left -= len(chunk)
             if left < 0:
@@ -458,6 +458,8 @@ class Writer(Visitor):
         self._skipped.refuse(display_path(entry.path), reason)
 
     def _lose(self, entry: Entry, error: OSError) -> None:
+        if self._seen is not None and isinstance(error, TimeoutError):
+            self._seen.put_off(entry.path)
         self._skipped.lose(display_path(entry.path), f"it cannot be written: {error.strerror or error}")
 
 
@@ -483,35 +485,5 @@ def _rules(above: tuple[str, ...], name: str | None, folder: int) -> tuple[str, 
     return above if name is None else (*above, name)
 
 
-def mode_in(wanted: int, there: os.stat_result | None) -> int:
-    """The permission bits of the upper thing, but nothing that the caller kept from group and others is opened."""
-    if there is None or stat.S_ISLNK(there.st_mode):
-        return wanted & 0o755
-    executable = (there.st_mode & 0o044) >> 2
-    kept = there.st_mode & _FOLDER_BITS if stat.S_ISDIR(wanted) and stat.S_ISDIR(there.st_mode) else 0
-    return kept | wanted & (0o700 | there.st_mode & 0o077 | executable)
-
-
 def _lossy_text(name: bytes) -> str:
     return name.decode("utf-8", "backslashreplace")
-
-
-def link_problem(target: bytes, depth: int) -> str | None:
-    """Why a link to ``target``, lying ``depth`` folders beneath the root, is refused, or None.
-
-    A target is relative, and goes up only at its beginning and not above the root: a ``..`` behind a name
-    could go up from wherever another link leads (``inner/..`` with ``inner -> .`` is not the folder it seems).
-    """
-    if target.startswith(b"/"):
-        return "it is a link to an absolute path"
-    parts = [part for part in target.split(b"/") if part not in (b"", b".")]
-    ups = 0
-    while ups < len(parts) and parts[ups] == b"..":
-        ups += 1
-    if ups > depth:
-        return "it is a link out of the folder"
-    if b".." in parts[ups:]:
-        return "it is a link that goes up behind a name, so that where it leads cannot be told"
-    if any(problem(part) for part in parts[ups:]):
-        return "it is a link to a name that is not safe"
-    return None

@@ -1,62 +1,76 @@
-"""Which files a git index hides the changes of: those that ``git status`` and ``git diff`` do not look at. Pure.
+"""Which files a git index hides the changes of: those that ``git status`` and ``git diff`` do not look at.
 
+A program may have written it. It is read in pieces, and one path is in memory at a time.
 Source: gitformat-index(5). Both flags are set by ``git update-index``: --assume-unchanged and --skip-worktree.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from itertools import islice
+from typing import BinaryIO
 
-MOST_BYTES = 256 << 20  # of an index that is looked at: some millions of files
-_HEAD = struct.Struct(">4sII")
+from casemate.supervisor.trees.walk import check_deadline
+
+_MOST_PATHS, _LONGEST_PATH = 64 << 20, 4096  # bytes, of all of them and of one
 _BEFORE_HASH = 40  # bytes of an entry: times, device, inode, mode, owner, size
-_HASHES = (20, 32)  # SHA-1, SHA-256
+SHA1, _SHA256 = 20, 32  # bytes of a hash
 _ASSUME_UNCHANGED, _IS_EXTENDED, _LENGTH, _SKIP_WORKTREE = 0x8000, 0x4000, 0x0FFF, 0x4000
 
 
-def hidden_paths(data: bytes) -> frozenset[bytes]:
-    """The paths whose changes git does not show. Raises ``ValueError`` for what is no index."""
-    for size in _HASHES:
-        try:
-            return frozenset(_read_hidden(data, size))
-        except (ValueError, struct.error, IndexError):
-            continue
-    raise ValueError("this is no index of git's")
+def hidden_paths(file: BinaryIO, hash_size: int, known: Container[bytes] = (), most: int | None = None) -> set[bytes]:
+    """At most ``most`` paths, but for ``known`` ones, whose changes git hides. ``hash_size``: of the repository, in
+    bytes; nothing in an index tells it. Raises ``ValueError``, ``OSError``."""
+    file.seek(0)
+    return set(islice((path for path in _read_hidden(file, hash_size) if path not in known), most))
 
 
-def _read_hidden(data: bytes, hash_size: int) -> Iterator[bytes]:
-    mark, version, count = _HEAD.unpack_from(data)
+def hidden_in_own(file: BinaryIO) -> tuple[set[bytes], int]:
+    """All paths whose changes an index hides that is the caller's own, and its hash size. Raises as `hidden_paths`."""
+    try:
+        return hidden_paths(file, SHA1), SHA1
+    except ValueError:
+        return hidden_paths(file, _SHA256), _SHA256
+
+
+def _read_hidden(file: BinaryIO, hash_size: int) -> Iterator[bytes]:
+    mark, version, count = _read(file, 4), int.from_bytes(_read(file, 4)), int.from_bytes(_read(file, 4))
     if mark != b"DIRC" or version not in (2, 3, 4):
-        raise ValueError("this is no index of git's")
-    at, path = _HEAD.size, b""
+        raise ValueError("it is no index of git's")
+    path, left = b"", _MOST_PATHS
     for _ in range(count):
-        begin, at = at, at + _BEFORE_HASH + hash_size
-        (flags,) = struct.unpack_from(">H", data, at)
-        at += 2
-        extended = 0
-        if flags & _IS_EXTENDED:
-            (extended,) = struct.unpack_from(">H", data, at)
-            at += 2
-        kept = b""
-        if version == 4:
-            stripped, at = _varint(data, at)
-            if stripped > len(path):
-                raise ValueError("a path that takes more away than there is")
-            kept = path[: len(path) - stripped]
-        end = data.index(0, at)
-        path = kept + data[at:end]
-        if flags & _LENGTH not in (_LENGTH, len(path)):
-            raise ValueError("a path of another length than it says")
-        at = end + 1 if version == 4 else begin + (end - begin + 8) // 8 * 8
-        if flags & _ASSUME_UNCHANGED or extended & _SKIP_WORKTREE:
+        check_deadline()
+        fixed = _read(file, _BEFORE_HASH + hash_size + 2)
+        flags = int.from_bytes(fixed[-2:])
+        extended = _read(file, 2) if flags & _IS_EXTENDED else b""
+        kept, length = len(path) - _number(file) if version == 4 else 0, flags & _LENGTH
+        path = path[:kept] + _read_to_zero(file, max(0, length - max(0, kept)))
+        left -= len(path)
+        if kept < 0 or left < 0 or len(path) > _LONGEST_PATH or 0 in path or length not in (_LENGTH, len(path)):
+            raise ValueError("a path in it is not as long as it says, or its paths are too long")
+        if version != 4:  # up to eight zeros follow, of which one was read
+            _read(file, 7 - (len(fixed) + len(extended) + len(path)) % 8)
+        if flags & _ASSUME_UNCHANGED or int.from_bytes(extended) & _SKIP_WORKTREE:
             yield path
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """As of a pack's offsets: a number, and where what follows begins."""
-    value = data[at] & 127
-    while data[at] & 128:
-        at += 1
-        value = (value + 1) << 7 | data[at] & 127
-    return value, at + 1
+def _read_to_zero(file: BinaryIO, least: int) -> bytes:
+    data = _read(file, least + 1)
+    while data[-1] and len(data) < _LONGEST_PATH + 2:
+        data += _read(file, 1)
+    return data[:-1]
+
+
+def _number(file: BinaryIO) -> int:
+    """As of a pack's offsets; of more than nine bytes the beginning, which is too large for anything."""
+    value, byte = -1, 128
+    while byte & 128 and value < 1 << 56:  # which eight bytes may be
+        (byte,) = _read(file, 1)
+        value = (value + 1) << 7 | byte & 127
+    return value
+
+
+def _read(file: BinaryIO, size: int) -> bytes:
+    if len(data := file.read(size)) < size:
+        raise ValueError("it is no index of git's: it ends too early")
+    return data

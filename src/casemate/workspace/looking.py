@@ -22,8 +22,9 @@ from casemate.files.walk import is_whiteout
 from casemate.model.limits import format_size
 from casemate.model.review import Change
 from casemate.supervisor.trees.walk import Entry, Visitor, identity, open_beneath, open_folder, status_of, walk
-from casemate.workspace.apply import WRITTEN_BACK, Writer, mode_in
+from casemate.workspace.apply import WRITTEN_BACK, Writer
 from casemate.workspace.baseline import Baseline, Path, signature
+from casemate.workspace.permitted import mode_in
 from casemate.workspace.remove import obstacle
 from casemate.workspace.text import MOST_BYTES, TextDiff, TextDiffs
 
@@ -336,24 +337,18 @@ def _link_at(folder: int, name: bytes, there: os.stat_result | None) -> str | No
 
 def _read_at(folder: int, name: bytes) -> bytes:
     """At most the first MiB of a file. Raises ``OSError``."""
-    file = os.open(name, _READ, dir_fd=folder)
-    try:
-        return b"".join(pieces_of(file, CHUNK))
-    finally:
-        os.close(file)
+    with os.fdopen(os.open(name, _READ, dir_fd=folder), "rb") as file:
+        return file.read(CHUNK)
 
 
 def _digest_at(root: int, path: Path) -> str:
     folder = open_beneath(root, tuple(map(os.fsdecode, path[:-1])))
     try:
-        file = os.open(path[-1], _READ, dir_fd=folder)
-        try:
+        with os.fdopen(os.open(path[-1], _READ, dir_fd=folder), "rb") as file:
             digest = sha256()
-            for piece in pieces_of(file, os.fstat(file).st_size):
+            for piece in pieces_of(file.fileno(), os.fstat(file.fileno()).st_size):
                 digest.update(piece)
             return digest.hexdigest()
-        finally:
-            os.close(file)
     finally:
         os.close(folder)
 

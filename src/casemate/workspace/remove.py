@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from casemate.files.beneath import mount_of
 from casemate.files.names import display_path
-from casemate.supervisor.trees.walk import Entry, Visitor, open_folder, status_of, walk
+from casemate.supervisor.trees.walk import Entry, Visitor, check_deadline, open_folder, status_of, walk
 
 _DEPTH = 200
 _ENTRIES = 1_000_000
@@ -27,6 +27,7 @@ def remove(folder: int, path: tuple[bytes, ...], keep: Keep, report: Report, *, 
     ``keep`` says why a path (a folder or not) must stay; what stays is given to ``report``. ``unlock``: as of ``walk``.
     Raises ``OSError``.
     """
+    check_deadline()
     there = status_of(folder, path[-1])
     if there is None:
         return True

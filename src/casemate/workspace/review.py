@@ -17,8 +17,8 @@ from casemate.files.protected import PROTECTED
 from casemate.model.execution import SkippedFile
 from casemate.model.review import Applied, Diff
 from casemate.supervisor.trees.remove import remove_entry
-from casemate.supervisor.trees.walk import Entry, identity, open_folder, walk
-from casemate.workspace.apply import WRITTEN_BACK, Writer, remove_all, rights_over
+from casemate.supervisor.trees.walk import Deadline, Entry, check_deadline, identity, open_folder, walk
+from casemate.workspace.apply import APPLY_SECONDS, WRITTEN_BACK, Writer, remove_all, rights_over
 from casemate.workspace.baseline import Baseline, Path, signature
 from casemate.workspace.looking import REMOVED, FoundChange, Looker, StageFailed, Token
 from casemate.workspace.upper import marks_here
@@ -33,11 +33,12 @@ class Review(Baseline):
     def look(self, upper: int, folder: int, *, unlock: bool = False) -> Looker:
         """Find what the layer changes."""
         looker = Looker(folder, self, marks_here())
-        with looker:
+        with looker, Deadline(APPLY_SECONDS):
             walk(upper, looker, depth=WRITTEN_BACK.depth, entries=WRITTEN_BACK.entries, unlock=unlock)
             with looker.rights:
                 looker.list_removals()
-                looker.find_renamed()
+        with looker.rights:
+            looker.find_renamed()
         looker.found.sort(key=lambda one: one.change.path)
         return looker
 
@@ -52,7 +53,8 @@ class Review(Baseline):
             try:
                 stage = open_folder(folder, name)
                 try:
-                    return self._write(upper, folder, wanted, stage, is_all)
+                    with Deadline(APPLY_SECONDS):
+                        return self._write(upper, folder, wanted, stage, is_all)
                 finally:
                     os.close(stage)
             finally:
@@ -67,6 +69,7 @@ class Review(Baseline):
             walk(upper, looker, depth=WRITTEN_BACK.depth, entries=WRITTEN_BACK.entries)
             with looker.rights:
                 looker.list_removals()
+        check_deadline()
         if conflicts := conflicts_in(looker.found):
             return Applied(conflicts=conflicts, status="conflict", reason=_CONFLICT)
         if {path: token for one in looker.found for path, token in one.tokens.items()} != wanted:

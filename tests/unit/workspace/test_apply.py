@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from casemate.files.bounds import Skipped
-from casemate.files.protected import PROTECTED
+from casemate.files.protected import PROTECTED, Protection
+from casemate.files.walk import SeenFiles
 from casemate.model.review import Applied
-from casemate.supervisor.trees.walk import walk
+from casemate.supervisor.trees.walk import Deadline, walk
 from casemate.workspace.apply import WRITTEN_BACK, Writer, apply, remove_all
+from casemate.workspace.review import Review
 from casemate.workspace.upper import ROOTS, USERS
 
 
@@ -212,3 +214,72 @@ def test_a_name_that_was_just_written_is_not_removed_under_another_spelling(uppe
     for descriptor in descriptors:
         os.close(descriptor)
     assert (folder / "NAME").read_text() == "new"
+
+
+class EndsTheTime(Protection):
+    """Protects nothing, and ends ``deadline`` when it is asked about what is called ``b``."""
+
+    deadline = Deadline()
+
+    def reason(self, path: tuple[str, ...], *, folder: bool = False) -> str | None:
+        if path[-1] == "b":
+            self.deadline.end = 0.0
+        return None
+
+
+def test_after_the_deadline_files_are_whole_and_nothing_is_removed(upper: Path, folder: Path) -> None:
+    for place, text in ((upper, "new"), (folder, "old")):
+        for name in ("a", "b", "c"):
+            (place / name).write_text(text)
+    (folder / "a-gone").write_text("old")
+    (upper / "a-gone").touch()
+    mark(upper / "a-gone", "whiteout", b"y")
+    descriptors = [os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in (upper, folder)]
+    with Deadline(60) as EndsTheTime.deadline:
+        outcome = apply(*descriptors, marks=USERS, protected=EndsTheTime())
+    assert outcome.written == ("a",)
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {
+        "a": "new", "a-gone": "old", "b": "old", "c": "old",
+    }  # fmt: skip
+    assert {name for name, reason in reasons(outcome).items() if "60 seconds" in reason} == {"b", "c"}
+    assert "not removed" in reasons(outcome)["a-gone"]
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def test_what_there_was_no_time_for_is_applied_after_the_next_step(upper: Path, folder: Path) -> None:
+    (upper / "inner").mkdir()
+    for name in ("a", "b", "inner/c"):
+        (upper / name).write_text("new")
+    seen = SeenFiles()
+    descriptors = [os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in (upper, folder)]
+    with Deadline(60) as EndsTheTime.deadline:
+        apply(*descriptors, marks=USERS, protected=EndsTheTime(), seen=seen)
+    assert not seen.is_whole(descriptors[0])
+    assert apply(*descriptors, marks=USERS, seen=seen, seconds=0).written == ()
+    assert apply(*descriptors, marks=USERS, seen=seen) == Applied(("b", "inner/", "inner/c"), (), ())
+    assert seen.is_whole(descriptors[0])
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def test_a_review_says_what_there_was_no_time_for_and_writes_all_or_nothing(upper: Path, folder: Path) -> None:
+    (upper / "a").write_text("new")
+    over, under = (os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in (upper, folder))
+    review = Review()
+    shown = review.look(over, under).found
+    with Deadline(0):
+        assert ["0 seconds" in one.change.refused for one in review.look(over, under).found] == [True]
+        outcome = review.write(over, under, shown)
+    assert (outcome.status, list(folder.iterdir())) == ("failed", [])
+    assert "0 seconds" in outcome.reason
+    assert review.write(over, under, shown).status == "applied"
+    os.close(over)
+    os.close(under)
+
+
+def test_an_index_that_hides_a_name_which_is_no_text_is_refused(upper: Path, folder: Path) -> None:
+    (upper / ".git").mkdir()
+    entry = bytes(60) + b"\x80\x01" + b"\xff\0"
+    (upper / ".git" / "index").write_bytes(b"DIRC\0\0\0\2\0\0\0\1" + entry + bytes(20))
+    assert r"of \xff" in reasons(applied(upper, folder))[".git/index"]

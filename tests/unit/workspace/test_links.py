@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from casemate.workspace.apply import link_problem
+from casemate.workspace.permitted import link_problem
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,40 @@ import contextlib
 import errno
 import os
 import stat
+import time
+from contextvars import ContextVar
 from itertools import islice
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the supervisor's start
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import Self
 
     Path = tuple[bytes, ...]
+
+
+_DEADLINES: ContextVar[tuple[Deadline, ...]] = ContextVar("deadlines", default=())
+
+
+class Deadline:
+    """When work on trees must stop that a block does or starts. Another thread may set an earlier ``end``."""
+
+    def __init__(self, seconds: float = float("inf")) -> None:
+        self.seconds, self.end = seconds, time.monotonic() + seconds
+
+    def __enter__(self) -> Self:
+        self._before = _DEADLINES.set((*_DEADLINES.get(), self))
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        _DEADLINES.reset(self._before)
+
+
+def check_deadline() -> None:
+    """Raises ``TimeoutError`` where the work must stop."""
+    for one in _DEADLINES.get():
+        if time.monotonic() >= one.end:
+            raise TimeoutError(errno.ETIMEDOUT, f"the {one.seconds:g} seconds for this are over")
 
 
 class Visitor:
@@ -97,14 +124,15 @@ class _TreeWalk:
             self._visitor.leave(level.entry)
 
     def _names(self, folder: int, path: Path) -> Iterator[bytes]:
+        count_of_each = 1 + sum(map(len, path)) // 512  # visitors keep paths, and long ones take memory
         try:
             with os.scandir(folder) as listing:
-                names = [os.fsencode(entry.name) for entry in islice(listing, self._left)]
+                names = [os.fsencode(entry.name) for entry in islice(listing, self._left // count_of_each)]
                 more = next(listing, None) is not None
         except OSError as error:
             self._visitor.skip(path, f"it cannot be listed: {error.strerror}")
             return iter(())
-        self._left -= len(names)
+        self._left -= len(names) * count_of_each
         if more:
             self._visitor.skip(path, f"there are more than {self._entries} entries; the rest was not looked at")
         return iter(sorted(names))
@@ -112,6 +140,7 @@ class _TreeWalk:
     def _visit(self, level: _OpenFolder, name: bytes) -> _OpenFolder | None:
         path = (*level.path, name)
         try:
+            check_deadline()
             entry = Entry(path, os.stat(name, dir_fd=level.folder, follow_symlinks=False), level.folder)
             if not stat.S_ISDIR(entry.stat.st_mode):
                 self._visitor.visit(entry)
@@ -145,7 +174,7 @@ def walk(
     """Visit everything beneath the folder ``root``, in order of names; ``at`` is where it lies, for paths and depth.
 
     ``unlock``: folders without permission bits are given some first; the tree is ours to change. ``relock``: they lose
-    these when they are left.
+    these when they are left. After the deadline the rest is skipped.
     At most ``depth`` + 1 descriptors are open at a time. What the visitor raises (but not ``OSError``) ends the walk.
     """
     _TreeWalk(visitor, depth, entries, unlock, relock).through(open_folder(root, b".", unlock=unlock), at)
