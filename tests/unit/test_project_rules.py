@@ -109,12 +109,13 @@ def is_broad(handler: ast.ExceptHandler) -> bool:
 
 
 def promised_methods() -> set[str]:
-    """Names of methods that some Protocol documents: who implements them need not repeat it."""
+    """Names of methods that a Protocol or a base for visits documents: who implements them need not repeat it."""
     return {
         method.name
         for path in FILES
         for node in nodes_of(path)
-        if isinstance(node, ast.ClassDef) and any("Protocol" in ast.unparse(base) for base in node.bases)
+        if isinstance(node, ast.ClassDef)
+        if node.name == "Visitor" or any("Protocol" in ast.unparse(base) for base in node.bases)
         for method in functions_of(ast.walk(node))
         if ast.get_docstring(method)
     }

@@ -43,7 +43,7 @@ def test_what_an_index_hides_is_found(repository: Path, version: str, flag: str)
 
 
 def test_an_index_that_reads_well_with_other_hashes_than_the_repository_has_is_not_read() -> None:
-    file = index_of(bytes(72) + b"\x0f\xff\0a\0")
+    file = index_of(b"\xff" * 72 + b"\0\1\0a\0")
     assert hidden_in_own(file) == (set(), 32)
     with pytest.raises(ValueError, match=r"index|path"):
         hidden_paths(file, SHA1)
