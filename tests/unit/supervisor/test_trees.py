@@ -121,17 +121,6 @@ def test_what_could_not_be_read_stays_and_so_does_the_folder_that_holds_it() -> 
     assert changes(before, {(b"d",): folder}, unread) == {(b"d",): {b"read": (0, stat.S_IFCHR, 0)}, (): {b"d": folder}}
 
 
-@pytest.mark.usefixtures("source")
-@pytest.mark.full
-def test_more_names_of_one_file_than_a_file_can_have_are_all_laid_out(tmp_path: Path) -> None:
-    copied = Copied(tmp_path)
-    (copied.place / "a").write_text("1")
-    for number in range(40_000):
-        os.link(copied.place / "a", copied.place / f"a{number}")
-    laid_out = copied.lay_out()
-    assert (len(laid_out), {*laid_out.values()}) == (40_001, {"1"})
-
-
 def test_a_hole_of_a_file_takes_no_room_in_its_copy(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     with (tmp_path / "source/holes").open("wb") as file:

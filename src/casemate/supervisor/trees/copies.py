@@ -58,11 +58,7 @@ class FolderCopy:
     def lay_out(self, place: int, upper: int) -> None:
         """Make the folder ``upper`` what an overlay with the changes of the copy ``place`` would have. Nothing of the
         cell runs. Raises ``OSError``, also where something has run all the same."""
-        layout = _Layout(changes(self._before, _states(place), self._unread))
-        try:
-            layout.write((), place, upper)
-        finally:
-            layout.close()
+        _Layout(changes(self._before, _states(place), self._unread)).write((), place, upper)
 
 
 class _TreeCopier:
@@ -268,7 +264,6 @@ class _Layout:
 
     def __init__(self, wanted: dict[Path, dict[bytes, State]]) -> None:
         self._wanted = wanted
-        self._twins: dict[int, int] = {}  # copies of files that can have no further name, by inode number
 
     def write(self, path: Path, place: int, upper: int) -> None:
         """Make ``upper`` what is wanted at ``path``, where the copy has ``place``. Raises ``OSError``."""
@@ -303,35 +298,14 @@ class _Layout:
         with contextlib.suppress(FileExistsError):  # as it is wanted, else it would have been removed
             if state[1] == _WHITEOUT:
                 os.mknod(name, _WHITEOUT, os.makedev(0, 0), dir_fd=upper)
-            elif state[0] in self._twins:
-                self._link_twin(state[0], name, upper)
             else:
                 self._link(name, state, place, upper)
 
     def _link(self, name: bytes, state: State, place: int, upper: int) -> None:
-        try:
-            os.link(name, name, src_dir_fd=place, dst_dir_fd=upper, follow_symlinks=False)
-        except OSError as error:
-            if error.errno != errno.EMLINK:
-                raise
-            self._make_twin(name, place, upper)
-        if _is_as_wanted(os.stat(name, dir_fd=upper, follow_symlinks=False), state) or state[0] in self._twins:
-            return
-        os.unlink(name, dir_fd=upper)
-        raise OSError(errno.ESTALE, f"{name!a} was replaced while the changes were laid out")
-
-    def _make_twin(self, name: bytes, place: int, upper: int) -> None:
-        status = os.stat(name, dir_fd=place, follow_symlinks=False)
-        self._twins[status.st_ino] = copy_file(place, upper, name, status.st_mode & 0o777)
-
-    def _link_twin(self, inode: int, name: bytes, upper: int) -> None:
-        os.link(f"/proc/self/fd/{self._twins[inode]}", name, dst_dir_fd=upper, follow_symlinks=True)
-
-    def close(self) -> None:
-        """Let go of all copies."""
-        for twin in self._twins.values():
-            os.close(twin)
-        self._twins.clear()
+        os.link(name, name, src_dir_fd=place, dst_dir_fd=upper, follow_symlinks=False)
+        if not _is_as_wanted(os.stat(name, dir_fd=upper, follow_symlinks=False), state):
+            os.unlink(name, dir_fd=upper)
+            raise OSError(errno.ESTALE, f"{name!a} was replaced while the changes were laid out")
 
 
 def _is_as_wanted(there: os.stat_result, state: State) -> bool:
