@@ -58,6 +58,9 @@ tries = {
     "unix datagram": lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM),
     "fast open": lambda: socket.socket().sendto(b"x", 0x20000000, ("127.0.0.1", port)),
     "bind abstract": lambda: socket.socket(socket.AF_UNIX).bind("\\0other" + abstract),
+    "source route": lambda: socket.socket().setsockopt(0, 4, bytes((131, 7, 4, 192, 0, 2, 1, 0))),
+    "device": lambda: socket.socket().setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo"),
+    "interface": lambda: socket.socket().setsockopt(socket.SOL_SOCKET, 62, 1),
     "elsewhere": lambda: connect(socket.AF_INET, ("192.0.2.1", 80)),
 }
 for name, action in tries.items():
@@ -98,6 +101,26 @@ os.utime("own", (1, 2))
 print(oct(os.stat("own").st_mode), os.stat("own").st_mtime)
 """
 
+PROC = """
+import os, subprocess
+own, thread = "/proc/self", f"/proc/self/task/{os.getpid()}"
+machine = ("net/tcp", "net/unix", "mounts", "mountinfo", "mountstats", "cgroup")
+for path in (*(f"{place}/{name}" for place in (own, thread) for name in machine), "/proc/net/tcp", "/proc/mounts"):
+    try:
+        print("READ", path, open(path).read())
+    except OSError:
+        pass
+for name in ("auxv", "cmdline", "comm", "environ", "limits", "maps", "smaps_rollup", "stat", "statm", "status"):
+    open(f"{own}/{name}", "rb").read()
+print(os.listdir(own + "/fd")[:3], os.listdir(own + "/task") == [str(os.getpid())])
+"""
+BY_CHILDREN = """
+echo one | cat /proc/self/fd/0 /dev/stdin
+cat <(echo two)
+test -n "$(readlink /proc/self/exe)" && echo three
+ls /proc/self/fd || cat /proc/self/status || echo closed
+"""
+
 
 def test_nothing_outside_is_read_changed_reached_or_disturbed(sandbox: sync.Sandbox, scratch: Path) -> None:
     canary = scratch / "canary"
@@ -128,6 +151,17 @@ def test_nothing_outside_is_read_changed_reached_or_disturbed(sandbox: sync.Sand
             with pytest.raises(BlockingIOError):
                 listener.accept()
     assert (canary.stat(), canary.read_text()) == (before, "canary-secret")
+
+
+def test_of_proc_a_program_reads_what_tells_of_itself_and_nothing_of_the_machine(sandbox: sync.Sandbox) -> None:
+    execution = sandbox.run(PROC)
+    assert (execution.stdout, execution.stderr) == ("['0', '1', '2'] True\n", "")
+
+
+def test_processes_that_a_program_starts_open_descriptors_by_name_and_read_no_more_of_proc(
+    sandbox: sync.Sandbox,
+) -> None:
+    assert sandbox.run(BY_CHILDREN, language="shell").stdout == "one\ntwo\nthree\nclosed\n"
 
 
 def test_nothing_lives_after_a_cell_however_it_forks(sandbox: sync.Sandbox) -> None:

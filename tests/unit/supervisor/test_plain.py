@@ -63,6 +63,8 @@ def test_every_path_of_a_list_is_moved_and_a_text_that_only_holds_one_is_not() -
         ("sendmsg", 3, 0, 0x20000000),
         ("socketpair", 1, 2),
         ("ptrace",),
+        ("setsockopt", 3, 1, 25),
+        ("setsockopt", 3, 1 << 32 | 1, 62),
     ],
 )
 def test_what_reaches_other_processes_or_files_that_are_merely_readable_is_refused(call: tuple[str, int]) -> None:

@@ -82,7 +82,8 @@ def _become_program(request: dict[str, Any], settings: dict[str, Any], phase: Se
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # what it uses is read from outside
     phase.name = "landlock"
     if "landlock" in request["layers"]:
-        landlock.restrict(request["readable"], request["writable"], request["devices"], network=True)
+        names = ("/proc/self/fd", "/proc/self/task")
+        landlock.restrict(request["readable"], request["writable"], request["devices"], names, network=True)
     phase.name = "exec"
     command = None if request["interpreter"] else _command(request)
     phase.name = "seccomp"

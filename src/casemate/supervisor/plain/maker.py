@@ -22,7 +22,7 @@ from casemate.supervisor import (
     zygotes,
 )
 from casemate.supervisor.namespaces import Identities, Identity
-from casemate.supervisor.plain import files, notify, packages, places, syscall_policy, user_tasks
+from casemate.supervisor.plain import connections, files, notify, packages, places, syscall_policy, user_tasks
 from casemate.supervisor.plain import init as plain_init
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
@@ -35,8 +35,10 @@ _TERMINALS = ("/dev/ptmx", "/dev/pts")  # others' are closed to a user of the ce
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 # Of the machine's own settings, what a root of its own would have as casemate makes it.
 _ETC = ("passwd", "group", "hosts", "resolv.conf", "nsswitch.conf", "host.conf", "shells")
-# Files of /proc that tell of no process. Of a process's own folder the program has its first process's.
-_PROC = ("cpuinfo", "meminfo", "stat", "loadavg", "uptime", "version", "filesystems", "self",
+# Files of /proc that tell of no process, and those that tell the program's first process of itself alone.
+_PROC = ("cpuinfo", "meminfo", "stat", "loadavg", "uptime", "version", "filesystems",
+         "self/auxv", "self/cmdline", "self/comm", "self/environ", "self/fdinfo", "self/io", "self/limits", "self/maps",
+         "self/smaps", "self/smaps_rollup", "self/stat", "self/statm", "self/status",
          "sys/vm/overcommit_memory", "sys/kernel/osrelease", "sys/kernel/pid_max", "sys/kernel/cap_last_cap",
          "sys/fs/pipe-max-size", "sys/net/core/somaxconn", "sys/kernel/random/boot_id")  # fmt: skip
 _ZYGOTE = "casemate.supervisor.plain.zygote"
@@ -119,7 +121,7 @@ class PlainCell(pool.ReadyCell):
     def __init__(self, pid: int, pending: pool.PendingCell, tasks: user_tasks.UserTasks) -> None:
         super().__init__(pid, pending)
         self.terminals_of = self.identity.uid if self.identity.release else None
-        self.network = notify.HostConnections()
+        self.network = connections.HostConnections()
         self._tasks = tasks
         self._sockets: sockets.CellSockets | None = None  # where it has many
 
@@ -335,18 +337,15 @@ class PlainMaker:
                 return
             stop()
             if data == plain_init.LISTENER and fds:
-                ready.calls = self._calls_of(cell, ready, fds[0])
+                assert isinstance(cell.scratch, files.CellFiles)
+                ids = [ready.identity.uid, ready.identity.gid] if ready.identity.mapped else None
+                loop = (watch, unwatch, self._pids)
+                ready.calls = notify.NotifiedCalls(fds[0], ready.network, cell.scratch.writable, ids, loop)
                 watched.append(fds[0])
                 watch(fds[0], answer)
 
         self._stops[cell.id] = stop
         watch(channel, read_channel)
-
-    def _calls_of(self, cell: cells.CellProcess, ready: PlainCell, listener: int) -> notify.NotifiedCalls:
-        made, identity = cell.scratch, ready.identity
-        assert isinstance(made, files.CellFiles)
-        ids = [identity.uid, identity.gid] if identity.mapped else None
-        return notify.NotifiedCalls(listener, ready.network, made.writable, ids)
 
     def is_survived(self, cell: cells.CellProcess) -> bool:
         """As of `maker.Maker`. An init ends by itself when all else has; one that was killed leaves orphans, which are

@@ -4,16 +4,17 @@ Nothing that the cell can still change decides what happens. A socket is made he
 or bound is the copy. A path is pinned by a descriptor, and must lie in what the cell can write; then the pinned thing
 is changed. A call is never let through that points to memory (seccomp_unotify(2)).
 
-A program's TCP connection ends at a listener of ours, whose peer is compared with the copy; the accepted end goes to
-the host, which knows it by address and port. So nobody else on the machine can connect there. What is called UDP is one
-end of a pair, whose other end answers names and nothing else. The cell's own loopback is an address of its own.
+What is called UDP is one end of a pair, whose other end answers names and nothing else. Nothing here waits for a cell:
+a connection that takes time is made in a process of its own.
 
 Sources: seccomp_unotify(2), and ``linux/seccomp.h``, ``linux/un.h`` and ``linux/in6.h`` of the kernel.
 """
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import _socket
+import contextlib
 import errno
 import fcntl
 import os
@@ -22,12 +23,17 @@ import stat
 import struct
 
 from casemate.supervisor import kernel
+from casemate.supervisor.plain.connections import BEGUN, HostConnections
 from casemate.supervisor.syscall_numbers import numbers
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
+    from collections.abc import Callable, Sequence
+    from typing import NoReturn
+
+    from casemate.supervisor.plain.connections import Way
+
+    Loop = tuple[Callable[[int, Callable[[], None]], None], Callable[[int], None], set[int]]
 
 _RECEIVE, _SEND, _IS_VALID, _ADD_FD = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
 _NOTIFICATION = struct.Struct("=QIIiIQ6Q")  # id, pid, flags; number, architecture, instruction, arguments
@@ -42,94 +48,30 @@ _MOST_ADDRESS = 128  # bytes: struct sockaddr_storage
 _MOST_PATH = 4096
 _BACKLOG = 128
 _DNS = 53
-_WITHIN = 0.2  # seconds that a connection to ourselves may take: options of the cell's can keep it from being made
+_WITHIN = 10  # seconds that a helper may take: the cell can keep a connection from being made
+_MOST_HELPERS = 8  # of a cell
+_SIGALRM, _MOST_LINGER = 14, 0.005
 _MOST_COPIES = 256  # sockets of a cell that were never connected
 _MOST_PAIRS = 4096
-_QUIET_OPTIONS = ((0, 11), (41, 25))  # IP_RECVERR, IPV6_RECVERR: glibc's resolver gives up where they are refused
+# IP_RECVERR and IPV6_RECVERR, without which glibc's resolver gives up; IP_OPTIONS, of which one is another destination.
+_OPTIONS = {(0, 11): 0, (41, 25): 0, (0, 4): errno.EPERM}
 _AT_FDCWD, _AT_NOFOLLOW, _AT_EMPTY_PATH = -100, 0x100, 0x1000
 _SET_ID = 0o6000
 _MAPPED = bytes(10) + b"\xff\xff"  # what an IPv4 address follows in an IPv6 one
 
 
-class HostConnections:
-    """What of the host a cell can reach: by kind, address and port, one end of a pair of sockets over which accepted
-    connections go to the host."""
-
-    def __init__(self) -> None:
-        self.ends: dict[tuple[object, object, object], _socket.socket] = {}
-        random = os.urandom(3)
-        self.loopback = f"127.{64 + random[0] % 64}.{random[1]}.{random[2]}"  # nobody else's, by chance
-        self._listener: _socket.socket | None = None
-
-    def open(self, sockets: Sequence[Sequence[object]]) -> list[int]:
-        """The host's ends, for kind, address and port of each. Raises ``OSError``, also for what would connect to the
-        cell: it has no network of its own, and another server of this machine might answer in its place."""
-        if any(kind == "client" for kind, _, _ in sockets):
-            raise OSError(errno.EOPNOTSUPP, "no network of its own")
-        theirs = []
-        for kind, address, port in sockets:
-            ours, end = _socket.socketpair(_UNIX, _SEQPACKET)
-            ours.setblocking(False)
-            self.ends[kind, address, port] = ours
-            theirs.append(end.detach())
-        return theirs
-
-    def hand_over(self, end: _socket.socket, fd: int) -> bool:
-        """Give the host a connection; False where it takes none."""
-        try:
-            kernel.send_fds(end, b"c", [fd], _socket.MSG_NOSIGNAL)
-        except OSError:
-            return False
-        return True
-
-    def names_end(self) -> _socket.socket | None:
-        """Where the host answers names."""
-        return next((end for (kind, _, _), end in self.ends.items() if kind == "udp"), None)
-
-    def connect(self, copy: _socket.socket, end: _socket.socket) -> int:
-        """Connect ``copy`` to a listener of ours and hand the accepted end over ``end``: an errno, as of connect(2)."""
-        listener = self._listener or self._listen()
-        number = _connect_within(copy, listener.getsockname())
-        if number not in (0, errno.EINPROGRESS):
-            return number
-        while True:
-            poll = select.poll()
-            poll.register(listener.fileno(), select.POLLIN)
-            if not poll.poll(_WITHIN * 1000):
-                return errno.ETIMEDOUT
-            try:
-                accepted = _socket.socket(fileno=listener._accept()[0])  # type: ignore[attr-defined]
-            except OSError:
-                return errno.ECONNREFUSED
-            try:
-                if _endpoint(accepted.getpeername()) == _endpoint(copy.getsockname()):  # and not somebody else's
-                    return number if self.hand_over(end, accepted.fileno()) else errno.ECONNREFUSED
-            except OSError:
-                return errno.ECONNREFUSED
-            finally:
-                accepted.close()
-
-    def _listen(self) -> _socket.socket:
-        self._listener = listener = _socket.socket(_INET, _STREAM | _CLOEXEC, 0)
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(_BACKLOG)
-        listener.setblocking(False)
-        return listener
-
-    def close(self) -> None:
-        """Let go of everything."""
-        for end in (*self.ends.values(), *((self._listener,) if self._listener else ())):
-            end.close()
-        self.ends.clear()
-
-
 class NotifiedCalls:
     """The notified calls of one cell. ``folders``: those that it can write to; ``ids``: who it is, where it is not
-    us."""
+    us; ``loop``: to watch descriptors, to watch them no more, and our own processes."""
 
-    def __init__(self, listener: int, network: HostConnections, folders: Sequence[str], ids: list[int] | None) -> None:
+    def __init__(
+        self, listener: int, network: HostConnections, folders: Sequence[str], ids: list[int] | None, loop: Loop
+    ) -> None:
         self.listener = listener
         self._network, self._ids = network, ids
+        self._watch, self._unwatch, self._children = loop
+        self._helpers: dict[int, int] = {}  # processes that connect, by their descriptors
+        self._waiting: list[NotifiedCall] = []  # for one of them
         self._folders = tuple(f"{folder}/" for folder in folders)
         self._copies: dict[int, _socket.socket] = {}  # by inode number, the oldest first
         self._pairs: dict[int, None] = {}  # those of what is called UDP
@@ -137,8 +79,12 @@ class NotifiedCalls:
     def close(self) -> None:
         """Answer nothing more: every notified call fails from now on."""
         os.close(self.listener)
+        for helper in list(self._helpers):
+            with contextlib.suppress(ProcessLookupError):
+                _signal.pidfd_send_signal(helper, 9)
+            self._reap(helper)
         for copy in self._copies.values():
-            copy.close()
+            _close(copy)
         self._copies.clear()
 
     def answer(self) -> None:
@@ -157,7 +103,9 @@ class NotifiedCalls:
             if error.errno in (errno.ENOENT, errno.EINTR):
                 return  # whoever called has ended
             raise
-        call = NotifiedCall(self.listener, notification)
+        self._handle(NotifiedCall(self.listener, notification))
+
+    def _handle(self, call: NotifiedCall) -> None:
         try:
             if self._ids is not None:
                 kernel.set_file_ids(*self._ids)  # no more is done for a cell than it might do itself
@@ -173,11 +121,12 @@ class NotifiedCalls:
             case "socket":
                 self._make_socket(call)
             case "connect":
-                call.send(self._connect(call))
+                self._connect(call)
             case "bind":
                 call.send(self._bind(call))
             case "setsockopt":
-                call.send(0, go_on=call.arguments[1:3] not in _QUIET_OPTIONS)
+                level, name, *_ = (one & 0xFFFFFFFF for one in call.arguments[1:])
+                call.send(_OPTIONS.get((level, name), 0), go_on=(level, name) not in _OPTIONS)
             case "chmod" | "fchmod" | "fchmodat" | "fchmodat2" | "utimensat" as name:
                 self._change_file(call, name)
             case _:
@@ -199,7 +148,7 @@ class NotifiedCalls:
             call.add(made.fileno(), flags & _CLOEXEC)
             self._copies[os.fstat(made.fileno()).st_ino] = made
             if len(self._copies) > _MOST_COPIES:
-                self._copies.pop(next(iter(self._copies))).close()
+                _close(self._copies.pop(next(iter(self._copies))))
 
     def _make_pair(self, call: NotifiedCall, flags: int) -> None:
         theirs, ours = _socket.socketpair(_UNIX, _SEQPACKET | flags)
@@ -215,40 +164,77 @@ class NotifiedCalls:
             theirs.close()
             ours.close()
 
-    def _connect(self, call: NotifiedCall) -> int:
+    def _connect(self, call: NotifiedCall) -> None:
         address = call.address()
         inode = call.socket_inode(call.arguments[0])
         if inode in self._pairs:
             there = _inet(address)
             reachable = there is not None and there[1] == _DNS and self._network.names_end() is not None
-            return 0 if reachable else errno.ENETUNREACH
+            call.send(0 if reachable else errno.ENETUNREACH)
+            return
+        if len(self._helpers) >= _MOST_HELPERS:
+            self._waiting.append(call)
+            return
         copy = self._copies.get(inode)
         if copy is None:
-            return errno.EISCONN
-        number = self._connect_unix(call, copy, address) if copy.family == _UNIX else self._connect_tcp(copy, address)
-        if number in (0, errno.EINPROGRESS):
-            self._copies.pop(inode).close()
-        return number
+            raise OSError(errno.EISCONN, "it is connected, or listens")
+        if copy.family == _UNIX:
+            place = self._pin(call, _AT_FDCWD, _unix_path(address), os.O_NOFOLLOW)
+            try:
+                self._connect_apart(call, inode, lambda: copy.connect_ex(f"/proc/self/fd/{place}"), place)
+            finally:
+                os.close(place)
+        else:
+            connect, fds = self._way(copy, address)
+            number = connect(wait=False)
+            if number == errno.EAGAIN:
+                self._connect_apart(call, inode, lambda: connect(wait=True), *fds)
+            else:
+                self._finish(call, inode, number)
 
-    def _connect_tcp(self, copy: _socket.socket, address: bytes) -> int:
+    def _way(self, copy: _socket.socket, address: bytes) -> Way:
         there = _inet(address)
         if there is None:
-            return errno.EAFNOSUPPORT
-        host, port = there
-        if _is_loopback(host):
-            return _connect_within(copy, (self._network.loopback, port))
-        end = self._network.ends.get(("tcp", host, port))
-        if end is not None:
-            return self._network.connect(copy, end)
-        return errno.ECONNREFUSED if host.startswith(("198.18.", "198.19.")) else errno.ENETUNREACH
+            raise OSError(errno.EAFNOSUPPORT, "no address")
+        if _is_loopback(there[0]):
+            return self._network.own_way(copy, there[1])
+        end = self._network.ends.get(("tcp", *there))
+        if end is None:
+            is_ours = there[0].startswith(("198.18.", "198.19."))
+            raise OSError(errno.ECONNREFUSED if is_ours else errno.ENETUNREACH, "no host")
+        return self._network.way(copy, end)
 
-    def _connect_unix(self, call: NotifiedCall, copy: _socket.socket, address: bytes) -> int:
-        path = _unix_path(address)
-        place = self._pin(call, _AT_FDCWD, path, os.O_NOFOLLOW)
-        try:
-            return _connect_within(copy, f"/proc/self/fd/{place}")
-        finally:
-            os.close(place)
+    def _connect_apart(self, call: NotifiedCall, inode: int, connect: Callable[[], int], *fds: int) -> None:
+        """Connect in a process of its own, which ends in time however long the cell keeps it waiting; then answer."""
+        pid = os.fork()
+        if pid == 0:
+            _connect_and_exit(connect, (self._copies[inode].fileno(), *fds))
+        self._children.add(pid)
+        helper = os.pidfd_open(pid)
+        self._helpers[helper] = pid
+
+        def hear() -> None:
+            self._finish(call, inode, self._reap(helper))
+            if self._waiting:
+                self._handle(self._waiting.pop(0))
+
+        self._watch(helper, hear)
+
+    def _reap(self, helper: int) -> int:
+        """Wait for the end of a helper; its errno."""
+        self._unwatch(helper)
+        os.close(helper)
+        pid = self._helpers.pop(helper)
+        self._children.discard(pid)
+        code = -1
+        with contextlib.suppress(ChildProcessError):  # who looks for orphans took it for one
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return code if code >= 0 else errno.ETIMEDOUT
+
+    def _finish(self, call: NotifiedCall, inode: int, number: int) -> None:
+        if number in BEGUN and inode in self._copies:
+            _close(self._copies.pop(inode))
+        call.send(number)
 
     def _bind(self, call: NotifiedCall) -> int:
         address = call.address()
@@ -264,7 +250,7 @@ class NotifiedCalls:
             there = _inet(address)
             if there is None or not _is_loopback(there[0]):
                 return errno.EADDRNOTAVAIL
-            _bind_loopback(copy, self._network.loopback, there[1])
+            self._network.loopback.bind(copy, there[1])
         copy.listen(_BACKLOG)
         self._copies.pop(inode).close()  # else it would listen on when the cell has closed it
         return 0
@@ -412,25 +398,33 @@ def _file_arguments(name: str, arguments: Sequence[int]) -> tuple[int, int, int,
     return folder, second, third, fourth if name == "fchmodat2" else 0
 
 
-def _connect_within(copy: _socket.socket, address: Any) -> int:
-    """connect(2) with a bound on the time; its errno. What the cell has set of that is set again."""
-    before = copy.getsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, 16)
-    copy.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, struct.pack("=qq", 0, int(_WITHIN * 1e6)))
+def _close(copy: _socket.socket) -> None:
+    """close(2), which waits for what is not sent yet where the cell has set SO_LINGER, but not beyond a signal."""
+    _signal.signal(_SIGALRM, lambda *_: None)
+    _signal.setitimer(_signal.ITIMER_REAL, _MOST_LINGER, _MOST_LINGER)
+    copy.close()
+    _signal.setitimer(_signal.ITIMER_REAL, 0)
+
+
+def _connect_and_exit(connect: Callable[[], int], fds: Sequence[int]) -> NoReturn:
+    """In a helper, with no other descriptors than ``fds``."""
+    number = errno.EACCES
     try:
-        if copy.family == _INET6:
-            address = (f"::ffff:{address[0]}", address[1])
-        number = copy.connect_ex(address)
-        return errno.ETIMEDOUT if number == errno.EAGAIN else number
+        kernel.default_signals()
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, 9)
+        _signal.alarm(_WITHIN)
+        first = 0
+        for fd in sorted(fds):
+            os.closerange(first, fd)
+            first = fd + 1
+        kernel.close_from(first)
+        number = connect()
     finally:
-        copy.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, before)
+        os._exit(number)
 
 
 def _is_loopback(host: str) -> bool:
     return host == "0.0.0.0" or host.startswith("127.")  # noqa: S104 - which is the loopback to connect to
-
-
-def _bind_loopback(copy: _socket.socket, loopback: str, port: int) -> None:
-    copy.bind((loopback, port) if copy.family == _INET else (f"::ffff:{loopback}", port))
 
 
 def _inet(address: bytes) -> tuple[str, int] | None:
@@ -454,7 +448,3 @@ def _unix_path(address: bytes) -> bytes:
     if not path:
         raise PermissionError(errno.EACCES, "an abstract name")
     return path
-
-
-def _endpoint(address: Any) -> tuple[str, int]:
-    return str(address[0]).removeprefix("::ffff:"), address[1]

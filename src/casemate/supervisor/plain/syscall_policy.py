@@ -12,7 +12,7 @@ import errno
 from types import SimpleNamespace
 
 from casemate.supervisor import syscall_policy
-from casemate.supervisor.syscall_policy import NOTIFY, SKIP, Condition, among, any_bit, not_among
+from casemate.supervisor.syscall_policy import ALLOW, NOTIFY, SKIP, Condition, among, any_bit, not_among
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ _UNIX, _INET, _INET6 = 1, 2, 10
 _PAIRS = (1, 5)  # SOCK_STREAM, SOCK_SEQPACKET
 _KIND_OF_SOCKET = 0xFFFFFFFF & ~(0o4000 | 0o2000000)  # less SOCK_NONBLOCK, SOCK_CLOEXEC
 _FASTOPEN = 0x20000000  # MSG_FASTOPEN: a connect by another name
-_IP, _IPV6 = 0, 41  # levels of options
+_IP, _IPV6, _SOL_SOCKET = 0, 41, 1  # levels of options
+_DEVICES = (25, 62)  # SO_BINDTODEVICE, SO_BINDTOIFINDEX: by which packets to the loopback would leave the machine
 _SET_OWNER = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: whom a file sends signals
 # FIOSETOWN, SIOCSPGRP; and SIOC*, which tell of the machine's interfaces.
 _OUTSIDE_IOCTLS = frozenset((0x8901, 0x8902, *range(0x8910, 0x8950)))
@@ -45,6 +46,8 @@ _CHANGED: dict[str, tuple[Condition, ...]] = {
     "setsockopt": (
         among(1, (_IP, _IPV6), NOTIFY),
         *next(conditions for _, names, conditions in syscall_policy.CHECKED if names == "setsockopt"),
+        not_among(1, (_SOL_SOCKET,), ALLOW),
+        among(2, _DEVICES, errno.EPERM),
     ),
     "fcntl": (among(1, (*_SET_OWNER, 1024, 1026), errno.EPERM),),  # and F_SETLEASE, F_NOTIFY
 }
