@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, settings
 from tests.coroutines import pytest_pyfunc_call
 from tests.pairwise import chosen, takes_all
 from tests.spread import Spread
-from tests.support import containers
+from tests.support import containers, standin_engine
 
 from casemate.errors import Unavailable
 from casemate.languages.browser import find_browser
@@ -210,6 +210,17 @@ def _without_containers(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
 def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where this test's record lies; not in ``tmp_path``, which some tests look at or give to cells."""
     return tmp_path_factory.mktemp("audit") / "audit.db"
+
+
+@pytest.fixture(scope="session")
+def any_engine() -> Iterator[str]:
+    """The address of a container engine: the real one of ./test --all, else a stand-in."""
+    told = json.loads(os.environ.get("CASEMATE_TESTS_ENGINE", '{"problem": "not asked for"}'))
+    if "problem" not in told:
+        yield os.environ["DOCKER_HOST"]
+        return
+    with standin_engine.running() as address:
+        yield address
 
 
 @pytest.hookimpl(trylast=True)

@@ -8,8 +8,10 @@ import os
 import select
 from collections import deque
 
-from casemate.supervisor import carriage, mirror, wire
+from casemate.supervisor import carriage, kernel, wire
 from casemate.supervisor.frames import StepEnds
+from casemate.supervisor.trees.records import Bounds, Tree
+from casemate.supervisor.trees.walk import open_beneath
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ _ADDRESS = 6  # bytes of an IPv4 address and a port
 _MOST_STEP_PIPES = 8  # of the last steps
 _MOST_UNSENT = 1 << 16  # bytes
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-ANY = mirror.Bounds(1 << 40, 1 << 24)  # from the host, and bounded by the container's own file systems
+ANY = Bounds(1 << 40, 1 << 24)  # from the host, and bounded by the container's own file systems
 
 
 class StreamHost:
@@ -121,8 +123,10 @@ class StreamHost:
     def _take_folder(self, message: dict[str, Any], place: str, records: int) -> None:
         """What is new in a folder that the host shows; the message gets the errno where there is no room for it."""
         try:
-            os.makedirs(place, 0o755, exist_ok=True)
-            mirror.Tree(place).apply(records, ANY)
+            top = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            folder = open_beneath(top, place.strip("/").split("/"), make=True)
+            Tree(folder).apply(records, ANY)
+            kernel.close_all((top, folder))
         except OSError as error:
             message["problem"] = error.errno or 5
         finally:
@@ -159,11 +163,10 @@ class StreamHost:
 
     def _send_changes(self) -> list[list[Any]]:
         """What has changed in the workspace, if anything has."""
-        if self.scratch is None or not self.scratch.tree.has_changed():
+        records = self.scratch.tree.write_changes(_memory_file) if self.scratch else None
+        if records is None:
             return []
-        records = _memory_file()
         try:
-            self.scratch.tree.write_changes(records)
             number = self._channels.new_number()
             for piece in carriage.content_frames(number, records, os.fstat(records).st_size):
                 self._write(piece)

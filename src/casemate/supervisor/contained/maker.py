@@ -8,9 +8,11 @@ import contextlib
 import errno
 import os
 
-from casemate.supervisor import init, kernel, listeners, mirror, pool, scratch, seccomp, sockets, watch, wire
+from casemate.supervisor import init, kernel, listeners, pool, scratch, seccomp, sockets, watch, wire
 from casemate.supervisor.calls import SetupPhase
 from casemate.supervisor.contained.host import ANY
+from casemate.supervisor.trees.records import Tree
+from casemate.supervisor.trees.walk import enter_folder
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -166,7 +168,7 @@ class ContainedScratch(scratch.Scratch):
 
     def __init__(self, request: dict[str, Any], identity: Identity) -> None:
         super().__init__(os.open("/workspace", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), identity)
-        self.tree = mirror.Tree("/workspace")
+        self.tree = Tree(self.tree_fd, is_cells=True)
         self._disk: int = request["limits"]["disk"]
         self._steps = request["session"]
         os.makedirs("/tmp/.home", 0o700, exist_ok=True)
@@ -175,11 +177,12 @@ class ContainedScratch(scratch.Scratch):
     def open_steps(self) -> None:
         """Where the pipes of steps are, of a session."""
         if self._steps:
-            os.makedirs("/program/steps", 0o755, exist_ok=True)
-            os.makedirs("/program/.pipes", 0o700, exist_ok=True)
-            if not os.path.lexists("/program/.pipes/in_cell"):
-                os.symlink("../steps", "/program/.pipes/in_cell")
-            self.steps_fd = os.open("/program/.pipes", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            program = os.open("/program", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            os.close(enter_folder(program, "steps"))
+            self.steps_fd = enter_folder(program, ".pipes")
+            os.close(program)
+            with contextlib.suppress(FileExistsError):
+                os.symlink("../steps", "in_cell", dir_fd=self.steps_fd)
 
     def fill(self, request: dict[str, Any], fds: dict[str, int]) -> None:
         """The program and the files of a cell, as far as they are known. Raises ``ScratchError``."""
@@ -201,10 +204,10 @@ class ContainedScratch(scratch.Scratch):
         with scratch.part("files"):
             inputs = scratch.index(fds)
             scratch.copy_files(self.tree_fd, inputs, fds, self.identity)
-            self.tree.note([os.fsencode(name) for name, _, _ in inputs])
         with scratch.part("program"):
-            os.makedirs("/workspace/output", 0o755, exist_ok=True)
-            self.tree.note([b"output"])
+            with contextlib.suppress(OSError):  # the caller's own is something else
+                os.close(enter_folder(self.tree_fd, "output"))
+            self.tree.note([*(tuple(os.fsencode(name).split(b"/")) for name, _, _ in inputs), (b"output",)])
             scratch.copy_in(f"/program/{program['name']}", source, offset, program["size"], self.identity)
 
     def files_bytes(self) -> int:

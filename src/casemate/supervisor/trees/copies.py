@@ -20,10 +20,9 @@ TYPE_CHECKING = False  # typing itself is not imported: it would take half of th
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from casemate.supervisor.trees.walk import Path
+    from casemate.supervisor.trees.walk import Owner, Path
 
     State = tuple[int, int, int]  # inode number, mode, and time of the last change, in nanoseconds
-    Owner = tuple[int, int]  # user and group
 
 _CLONE = 0x40049409  # FICLONE
 _PIECE = 1 << 24
@@ -51,14 +50,14 @@ class FolderCopy:
         copier.copy_folder(source, place, b"", 0)
         self._unread = copier.unread
 
-    def note(self, place: int) -> None:
-        """What is in the copy ``place`` now is no change. Raises ``OSError``."""
-        self._before = _states(place)
+    def note(self, place: int, *, now: dict[Path, State] | None = None) -> None:
+        """What is in the copy ``place`` is no change; ``now``: its state where that is known. Raises ``OSError``."""
+        self._before = _states(place) if now is None else {**now}
 
-    def lay_out(self, place: int, upper: int) -> None:
-        """Make the folder ``upper`` what an overlay with the changes of the copy ``place`` would have. Nothing of the
-        cell runs. Raises ``OSError``, also where something has run all the same."""
-        _Layout(changes(self._before, _states(place), self._unread)).write((), place, upper)
+    def lay_out(self, place: int, upper: int, *, now: dict[Path, State] | None = None) -> None:
+        """Make the folder ``upper`` what an overlay with the changes of the copy ``place`` would have; ``now``: as of
+        `note`. Nothing of the cell runs. Raises ``OSError``, also where something has run all the same."""
+        _Layout(changes(self._before, _states(place) if now is None else now, self._unread)).write((), place, upper)
 
 
 class _TreeCopier:
@@ -255,7 +254,8 @@ def changes(
             wanted.setdefault(folder, {})[path[-1]] = (0, _WHITEOUT, 0)
     for folder in list(wanted):
         for depth in range(len(folder), 0, -1):
-            wanted.setdefault(folder[: depth - 1], {}).setdefault(folder[depth - 1], now[folder[:depth]])
+            if folder[:depth] in now:
+                wanted.setdefault(folder[: depth - 1], {}).setdefault(folder[depth - 1], now[folder[:depth]])
     return wanted
 
 

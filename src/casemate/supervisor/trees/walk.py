@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     Path = tuple[bytes, ...]
+    Owner = tuple[int, int]  # user and group
 
 
 _DEADLINES: ContextVar[tuple[Deadline, ...]] = ContextVar("deadlines", default=())
@@ -210,7 +211,7 @@ def open_file(entry: Entry, *, unlock: bool = False) -> int:
         os.close(handle)
 
 
-def enter_folder(parent: int, name: bytes | str, owner: tuple[int, int] | None = None) -> int:
+def enter_folder(parent: int, name: bytes | str, owner: Owner | None = None) -> int:
     """A descriptor of the folder ``name`` in ``parent``, made and given to ``owner`` where it is missing.
 
     Raises ``OSError``, also for a link.
@@ -226,18 +227,18 @@ def enter_folder(parent: int, name: bytes | str, owner: tuple[int, int] | None =
 
 
 def open_beneath(
-    root: int, path: Sequence[bytes | str], *, make: bool = False, owner: tuple[int, int] | None = None
+    root: int, path: Sequence[bytes | str], *, make: bool = False, owner: Owner | None = None, unlock: bool = False
 ) -> int:
     """A descriptor of the folder at ``path`` beneath ``root``; no component may be a link, nor lead up.
 
-    ``make``: as of `enter_folder`, with ``owner``. Raises ``OSError``.
+    ``make``: as of `enter_folder`, with ``owner``; else ``unlock`` as of `open_folder`. Raises ``OSError``.
     """
     folder = os.open(".", _FOLDER, dir_fd=root)
     for name in path:
         try:
             if name in (b"..", ".."):
                 raise OSError(errno.EXDEV, "a path leads out of its folder")
-            below = enter_folder(folder, name, owner) if make else open_folder(folder, name)
+            below = enter_folder(folder, name, owner) if make else open_folder(folder, name, unlock=unlock)
         finally:
             os.close(folder)
         folder = below

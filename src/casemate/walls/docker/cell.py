@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from casemate.supervisor import carriage, wire
-from casemate.supervisor.mirror import MirrorError
+from casemate.supervisor.trees.records import RecordsError
 from casemate.walls.docker import addresses
 from casemate.walls.docker.containers import Container, Size, new_file
 from casemate.walls.docker.mirrors import Mirror, ShownFolder
@@ -28,6 +28,7 @@ _SOON = 1.0  # seconds; what waits to be sent does so for half of it at most
 _NEVER = float("inf")
 _MOST_PIPE = 1 << 20  # bytes that an ordinary user's pipe can hold (pipe(7))
 _MOST_ASKING = 64  # sockets of one cell that wait for names
+_ANSWERS = 4  # messages of a supervisor for each that it gets, at most
 _RECORDS = 1 << 22  # bytes of records besides their contents
 
 
@@ -74,7 +75,7 @@ class CarriedCell:
         self._folders = folders
         self._shown: dict[str, ShownFolder] = earlier._shown if earlier else {}
         self.mirror: Mirror = (
-            earlier.mirror if earlier else Mirror(folder / self.id, request["workspace"], request["limits"])
+            earlier.mirror if earlier else Mirror(folder, self.id, request["workspace"], request["limits"])
         )
         self._channels: carriage.Channels
         self._outputs: list[carriage.CarriedPipe] = []  # to the link; the last is the control pipe
@@ -87,6 +88,9 @@ class CarriedCell:
         self._is_waiting: bool = request["awaits_order"]
         self._began = time.monotonic()
         self._reason = ""
+        self._answers = _ANSWERS  # that its supervisor may still give
+        self._may_listen = 0  # sockets
+        self._is_over = False
         self._is_read = False  # its files are, by somebody here, and do not change
         self._step_over, self._step_until = 0, 0.0  # the last step that is, and when it would have been interrupted
 
@@ -145,7 +149,7 @@ class CarriedCell:
         if self._stdin >= 0:
             os.close(self._stdin)
             self._stdin = -1
-        os.close(self.mirror.fd)
+        self.mirror.close()
         return container
 
     @property
@@ -169,11 +173,13 @@ class CarriedCell:
                 self._queue.append((message, fds))
             return
         is_known = message["op"] == "step over" and message["step"] == self._step_over
+        self._answers += _ANSWERS
+        self._may_listen += len(message.get("listeners", ()))
         waits = is_known and self._step_until - time.monotonic() > _SOON  # it goes with the next step
         self._note_time(message)
         try:
             self._send_frames(self._frames_of(message, fds), waits=waits)
-        except (OSError, MirrorError) as error:
+        except (OSError, RecordsError) as error:
             self._bridge.refuse(self, "workspace", getattr(error, "errno", 0) or 0, str(error))
 
     def _frames_of(self, message: dict[str, Any], fds: dict[str, int]) -> list[Iterator[bytes]]:
@@ -190,8 +196,8 @@ class CarriedCell:
             os.close(fds.pop("order"))  # it is the link's, which has it open
         begins = message["op"] == "begin" or (message["op"] == "launch" and not self._is_waiting)
         if begins and own["kind"] == "overlay" and not self._request["continues"]:
-            fds["folder"] = new_file()
-            self.mirror.copy_folder(own["folder"], own["hidden"], own["inode"], fds["folder"])
+            records = self.mirror.copy_folder(own["folder"], own["hidden"], own["inode"])
+            fds |= {} if records is None else {"folder": records}
         if message["op"] == "resume files":
             self._is_read = False
         if message["op"] == "step" and (changes := self.mirror.changes()) is not None:
@@ -272,7 +278,7 @@ class CarriedCell:
                 self._take(kind, number, payload)
                 if self.container is not container:
                     return
-        except (EOFError, ValueError, OSError):  # it is gone, or nothing that it says is believed any more
+        except Exception:  # noqa: BLE001 - it is gone, or nothing that it says is believed: this cell ends, and no other
             self._bridge.lose(self, "killed")
             return
         self.flush()
@@ -290,6 +296,9 @@ class CarriedCell:
     def hear(self, message: dict[str, Any], channels: list[tuple[str, int]]) -> None:
         """What its supervisor says, which is well formed. Raises ``ValueError`` and ``OSError``."""
         op = message["op"]
+        self._answers -= 1
+        if self._answers < 0 or self._is_over or self._ended:
+            raise ValueError("an answer that nobody waits for")
         if op == "ended":
             self._ended = message, channels
             self.hand_on_end()
@@ -327,10 +336,10 @@ class CarriedCell:
         (message, channels), self._ended = self._ended, None
         try:
             self._take_changes(channels)
-        except (ValueError, OSError):
+        except Exception:  # noqa: BLE001 - of what it says, as above
             self._bridge.lose(self, "killed")
             return
-        self._deadline = _NEVER
+        self._deadline, self._is_over = _NEVER, True
         self._outputs = []
         self._bridge.send(message, [os.dup(self.mirror.fd)])
         reason = message["ending"]["reason"]
@@ -362,7 +371,7 @@ class CarriedCell:
 
     def _listen(self, number: int) -> int:
         """One end of a pair for the link, over which each connection comes that the container has accepted."""
-        if number in self._listeners or len(self._listeners) >= carriage.MAX_CHANNELS:
+        if number in self._listeners or len(self._listeners) >= self._may_listen:
             raise ValueError("a listener too many")
         self._listeners[number], theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return theirs.detach()

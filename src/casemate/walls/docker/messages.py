@@ -8,10 +8,7 @@ from casemate.supervisor import carriage, wire
 
 _MOST = 1 << 62
 _TEXT = 2000
-
-
-def _number(value: object) -> bool:
-    return type(value) is int and -_MOST < value < _MOST
+_MOST_ERRNO, _LAST_SIGNAL = 4096, 64
 
 
 def _count(value: object) -> bool:
@@ -30,8 +27,13 @@ def _text(value: object) -> bool:
     return type(value) is str and len(value) <= _TEXT
 
 
+def _errno(value: object) -> bool:
+    return type(value) is int and 0 <= value < _MOST_ERRNO
+
+
 def _status(value: object) -> bool:
-    return value is None or (type(value) is int and 0 <= value <= 0xFFFF)
+    """As wait(2) has it of a process that has ended: an exit code, or a signal."""
+    return value is None or (type(value) is int and (value & ~0xFF00 == 0 or 0 < value & ~0x80 <= _LAST_SIGNAL))
 
 
 _REASONS = (None, "timeout", "memory", "cpu", "output", "cancelled", "killed", "closed", "silent", "deaf", "pipes",
@@ -52,15 +54,15 @@ def _is(value: object, shape: dict[str, Any]) -> bool:
 
 
 _SHAPES: dict[str, dict[str, Any]] = {
-    "launch refused": {"stage": _text, "errno": _number, "detail": _text},
+    "launch refused": {"stage": _text, "errno": _errno, "detail": _text},
     "ended": {"ending": lambda value: _is(value, _ENDING)},
-    "listening": {"number": _count, "errno": _number, "count": _count},
+    "listening": {"number": _count, "errno": _errno, "count": _count},
     "session files": {},
     "pipes": {"step": _count},
     "step over": {"step": _count, "usage": lambda value: _is(value, _USAGE)},
     "files paused": {"complete": _flag},
     "files resumed": {"complete": _flag},
-    "shown": {"number": _count, "errno": _number},
+    "shown": {"number": _count, "errno": _errno},
 }
 # The kinds of channels that each may bring.
 _CHANNELS = {"ended": ("content",), "step over": ("content",), "files paused": ("content",), "pipes": ("read", "read"),

@@ -450,7 +450,7 @@ class SessionPipes:
         """The supervisor tells of a session's cell."""
         if not isinstance(cell, RunningSession) or cell.session_sink is None:
             close_all(fds)
-        elif message["op"] == "session files" and len(fds) == 2:
+        elif message["op"] == "session files" and len(fds) == 2 and not cell.files.done():
             cell.files.set_result((fds[0], fds[1]))
         elif message["op"] == "pipes" and len(fds) == 2:
             self._take_step_pipes(cell, message["step"], fds)

@@ -1,0 +1,305 @@
+"""A folder and its twin elsewhere: what has changed in one is written down as records, and done again in the other.
+
+Records come from a stranger. They are parsed strictly, bounded, and done beneath one folder without following links.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from itertools import islice
+
+from casemate.supervisor import wire
+from casemate.supervisor.trees.remove import remove_entry
+from casemate.supervisor.trees.walk import (
+    Entry,
+    Visitor,
+    data_in,
+    open_beneath,
+    open_file,
+    open_folder,
+    status_of,
+    walk,
+)
+
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from casemate.supervisor.trees.copies import State
+    from casemate.supervisor.trees.walk import Path
+
+_MAX_PATH, _MAX_NAME = 4096, 255
+_MAX_PARTS = 1 << 16  # pieces of data of a file with holes
+_MAX_RECORD = 3 << 20  # bytes: a path, a link's target, and where the data of a file with holes lie
+_CHUNK = 1 << 20
+_KEYS = {"kind", "path", "mode", "mtime", "size", "parts", "target"}
+_KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
+_DEPTH = 100  # folders below each other
+_MOST_ENTRIES = 1 << 20
+_MOST_TIME = 1 << 62  # nanoseconds
+_BLOCK = 512  # bytes, in which a file system counts what a file takes
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class RecordsError(ValueError):
+    """Records that nobody honest writes, or more than there may be."""
+
+
+class Bounds:
+    """How much data and how many names there may be in a tree, and be done at once."""
+
+    def __init__(self, data: int, entries: int) -> None:
+        self.data, self.entries = data, entries
+
+
+class Tree:
+    """The folder ``root`` (a descriptor), and its state as both sides know it. ``is_cells``: a program writes in it,
+    which can set every time but that of the last change.
+    """
+
+    def __init__(self, root: int, *, is_cells: bool = False) -> None:
+        self.root = root
+        self.known: dict[Path, State] = {}
+        self._is_cells = is_cells
+
+    def write_changes(self, new_file: Callable[[], int]) -> int | None:
+        """A file with what has changed since the last time; None where nothing has. What cannot be read is left, and
+        tried again. Raises ``OSError``."""
+        seen = self._scan().found
+        gone = sorted((path for path in self.known if path not in seen), reverse=True)
+        changed = [path for path, state in seen.items() if self.known.get(path) != state]
+        if not gone and not changed:
+            return None
+        out = new_file()
+        for path in gone:
+            _write_record(out, {"kind": "gone", "path": b"/".join(path)})
+        with contextlib.closing(_Parents(self.root)) as parents:
+            for path in changed:
+                try:
+                    _write_entry(out, path, parents.of(path))
+                except OSError:
+                    seen.pop(path)
+        self.known = seen
+        return out
+
+    def apply(self, source: int, bounds: Bounds) -> dict[Path, State]:
+        """Do what is written in the file ``source``; what there is then. Raises :class:`RecordsError`, ``OSError``."""
+        at, size, data = 0, os.fstat(source).st_size, 0
+        done: list[tuple[Path, int]] = []  # with the modes of folders
+        with contextlib.closing(_Parents(self.root, unlock=True)) as parents:
+            while at < size:
+                record, at = _read_record(source, at)
+                data += sum(length for _, length in record["parts"])
+                mode = record["mode"] if record["kind"] == "folder" else 0o700
+                done.append((tuple(record["path"].split(b"/")), mode))
+                if data > bounds.data or len(done) > 2 * bounds.entries:
+                    raise RecordsError("more changes than there may be")
+                at = _do(record, done[-1][0], source, at, parents)
+            for path, mode in reversed(done):
+                if self._is_cells and mode & 0o700 != 0o700:
+                    _set_mode(parents.of(path), path[-1], mode & 0o777)
+        scan = self.note(path for path, _ in done)
+        if scan.data > bounds.data or len(scan.found) > bounds.entries:
+            raise RecordsError("more files than there may be")
+        return scan.found
+
+    def note(self, paths: Iterable[Path]) -> _Scan:
+        """Both know of these as they are now."""
+        scan = self._scan()
+        for path in paths:
+            self.known.pop(path, None)
+            if path in scan.found:
+                self.known[path] = scan.found[path]
+        return scan
+
+    def _scan(self) -> _Scan:
+        scan = _Scan(is_cells=self._is_cells)
+        walk(self.root, scan, depth=_DEPTH, entries=_MOST_ENTRIES)
+        for path, state in self.known.items() if scan.unseen else ():
+            if any(path[:depth] in scan.unseen for depth in range(len(path) + 1)):
+                scan.found.setdefault(path, state)
+        return scan
+
+
+class _Scan(Visitor):
+    """A walk that takes down the state of everything, and how much data there is."""
+
+    def __init__(self, *, is_cells: bool) -> None:
+        self.found: dict[Path, State] = {}
+        self.unseen: set[Path] = set()
+        self.data = 0
+        self._is_cells = is_cells
+
+    def enter(self, entry: Entry, _folder: int) -> bool:
+        self.found[entry.path] = 0, entry.stat.st_mode | 0o700, 0  # there is always a way to work in it
+        return True
+
+    def visit(self, entry: Entry) -> None:
+        status = entry.stat
+        if not stat.S_ISCHR(status.st_mode) and not stat.S_ISBLK(status.st_mode):
+            when = status.st_ctime_ns if self._is_cells else status.st_mtime_ns
+            self.found[entry.path] = status.st_ino, status.st_mode, when
+            self.data += min(status.st_size, status.st_blocks * _BLOCK)
+
+    def skip(self, path: Path, reason: str) -> None:  # noqa: ARG002
+        self.unseen.add(path)
+
+
+class _Parents:
+    """Opens the folders beneath ``root`` that entries are in, and keeps the last one open. ``unlock``: as of `walk`."""
+
+    def __init__(self, root: int, *, unlock: bool = False) -> None:
+        self._root, self._unlock = root, unlock
+        self._path: Path = (b"..",)
+        self._folder = -1
+
+    def close(self) -> None:
+        """Let go of the last one."""
+        if self._folder >= 0:
+            os.close(self._folder)
+        self._path, self._folder = (b"..",), -1
+
+    def of(self, path: Path, *, make: bool = False) -> int:
+        """The folder of the entry ``path``, made where it is missing and that is asked for. Raises ``OSError``."""
+        if path[:-1] != self._path:
+            self.close()
+            try:
+                self._folder = open_beneath(self._root, path[:-1], unlock=self._unlock)
+            except FileNotFoundError:
+                if not make:
+                    raise
+                self._folder = open_beneath(self._root, path[:-1], make=True)
+            self._path = path[:-1]
+        return self._folder
+
+
+def _write_entry(out: int, path: Path, folder: int) -> None:
+    status = os.stat(path[-1], dir_fd=folder, follow_symlinks=False)
+    kind = _KINDS.get(stat.S_IFMT(status.st_mode), "pipe")
+    record = {"path": b"/".join(path), "kind": kind, "mode": status.st_mode & 0o777, "mtime": status.st_mtime_ns}
+    if kind == "link":
+        record["target"] = os.readlink(path[-1], dir_fd=folder)
+    if kind != "file" or status.st_size == 0:
+        _write_record(out, record)
+        return
+    file = open_file(Entry(path, status, folder))
+    try:
+        _write_file(out, {**record, "size": status.st_size}, file)
+    finally:
+        os.close(file)
+
+
+def _write_record(out: int, record: dict[str, Any]) -> None:
+    full = {"mode": 0, "mtime": 0, "size": 0, "parts": [], "target": b"", **record}
+    data = wire.encode(full)
+    os.write(out, len(data).to_bytes(4, "big") + data)
+
+
+def _write_file(out: int, record: dict[str, Any], file: int) -> None:
+    parts = [[start, end - start] for start, end in islice(data_in(file, record["size"]), _MAX_PARTS + 1)]
+    if len(parts) > _MAX_PARTS:
+        raise OSError(errno.EFBIG, "it has too many holes")
+    _write_record(out, {**record, "parts": parts})
+    for offset, length in parts:
+        _copy(file, offset, out, os.lseek(out, 0, os.SEEK_CUR), length)
+        os.lseek(out, length, os.SEEK_CUR)
+
+
+def _read_record(source: int, at: int) -> tuple[dict[str, Any], int]:
+    """The record at ``at``, and where it ends. Raises :class:`RecordsError`."""
+    length = int.from_bytes(os.pread(source, 4, at), "big")
+    data = os.pread(source, length, at + 4) if length <= _MAX_RECORD else b""
+    try:
+        record = wire.decode(data)
+    except wire.WireError:
+        raise RecordsError("no record") from None
+    if not isinstance(record, dict) or set(record) != _KEYS or not _is_sound(record):
+        raise RecordsError("no record")
+    return record, at + 4 + length
+
+
+def _is_sound(record: dict[str, Any]) -> bool:
+    path, target, parts = record["path"], record["target"], record["parts"]
+    if not isinstance(path, bytes) or not isinstance(target, bytes) or not isinstance(parts, list):
+        return False
+    if any(type(record[name]) is not int for name in ("mode", "mtime", "size")):
+        return False
+    names = path.split(b"/")
+    if len(path) > _MAX_PATH or any(not name or name in (b".", b"..") or len(name) > _MAX_NAME for name in names):
+        return False
+    if b"\0" in path or b"\0" in target or len(names) > _DEPTH + 1 or not -_MOST_TIME < record["mtime"] < _MOST_TIME:
+        return False
+    return record["kind"] in ("file", "folder", "link", "pipe", "gone") and _are_parts(parts, record["size"])
+
+
+def _are_parts(parts: list[Any], size: int) -> bool:
+    """Pieces of a file of that size, one behind the other."""
+    at = 0
+    for part in parts:
+        if not isinstance(part, list) or [type(number) for number in part] != [int, int]:
+            return False
+        offset, length = part
+        if offset < at or length <= 0 or offset + length > size:
+            return False
+        at = offset + length
+    return len(parts) <= _MAX_PARTS and 0 <= size < 1 << 50
+
+
+def _copy(source: int, offset: int, target: int, place: int, length: int) -> None:
+    """Copy so many bytes; zeros stand for what is not there any more."""
+    end = offset + length
+    while offset < end:
+        data = os.pread(source, min(_CHUNK, end - offset), offset) or bytes(min(_CHUNK, end - offset))
+        os.pwrite(target, data, place)
+        offset, place = offset + len(data), place + len(data)
+
+
+def _do(record: dict[str, Any], path: Path, source: int, at: int, parents: _Parents) -> int:
+    """Do one record, whose data begin at ``at``; where they end."""
+    kind = record["kind"]
+    end: int = at + sum(length for _, length in record["parts"])
+    try:
+        folder = parents.of(path, make=kind != "gone")
+    except (FileNotFoundError, NotADirectoryError):
+        if kind == "gone":
+            return end
+        raise
+    there = status_of(folder, path[-1])
+    if there and not (kind == "folder" and stat.S_ISDIR(there.st_mode)):
+        remove_entry(folder, path[-1])
+    _make(record, path[-1], folder, source, at)
+    return end
+
+
+def _set_mode(folder: int, name: bytes, mode: int) -> None:
+    made = open_folder(folder, name, unlock=True)
+    os.fchmod(made, mode)
+    os.close(made)
+
+
+def _make(record: dict[str, Any], name: bytes, folder: int, source: int, at: int) -> None:
+    """Make what is not there, or a folder what it is to be."""
+    kind, mode = record["kind"], record["mode"] & 0o777
+    if kind == "folder":
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=folder)
+        _set_mode(folder, name, mode | 0o700)
+    elif kind == "link":
+        os.symlink(record["target"], name, dir_fd=folder)
+    elif kind == "pipe":
+        os.mkfifo(name, 0o600, dir_fd=folder)  # whoever collects names it, and leaves it
+    elif kind == "file":
+        file = os.open(name, _NEW, 0o600, dir_fd=folder)
+        try:
+            os.ftruncate(file, record["size"])
+            for offset, length in record["parts"]:
+                _copy(source, at, file, offset, length)
+                at += length
+            os.fchmod(file, mode)
+            os.utime(file, ns=(record["mtime"], record["mtime"]))
+        finally:
+            os.close(file)
