@@ -71,20 +71,11 @@ def supervisors(host: int | None = None) -> list[int]:
 
 
 def serving(host: int | None = None) -> list[int]:
-    """The process of each supervisor that is the parent of cells: pid 1 of its namespace, where it has one."""
+    """The process of each supervisor that is the parent of cells; the first one sees to its end."""
     pids = containers.supervisors() if host in (None, os.getpid()) else []
     for first in supervisors(host):
-        below = [pid for pid in children(first) if SUPERVISOR in command(pid) and _depth(pid) > _depth(first)]
-        pids += below or [first]
+        pids += [pid for pid in children(first) if SUPERVISOR in command(pid)] or [first]
     return pids
-
-
-def _depth(pid: int) -> int:
-    """In how many process namespaces it is; 0 when it is gone."""
-    with contextlib.suppress(OSError):
-        found = re.search(r"^NSpid:(.*)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-        return len(found[1].split()) if found else 0
-    return 0
 
 
 def cells(host: int | None = None) -> list[int]:

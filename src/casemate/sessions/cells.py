@@ -295,6 +295,7 @@ class SessionCells:
         try:
             files = await self._collect_files(interpreter, ending)
         except OSError as error:
+            self._broken_pauses += 1
             files = StepFiles(skipped=(SkippedFile(".", f"the workspace could not be looked at: {error.strerror}"),))
         if self._files_lost:
             self._files_lost, files = False, replace(files, skipped=(_FILES_LOST, *files.skipped))

@@ -70,12 +70,14 @@ class CellProcess:
         if not self.is_waiting:
             self.begin(request["deadline"])
         self.reason: str | None = None
-        self.problem = ""  # why its program could not begin
+        self.problem: Exception | None = None  # why its program could not begin
         self.report: dict[str, Any] | None = None  # by its init
         self.status_is_over = False  # nobody can write to its status pipe any more
         self.init_status = 0  # how that has ended
         self.is_set_up = not self.is_waiting
         self.pending_begin: tuple[dict[str, Any], dict[str, int]] | None = None  # once it is set up
+        self.left = {"space_left": 0, "inodes_left": 0}  # of its limits, when its files were counted
+        self.next_count = 0.0
         self.memory = self.peak_memory = self.tasks = self.peak_tasks = 0
         self.cpu_seconds = self.cpu_before = 0.0
 
@@ -105,7 +107,7 @@ class CellProcess:
     def has_begun(self) -> bool:
         """Whether its program may have begun, now that it has ended. Who says no has it run in another cell."""
         if not self.order_size:
-            return not self.is_waiting and self.reason != "unbegun"
+            return not self.is_waiting
         if self.reason is not None and not self.is_waiting:
             return True
         if not os.WIFEXITED((self.report or {}).get("wait_status", _SIGKILL)):
@@ -308,8 +310,6 @@ class CellProcess:
         cpu_time = self.limits["cpu_time"]
         if cpu_time is not None and usage.cpu > cpu_time:
             self.kill("cpu")
-        if self.scratch.is_over(now):
-            self.kill("disk")
 
     def _count_tasks(self, tasks: int) -> None:
         """End it where it has too many, and the kernel does not count them."""
@@ -361,6 +361,27 @@ class CellProcess:
         except OSError:
             return 0
 
+    def lay_out(self) -> bool:
+        """Have the files of a paused cell ready for the host; False where that failed, or something has run."""
+        try:
+            self.scratch.lay_out()
+        except OSError:
+            return False
+        return not self.scratch.lays_out or (self.files_pause is not None and self.files_pause.is_unbroken())
+
+    def count_files(self, *, lays_out: bool = False) -> None:
+        """See what is left of its limits, and have its files ready for the host before where nothing of it runs."""
+        if lays_out:
+            self.lay_out()
+        began = time.monotonic()
+        self.left = self.scratch.space_left()
+        self.next_count = began + watch.SELDOM + 2 * _REST_FACTOR * (time.monotonic() - began)
+
+    def judge_files(self) -> None:
+        """They are counted: end it where it has too many, and only looks hold it to its limits."""
+        if self.scratch.is_watched and min(self.left.values()) <= 0:
+            self.kill("disk")
+
     # -- the end
 
     def read_status(self) -> bool:
@@ -398,7 +419,6 @@ class CellProcess:
             "reason": self.reason,
             "peak_memory": peak,
             "oom": self.group.out_of_memory() if self.group else False,
-            **self.scratch.space_left(),
         }
 
     def usage(self) -> dict[str, Any]:
@@ -415,7 +435,7 @@ class CellProcess:
             "memory_left": self.memory,
             "tasks_left": self.tasks,
             "interrupted": self.interrupted,
-            **self.scratch.space_left(),
+            **self.left,
         }
         self._count_anew()  # for the next step, which may end its cell before we hear of it
         return usage

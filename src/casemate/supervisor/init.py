@@ -53,7 +53,7 @@ _MASKED_FOLDERS = sorted(_PROC & {"acpi", "scsi", "bus", "fs", "irq", "driver", 
 _WRITABLE = ("/workspace", "/tmp", "/dev/shm")
 MOST_TERMINALS = 64  # pseudo-terminals of a cell; all of the machine share some thousand
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts")
-_SIGINT = 2
+_SIGINT, _SIGKILL = 2, 9
 _NAME = b"casemate-init"
 _SIOCSIFFLAGS = 0x8914  # netdevice(7)
 _IFF_UP_RUNNING = 0x41
@@ -130,6 +130,7 @@ def preparation() -> bytes:
     calls.call("setresgid", GID, GID, GID)
     calls.call("setresuid", UID, UID, UID)
     calls.call("prctl", kernel.PR_SET_DUMPABLE, 0, 0, 0, 0)
+    calls.call("prctl", kernel.PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)  # the supervisor is our parent, whoever forked us
     calls.phase("namespaces")
     calls.call(
         "unshare",

@@ -87,22 +87,19 @@ class Listeners:
         self._send = send
         self._maker = maker
 
-    def open(self, cell: cells.CellProcess, request: dict[str, Any]) -> None:
-        """Make the sockets that a cell begins with; their descriptors go to the host, and stay nowhere else.
-
-        Raises ``OSError``.
-        """
-        self._make(cell, request["listeners"], 0)
-
     def add(self, cell: cells.CellProcess, message: dict[str, Any]) -> None:
         """Make others; the host gets an errno where they cannot be made."""
         number = message["number"]
         try:
-            self._make(cell, message["listeners"], number)
+            self.make(cell, message["listeners"], number)
         except OSError as error:
             self._send({"op": "listening", "id": cell.id, "number": number, "errno": error.errno or 0})
 
-    def _make(self, cell: cells.CellProcess, sockets: list[list[object]], number: int) -> None:
+    def make(self, cell: cells.CellProcess, sockets: list[list[object]], number: int) -> None:
+        """Make sockets, 0 those that a cell begins with; their descriptors go to the host, and stay nowhere else.
+
+        Raises ``OSError``.
+        """
         fds = self._maker.open_listeners(cell, sockets)
         try:
             self._send({"op": "listening", "id": cell.id, "number": number, "errno": 0, "count": len(fds)}, fds)

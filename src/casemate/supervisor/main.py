@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import _socket
+import array
 import gc
 import os
+import select
 import sys
 
 from casemate.supervisor import cgroups, kernel, landlock, namespaced, namespaces, serve, stage, wire
 
+TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+if TYPE_CHECKING:
+    from typing import Any
+
 SOCKET = 0  # the host's socket is our standard input: nothing else needs a number, an argument or a name
+_END_WITHIN = 1.0  # seconds that a supervisor has when its host is gone
 
 
 def main() -> None:
-    """Run as ``python -I -S``: this process only waits for pid 1 of the new namespace, so that the host has a child."""
-    kernel.close_from(3)
-    os.umask(0o022)  # what it makes is for cells, which are other users than the one who has made it
-    socket = _socket.socket(fileno=os.dup(SOCKET))
-    os.dup2(os.open(os.devnull, os.O_RDONLY), SOCKET)
-    groups = cgroups.find(f"{os.getpid()}-{os.urandom(3).hex()}")
+    """Run as ``python -I -S``: this process only waits for pid 1 of the new namespace, and sees to its end."""
+    socket, groups = enter()
     try:
         mode, cell_ids = namespaces.own_namespaces()
         pid = os.fork()
@@ -28,10 +31,18 @@ def main() -> None:
         sys.exit(1)
     if pid == 0:
         _serve(socket, mode, cell_ids, groups)
-    socket.close()
-    os.waitpid(pid, 0)
+    wait_for_end(pid, socket)
     groups.remove()
     os._exit(0)  # taking the interpreter apart takes as long as all of that, and the host waits for it
+
+
+def enter() -> tuple[_socket.socket, cgroups.Cgroups]:
+    """Take what a supervisor begins with: the host's socket, and groups."""
+    kernel.close_from(3)
+    os.umask(0o022)  # what it makes is for cells, which are other users than the one who has made it
+    socket = _socket.socket(fileno=os.dup(SOCKET))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), SOCKET)
+    return socket, cgroups.find(f"{os.getpid()}-{os.urandom(3).hex()}")
 
 
 def _serve(socket: _socket.socket, mode: str, cell_ids: range, groups: cgroups.Cgroups) -> None:
@@ -42,7 +53,7 @@ def _serve(socket: _socket.socket, mode: str, cell_ids: range, groups: cgroups.C
         with namespaces.setup_stage("stage"):
             stage.prepare()
         maker = namespaced.NamespaceMaker(mode, cell_ids)
-        server = serve.SupervisorLoop(serve.HostSocket(socket), maker, groups)
+        server = serve.SupervisorLoop(HostSocket(socket), maker, groups)
         gc.disable()  # a collection in a forked cell would copy the whole heap's pages
         counted = server.try_cgroups()
         can = {"landlock": landlock.abi(), "native_init": maker.native is not None}
@@ -56,3 +67,56 @@ def _serve(socket: _socket.socket, mode: str, cell_ids: range, groups: cgroups.C
 
 def _refuse(socket: _socket.socket, refused: namespaces.SetupError) -> None:
     socket.send(wire.encode({"op": "refused", "stage": refused.stage, "errno": refused.errno, "detail": str(refused)}))
+
+
+class HostSocket:
+    """Whom the supervisor serves."""
+
+    def __init__(self, socket: _socket.socket) -> None:
+        self._socket = socket
+        self._buffer = memoryview(bytearray(wire.MAX_MESSAGE))
+        self._kept: dict[bytes, Any] = {}
+
+    def fileno(self) -> int:
+        """To wait for its messages by."""
+        return self._socket.fileno()
+
+    def receive(self) -> tuple[dict[str, Any], dict[str, int], bool] | None:
+        """Its message, the descriptors that came with it by their names, and whether all came; None when it is gone.
+
+        Raises ``BlockingIOError`` where there is none now.
+        """
+        numbers = array.array("i")
+        size, ancillary, flags, _ = self._socket.recvmsg_into(
+            [self._buffer], _socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * numbers.itemsize), _socket.MSG_DONTWAIT
+        )
+        for level, kind, payload in ancillary:
+            if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
+                numbers.frombytes(payload[: len(payload) - len(payload) % numbers.itemsize])
+        if not size:
+            return None
+        for fd in numbers:
+            os.set_inheritable(fd, False)
+        message = wire.decode(bytes(self._buffer[:size]), self._kept)
+        is_whole = not flags & _socket.MSG_CTRUNC
+        return message, dict(zip(message.get("fds", ()), numbers, strict=is_whole)), is_whole
+
+    def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+        """Send it a message; ``fds`` stay ours."""
+        try:
+            kernel.send_fds(self._socket, wire.encode(message), fds or ())
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it is gone; the next receive ends us
+
+
+def wait_for_end(supervisor: int, host: _socket.socket) -> None:
+    """Wait for the end of our child ``supervisor``, and kill it where it does not end though the ``host`` is gone."""
+    poll = select.poll()
+    pidfd = os.pidfd_open(supervisor)
+    poll.register(pidfd, select.POLLIN)
+    poll.register(host.fileno(), 0)  # POLLHUP alone
+    poll.poll()
+    if not select.select([pidfd], [], [], _END_WITHIN)[0]:
+        os.kill(supervisor, 9)
+    os.waitpid(supervisor, 0)
+    host.close()

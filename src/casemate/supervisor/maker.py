@@ -54,9 +54,3 @@ class Maker(Protocol):
 
     def show_folder(self, cell: Any, source: str, target: str) -> None:
         """Show a folder of the host, as it is now, in a cell that lives."""
-
-    def tidy(self, now: float) -> None:
-        """There is time to remove what is left of cells."""
-
-    def next_time(self) -> float:
-        """When `tidy` is to be called again although nothing happens (monotonic seconds)."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-_NEVER = float("inf")
-
 
 class NamespaceMaker:
     """See `maker.Maker`."""
@@ -75,12 +73,6 @@ class NamespaceMaker:
             cell.keep_namespaces()
             folders.show_folder(cell.mounts, source, target)
             cell.shown[target] = source
-
-    def tidy(self, now: float) -> None:
-        pass
-
-    def next_time(self) -> float:
-        return _NEVER
 
 
 def _with_root(made: scratch.Scratch, root: str) -> scratch.Scratch:

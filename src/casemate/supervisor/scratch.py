@@ -98,10 +98,7 @@ class Scratch:
         usage = os.fstatvfs(self.tree_fd)
         return {"space_left": usage.f_bavail * usage.f_frsize, "inodes_left": usage.f_favail}
 
-    def is_over(self, now: float) -> bool:  # noqa: ARG002
-        """Whether there is more in it than its limits allow; False where the kernel holds it to them."""
-        return False
-
+    is_watched = False  # whether nothing but looks holds it to its limits
     lays_out = False  # whether `lay_out` has anything to do
 
     def lay_out(self) -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import _socket
-import array
 import os
 import resource
 import select
 import time
+from functools import partial
 
 from casemate.supervisor import (
     cells,
     cgroups,
+    jobs,
     kernel,
     listeners,
-    namespaces,
     pool,
     readiness,
     roots,
@@ -23,7 +22,7 @@ from casemate.supervisor import (
     wire,
     zygotes,
 )
-from casemate.supervisor.scratch import Scratch, ScratchError
+from casemate.supervisor.scratch import Scratch
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -44,21 +43,21 @@ _REMOVE_AGAIN = 0.02  # seconds until a cgroup that the kernel still holds is tr
 
 
 class SupervisorLoop:
-    """Serves one host, alone in its thread."""
+    """Serves one host. What goes wrong with a cell ends that one; what may take long is done in ``threads``."""
 
-    def __init__(self, host: Any, maker: Maker, groups: cgroups.Cgroups) -> None:
+    def __init__(self, host: Any, maker: Maker, groups: cgroups.Cgroups, *, threads: bool = False) -> None:
         self._host = host
         self._maker = maker
         self._roots: dict[str, Any] = {}
         self._broken_roots: dict[str, str] = {}
+        self._jobs = jobs.Jobs(self._attempt, threads=threads)
         self._pool = pool.CellPool(maker, groups)
         self._zygotes: dict[str, zygotes.ZygoteProcess] = {}
         self._cells: dict[str, cells.CellProcess] = {}
         self._schedule = watch.Schedule()  # when each cell wants to be looked at
         self._listeners = listeners.Listeners(self._host.send, maker)
-        self._sessions = sessions.SessionRequests(self._host.send, maker)
+        self._sessions = sessions.SessionRequests(self._host.send, maker, self._jobs.run)
         self._pids: set[int] = set()  # of the first processes of cells, until they are reaped
-        self._forking: dict[str, list[Callable[[], None]]] = {}  # cells that a zygote makes, and what to do then
         self._removals: list[cgroups.CellCgroup] = []
         self._poll = readiness.DescriptorPoll()
         self._handlers: dict[int, Callable[[], None]] = {}  # what to do when a descriptor becomes readable
@@ -74,6 +73,7 @@ class SupervisorLoop:
     def run(self) -> None:
         """Serve until the host closes its end; then return, and with us every cell ends."""
         self._watch(self._host.fileno(), self._receive)
+        self._watch(self._jobs.fd, self._jobs.finish)
         while self._serving:
             ready = [(fd, self._handlers.get(fd)) for fd, _ in self._next_events()]
             for fd, handle in ready:
@@ -81,8 +81,7 @@ class SupervisorLoop:
                     handle()
             now = time.monotonic()
             for cell_id in self._schedule.pop_due(now):
-                self._cells[cell_id].keep_time(now)
-                self._schedule_look(cell_id)
+                self._attempt(cell_id, partial(self._keep_time, self._cells[cell_id], now))
             for key in [zygote.key for zygote in self._zygotes.values() if zygote.is_silent(now)]:
                 self._end_zygote(key)
         self._end_all()
@@ -93,27 +92,51 @@ class SupervisorLoop:
             return events
         # There is nothing else to do.
         self._removals = [group for group in self._removals if not group.remove()]
-        self._maker.tidy(time.monotonic())
-        self._pool.prepare()
+        if not self._jobs.waiting:
+            self._pool.prepare()
         return self._poll.wait(self._wait())
 
     def _wait(self) -> float:
-        longest = _REMOVE_AGAIN if self._removals else _ASK_AGAIN if self._forking else _MAX_WAIT
-        due = min(self._schedule.next_time(), self._pool.next_time(), self._maker.next_time())
+        longest = _REMOVE_AGAIN if self._removals else _ASK_AGAIN if self._jobs.waiting else _MAX_WAIT
+        due = self._schedule.next_time()
+        if not self._jobs.waiting:
+            due = min(due, self._pool.next_time())
         return min(max(0.0, due - time.monotonic()), longest)
 
-    def _schedule_look(self, cell_id: str) -> None:
-        cell = self._cells.get(cell_id)
-        if cell:
-            self._schedule.set(cell_id, cell.next_time())
-
-    def _watch(self, fd: int, handle: Callable[[], None]) -> None:
-        self._handlers[fd] = handle
+    def _watch(self, fd: int, handle: Callable[[], None], cell_id: str = "") -> None:
+        """Have ``handle``, which concerns the cell where one is named, called when ``fd`` can be read."""
+        self._handlers[fd] = partial(self._attempt, cell_id, handle)
         self._poll.register(fd, select.POLLIN)
 
     def _unwatch(self, fd: int) -> None:
         del self._handlers[fd]
         self._poll.unregister(fd)
+
+    # -- what is done for a cell
+
+    def _attempt(self, cell_id: str, do: Callable[[], object]) -> None:
+        """Do something for a cell, where one is named. What goes wrong ends that and nothing else."""
+        error = jobs.attempt(do)
+        if error and not cell_id:
+            raise error
+        if cell := self._cells.get(cell_id):
+            if error:
+                cell.problem = error
+                cell.kill(wire.FAILED + ascii(error)[:200])
+            self._schedule.set(cell_id, cell.next_time())
+        elif error:  # its process is not there yet, or no more
+            self._refuse(cell_id, "environment" if isinstance(error, roots.RootError) else "launch", error)
+
+    def _refuse(self, cell_id: str, stage: str, why: Exception | str, number: int = 0) -> None:
+        """Tell the host that there will be no such cell."""
+        stage, number = getattr(why, "part", stage), getattr(why, "errno", None) or number
+        detail = (str(why) or repr(why))[:2000]
+        self._host.send({"op": "launch refused", "id": cell_id, "stage": stage, "errno": number, "detail": detail})
+
+    def _keep_time(self, cell: cells.CellProcess, now: float) -> None:
+        cell.keep_time(now)
+        if now >= cell.next_count and cell.reason is None and cell.id not in self._jobs.waiting:
+            self._jobs.run(cell.id, cell.count_files, cell.judge_files)
 
     # -- what the host says
 
@@ -131,10 +154,10 @@ class SupervisorLoop:
             return False
         message, fds, is_whole = received
         if is_whole:
-            self._dispatch(message, fds)
+            self._attempt(message.get("id", ""), lambda: self._dispatch(message, fds))
         else:
             kernel.close_all(fds.values())
-            self._host.refuse(message["id"], "descriptors", _EMFILE, "the supervisor may open no more files")
+            self._refuse(message["id"], "descriptors", "the supervisor may open no more files", _EMFILE)
         return True
 
     def _dispatch(self, message: dict[str, Any], fds: dict[str, int]) -> None:
@@ -142,19 +165,21 @@ class SupervisorLoop:
         match message["op"]:
             case "root":
                 self._build_root(message)
+            case "ping":
+                self._host.send({"op": "pong", "id": ""})
             case "launch":
                 self._launch(message, fds)
             case "begin":
-                self._do_when_forked(
-                    message["id"], lambda: self._begin(message, fds), lambda: kernel.close_all(fds.values())
-                )
+                self._do_with(message, lambda cell: self._begin(cell, message, fds), fds)
+            case "kill" if message["id"] in self._cells:  # at once, whatever is being done for it
+                self._control(self._cells[message["id"]], message)
             case (
                 "kill" | "signal" | "pause" | "resume" | "listen"
                 | "pipes" | "step" | "step over" | "interrupt" | "pause files" | "resume files" | "show"
             ):  # fmt: skip
-                self._do_when_forked(message["id"], lambda: self._control(self._cells[message["id"]], message))
+                self._do_with(message, lambda cell: self._control(cell, message), fds)
             case "forget":
-                self._sessions.forget(message["id"])
+                self._jobs.when_free(message["id"], lambda: self._sessions.forget(message["id"]))
             case "zygote":
                 self._start_zygote(message)
             case "end zygote":
@@ -175,15 +200,16 @@ class SupervisorLoop:
             case _:
                 self._sessions.handle(cell, message)
 
-    def _do_when_forked(self, cell_id: str, do: Callable[[], None], else_do: Callable[[], None] | None = None) -> None:
-        """Do it now, or once the cell's zygote has made the cell; ``else_do`` where there is no such cell."""
-        if cell_id in self._cells:
-            do()
-            self._schedule_look(cell_id)
-        elif cell_id in self._forking:
-            self._forking[cell_id].append(lambda: self._do_when_forked(cell_id, do, else_do))
-        elif else_do:
-            else_do()
+    def _do_with(self, message: dict[str, Any], do: Callable[[cells.CellProcess], None], fds: dict[str, int]) -> None:
+        """Do it with the cell of the message, when that is free; close ``fds`` where there is no such cell."""
+
+        def do_now() -> None:
+            if cell := self._cells.get(message["id"]):
+                do(cell)
+            else:
+                kernel.close_all(fds.values())
+
+        self._jobs.when_free(message["id"], do_now)
 
     def _build_root(self, message: dict[str, Any]) -> None:
         key = message["key"]
@@ -198,7 +224,7 @@ class SupervisorLoop:
         """A cell, from the zygote that the request names or from the pool."""
         if request["root"] not in self._roots:
             kernel.close_all(fds.values())
-            self._host.refuse(request["id"], "root", 0, self._broken_roots.get(request["root"], "unknown root"))
+            self._refuse(request["id"], "root", self._broken_roots.get(request["root"], "unknown root"))
             return
         request["cpu_set"] = self._pool.choose_cpus(request["limits"]["cpus"])
         if not request["interpreter"]:
@@ -207,9 +233,9 @@ class SupervisorLoop:
         zygote = self._zygotes.get(request["zygote"])
         if zygote is None or zygote.data is None:
             kernel.close_all(fds.values())
-            self._host.refuse(request["id"], "zygote", 0, "it has ended")
+            self._refuse(request["id"], "zygote", "it has ended")
             return
-        self._forking[request["id"]] = []
+        self._jobs.waiting[request["id"]] = []
         try:
             pending = self._pool.new_pending(self._sessions.identity(request))
         except OSError as error:
@@ -220,60 +246,56 @@ class SupervisorLoop:
 
     def _finish_fork(self, request: dict[str, Any], fds: dict[str, int], ready: pool.ReadyCell | None, shared: int,
               number: int = 0) -> None:  # fmt: skip
-        waiting = self._forking.pop(request["id"])
         if ready is None:
             kernel.close_all(fds.values())
-            self._host.refuse(request["id"], "zygote", number, "it could not make a cell")
+            self._refuse(request["id"], "zygote", "it could not make a cell", number)
+            self._jobs.release(request["id"], lambda: None)
         else:
-            self._start_cell(request, fds, ready, shared)
-        for do in waiting:
-            do()
+            self._jobs.release(request["id"], lambda: self._start_cell(request, fds, ready, shared))
 
     def _start_cell(
         self, request: dict[str, Any], fds: dict[str, int], ready: pool.ReadyCell | None, shared: int
     ) -> None:
         """Give a cell's first process what it needs. ``ready``: made by a zygote; None: take one from the pool."""
         try:
-            self._set_up_cell(request, fds, ready, shared)
-        except ScratchError as error:
-            self._host.refuse(request["id"], error.part, error.errno, str(error))
-        except roots.RootError as error:
-            self._host.refuse(request["id"], "environment", 0, str(error))
-        except (OSError, namespaces.SetupError) as error:
-            self._host.refuse(request["id"], "launch", getattr(error, "errno", 0) or 0, str(error))
-        finally:
+            first = ready or self._pool.take(self._sessions.identity(request))
+        except OSError:
             kernel.close_all(fds.values())
-
-    def _set_up_cell(
-        self, request: dict[str, Any], fds: dict[str, int], ready: pool.ReadyCell | None, shared: int
-    ) -> None:
-        scratch = None
-        try:
-            ready = ready or self._pool.take(self._sessions.identity(request))
-            for name in ("stdin", "stdout", "stderr", "control"):
-                ready.identity.chown_fd(fds[name])
-            scratch = self._sessions.prepare_scratch(request, fds, ready.identity, self._roots[request["root"]])
-            cell = self._send_request(request, fds, ready, scratch, shared)
-        except BaseException:
-            if ready:
-                ready.discard()
-            if scratch:
-                scratch.close()
             raise
+        self._pids.add(first.pid)
+        made: list[Scratch] = []
+
+        def prepare() -> None:
+            for name in ("stdin", "stdout", "stderr", "control"):
+                first.identity.chown_fd(fds[name])
+            made.append(self._sessions.prepare_scratch(request, fds, first.identity, self._roots[request["root"]]))
+
+        def give_up(error: Exception) -> None:
+            self._pids.discard(first.pid)
+            first.discard()
+            for scratch in made:
+                scratch.close()
+            raise error
+
+        def go_on() -> None:
+            error = jobs.attempt(lambda: self._send_request(request, fds, first, made[0], shared))
+            give_up(error) if error else self._take_in(self._cells[request["id"]], fds)
+
+        self._jobs.run(request["id"], prepare, go_on, give_up, fds.values())
+
+    def _take_in(self, cell: cells.CellProcess, fds: dict[str, int]) -> None:
+        scratch = cell.scratch
+        self._watch(cell.pidfd, lambda: self._note_end(cell), cell.id)
+        self._watch(cell.status_fd, lambda: self._read_status(cell), cell.id)
+        if cell.group and cell.group.oom_fd is not None:
+            self._watch(cell.group.oom_fd, lambda: cell.kill("memory"), cell.id)
         scratch.close_mounts()
-        self._cells[cell.id] = cell
-        self._schedule_look(cell.id)
         if cell.session and not cell.is_waiting:
             self._sessions.send_files(cell)
         if scratch.program_fd >= 0 and not cell.session:  # whose requests come after the order
             self._offer(cell, scratch.program_fd, fds["order"])
         scratch.close_program()
-        self._pids.add(cell.pid)
-        self._maker.attend(cell, self._watch, self._unwatch)
-        self._watch(cell.pidfd, lambda: self._reap(cell))
-        self._watch(cell.status_fd, lambda: self._read_status(cell))
-        if cell.group and cell.group.oom_fd is not None:
-            self._watch(cell.group.oom_fd, lambda: cell.kill("memory"))
+        self._maker.attend(cell, lambda fd, handle: self._watch(fd, handle, cell.id), self._unwatch)
 
     def _offer(self, cell: cells.CellProcess, program: int, order: int) -> None:
         """Let the host give this cell its program itself. Where it cannot, it has us give it."""
@@ -285,7 +307,7 @@ class SupervisorLoop:
 
     def _send_request(
         self, request: dict[str, Any], fds: dict[str, int], ready: pool.ReadyCell, scratch: Scratch, shared: int
-    ) -> cells.CellProcess:
+    ) -> None:
         if request["rlimits"]["DATA"] is not None:
             request["rlimits"]["DATA"] += shared
         cell_request = {name: request[name] for name in _CELL_KEYS}
@@ -293,19 +315,18 @@ class SupervisorLoop:
         try:
             cell.limit(request["limits"])
             if request["listeners"]:
-                self._listeners.open(cell, request)
+                self._listeners.make(cell, request["listeners"], 0)
             ready.send_request(cell_request, scratch, {name: fds[name] for name in _CELL_DESCRIPTORS if name in fds})
         except BaseException:
             cell.close_descriptors()
             raise
-        return cell
+        self._cells[cell.id] = cell
 
-    def _begin(self, message: dict[str, Any], fds: dict[str, int]) -> None:
+    def _begin(self, cell: cells.CellProcess, message: dict[str, Any], fds: dict[str, int]) -> None:
         """Tell a cell that waits what its program is.
 
         Its limits are lowered when its own set-up, which needs more than some of them, is over.
         """
-        cell = self._cells[message["id"]]
         if "order_file" not in fds:  # the host gives it its program itself
             cell.begin_by_host(message)
             return
@@ -316,25 +337,22 @@ class SupervisorLoop:
         if message["narrows"] and not cell.is_set_up:
             cell.pending_begin = (message, fds)
             return
-        try:
-            if message["narrows"]:
-                cpus = self._pool.choose_cpus(message["limits"]["cpus"])
-                cell.narrow(message["limits"], message["rlimits"], cpus)
-            cell.scratch.add_program(message, fds)
-            if message["listeners"]:
-                self._listeners.open(cell, message)
-            cell.begin(message["deadline"])
-            cells.splice_order(fds["order_file"], message["order_size"], fds["order"])
-            if cell.session:
-                self._sessions.send_files(cell)  # not before: requests come through the same pipe, after the order
-        except ScratchError as error:
-            cell.kill("unbegun")
-            self._host.refuse(cell.id, error.part, error.errno, str(error))
-        except OSError as error:
-            cell.problem = str(error)
-            cell.kill("unbegun")  # `_report_end` says that it never began
-        finally:
-            kernel.close_all(fds.values())
+
+        put, begin = partial(cell.scratch.add_program, message, fds), partial(self._begin_program, cell, message, fds)
+        self._jobs.run(cell.id, put, begin, fds=fds.values())
+
+    def _begin_program(self, cell: cells.CellProcess, message: dict[str, Any], fds: dict[str, int]) -> None:
+        if cell.reason is not None:
+            return  # it is being ended meanwhile
+        if message["narrows"]:
+            cpus = self._pool.choose_cpus(message["limits"]["cpus"])
+            cell.narrow(message["limits"], message["rlimits"], cpus)
+        if message["listeners"]:
+            self._listeners.make(cell, message["listeners"], 0)
+        cells.splice_order(fds["order_file"], message["order_size"], fds["order"])
+        cell.begin(message["deadline"])
+        if cell.session:
+            self._sessions.send_files(cell)  # not before: requests come through the same pipe, after the order
 
     # -- zygotes
 
@@ -390,57 +408,71 @@ class SupervisorLoop:
             if cell.is_set_up and cell.pending_begin:
                 message, fds = cell.pending_begin
                 cell.pending_begin = None
-                self._begin(message, fds)
-                self._schedule_look(cell.id)
+                self._do_with(message, lambda cell: self._begin(cell, message, fds), fds)
             if cell.status_is_over:
                 self._unwatch(cell.status_fd)
             return
         self._unwatch(cell.status_fd)
         self._hear_begin(cell)
-        report = cell.report or {}
-        if "wait_status" in report and cell.reason is None and cell.is_empty():
-            self._report_end(cell, cell.outcome(report))
+        report, is_free = cell.report or {}, cell.id not in self._jobs.waiting
+        if "wait_status" in report and cell.reason is None and is_free and cell.is_empty() and self._take_out(cell):
+            self._report_end(cell, report)
 
     def _hear_begin(self, cell: cells.CellProcess) -> None:
         """Take what the host has said by now: a cell to which it gave its program must not pass for one that waits."""
         while cell.is_waiting and cell.order_fd >= 0 and self._hear():
             pass
 
-    def _reap(self, cell: cells.CellProcess) -> None:
+    def _note_end(self, cell: cells.CellProcess) -> None:
         """A cell's first process has ended, and so has everything in it."""
-        self._hear_begin(cell)
         self._unwatch(cell.pidfd)
-        used = cell.reap()
-        self._maker.leave(cell)
+        self._hear_begin(cell)
+        for do in (self._reap, self._close):
+            self._jobs.when_free(cell.id, partial(do, cell))
+
+    def _take_out(self, cell: cells.CellProcess) -> bool:
+        """It is over: its process's number may be another's from now on. Once; whether it was this time."""
+        if cell.group and cell.group.oom_fd is not None and cell.group.oom_fd in self._handlers:
+            self._unwatch(cell.group.oom_fd)
+        self._schedule.remove(cell.id)
+        return self._cells.pop(cell.id, None) is not None
+
+    def _reap(self, cell: cells.CellProcess) -> None:
+        is_unreported, used = self._take_out(cell), cell.reap()
         self._pids.discard(cell.pid)
+        self._maker.leave(cell)
         if cell.report is None:
             if cell.status_fd in self._handlers:
                 self._unwatch(cell.status_fd)
             cell.read_status()
-        if cell.id in self._cells:
-            self._report_end(cell, cell.outcome({**used, **(cell.report or {})}))
+        if is_unreported:
+            self._report_end(cell, {**used, **(cell.report or {})})
+
+    def _close(self, cell: cells.CellProcess) -> None:
         if cell.pending_begin:
             kernel.close_all(cell.pending_begin[1].values())
         if cell.group:
             self._removals.append(cell.group)  # after the result is on its way: it may wait in the kernel
         cell.close()
 
-    def _report_end(self, cell: cells.CellProcess, outcome: dict[str, Any]) -> None:
-        del self._cells[cell.id]
-        self._schedule.remove(cell.id)
-        if cell.group and cell.group.oom_fd is not None:
-            self._unwatch(cell.group.oom_fd)
-        report = cell.report or {}
+    def _report_end(self, cell: cells.CellProcess, used: dict[str, Any]) -> None:
+        report, outcome = cell.report or {}, cell.outcome(used)
         if "failed" in report:
-            self._host.refuse(cell.id, report["failed"], report["errno"], report["detail"])
+            self._refuse(cell.id, report["failed"], report["detail"], report["errno"])
         elif not cell.has_begun():
-            self._host.refuse(cell.id, "waiting", 0, cell.problem or "it ended before its program began")
+            self._refuse(cell.id, "waiting", cell.problem or "it ended before its program began")
         else:
-            if not self._maker.is_survived(cell):
-                cell.scratch.lay_out()
-            if cell.session and cell.reason != "closed":
-                self._sessions.keep_files(cell)
-            self._host.send({"op": "ended", "id": cell.id, "ending": outcome}, [cell.scratch.tree_fd])
+            count = partial(cell.count_files, lays_out=not self._maker.is_survived(cell))
+            send = partial(self._send_end, cell, outcome)
+            self._jobs.run(cell.id, count, send, send)
+
+    def _send_end(self, cell: cells.CellProcess, outcome: dict[str, Any], error: Exception | None = None) -> None:
+        if error and cell.reason is None:
+            cell.reason = wire.FAILED + ascii(error)[:200]
+        if cell.session and cell.reason != "closed":
+            self._sessions.keep_files(cell)
+        ending = {**outcome, **cell.left, "reason": cell.reason}
+        self._host.send({"op": "ended", "id": cell.id, "ending": ending}, [cell.scratch.tree_fd])
 
     def _end_all(self) -> None:
         self._sessions.forget_all()
@@ -453,47 +485,3 @@ class SupervisorLoop:
             os.waitpid(cell.pid, 0)
             if cell.group:
                 cell.group.remove()
-
-
-class HostSocket:
-    """Whom the supervisor serves."""
-
-    def __init__(self, socket: _socket.socket) -> None:
-        self._socket = socket
-        self._buffer = memoryview(bytearray(wire.MAX_MESSAGE))
-        self._kept: dict[bytes, Any] = {}
-
-    def fileno(self) -> int:
-        """To wait for its messages by."""
-        return self._socket.fileno()
-
-    def receive(self) -> tuple[dict[str, Any], dict[str, int], bool] | None:
-        """Its message, the descriptors that came with it by their names, and whether all came; None when it is gone.
-
-        Raises ``BlockingIOError`` where there is none now.
-        """
-        numbers = array.array("i")
-        size, ancillary, flags, _ = self._socket.recvmsg_into(
-            [self._buffer], _socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * numbers.itemsize), _socket.MSG_DONTWAIT
-        )
-        for level, kind, payload in ancillary:
-            if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
-                numbers.frombytes(payload[: len(payload) - len(payload) % numbers.itemsize])
-        if not size:
-            return None
-        for fd in numbers:
-            os.set_inheritable(fd, False)
-        message = wire.decode(bytes(self._buffer[:size]), self._kept)
-        is_whole = not flags & _socket.MSG_CTRUNC
-        return message, dict(zip(message.get("fds", ()), numbers, strict=is_whole)), is_whole
-
-    def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
-        """Send it a message; ``fds`` stay ours."""
-        try:
-            kernel.send_fds(self._socket, wire.encode(message), fds or ())
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # it is gone; the next receive ends us
-
-    def refuse(self, cell_id: str, where: str, number: int, detail: str) -> None:
-        """Tell it that there will be no such cell."""
-        self.send({"op": "launch refused", "id": cell_id, "stage": where, "errno": number, "detail": detail[:2000]})

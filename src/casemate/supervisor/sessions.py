@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from casemate.supervisor import cells, kernel, scratch
 from casemate.supervisor.namespaces import Identity
 
@@ -14,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class SessionRequests:
-    """``send`` sends the host a message, with descriptors."""
+    """``send`` sends the host a message, with descriptors; ``run_job`` is that of `jobs.Jobs`."""
 
-    def __init__(self, send: Callable[..., None], maker: Maker) -> None:
-        self._send = send
+    def __init__(self, send: Callable[..., None], maker: Maker, run_job: Callable[..., None]) -> None:
+        self._send, self._run_job = send, run_job
         self._maker = maker
         self._files: dict[str, scratch.Scratch] = {}  # files, by the id of their last cell
 
@@ -26,19 +28,15 @@ class SessionRequests:
         earlier = self._files.get(request["continues"])
         return earlier.identity if earlier else None
 
-    def prepare_scratch(
-        self, request: dict[str, Any], fds: dict[str, int], identity: Identity, root: Any
-    ) -> scratch.Scratch:
+    def prepare_scratch(self, request: dict[str, Any], fds: dict[str, int], identity: Identity, root: Any) -> Any:
         """What a new cell can write: empty, or what an earlier cell of the same session has left.
 
         Raises :class:`scratch.ScratchError`.
         """
         earlier = self._files.pop(request["continues"], None)
-        if earlier is None:
-            made: scratch.Scratch = self._maker.prepare_scratch(request, fds, identity, root)
-        else:
-            made = self._maker.prepare_again(request, earlier, root)
-        return made
+        if earlier:
+            return self._maker.prepare_again(request, earlier, root)
+        return self._maker.prepare_scratch(request, fds, identity, root)
 
     def send_files(self, cell: cells.CellProcess) -> None:
         """A session begins in this cell: give the host a way to its files, as the cell sees them and as they lie."""
@@ -70,47 +68,43 @@ class SessionRequests:
                 cell.begin_step(message["seconds"], message["grace"], message["repeat"])
             case "step over":
                 cell.end_step()
-                if cell.scratch.lays_out:  # the host looks there before it has anything paused
-                    _pause_files(cell)
-                    cell.resume_after_files()
-                cell.scratch.end_pipes(message["step"])
-                usage = cell.usage()
-                if cell.reason is None:  # else it ends, and the host hears of that
-                    self._send({"op": "step over", "id": cell.id, "step": message["step"], "usage": usage})
-                    self._open_pipes(cell, message["step"] + 2)  # nobody waits now, and the next step has its own
+                # The host looks there before it has anything paused.
+                lays_out = cell.scratch.lays_out and cell.pause_for_files()
+                end = partial(self._end_step, cell, message["step"])
+                self._run_job(cell.id, partial(cell.count_files, lays_out=lays_out), end)
             case "interrupt":
                 cell.interrupt(message["grace"])
             case "pause files":
-                self._send({"op": "files paused", "id": cell.id, "complete": _pause_files(cell)})
+                answer = {"op": "files paused", "id": cell.id, "complete": False}
+                is_paused = cell.pause_for_files()
+                lay_out = (lambda: answer.update(complete=cell.lay_out())) if is_paused else bool
+                self._run_job(cell.id, lay_out, partial(self._send, answer))
             case "resume files":
                 self._send({"op": "files resumed", "id": cell.id, "complete": cell.resume_after_files()})
             case "show":
-                self._send(
-                    {"op": "shown", "id": cell.id, "number": message["number"], "errno": self._show(cell, message)}
-                )
+                show = partial(self._maker.show_folder, cell, message["source"], message["target"])
+                tell = partial(self._tell_shown, cell, message["number"])
+                self._run_job(cell.id, show, tell, tell)
+
+    def _end_step(self, cell: cells.CellProcess, step: int) -> None:
+        if cell.scratch.lays_out:
+            cell.resume_after_files()
+        cell.judge_files()
+        cell.scratch.end_pipes(step)
+        usage = cell.usage()
+        if cell.reason is None:  # else it ends, and the host hears of that
+            self._send({"op": "step over", "id": cell.id, "step": step, "usage": usage})
+            self._open_pipes(cell, step + 2)  # nobody waits now, and the next step has its own
+
+    def _tell_shown(self, cell: cells.CellProcess, number: int, error: Exception | None = None) -> None:
+        code = (getattr(error, "errno", None) or 22) if error else 0
+        self._send({"op": "shown", "id": cell.id, "number": number, "errno": code})
 
     def _open_pipes(self, cell: cells.CellProcess, step: int) -> None:
         try:
             fds = cell.scratch.open_pipes(step)
-        except OSError as error:
-            cell.problem = f"a step's pipes could not be made: {error.strerror}"
+        except OSError:
             cell.kill("pipes")
             return
         self._send({"op": "pipes", "id": cell.id, "step": step}, fds)
         kernel.close_all(fds)
-
-    def _show(self, cell: cells.CellProcess, message: dict[str, Any]) -> int:
-        """Show a folder of the host in the cell: 0, or why it cannot be, as an errno."""
-        try:
-            self._maker.show_folder(cell, message["source"], message["target"])
-        except OSError as error:
-            return error.errno or 22
-        return 0
-
-
-def _pause_files(cell: cells.CellProcess) -> bool:
-    """Stop everything in the cell, and have its files ready for the host; whether all of it is stopped."""
-    is_complete = cell.pause_for_files()
-    if is_complete:
-        cell.scratch.lay_out()  # not while anything could lead it elsewhere
-    return is_complete

@@ -28,7 +28,8 @@ OWN_PLACES = {
 _MAX_DEPTH = 12  # no message of ours is deeper than 5
 
 
-ANSWER_WITHIN = 10_000  # milliseconds; a child that prepares itself needs some, and nobody else is served meanwhile
+FAILED = "a failure in its supervisor: "  # how the reason begins why a cell was ended with which something went wrong
+ANSWER_WITHIN = 5_000  # milliseconds; a child that prepares itself needs some, and nobody else is served meanwhile
 _MARKS = {None: b"n", True: b"t", False: b"f"}
 
 

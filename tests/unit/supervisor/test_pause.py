@@ -79,7 +79,7 @@ def test_a_cell_is_paused_only_where_it_can_be_known_to_stand_still(
         pid=family, group=None, status_fd=-1, has_own_network=True, processes=None, terminals_of=None
     )
     made.open_pidfd = lambda: os.pidfd_open(family)
-    scratch: Any = SimpleNamespace(files_bytes=lambda: 0, is_over=lambda _: False)
+    scratch: Any = SimpleNamespace(files_bytes=lambda: 0, is_watched=False)
     cell = cells.CellProcess({**request, "deadline": 60.0}, made, scratch, 0)
     cell.pause()
     assert all(watch.all_tasks_in(pid, b"T") for pid in watch.measure(family).pids) == told

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import MAX_WAIT
 from tests.unit.supervisor.bpf_machine import ALLOWED, ARCHITECTURES, NOTIFIED, answer, seccomp_data
 
 from casemate.supervisor import kernel, seccomp
@@ -134,3 +137,32 @@ def test_a_folder_is_removed_however_deep_it_is_and_whatever_its_modes_are(tmp_p
     (top / "link").symlink_to(outside)
     files.remove(str(top))
     assert (top.exists(), outside.exists()) == (False, True)
+
+
+def test_a_removal_that_was_broken_off_is_taken_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EBUSY, "the supervisor ended meanwhile")
+
+    folder = tmp_path / "cell"
+    (folder / "a/b/c/d").mkdir(parents=True)
+    for place in ("a/x", "a/b/x", "a/b/c/x"):
+        (folder / place).write_text("x")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", refuse)
+        files.remove(str(folder))
+    assert folder.exists()
+    files.remove(str(folder))
+    assert not folder.exists()
+
+
+def test_a_folder_that_somebody_uses_is_removed_when_nobody_does(tmp_path: Path) -> None:
+    folder = tmp_path / "cell"
+    (folder / "workspace").mkdir(parents=True)
+    used = os.open(folder, os.O_RDONLY)
+    fcntl.flock(used, fcntl.LOCK_SH)
+    thread = threading.Thread(target=files.remove, args=(str(folder),), kwargs={"waits": True})
+    thread.start()
+    assert (folder / "workspace").exists()
+    os.close(used)
+    thread.join(MAX_WAIT)
+    assert not folder.exists()

@@ -143,7 +143,7 @@ def cell_of(pid: int) -> Iterator[tuple[cells.CellProcess, list[bool]]]:
         pid=pid, group=None, status_fd=-1, processes=2, terminals_of=None, end=lambda: ended.append(True)
     )
     ready.open_pidfd = lambda: os.pidfd_open(pid)
-    cell = cells.CellProcess({**request, "deadline": 60.0}, ready, SimpleNamespace(), 0)  # type: ignore[arg-type]
+    cell = cells.CellProcess({**request, "deadline": 60.0}, ready, SimpleNamespace(is_watched=False), 0)  # type: ignore[arg-type]
     yield cell, ended
     os.close(cell.pidfd)
 

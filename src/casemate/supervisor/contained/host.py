@@ -157,10 +157,6 @@ class StreamHost:
                 channels = []
         self._write(carriage.frame(carriage.MESSAGE, 0, wire.encode([message, channels])))
 
-    def refuse(self, cell_id: str, where: str, number: int, detail: str) -> None:
-        """Tell it that there will be no such cell."""
-        self.send({"op": "launch refused", "id": cell_id, "stage": where, "errno": number, "detail": detail[:2000]})
-
     def _send_changes(self) -> list[list[Any]]:
         """What has changed in the workspace, if anything has."""
         records = self.scratch.tree.write_changes(_memory_file) if self.scratch else None

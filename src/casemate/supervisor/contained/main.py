@@ -10,6 +10,7 @@ import gc
 import glob
 import os
 import sys
+from functools import partial
 
 from casemate.supervisor import carriage, cgroups, init, kernel, pool, serve
 from casemate.supervisor.contained.host import StreamHost
@@ -83,6 +84,7 @@ class ContainedLoop(serve.SupervisorLoop, carriage.Poller):
         is over when the host says so."""
         cell = self._cells.get(cell_id)
         if cell is not None and cell.reason is None:
+            cell.count_files()
             self._host.send({"op": "step over", "id": cell_id, "step": step, "usage": cell.usage()})
 
     def _next_events(self) -> list[tuple[int, int]]:
@@ -96,14 +98,14 @@ class ContainedLoop(serve.SupervisorLoop, carriage.Poller):
             return
         for message, fds in messages:
             if "problem" not in message:
-                self._dispatch(message, fds)
+                self._attempt(message.get("id", ""), partial(self._dispatch, message, fds))
                 continue
             kernel.close_all(fds.values())
             number, cell = message["problem"], message["id"]
             if message["op"] == "show":
                 self._host.send({"op": "shown", "id": cell, "number": message["number"], "errno": number})
             else:
-                self._host.refuse(cell, "root", number, f"packages: {os.strerror(number)}")
+                self._refuse(cell, "root", f"packages: {os.strerror(number)}", number)
 
 
 class ContainedPool(pool.CellPool):

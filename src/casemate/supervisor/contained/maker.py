@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _SIGKILL = 9
 # Not NPROC: the engine counts tasks.
 _RLIMITS = ("CPU", "CORE", "DATA", "NOFILE", "SIGPENDING", "MSGQUEUE", "MEMLOCK")
-_NEVER = float("inf")
 _PLACES = ("/workspace", "/tmp", "/dev/shm", "/program", "/home/user")
 
 
@@ -155,12 +154,6 @@ class ContainedMaker:
 
     def show_folder(self, cell: cells.CellProcess, source: str, target: str) -> None:
         pass  # its content has come with the message
-
-    def tidy(self, now: float) -> None:
-        pass
-
-    def next_time(self) -> float:
-        return _NEVER
 
 
 class ContainedScratch(scratch.Scratch):

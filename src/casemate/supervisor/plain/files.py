@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import errno
 import fcntl
 import os
-import time
 
 from casemate.supervisor import folders, scratch
 from casemate.supervisor.namespaces import Identity
@@ -17,7 +17,7 @@ from casemate.supervisor.trees.walk import Entry, Visitor, enter_folder, open_fo
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import Any
 
     from casemate.supervisor.plain.places import Table
@@ -27,8 +27,6 @@ _STEPS_LINK = "../steps/in_cell"  # what /program/steps is
 _CURRENT = "current"  # in a folder that is installed into: a link that changes with what is in it
 _GUEST = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "guest")
 _MOST_DEPTH = 200  # folders in each other that one look goes through
-_LEAST_REST, _REST_FACTOR = 0.1, 20  # seconds between looks at files, and so many times as long as one took
-_FIRST_TRY, _LAST_TRY = 0.02, 5.0  # seconds until a folder that somebody uses is tried again
 
 
 class CellFiles(scratch.Scratch):
@@ -38,14 +36,15 @@ class CellFiles(scratch.Scratch):
     ``places``: where the cell's places are; ``readable`` and ``writable``: what of the machine it may use.
     """
 
+    is_watched = True
+
     def __init__(self, path: str, identity: Identity, limits: dict[str, Any]) -> None:
         super().__init__(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), identity)
         fcntl.flock(self.tree_fd, fcntl.LOCK_SH)
         self.path = path
         self.limits = limits
-        self.on_close: Callable[[str], None] | None = None
+        self.is_kept = False  # whether its folder outlives it
         self._own = (0, 0)  # bytes and files that are not the program's
-        self._next_look = 0.0
         self.workspace: dict[str, Any] | None = None  # a caller's folder that is to be copied
         self.copy: FolderCopy | None = None  # of a caller's folder
         self.places: Table = []
@@ -115,8 +114,13 @@ class CellFiles(scratch.Scratch):
     def lay_out(self) -> None:
         """What has become of a caller's folder, for the host. Raises ``OSError``."""
         if self.copy:
-            with self._open("workspace") as place, self._open("upper") as upper:
-                self.copy.lay_out(place, upper)
+            os.close(enter_folder(self.tree_fd, "upper"))
+            try:
+                with self._open("workspace") as place, self._open("upper") as upper:
+                    self.copy.lay_out(place, upper)
+            except BaseException:  # then nothing is applied
+                remove_entry(self.tree_fd, "upper")
+                raise
 
     @contextlib.contextmanager
     def _open(self, name: str) -> Iterator[int]:
@@ -130,15 +134,6 @@ class CellFiles(scratch.Scratch):
     def files_bytes(self) -> int:
         """Of memory none: they are on a disk."""
         return 0
-
-    def is_over(self, now: float) -> bool:
-        """Whether there is more in it than its limits allow, as far as a look now and then tells."""
-        if now < self._next_look:
-            return False
-        began = time.monotonic()
-        left = self.space_left()
-        self._next_look = now + max(_LEAST_REST, _REST_FACTOR * (time.monotonic() - began))
-        return min(left.values()) <= 0
 
     def space_left(self) -> dict[str, int]:
         """What of its limits is not used, for the host."""
@@ -155,9 +150,9 @@ class CellFiles(scratch.Scratch):
 
     def close(self) -> None:
         super().close()
-        if self.on_close:
-            self.on_close(self.path)
-        self.on_close = None
+        if not self.is_kept:
+            with contextlib.suppress(RuntimeError):  # no thread is left: it goes with the supervisor
+                _thread.start_new_thread(remove, (self.path,), {"waits": True})
 
     def open_session(self) -> None:
         """The cell is one of a session: its steps have pipes, and the host sees its workspace."""
@@ -226,51 +221,16 @@ class _DiskUse(Visitor):
         self.count += 1
 
 
-class Removals:
-    """Folders of cells that have ended, until nobody uses them any more."""
-
-    def __init__(self) -> None:
-        self._waiting: list[tuple[float, float, str]] = []  # when to try, how long to wait then, and which
-
-    def add(self, path: str) -> None:
-        """Remove it soon."""
-        self._waiting.append((0.0, _FIRST_TRY, path))
-
-    def next_time(self) -> float:
-        """When the next is due."""
-        return min((due for due, _, _ in self._waiting), default=float("inf"))
-
-    def try_all(self, now: float) -> None:
-        """Remove those that are due and that nobody uses."""
-        waiting, self._waiting = self._waiting, []
-        for due, delay, path in waiting:
-            if due > now:
-                self._waiting.append((due, delay, path))
-            elif _is_used(path):
-                self._waiting.append((now + delay, min(2 * delay, _LAST_TRY), path))
-            else:
-                remove(path)
-
-
-def _is_used(path: str) -> bool:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(fd)
-    return False
-
-
-def remove(path: str) -> None:
-    """Remove the folder ``path``, which is a cell's. What cannot be removed stays."""
-    above, name = os.path.split(path)
-    folder = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        remove_entry(folder, name)
-    finally:
-        os.close(folder)
+def remove(path: str, *, waits: bool = False) -> None:
+    """Remove the folder ``path``, which is a cell's. What cannot be removed stays. ``waits``: until nobody uses it."""
+    with contextlib.suppress(OSError):
+        above, name = os.path.split(path)
+        folder = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if waits:
+                used = open_folder(folder, name)
+                fcntl.flock(used, fcntl.LOCK_EX)
+                os.close(used)
+            remove_entry(folder, name)
+        finally:
+            os.close(folder)

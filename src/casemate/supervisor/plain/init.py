@@ -2,8 +2,8 @@
 
 It is trusted, and out of the program's reach: in a Landlock domain around the program's, so that no signal and no
 ptrace comes from there. All orphans become its children (PR_SET_CHILD_SUBREAPER). It ends everything when the program
-ends, or when the supervisor lets go of its channel: kill(-1) reaches the domain and nothing outside. What forks while
-that happens does not escape, for the kernel goes over all processes at once (kill(2), fork(2)).
+ends, or the supervisor, or when that lets go of its channel: kill(-1) reaches the domain and nothing outside. What
+forks while that happens does not escape, for the kernel goes over all processes at once (kill(2), fork(2)).
 
     cgroup · id · signals scoped · request · fork · capabilities · Landlock · seccomp · resource limits · program
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LISTENER = b"n"  # the message that brings the descriptor on which the supervisor answers calls of the program's
 _CHANNEL = init.FIRST_FREE
-_SIGKILL, _SIGCHLD = 9, 17
+_SIGKILL, _SIGTERM, _SIGCHLD = 9, 15, 17
 _MAX_PAYLOAD = 64 << 20
 _NAME = b"casemate-init"
 
@@ -54,6 +54,7 @@ def run(channel: int, status: int, cgroup_fds: list[int], settings: dict[str, An
         phase.name = "capabilities"
         kernel.give_up_rights(request["ids"])  # the cell's own user, where it has one
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, _SIGTERM)  # from the supervisor's end; cleared with the user before
         phase.name = "landlock"
         if not landlock.restrict_signals():
             raise OSError(95, "Landlock cannot keep signals inside a cell")  # EOPNOTSUPP; kill(-1) would reach anybody
@@ -133,7 +134,8 @@ def _wait_for_program(pid: int) -> NoReturn:
     kernel.default_signals()  # what a preloaded module handles must not run in here
     woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     _signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    _signal.signal(_SIGCHLD, _wake)
+    for number in (_SIGCHLD, _SIGTERM):
+        _signal.signal(number, _wake)
     poll = select.poll()
     poll.register(woken, select.POLLIN)
     poll.register(_CHANNEL, select.POLLIN)
@@ -141,10 +143,9 @@ def _wait_for_program(pid: int) -> NoReturn:
     while not end:
         _reap(pid, end, os.WNOHANG)
         for fd, _ in poll.poll(0 if end else None):
-            if fd == _CHANNEL:
+            if fd == _CHANNEL or _SIGTERM in os.read(woken, 4096):
                 _end_all(pid, end)
                 os._exit(125)  # nobody wants to know
-            os.read(woken, 4096)
     _end_all(pid, end)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = int((used.ru_utime + used.ru_stime) * 1e6)

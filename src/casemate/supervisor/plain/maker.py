@@ -188,7 +188,6 @@ class PlainMaker:
     def __init__(self, base: str, identities: Identities) -> None:
         self.identities = identities
         self._base = base.rstrip("/")
-        self._removals = files.Removals()
         self._tasks = user_tasks.UserTasks()
         self._pids: set[int] = set()  # our children that are of use: the first processes of cells, and zygotes
         self._stops: dict[str, Callable[[], None]] = {}  # of cells, what ends the answering of their calls
@@ -245,6 +244,7 @@ class PlainMaker:
                 rights = (kernel.CAP_SETGID, kernel.CAP_SETUID, kernel.CAP_SETPCAP)
                 kernel.keep_capabilities(rights, identity.uid, identity.gid)
             kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+            kernel.prctl(kernel.PR_SET_PDEATHSIG, 9)
             zygotes.place_descriptors(fds)
             readable = [*root.readable, *(f"/etc/{name}" for name in _ETC), "/proc", zygotes.PACKAGE]
             devices = [*_DEVICES, *_TERMINALS]
@@ -265,11 +265,7 @@ class PlainMaker:
             why = "here nothing of the machine's can be covered, or be at another place"
             raise scratch.ScratchError("environment", OSError(_EOPNOTSUPP, why))
         path, root = self._new_path(), root.with_own(request["own_entries"])
-        try:
-            made = self._with_places(files.create(path, request, fds, identity), root)
-        except BaseException:
-            self._remove(path)
-            raise
+        made = self._with_places(files.create(path, request, fds, identity), root)
         try:
             with scratch.part("environment"):
                 _put_environment(made, request["own_entries"])
@@ -286,16 +282,13 @@ class PlainMaker:
         root = root.with_own(request["own_entries"])
         with scratch.part("scratch"):
             made = files.CellFiles(earlier.path, earlier.identity, request["limits"])
-        made.copy, earlier.on_close = earlier.copy, None
+        made.copy, earlier.is_kept = earlier.copy, True
         earlier.close()
         made.open_session()
         return self._with_places(made, root)
 
-    def _remove(self, path: str) -> None:
-        self._removals.add(path)
-
     def _with_places(self, made: files.CellFiles, root: PlainRoot) -> files.CellFiles:
-        path, made.on_close = made.path, self._remove
+        path = made.path
         made.packages = root.packages
         made.places = places.table([*root.pairs, *places.own(path)])
         made.readable = [
@@ -375,9 +368,3 @@ class PlainMaker:
     def show_folder(self, cell: cells.CellProcess, source: str, target: str) -> None:
         assert isinstance(cell.scratch, files.CellFiles)
         files.remove(packages.show(source, cell.scratch.path + target, cell.scratch.places))
-
-    def tidy(self, now: float) -> None:
-        self._removals.try_all(now)
-
-    def next_time(self) -> float:
-        return self._removals.next_time()

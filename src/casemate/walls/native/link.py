@@ -39,6 +39,8 @@ _STOP_GRACE = 2.0  # seconds the pump has to see the end
 _POSTED = 0.001  # seconds that what is posted waits: who is woken for it would take the turn of whom it was done for
 _LONG = 0.005  # seconds that what came through a pipe may take; most takes a thousandth
 _REST = 4  # times as long as that a pipe that took longer rests, so that other cells have their turn
+_QUIET = 3.0  # seconds until a supervisor that has cells is asked whether it is there, and then looked at each second
+_MOST_LOOKS = 10  # without an answer: time in which this process was stopped has none
 _PIECE = PIPE // 16  # bytes that are read of it at once then: twice as many after each quick one, up to half a pipe
 
 
@@ -90,6 +92,7 @@ class SupervisorLink(CellStarter):
         self._resting: list[tuple[float, int, RunningCell]] = []  # a heap: when to read on, and what
         self.poll = DescriptorPoll()
         self._lock = threading.Lock()
+        self._looks, self._look_at = 0, 0.0  # since it was asked, and when the next one is
         self._closing = False
         self.alive = True
         self._thread = threading.Thread(target=self._pump, name="casemate-native", daemon=True)
@@ -178,6 +181,7 @@ class SupervisorLink(CellStarter):
             self.pools.next_time() if self.pools else None,
             self._resting[0][0] if self._resting else None,
             self._flush_at if self._is_posted else None,
+            self._look_at if self._cells and self._supervisor.pid else None,
         ]
         when = min((time for time in times if time is not None), default=None)
         for fd, events in self.poll.wait(None if when is None else max(0.0, when - time.monotonic())):
@@ -203,7 +207,21 @@ class SupervisorLink(CellStarter):
             cell.rests = False
             self.read_on(cell)
             self._settle(cell, time.thread_time())
-        return True
+        return self._look()
+
+    def _look(self) -> bool:
+        """Ask the supervisor of cells whether it is there; end it where it has not answered for long."""
+        now = time.monotonic()
+        if not (self._cells and self._supervisor.pid) or now < self._look_at:
+            return True
+        self._looks, self._look_at = self._looks + 1, now + 1
+        if self._looks == 1:
+            self.send({"op": "ping"})
+        if self._looks <= _MOST_LOOKS:
+            return True
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._supervisor.reap()  # before anybody hears of it
+        return False
 
     def _send_on(self) -> None:
         """Send what waits as far as it goes, and be woken when more of it can."""
@@ -379,6 +397,7 @@ class SupervisorLink(CellStarter):
         if not data:
             return False
         message = wire.decode(data)
+        self._looks, self._look_at = 0, time.monotonic() + _QUIET
         if message["op"] in ("ready", "refused"):
             self.hello.set_result(message)
         elif message["op"] == "listening":
@@ -429,7 +448,8 @@ class SupervisorLink(CellStarter):
             self.alive = False
             cells = list(self._cells.values())
             self._outbox.clear()
-        error = why_lost(self._supervisor.last_words(), closing=self._closing)
+        silence = f"it did not answer for {_MOST_LOOKS} s, and was ended" * (self._looks > _MOST_LOOKS)
+        error = why_lost(silence or self._supervisor.last_words(), closing=self._closing)
         for cell in cells:
             cell.lose(error)
         if not self.hello.done():
