@@ -133,7 +133,8 @@ def test_an_input_file_goes_through_no_link_of_the_folder(project: Path, scratch
 
 
 def test_a_file_of_holes_takes_no_more_room_in_the_folder_than_in_the_cell(project: Path, wall: str) -> None:
-    program = "import os\nopen('holes', 'w').close()\nos.truncate('holes', 900 << 20)\nopen('holes', 'r+').write('x')"
+    program = "import os\nopen('holes', 'w').close()\nos.truncate('holes', 900 << 20)\n"
+    program += "file = open('holes', 'r+b')\nfor at in range(0, 900 << 20, 1 << 20): file.seek(at); file.write(b'x')"
     with sync.Sandbox(workspace=project, limits=Limits(disk="16MiB")) as sandbox:
         execution = sandbox.run(program)
     is_refused = wall == "landlock"  # where the kernel bounds the size of each file

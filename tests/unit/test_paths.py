@@ -45,7 +45,7 @@ ALLOWED = {
         supervisor/calls.py:_add_rule supervisor/cgroups.py:_enable supervisor/cgroups.py:_own_folder
         supervisor/cgroups.py:_remove_tree supervisor/cgroups.py:_remove_orphans supervisor/cgroups.py:_pid_namespace
         supervisor/cgroups.py:_read_path supervisor/contained/main.py:main supervisor/init.py:_report_prepared
-        supervisor/init.py:_count_begun supervisor/kernel.py:last_capability supervisor/main.py:main
+        supervisor/init.py:_count_begun supervisor/kernel.py:last_capability supervisor/main.py:enter
         supervisor/namespaces.py:_map_of_root supervisor/namespaces.py:userns_with_map
         supervisor/plain/main.py:main supervisor/plain/maker.py:_open_files supervisor/plain/maker.py:_socket_inodes
         supervisor/plain/notify.py:NotifiedCall.read supervisor/plain/notify.py:NotifiedCall.socket_inode
@@ -84,7 +84,7 @@ ALLOWED = {
         supervisor/contained/maker.py:ContainedScratch.__init__
         supervisor/contained/maker.py:ContainedScratch.open_steps
         supervisor/plain/files.py:CellFiles.__init__ supervisor/plain/files.py:create
-        supervisor/plain/files.py:make_folders supervisor/plain/files.py:_is_used supervisor/plain/files.py:remove
+        supervisor/plain/files.py:make_folders supervisor/plain/files.py:remove
         supervisor/plain/maker.py:PlainMaker.build_root supervisor/plain/maker.py:PlainMaker.start_zygote
         supervisor/plain/packages.py:show supervisor/plain/files.py:CellFiles.show_packages
         supervisor/scratch.py:Scratch.open_pipes
@@ -120,8 +120,8 @@ ALLOWED = {
     """,
     "it is no path": """
         artifacts/export.py:_chunks sessions/files.py:SessionFiles.read_part sessions/files.py:SessionFiles.read_text
-        supervisor/plain/maker.py:PlainMaker.open_listeners supervisor/serve.py:SupervisorLoop._begin
-        supervisor/serve.py:SupervisorLoop._send_request walls/docker/wall.py:DockerWall.open
+        supervisor/plain/maker.py:PlainMaker.open_listeners
+        walls/docker/wall.py:DockerWall.open
     """,
 }  # fmt: skip
 

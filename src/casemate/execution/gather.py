@@ -13,6 +13,7 @@ from casemate.artifacts.collect import CollectedFiles as Files
 from casemate.artifacts.collect import collect as collect_files
 from casemate.artifacts.export import export
 from casemate.files.bounds import TreeBounds
+from casemate.model.execution import SkippedFile
 from casemate.model.plan import OUTPUT_NAME, Plan
 from casemate.supervisor.trees.walk import open_folder
 from casemate.workspace.apply import WRITTEN_BACK, apply
@@ -21,8 +22,11 @@ from casemate.workspace.upper import marks_here
 if TYPE_CHECKING:
     from casemate.execution.context import ExecutionContext
     from casemate.execution.run import Finished
-    from casemate.model.execution import SkippedFile
     from casemate.model.limits import Limits
+
+_NOT_LAID_OUT = SkippedFile(
+    ".", "what was changed could not be looked through to its end, and nothing of it is applied"
+)
 
 
 def gather(finished: Finished, context: ExecutionContext) -> tuple[Files, tuple[SkippedFile, ...]]:
@@ -77,7 +81,10 @@ def hidden_from(plan: Plan, context: ExecutionContext) -> Callable[[str], bool]:
 
 def _of_overlay(finished: Finished, *, keeps: bool) -> tuple[Files, tuple[SkippedFile, ...]]:
     assert finished.plan.workspace.folder is not None
-    upper = open_folder(finished.ending.tree_fd, b"upper", unlock=True)
+    try:
+        upper = open_folder(finished.ending.tree_fd, b"upper", unlock=True)
+    except FileNotFoundError:
+        return Files((), (_NOT_LAID_OUT,), complete=False), ()
     try:
         files = collect_files(
             upper, under=(OUTPUT_NAME,), inputs=digests_of(finished.plan), bounds=bounds_of(finished.plan.limits),

@@ -88,7 +88,10 @@ class RunReview:
         path = finished.plan.workspace.folder
         assert path is not None
         self._review.hidden = finished.plan.workspace.hidden
-        upper = open_folder(finished.ending.tree_fd, b"upper", unlock=True)
+        try:
+            upper = open_folder(finished.ending.tree_fd, b"upper", unlock=True)
+        except FileNotFoundError:
+            return ()  # its changes could not be laid out, which is said already
         try:
             with opened_folder(path) as folder:
                 looker = await to_thread_to_end(partial(self._review.look, upper, folder, unlock=True))

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from casemate.supervisor.trees.walk import check_deadline, identity
 
 CHUNK = 2**20
+_PAGE = bytes(4096)
 _TEMPORARY = ".casemate-"
 
 
@@ -59,11 +60,16 @@ def write_all(file: int, data: bytes) -> None:
 
 
 def _write_or_skip(file: int, chunk: bytes) -> None:
-    """Write ``chunk``, or leave a hole where it is a large one of zeros: what took no room is not to take any here."""
-    if len(chunk) == CHUNK and chunk.count(0) == CHUNK:
-        os.lseek(file, CHUNK, os.SEEK_CUR)
-    else:
+    """Write ``chunk``, but leave a hole for each page of zeros: what took no room is not to take any here."""
+    if _PAGE not in chunk:
         write_all(file, chunk)
+        return
+    for at in range(0, len(chunk), len(_PAGE)):
+        page = chunk[at : at + len(_PAGE)]
+        if page == _PAGE:
+            os.lseek(file, len(page), os.SEEK_CUR)
+        else:
+            write_all(file, page)
 
 
 def write_file(
