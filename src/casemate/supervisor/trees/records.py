@@ -41,7 +41,7 @@ _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
 _DEPTH = 100  # folders below each other
 _MOST_ENTRIES = 1 << 20
 _MOST_TIME = 1 << 62  # nanoseconds
-_BLOCK = 512  # bytes, in which a file system counts what a file takes
+_BLOCK = 512  # bytes, in which a file system counts what a file takes; none has shorter holes
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -237,13 +237,13 @@ def _is_sound(record: dict[str, Any]) -> bool:
 
 
 def _are_parts(parts: list[Any], size: int) -> bool:
-    """Pieces of a file of that size, one behind the other."""
+    """Pieces of a file of that size, one behind the other: blocks, but for the last."""
     at = 0
     for part in parts:
         if not isinstance(part, list) or [type(number) for number in part] != [int, int]:
             return False
         offset, length = part
-        if offset < at or length <= 0 or offset + length > size:
+        if offset < at or length < min(_BLOCK, max(1, size - offset)) or offset + length > size:
             return False
         at = offset + length
     return len(parts) <= _MAX_PARTS and 0 <= size < 1 << 50

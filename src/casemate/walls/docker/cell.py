@@ -28,7 +28,7 @@ _SOON = 1.0  # seconds; what waits to be sent does so for half of it at most
 _NEVER = float("inf")
 _MOST_PIPE = 1 << 20  # bytes that an ordinary user's pipe can hold (pipe(7))
 _MOST_ASKING = 64  # sockets of one cell that wait for names
-_ANSWERS = 4  # messages of a supervisor for each that it gets, at most
+_ANSWERS = 4  # messages of a supervisor for each that it gets, at most; one with files is as many
 _RECORDS = 1 << 22  # bytes of records besides their contents
 
 
@@ -88,7 +88,7 @@ class CarriedCell:
         self._is_waiting: bool = request["awaits_order"]
         self._began = time.monotonic()
         self._reason = ""
-        self._answers = _ANSWERS  # that its supervisor may still give
+        self._answers = 2 * _ANSWERS  # that its supervisor may still give
         self._may_listen = 0  # sockets
         self._is_over = False
         self._is_read = False  # its files are, by somebody here, and do not change
@@ -296,7 +296,7 @@ class CarriedCell:
     def hear(self, message: dict[str, Any], channels: list[tuple[str, int]]) -> None:
         """What its supervisor says, which is well formed. Raises ``ValueError`` and ``OSError``."""
         op = message["op"]
-        self._answers -= 1
+        self._answers -= _ANSWERS if op in ("ended", "step over", "files paused") and channels else 1
         if self._answers < 0 or self._is_over or self._ended:
             raise ValueError("an answer that nobody waits for")
         if op == "ended":
