@@ -46,6 +46,7 @@ _NOT_TAKEN = SkippedFile(
     ".", "something in the cell ran on when it was stopped: what this step changed is taken after a later step"
 )
 _MOST_BROKEN = 3  # steps in a row
+_PAUSE_TRIES, _PAUSE_REST = 40, 0.01  # a second in all; seconds between them
 _UNSTOPPABLE = SkippedFile(
     ".", "something in the cell ran on whenever it was stopped: the interpreter was ended, and one begun without it"
 )
@@ -62,6 +63,15 @@ def _set_aside(tree: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.rename(name, aside, src_dir_fd=tree, dst_dir_fd=tree)
             remove(tree, (aside,), lambda _path, _is_folder: None, lambda _name, _reason: None, unlock=True)
+
+
+async def _pause(interpreter: InterpreterCell) -> bool:
+    """Stop everything in the cell, which takes a busy machine a while; whether all of it is stopped. Raises ``Fault``."""
+    for _ in range(_PAUSE_TRIES):
+        if await interpreter.cell.pause_files():
+            return True
+        await asyncio.sleep(_PAUSE_REST)
+    return False
 
 
 class SessionCells:
@@ -256,7 +266,7 @@ class SessionCells:
             try:
                 is_paused = True
                 with contextlib.suppress(Fault):  # it has ended since: nothing in it runs
-                    is_paused = await interpreter.cell.pause_files()
+                    is_paused = await _pause(interpreter)
                 if not is_paused:
                     raise Unavailable("its changes cannot be looked at: its cell cannot be stopped",
                                       remediation="Reset the session.")  # fmt: skip
@@ -314,7 +324,7 @@ class SessionCells:
         if self._collector.is_empty(tree) or await to_thread_to_end(self._collector.is_untouched, tree):
             return StepFiles()
         try:
-            if not await interpreter.cell.pause_files():
+            if not await _pause(interpreter):
                 self._broken_pauses += 1
                 return StepFiles(skipped=(_NOT_TAKEN,))
             self._broken_pauses, is_paused = 0, True

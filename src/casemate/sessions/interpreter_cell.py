@@ -47,6 +47,7 @@ class InterpreterCell:
         self.cell_network: CellNetwork
         self.reported_crossings: tuple[Crossing, ...] = ()  # by steps
         self._protocol = protocol
+        self._needs_layout = wall.lays_out and plan.workspace.kind == "overlay"
         self._inbox = Inbox(redaction)
         self.watch = Watch(plan.workspace)
         try:
@@ -132,10 +133,10 @@ class InterpreterCell:
     async def usage_of(self, step: RunningStep, seconds: float) -> StepUsage | None:
         """What a step that is over, and took so long, has used; None when the cell has ended since.
 
-        Of a short one the supervisor knows no more than before it, and nobody waits for that.
+        Of a short one the supervisor knows no more than before it, so it is not waited for, but for a folder's sake.
         """
         known = self._inbox.last_usage
-        if known is not None and seconds < _UNMEASURED:
+        if known is not None and seconds < _UNMEASURED and not self._needs_layout:
             return known._replace(
                 interrupted=False, cpu_seconds=0.0, peak_memory=known.memory_left, tasks=known.tasks_left
             )

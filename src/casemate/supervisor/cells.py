@@ -220,9 +220,10 @@ class CellProcess:
 
     def pause_for_files(self) -> bool:
         """Stop everything in it but its init, so that nothing changes its files; whether all of it is stopped."""
-        self.resume()
-        self.files_pause = pause.Pause(self.pid)
-        return self.files_pause.stop()
+        if self.files_pause is None:
+            self.resume()
+            self.files_pause = pause.Pause(self.pid)
+        return self.files_pause.stop(pause.FILES_WITHIN)
 
     def resume_after_files(self) -> bool:
         """Continue what was stopped here, and nothing that was stopped before; whether nothing has run meanwhile."""

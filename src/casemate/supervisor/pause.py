@@ -15,6 +15,7 @@ from casemate.supervisor import watch
 
 _SIGSTOP, _SIGCONT = 19, 18
 _STOPPED_STATES = b"TtZX"  # of tasks that run nothing (proc(5))
+FILES_WITHIN = 0.01  # seconds; the host asks again and again
 _STOP_WITHIN, _RETRY_AFTER = 0.03, 0.0005  # seconds; nobody else's clock is looked at meanwhile
 
 
@@ -33,15 +34,15 @@ class Pause:
         self._run_times: tuple[frozenset[int], int | None] | None = None  # when everything was stopped
         self._credited_until = time.monotonic()
 
-    def stop(self) -> bool:
-        """Stop everything, also what has been woken since; whether all of it is stopped."""
-        self.is_complete = self._stop()
+    def stop(self, within: float = _STOP_WITHIN) -> bool:
+        """Stop everything, also what has been woken since, in so many seconds; whether all of it is stopped."""
+        self.is_complete = self._stop(within)
         self._credited_until = time.monotonic()
         return self.is_complete
 
-    def _stop(self) -> bool:
+    def _stop(self, within: float) -> bool:
         self._run_times = None
-        until = time.monotonic() + _STOP_WITHIN
+        until = time.monotonic() + within
         while True:
             pids = watch.measure(self._init).pids
             moving = [pid for pid in pids if not watch.all_tasks_in(pid, _STOPPED_STATES)]

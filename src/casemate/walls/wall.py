@@ -237,6 +237,7 @@ class Wall(Protocol):
     name: str
     host_address: str
     """Where cells find the host: of a plan's listeners."""
+    lays_out: bool  # whether changes of a caller's folder are laid out when a step is over, and not where they are made
     refused: Sequence[tuple[str, WallUnavailable]]
     """Stronger walls that were wanted and cannot be had, by name, once it is proved."""
 

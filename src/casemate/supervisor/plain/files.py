@@ -27,6 +27,7 @@ _STEPS_LINK = "../steps/in_cell"  # what /program/steps is
 _CURRENT = "current"  # in a folder that is installed into: a link that changes with what is in it
 _GUEST = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "guest")
 _MOST_DEPTH = 200  # folders in each other that one look goes through
+_removing = _thread.allocate_lock()
 
 
 class CellFiles(scratch.Scratch):
@@ -152,7 +153,7 @@ class CellFiles(scratch.Scratch):
         super().close()
         if not self.is_kept:
             with contextlib.suppress(RuntimeError):  # no thread is left: it goes with the supervisor
-                _thread.start_new_thread(remove, (self.path,), {"waits": True})
+                _thread.start_new_thread(remove_unused, (self.path,))
 
     def open_session(self) -> None:
         """The cell is one of a session: its steps have pipes, and the host sees its workspace."""
@@ -221,16 +222,21 @@ class _DiskUse(Visitor):
         self.count += 1
 
 
-def remove(path: str, *, waits: bool = False) -> None:
-    """Remove the folder ``path``, which is a cell's. What cannot be removed stays. ``waits``: until nobody uses it."""
+def remove_unused(path: str) -> None:
+    """Remove the folder of a cell when no process uses it. One at a time: many threads take the loop's time."""
     with contextlib.suppress(OSError):
-        above, name = os.path.split(path)
-        folder = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            if waits:
-                used = open_folder(folder, name)
-                fcntl.flock(used, fcntl.LOCK_EX)
-                os.close(used)
-            remove_entry(folder, name)
-        finally:
-            os.close(folder)
+        used = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fcntl.flock(used, fcntl.LOCK_EX)
+        with _removing:
+            os.close(used)
+            remove(path)
+
+
+def remove(path: str) -> None:
+    """Remove the folder ``path``, which is a cell's. What cannot be removed stays."""
+    above, name = os.path.split(path)
+    folder = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        remove_entry(folder, name)
+    finally:
+        os.close(folder)

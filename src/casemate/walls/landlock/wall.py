@@ -24,6 +24,7 @@ class LandlockWall(NativeWall):
     """Cells out of Landlock, seccomp with notifications, and folders on the disk. See ``docs/explanation/walls.md``."""
 
     name = "landlock"
+    lays_out = True
 
     _folder: TemporaryFolder | None = None
 

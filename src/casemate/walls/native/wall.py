@@ -41,6 +41,7 @@ class NativeWall:
 
     name = "native"
     host_address = PROXY_ADDRESS
+    lays_out = False
     refused: Sequence[tuple[str, WallUnavailable]] = ()
     _leaves_own_files = True  # what a cell leaves on this machine belongs to the cell's own user
     _without: frozenset[str] = frozenset()  # cases of the self-test that this wall does not hold, and says so
