@@ -96,6 +96,13 @@ def test_what_a_policy_hides_stays_as_it_is_when_a_program_moves_its_folder(proj
     assert not (project / "public/key").exists()
 
 
+def test_what_a_short_step_writes_is_in_the_folder_when_the_step_is_over(project: Path) -> None:
+    with sync.Sandbox(workspace=project) as sandbox, sandbox.session() as session:
+        for number in range(8):
+            session.run(f"open('f{number}', 'w').write('{number}')")
+            assert (project / f"f{number}").read_text() == str(number)
+
+
 @pytest.mark.parametrize("case", LINKS)
 @pytest.mark.parametrize("in_steps", [False, True])
 def test_a_folder_that_becomes_a_link_leads_nobody_to_a_file_of_the_hosts(

@@ -19,10 +19,12 @@ from tests.support.languages import every_language
 from tests.support.waiting import MAX_WAIT
 
 from casemate import Execution, Output, Sandbox
+from casemate.sessions import cells as session_cells
 from casemate.sessions.outcome import StepFiles
 from casemate.sessions.session import Session
 from casemate.sessions.step_files import StepFileCollector
 from casemate.supervisor import watch
+from casemate.walls.native.running import RunningSession
 
 Inside = Callable[..., AbstractAsyncContextManager[Session]]
 
@@ -176,6 +178,24 @@ async def test_the_folder_is_brought_up_to_date_after_each_step(inside: Inside, 
         await session.reset()
         assert await said(session, "print(open('second').read(), open('change.txt').read())") == "step after\n"
     assert folders.tree(folder) == after
+
+
+async def test_nothing_is_applied_of_a_cell_that_cannot_be_stopped_and_its_interpreter_is_ended(
+    inside: Inside, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with inside() as session:
+        await session.run("1")
+        stop = RunningSession.pause_files
+        monkeypatch.setattr(RunningSession, "pause_files", mock.AsyncMock(return_value=False))
+        monkeypatch.setattr(session_cells, "_PAUSE_TRIES", 1)
+        for number in range(3):
+            step = await session.run(f"open('f{number}', 'w').write('x')")
+            assert (step.state, [one.name for one in step.skipped]) == ("kept", ["."])
+        assert not any((folder / f"f{number}").exists() for number in range(3))
+        monkeypatch.setattr(RunningSession, "pause_files", stop)
+        step = await session.run("open('after', 'w').write('x')")
+        assert (step.state, "ran on" in step.skipped[0].reason) == ("lost", True)
+        assert all((folder / name).exists() for name in ("f0", "f1", "f2", "after"))
 
 
 async def test_the_folder_stays_as_it_is_while_a_step_runs(inside: Inside, folder: Path) -> None:

@@ -66,7 +66,7 @@ def _set_aside(tree: int) -> None:
 
 
 async def _pause(interpreter: InterpreterCell) -> bool:
-    """Stop everything in the cell, which takes a busy machine a while; whether all of it is stopped. Raises ``Fault``."""
+    """Stop everything in the cell, which can take a busy machine a while; whether it is stopped. Raises ``Fault``."""
     for _ in range(_PAUSE_TRIES):
         if await interpreter.cell.pause_files():
             return True
