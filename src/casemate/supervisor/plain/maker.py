@@ -57,7 +57,8 @@ class PlainRoot:
         pairs += [(entry["target"], entry["target"]) for entry in entries if entry["kind"] == "link"]
         self.packages = {place: source for place, source in pairs if place in places.PACKAGES}
         self.pairs = [(place, source) for place, source in pairs if place not in places.PACKAGES]
-        self.readable = list(dict.fromkeys(entry["source"] for entry in binds))
+        shown = self.packages.values()  # by other names, in each cell's own folder
+        self.readable = list(dict.fromkeys(entry["source"] for entry in binds if entry["source"] not in shown))
 
     def with_own(self, own_entries: list[dict[str, Any]]) -> PlainRoot:
         """With those that lie in a folder such as /tmp, at the same place on the machine. Raises ``RootError``."""
@@ -71,7 +72,7 @@ class PlainRoot:
 def _reachable(entry: dict[str, Any], place: str) -> dict[str, Any]:
     """``entry``, or where what is at another place in cells lies in a folder that none of their users may enter, a copy
     of it at ``place``. Raises ``OSError`` and ``RootError``."""
-    if entry["kind"] != "bind":
+    if entry["kind"] != "bind" or entry["target"] in places.PACKAGES:  # which each cell is shown as they are then
         return entry
     parts = os.path.realpath(entry["source"]).split("/")
     folders = ["/".join(parts[:depth]) for depth in range(2, len(parts))]
