@@ -65,13 +65,6 @@ def connect(at):
     one.sendall(f"CONNECT {at['name']}:{at['port']} HTTP/1.1\\r\\nHost: {at['name']}:{at['port']}\\r\\n\\r\\n".encode())
     assert one.recv(1000).startswith(b"HTTP/1.1 200")
     return one
-def socks(at):
-    one = socket.create_connection(tuple(at["proxy"]))
-    one.sendall(b"\\5\\1\\0")
-    assert one.recv(2) == b"\\5\\0"
-    one.sendall(b"\\5\\1\\0\\3" + bytes([len(at["name"])]) + at["name"].encode() + struct.pack("!H", at["port"]))
-    assert one.recv(10)[1] == 0
-    return one
 def named(at): return socket.create_connection((at["name"], at["port"]))
 buffer = bytearray(1 << 20)
 def once(at):
@@ -114,7 +107,7 @@ def _line(program: subprocess.Popen[str]) -> str:
 
 def _things(client: subprocess.Popen[str], at: dict[str, object], size: int) -> dict[str, Thing]:
     modes = {"direct": ("direct", _TUNNEL), "transparent": ("transparent", _TUNNEL), "CONNECT": ("connect", _TUNNEL)}
-    modes |= {"SOCKS5": ("socks", _TUNNEL), "transparent, HTTP read": ("transparent", _READ)}
+    modes |= {"transparent, HTTP read": ("transparent", _READ)}
 
     def thing(mode: str, port: int) -> Callable[[], float | None]:
         line = json.dumps({**at, "mode": mode, "port": port, "size": size}) + "\n"
@@ -147,7 +140,7 @@ def _from_a_cell(run: measure.Run, client: subprocess.Popen[str], server: int) -
         sandbox = opened.enter_context(sync.Sandbox(audit=f"{folder}/audit.db", policy={"allow_local": [server]}))
         session = opened.enter_context(sandbox.session())
         session.run(_CLIENT)
-        modes = {"transparent": "named", "CONNECT": "connect", "SOCKS5": "socks"}
+        modes = {"transparent": "named", "CONNECT": "connect"}
         for title, size, rounds, goal in (
             ("a small GET from a cell, a connection of its own", 100, run.rounds(300), Goal(times=1, plus=3e-3)),
             ("128 MiB into a cell", _BIG, run.rounds(9, 3), Goal(plus=_BIG / _LEAST_RATE)),
@@ -180,7 +173,7 @@ def main() -> None:
     try:
         egress.open(EgressTerms(hosts, limits=_NO_LIMITS, requests=requests), listen, dns.detach(), proxy.detach())
         small = Goal(times=1, plus=3e-3)
-        goals = dict.fromkeys(("transparent", "CONNECT", "SOCKS5", "transparent, HTTP read"), small)
+        goals = dict.fromkeys(("transparent", "CONNECT", "transparent, HTTP read"), small)
         gets = measure.in_turn(_things(client, at, 100), run.rounds(500), goals)
         run.compare("a small GET, a connection of its own", gets)
         big = Goal(plus=_BIG / _LEAST_RATE)

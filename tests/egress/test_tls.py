@@ -27,16 +27,7 @@ def connect(stage: Stage, name: str, port: int) -> socket.socket:
     return one
 
 
-def by_socks(stage: Stage, name: str, port: int) -> socket.socket:
-    one = stage.proxy()
-    one.sendall(b"\5\1\0")
-    assert one.recv(2) == b"\5\0"
-    one.sendall(b"\5\1\0\3" + bytes([len(name)]) + name.encode() + port.to_bytes(2))
-    assert one.recv(10)[:2] == b"\5\0"
-    return one
-
-
-MODES = [transparent, connect, by_socks]
+MODES = [transparent, connect]
 
 
 @contextlib.contextmanager

@@ -24,7 +24,10 @@ from urllib.parse import parse_qsl
 from tests.network import site, web_site, witness, world
 
 HTTP, HTTPS, TELNET, ECHO, SSH, POSTGRES, REDIRECT = 80, 443, 23, 7777, 22, 5432, 8080
-BOTH, UNTRUSTED = 8443, 9443  # HTTP/2 or HTTP/1.1; a certificate of an authority that nobody knows
+BOTH, UNTRUSTED = (
+    8443,
+    9443,
+)  # prefers HTTP/2, which it then does not speak; a certificate of an authority that nobody knows
 BIG = 1 << 20  # bytes of /big
 PATTERN = b"".join(hashlib.sha256(b"%d" % n).digest() for n in range(100_003))  # 3 MiB, no two parts of which are alike
 _NAMES = ("good.test", "*.good.test", "other.test", "evil.test", "two.test", "html.duckduckgo.com")
@@ -52,15 +55,11 @@ async def internet(folder: Path) -> None:
         await _http(reader, writer, visits, folder)
 
     async def both(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if writer.get_extra_info("ssl_object").selected_alpn_protocol() != "h2":
+        if writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2":
+            visits.note(writer, "HTTP/2")
+            writer.close()
+        else:
             await http(reader, writer)
-            return
-        await site.speak_h2(
-            reader,
-            writer,
-            lambda what: visits.note(writer, what),
-            lambda method, target, body: _answer(method, target, body, folder),
-        )
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         visits.note(writer, "echo")

@@ -107,9 +107,6 @@ def said(way, *lines):
     print(answers)
 def get(target, host): return f"GET {target} HTTP/1.1\\r\\nHost: {host}\\r\\n\\r\\n".encode()
 def connect(host): return f"CONNECT {host} HTTP/1.1\\r\\nHost: {host}\\r\\n\\r\\n".encode()
-def socks(name, port=80): return b"\\x05\\x01\\x00\\x03%c" % len(name) + name + port.to_bytes(2, "big")
-def socks_at(address): return b"\\x05\\x01\\x00\\x01" + socket.inet_aton(address) + b"\\x00\\x50"
-HELLO = b"\\x05\\x01\\x00"
 """
 _HERE = "get('/x', 'private.test')"
 
@@ -123,15 +120,9 @@ _HERE = "get('/x', 'private.test')"
          "get('http://good.test/x', 'good.test')", ["93.184.216.34", "10.77.0.1", "93.184.216.34"]),
         ("PROXY, get('http://private.test/x', 'private.test'), get('http://10.77.0.1/x', '10.77.0.1')", ["10.77.0.1"]),
         (f"PROXY, connect('Private.TEST:80'), {_HERE}", ["10.77.0.1"]),
-        (f"PROXY, HELLO, socks(b'private.test'), {_HERE}", ["10.77.0.1"]),
-        (f"PROXY, HELLO, socks_at(socket.gethostbyname('private.test')), {_HERE}", ["10.77.0.1"]),
         (f"('good.test', 80), get('/x', 'good.test'), {_HERE}", ["93.184.216.34"]),
         (f"PROXY, connect('good.test:80'), {_HERE}", []),
         (f"PROXY, connect('10.77.0.1:80'), {_HERE}", []),
-        (f"PROXY, HELLO, socks(b'10.77.0.1'), {_HERE}", []),
-        (f"PROXY, HELLO, socks_at('10.77.0.1'), {_HERE}", []),
-        (f"PROXY, HELLO, socks(b'private.test', 7777), {_HERE}", []),
-        (f"PROXY, HELLO, socks(b'x.private.test'), {_HERE}", []),
         (f"('10.77.0.1', 80), {_HERE}", []),
         (f"('private.test', 22), {_HERE}", []),
     ],
@@ -190,7 +181,7 @@ def test_a_private_name_that_comes_to_mean_something_else_leads_nowhere_on_the_n
 
 
 @needs("curl")
-@pytest.mark.parametrize("port", [443, 8443])  # HTTP/1.1, and HTTP/2
+@pytest.mark.parametrize("port", [443, 8443])
 def test_tls_that_ends_at_the_egress_proxy_goes_to_the_private_address_and_no_other(
     world: World, audit: Path, port: int
 ) -> None:

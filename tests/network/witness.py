@@ -1,4 +1,4 @@
-"""A server that writes down all that it is sent, and says it back: over TLS, in HTTP/1.1 or HTTP/2."""
+"""A server that writes down all that it is sent, and says it back: over TLS, in HTTP/1.1."""
 
 from __future__ import annotations
 
@@ -8,11 +8,6 @@ import json
 import ssl
 from pathlib import Path
 
-import h2.config
-import h2.connection
-import h2.events
-import h2.exceptions
-
 PORT = 8444
 
 
@@ -20,12 +15,11 @@ async def serve(folder: Path) -> None:
     """Begin to serve, at every address, with the certificate that lies in the folder."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.pem")
-    context.set_alpn_protocols(["h2", "http/1.1"])
+    context.set_alpn_protocols(["http/1.1"])
 
     async def met(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, h2.exceptions.ProtocolError):
-            is_h2 = writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2"
-            await (_h2 if is_h2 else _http)(folder, reader, writer)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            await _http(folder, reader, writer)
         writer.close()
 
     await asyncio.start_server(met, "0.0.0.0", PORT, ssl=context)
@@ -79,31 +73,3 @@ async def _http(folder: Path, reader: asyncio.StreamReader, writer: asyncio.Stre
             said = "".join(f"{name}: {value}\r\n" for name, value in more)  # in trailers, too
             writer.write(b"0\r\n%s\r\n" % said.encode("latin-1"))
         await writer.drain()
-
-
-async def _h2(folder: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="latin-1"))
-    connection.initiate_connection()
-    heads: dict[int, list[list[str]]] = {}
-    bodies: dict[int, bytes] = {}
-    while True:
-        writer.write(connection.data_to_send())
-        data = await reader.read(1 << 16)
-        if not data:
-            return
-        for event in connection.receive_data(data):
-            if isinstance(event, h2.events.RequestReceived):
-                heads[event.stream_id] = [[str(name), str(value)] for name, value in event.headers]
-                bodies[event.stream_id] = b""
-            elif isinstance(event, h2.events.DataReceived):
-                bodies[event.stream_id] += event.data
-                connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-            elif isinstance(event, h2.events.StreamEnded):
-                stream, fields = event.stream_id, heads[event.stream_id]
-                target = dict(fields)[":path"]
-                _write_down(folder, "2", target, fields, bodies[stream])
-                status, more, answer = _answer(target, fields)
-                connection.send_headers(stream, [(":status", status), *more, ("content-length", str(len(answer)))])
-                for at in range(0, len(answer), 7):
-                    connection.send_data(stream, answer[at : at + 7])
-                connection.send_headers(stream, [("x-trailer", json.dumps(fields))], end_stream=True)

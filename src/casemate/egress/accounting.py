@@ -92,10 +92,6 @@ class TimeShare:
             finally:
                 self._taken += time.thread_time() - begun
 
-    def charge(self, seconds: float) -> None:
-        """So many seconds of work were done without a turn, because it had to be done at once."""
-        self._taken += seconds
-
     def _wait(self) -> float:
         """Seconds until the next step may be taken; 0 is after everything else that is ready."""
         now = self._loop.time()

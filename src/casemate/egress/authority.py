@@ -19,7 +19,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from casemate.errors import Unavailable
 from casemate.model.plan import Bind, Entry
 
 if TYPE_CHECKING:
@@ -29,27 +28,22 @@ if TYPE_CHECKING:
 _LASTS = dt.timedelta(days=8)
 _RENEWED_AFTER = dt.timedelta(days=1)  # so that a cell may live for a week with the one that it began with
 _CLOCKS_DIFFER = dt.timedelta(hours=1)
-_MOST_CONTEXTS = 256  # that are kept: of a host, one for each protocol
+_MOST_CONTEXTS = 256  # that are kept
 _COMMON_NAME = "casemate authority of one sandbox"
-NAMES = ("cryptography", "h2")  # packages that interception needs
 
 
 class Authority:
-    """Makes server certificates for the canonical names ``hosts`` and no others. From any thread.
-
-    Raises :class:`Unavailable` where a package is missing.
-    """
+    """Makes server certificates for the canonical names ``hosts`` and no others. From any thread."""
 
     def __init__(self, hosts: Iterable[str]) -> None:
         self.hosts = frozenset(hosts)
-        check_packages()
         from cryptography.hazmat.primitives.asymmetric import ec
 
         self._begun = dt.datetime.now(dt.UTC)
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._leaf_key = ec.generate_private_key(ec.SECP256R1())
         self._certificate = self._sign_itself()
-        self._contexts: dict[tuple[str, str], ssl.SSLContext] = {}
+        self._contexts: dict[str, ssl.SSLContext] = {}
         self._lock = threading.Lock()
 
     @property
@@ -70,20 +64,20 @@ class Authority:
         digest = hashlib.sha1(name[2:], usedforsecurity=False).digest()
         return digest[:4][::-1].hex()
 
-    def context(self, host: str, protocol: str) -> ssl.SSLContext:
-        """For TLS with a cell that wants ``host``: it is shown a certificate of that name, and offered ``protocol``
-        (``h2`` or ``http/1.1``). Made when first wanted."""
+    def context(self, host: str) -> ssl.SSLContext:
+        """For TLS with a cell that wants ``host``: it is shown a certificate of that name, and offered HTTP/1.1. Made
+        when first wanted."""
         if host not in self.hosts:
             raise ValueError(f"{host!r} is not one of the authority's")
         with self._lock:
-            made = self._contexts.get((host, protocol))
+            made = self._contexts.get(host)
             if made is None:
                 if len(self._contexts) >= _MOST_CONTEXTS:
                     self._contexts.pop(next(iter(self._contexts)))
-                made = self._contexts[host, protocol] = self._make_context(host, protocol)
+                made = self._contexts[host] = self._make_context(host)
         return made
 
-    def _make_context(self, host: str, protocol: str) -> ssl.SSLContext:
+    def _make_context(self, host: str) -> ssl.SSLContext:
         from cryptography.hazmat.primitives import serialization
 
         form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -93,7 +87,7 @@ class Authority:
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
         context.num_tickets = 0  # a session is never taken up again: each handshake names its host
         context.options |= ssl.OP_NO_TICKET
-        context.set_alpn_protocols([protocol])
+        context.set_alpn_protocols(["http/1.1"])
         _load(context, key + _pem(self._leaf(host)))
         return context
 
@@ -145,31 +139,16 @@ class Authority:
         return builder.sign(self._key, hashes.SHA256())
 
 
-def check_packages() -> None:
-    """Raises :class:`Unavailable` where a package that interception needs is missing."""
-    import importlib.util
-
-    missing = [name for name in NAMES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise Unavailable(
-            f"interception of hosts needs the packages {', '.join(missing)}",
-            remediation="Get them: pip install 'casemate[intercept]'.",
-        )
-
-
-def server_side(extra: str | None) -> dict[bool, ssl.SSLContext]:
+def server_side(extra: str | None) -> ssl.SSLContext:
     """For TLS with servers, whose names and certificates are verified by the system's authorities and those in the PEM
-    file ``extra``; by whether HTTP/2 may be spoken. Raises ``OSError`` (``ssl.SSLError`` is one)."""
-    made = {}
-    for with_h2 in (False, True):
-        context = ssl.create_default_context()
-        if extra is not None:
-            context.load_verify_locations(extra)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.options |= ssl.OP_NO_RENEGOTIATION
-        context.set_alpn_protocols(["h2", "http/1.1"] if with_h2 else ["http/1.1"])
-        made[with_h2] = context
-    return made
+    file ``extra``; in HTTP/1.1. Raises ``OSError`` (``ssl.SSLError`` is one)."""
+    context = ssl.create_default_context()
+    if extra is not None:
+        context.load_verify_locations(extra)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 def _load(context: ssl.SSLContext, chain: bytes) -> None:

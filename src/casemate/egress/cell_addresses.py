@@ -75,10 +75,6 @@ class CellAddresses:
         self._rate_lock = asyncio.Lock()
         self._rate = Rate(_BURST, _OFTEN)
 
-    def name_at(self, address: str) -> str | None:
-        """The name that ``address`` stands for."""
-        return self._by_address.get(address)
-
     async def reach(self, name: str, ports: tuple[int, ...], limits: ProxyLimits) -> str | None:
         """The address of ``name``, with somebody listening there at ``ports``. None where no more can be had: too many
         names, descriptors or questions, somebody else there, or a cell that is gone."""

@@ -36,9 +36,6 @@ class CellSide(Protocol):
     def buffer_share(self) -> memoryview:
         """What one connection may move at once."""
 
-    def name_at(self, address: str) -> str | None:
-        """The name that an address of the cell's network stands for."""
-
 
 class EgressConnection:
     """``client`` is the cell's end. ``refuse``: how a refusal is said to it, where it can be said at all."""

@@ -43,12 +43,6 @@ def body_watcher(connection: EgressConnection, name: str, port: int) -> Callable
     return lambda part: _note(connection, name, port, watch(part))
 
 
-def answer(connection: EgressConnection, name: str, fields: Fields) -> Fields:
-    """The fields of an answer, or its trailers, as the cell may see them."""
-    rewrite = connection.terms.rewrite
-    return fields if rewrite is None or name not in rewrite.hosts else rewrite.answer(name, fields)
-
-
 def body_redaction(connection: EgressConnection, name: str) -> BodyRedaction | None:
     """What an answer's body goes through; None where nothing is put into requests to the host."""
     rewrite = connection.terms.rewrite

@@ -102,19 +102,10 @@ class Injection:
 
         return look
 
-    def answer(self, host: str, headers: Fields) -> Fields:
-        """The fields of an answer, or its trailers, as the cell may see them; each, and its name, is as long as it
-        was."""
-        return [(self._redact(host, name), self._redact(host, value)) for name, value in headers]
-
     def hide(self, host: str) -> BodyRedaction:
         """What one answer's body goes through; it is as long as it was."""
         there = self._of(host)
         return BodyRedaction(self._redaction(host), {one.value.encode(): one.text.encode() for one in there})
-
-    def _redact(self, host: str, text: bytes) -> bytes:
-        hiding = self.hide(host)
-        return hiding.feed(text) + hiding.finish()
 
     def _of(self, host: str) -> list[Placeholder]:
         return [one for one in self._placeholders if any(host == place for place, _ in one.places)]
@@ -134,9 +125,7 @@ class Injection:
         credentials = _credentials(plain)
         for one in self._placeholders:
             text = one.text.encode()
-            if name.startswith(b":") and text in value:  # of HTTP/2: method, target and host, which was looked at
-                notes.append(_note(one, "in the URL"))
-            elif text in name:
+            if text in name:
                 notes.append(_note(one, "in the name of a field"))
             elif text in value or any(text in part for part in credentials):
                 if why := _why_not(sent, one, name.lower()):
@@ -224,9 +213,9 @@ def _credentials(value: bytes) -> tuple[bytes, ...]:
 
 
 def _is_for(host: str, port: int, names: Sequence[bytes], headers: Fields) -> bool:
-    """Whether every Host and ``:authority`` among the fields says so, too: another could be served by one server."""
+    """Whether every Host among the fields says so, too: another could be served by one server."""
     for name, (_, value) in zip(names, headers, strict=True):
-        if name in (b"host", b":authority"):
+        if name == b"host":
             said = _AUTHORITY.match(value.strip(_SPACE))
             if said is None or canonical(said[1].decode("latin-1")) != host or int(said[2] or HTTPS) != port:
                 return False

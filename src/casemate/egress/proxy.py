@@ -91,10 +91,6 @@ class CellProxy:
         if not self.ended.done():
             self.ended.set_result(None)
 
-    def name_at(self, address: str) -> str | None:
-        """The name that an address of the cell's network stands for."""
-        return self._places.name_at(address)
-
     # -- in the proxy's loop
 
     def buffer_share(self) -> memoryview:

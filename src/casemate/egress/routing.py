@@ -13,13 +13,12 @@ import ssl
 from casemate.egress import wire
 from casemate.egress.accounting import EgressRefused, Unreachable
 from casemate.egress.connection import EgressConnection
-from casemate.egress.http1 import RequestReader
+from casemate.egress.http1 import HttpRequest, RequestReader
 from casemate.egress.http1_relay import host_name, in_clear, read_request, relay, relay_any
 from casemate.egress.stream import TcpStream, TlsStream
 from casemate.egress.terms import Interception
 from casemate.policy.hosts import HTTP, HTTPS, canonical
 
-_H2, _HTTP = "h2", "http/1.1"
 # Alerts (RFC 8446, section 6.2) of clients that do not want the certificate, as OpenSSL calls them.
 _DISTRUST = frozenset(
     f"{version}_ALERT_{alert}"
@@ -33,6 +32,8 @@ _GONE = (
     "the client ended the connection right after the handshake: perhaps it did not accept the certificate of "
     "casemate's authority"
 )
+_NOT_HTTP_1_1 = "the client does not offer HTTP/1.1, and an intercepted host is reached by nothing else"
+_NOT_INTERCEPTED = "To use HTTP/2 or gRPC, do not list the host as intercept."
 
 
 async def intercept(
@@ -41,7 +42,7 @@ async def intercept(
     """Carry a permitted connection to ``name`` at ``port``. ``server`` where there is a connection to it already.
     Raises :class:`EgressRefused`.
 
-    The server is spoken to first, so that the cell is offered what the server chose, and hears why it is not there.
+    Both sides speak HTTP/1.1. The server is spoken to first, so that the cell hears why it is not there.
     """
     async with asyncio.timeout(connection.terms.limits.head_seconds):
         is_tls = await connection.starts_with_tls()
@@ -50,26 +51,22 @@ async def intercept(
             raise EgressRefused(name, port, "plain text where TLS is expected")
         return
     hello = await connection.check_hello(name, port, is_intercepted=True)
+    if hello.protocols and wire.HTTP_1_1 not in hello.protocols:
+        connection.refuse = lambda _: wire.NO_APPLICATION_PROTOCOL
+        raise EgressRefused(name, port, _NOT_HTTP_1_1, _NOT_INTERCEPTED)
     secured: TlsStream | None = None
     problem: EgressRefused | None = None
     try:
-        secured = await _server(connection, name, port, how.servers[_H2.encode() in hello.protocols], server)
+        secured = await _server(connection, name, port, how.servers, server)
     except EgressRefused as refused:
         problem = refused
-    protocol = _H2 if secured is not None and secured.protocol == _H2 else _HTTP
-    await _client(connection, name, port, how.authority.context(name, protocol))
+    await _client(connection, name, port, how.authority.context(name))
     connection.refuse = in_clear
     if problem is not None or secured is None:
         raise problem or Unreachable(name, port, "it does not answer")
     if not await _has_begun(connection):
         raise EgressRefused(name, port, _GONE)
-    if protocol == _H2:
-        from casemate.egress.http2_relay import relay_h2  # loads h2, which not every sandbox needs
-
-        connection.refuse = None
-        await relay_h2(connection, name, port, secured)
-    else:
-        await relay(connection, name, port, secured, is_tls=True)
+    await relay(connection, name, port, secured, is_tls=True)
 
 
 async def _server(
@@ -116,8 +113,8 @@ async def _has_begun(connection: EgressConnection) -> bool:
         return False
 
 
+_SOCKS = (4, 5)  # the first byte of its versions
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
-_MOST_PIECES = 16  # that a message of SOCKS may come in
 
 
 async def by_name(connection: EgressConnection, name: str, port: int) -> None:
@@ -132,14 +129,19 @@ async def by_name(connection: EgressConnection, name: str, port: int) -> None:
 
 
 async def by_proxy(connection: EgressConnection) -> None:
-    """A client of the proxy: SOCKS5, CONNECT, or a request with a whole URL, told apart by the first byte."""
+    """A client of the proxy: CONNECT, or a request with a whole URL."""
     async with asyncio.timeout(connection.terms.limits.head_seconds):
         if not await connection.client.fill():
             return
-    if connection.client.ahead[0] == wire.SOCKS_VERSION:
-        await _by_socks(connection)
-    else:
-        await _by_http(connection)
+    connection.refuse = in_clear
+    if connection.client.ahead[0] in _SOCKS:
+        raise EgressRefused("proxy", 0, "it speaks HTTP, not SOCKS")
+    reading = RequestReader()
+    request = await read_request(connection, reading, "proxy", 0)
+    if request is None or request.method != "CONNECT":
+        await relay_any(connection, reading, request)
+        return
+    await _by_connect(connection, request)
 
 
 async def _carry(connection: EgressConnection, name: str, port: int, server: TcpStream | None = None) -> None:
@@ -165,13 +167,7 @@ def _is_seen(connection: EgressConnection, name: str, port: int) -> bool:
     return port == HTTP or (port != HTTPS and connection.terms.requests.names(name, port))
 
 
-async def _by_http(connection: EgressConnection) -> None:
-    connection.refuse = in_clear
-    reading = RequestReader()
-    request = await read_request(connection, reading, "proxy", 0)
-    if request is None or request.method != "CONNECT":
-        await relay_any(connection, reading, request)
-        return
+async def _by_connect(connection: EgressConnection, request: HttpRequest) -> None:
     if request.url_host is None or request.url_port is None or request.length:
         raise EgressRefused(request.url_host or "proxy", 0, "CONNECT needs a host and a port, and nothing else")
     port = request.url_port
@@ -182,44 +178,3 @@ async def _by_http(connection: EgressConnection) -> None:
     server = await connection.dial(name, port)
     await connection.client.send(_ESTABLISHED)
     await _carry(connection, name, port, server)
-
-
-async def _by_socks(connection: EgressConnection) -> None:
-    try:
-        async with asyncio.timeout(connection.terms.limits.head_seconds):
-            wanted = await _read_socks_request(connection)
-    except wire.BadSocks as error:
-        last_words = error.reply
-        connection.refuse = lambda _: last_words
-        raise EgressRefused("proxy", 0, f"its SOCKS request is not accepted: {error}") from None
-    connection.refuse = _in_socks
-    port = wanted.port
-    if not port:
-        raise EgressRefused(wanted.host, 0, "there is no port 0")
-    known = connection.cell.name_at(wanted.host) if wanted.is_address else None
-    name = known or host_name(wanted.host, port)
-    await connection.permit(name, port)
-    server = await connection.dial(name, port)
-    await connection.client.send(wire.socks_reply(wire.SUCCEEDED))
-    await _carry(connection, name, port, server)
-
-
-async def _read_socks_request(connection: EgressConnection) -> wire.SocksRequest:
-    """What a client of SOCKS5 wants, once it has said so. Raises :class:`wire.BadSocks`."""
-    client = connection.client
-    is_greeted = False
-    for _ in range(_MOST_PIECES):
-        if not is_greeted and (size := wire.read_socks_greeting(bytes(client.ahead))) is not None:
-            client.take(size)
-            is_greeted = True
-            await client.send(wire.SOCKS_ACCEPTED)
-        if is_greeted and (wanted := wire.read_socks_request(bytes(client.ahead[:512]))) is not None:
-            client.take(wanted.size)
-            return wanted
-        if not await client.fill():
-            break
-    raise wire.BadSocks("it is cut off, or in too many pieces")
-
-
-def _in_socks(refused: EgressRefused) -> bytes:
-    return wire.socks_reply(wire.HOST_UNREACHABLE if isinstance(refused, Unreachable) else wire.NOT_ALLOWED)

@@ -311,11 +311,6 @@ class TlsStream(TcpStream):
         self._unsent = memoryview(b"")  # ciphertext
         self._in.write(raw.take())
 
-    @property
-    def protocol(self) -> str | None:
-        """What was agreed on (ALPN, RFC 7301)."""
-        return self._tls.selected_alpn_protocol()
-
     async def handshake(self, time_share: TimeShare) -> None:
         """Raises ``OSError``: ``ssl.SSLError`` where the other side does not agree, or is not who it should be."""
         while True:

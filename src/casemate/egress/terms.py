@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -53,12 +53,11 @@ class HostService(Protocol):
 @dataclass(frozen=True, slots=True)
 class Interception:
     """Whose TLS ends at the egress proxy. ``places``: canonical names, and ports; ``authority``: makes their
-    certificates, which the cell trusts; ``servers``: how TLS is spoken to servers, by whether HTTP/2 may be spoken in
-    it."""
+    certificates, which the cell trusts; ``servers``: how TLS is spoken to servers."""
 
     places: frozenset[tuple[str, int]]
     authority: Authority
-    servers: Mapping[bool, ssl.SSLContext]
+    servers: ssl.SSLContext
 
 
 @dataclass(frozen=True, slots=True)

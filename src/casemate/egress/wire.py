@@ -1,11 +1,8 @@
-"""What clients say first, read strictly: queries of the DNS, SOCKS5 and TLS's ClientHello. Pure, sans-io.
+"""What clients say first, read strictly: queries of the DNS and TLS's ClientHello. Pure, sans-io.
 
 DNS (RFC 1035), as much of it as a resolver needs that knows A records only. A query has one question, class IN, no
 compression, nothing behind the question but additional records (EDNS, RFC 6891), which are not read. An answer repeats
 the question byte for byte, as resolvers that mix the case of letters expect.
-
-SOCKS5 (RFC 1928): CONNECT without credentials. Whose connection it is, the egress proxy knows by the socket it came
-through, which lies in the cell's own network, so there is no password that another cell could use.
 
 The server's name in a ClientHello (RFC 8446, section 4.1.2; RFC 6066, section 3). Whatever a server and this parser
 might read differently is refused: two names, an extension twice, bytes left over. With Encrypted ClientHello the name
@@ -18,6 +15,8 @@ import ipaddress
 import struct
 from dataclasses import dataclass
 
+HTTP_1_1 = b"http/1.1"  # in ALPN
+NO_APPLICATION_PROTOCOL = b"\x15\3\3\0\2\2\x78"  # a fatal alert, as a record (RFC 7301, section 3.2)
 MOST_HELLO = 1 << 15  # bytes: post-quantum key shares and long lists of tickets fit several times
 _HANDSHAKE, _CLIENT_HELLO, _SERVER_NAME, _HOST_NAME, _ALPN = 22, 1, 0, 0, 16
 _RECORD_HEADER, _MESSAGE_HEADER, _MOST_RECORD = 5, 4, 1 << 14
@@ -156,73 +155,6 @@ class _HelloReader:
     def finish(self) -> None:
         if self.bytes_left():
             raise BadHello("bytes are left over")
-
-
-SOCKS_VERSION = 5
-SOCKS_ACCEPTED = b"\x05\x00"  # no authentication
-NO_METHOD = b"\x05\xff"
-# Replies, RFC 1928, section 6.
-SUCCEEDED, FAILURE, NOT_ALLOWED, HOST_UNREACHABLE, COMMAND_NOT_SUPPORTED, ADDRESS_NOT_SUPPORTED = 0, 1, 2, 4, 7, 8
-_CONNECT = 1
-_IPV4, _NAME, _IPV6 = 1, 3, 4
-
-
-class BadSocks(ValueError):
-    """Not SOCKS5, or something of it that is not offered. ``reply`` is what to send before closing."""
-
-    def __init__(self, message: str, reply: bytes = b"") -> None:
-        super().__init__(message)
-        self.reply = reply
-
-
-@dataclass(frozen=True, slots=True)
-class SocksRequest:
-    """Where a client wants to go. ``is_address``: ``host`` is an address. ``size``: bytes of the request."""
-
-    host: str
-    port: int
-    is_address: bool
-    size: int
-
-
-def read_socks_greeting(data: bytes) -> int | None:
-    """How many bytes the greeting at the beginning of ``data`` has; None if there has to come more.
-
-    Raises :class:`BadSocks`, also where the client will not go without credentials.
-    """
-    if data[:1] and data[0] != SOCKS_VERSION:
-        raise BadSocks("not SOCKS5")
-    if len(data) < 2 or len(data) < 2 + data[1]:
-        return None
-    if 0 not in data[2 : 2 + data[1]]:
-        raise BadSocks("no method but 'no authentication' is offered", NO_METHOD)
-    return 2 + data[1]
-
-
-def read_socks_request(data: bytes) -> SocksRequest | None:
-    """The request at the beginning of ``data``; None if there has to come more. Raises :class:`BadSocks`."""
-    if len(data) < 5:
-        return None
-    version, command, reserved, kind, length = data[:5]
-    if version != SOCKS_VERSION or reserved:
-        raise BadSocks("not a request of SOCKS5", socks_reply(FAILURE))
-    if command != _CONNECT:
-        raise BadSocks(f"command {command} is not offered: only CONNECT is", socks_reply(COMMAND_NOT_SUPPORTED))
-    sizes = {_IPV4: (4, 4), _IPV6: (4, 16), _NAME: (5, length)}
-    if kind not in sizes or (kind == _NAME and not length):
-        raise BadSocks(f"an address of kind {kind}", socks_reply(ADDRESS_NOT_SUPPORTED))
-    start, size = sizes[kind]
-    end = start + size
-    if len(data) < end + 2:
-        return None
-    raw = data[start:end]
-    host = raw.decode("latin-1") if kind == _NAME else str(ipaddress.ip_address(raw))
-    return SocksRequest(host, int.from_bytes(data[end : end + 2]), kind != _NAME, end + 2)
-
-
-def socks_reply(code: int) -> bytes:
-    """The answer to a request; the address in it says nothing, since none of the host's is a cell's business."""
-    return bytes((SOCKS_VERSION, code, 0, _IPV4, 0, 0, 0, 0, 0, 0))
 
 
 A, AAAA, ANY = 1, 28, 255

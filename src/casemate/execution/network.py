@@ -290,19 +290,15 @@ class Interceptions:
 
     def __init__(self, hosts: Iterable[HostRule] = (), trust: str | None = None) -> None:
         """``hosts``: exact names, at 443 where no port is given; ``trust``: a PEM file of authorities that servers may
-        have besides the system's. Raises ``Unavailable`` where a package is missing."""
+        have besides the system's."""
         self.places = frozenset((rule.host, rule.port or HTTPS) for rule in hosts)
         self._trust = trust
         self._lock = threading.Lock()
         self._made: dict[frozenset[tuple[str, int]], CellInterception] = {}
-        self._servers: dict[bool, ssl.SSLContext] | None = None
+        self._servers: ssl.SSLContext | None = None
         self._folder: Path | None = None
         self._remove: Callable[[], object] = int  # nothing to remove yet
         self._number = 0
-        if self.places:
-            from casemate.egress.authority import check_packages
-
-            check_packages()
 
     def interception_for(self, more: Iterable[tuple[str, int]] = ()) -> CellInterception | None:
         """For a cell; None where nobody's TLS ends at the egress proxy. ``more``: canonical names and ports, besides
@@ -348,7 +344,7 @@ class Interceptions:
             ) from None
         return CellInterception(Interception(places, authority, self._servers), str(folder))
 
-    def _server_side(self) -> dict[bool, ssl.SSLContext]:
+    def _server_side(self) -> ssl.SSLContext:
         from casemate.egress.authority import server_side
 
         try:

@@ -38,10 +38,9 @@ def trusting(authority: Authority) -> ssl.SSLContext:
     return context
 
 
-@pytest.mark.parametrize("protocol", ["h2", "http/1.1"])
-def test_a_client_that_trusts_it_accepts_its_hosts_and_speaks_what_is_offered(protocol: str) -> None:
+def test_a_client_that_trusts_it_accepts_its_hosts_and_speaks_http_1() -> None:
     authority = Authority([HOST])
-    assert shake(authority.context(HOST, protocol), trusting(authority), HOST).selected_alpn_protocol() == protocol
+    assert shake(authority.context(HOST), trusting(authority), HOST).selected_alpn_protocol() == "http/1.1"
 
 
 def test_a_client_does_not_accept_what_it_would_sign_for_another_name() -> None:
@@ -57,12 +56,12 @@ def test_a_client_does_not_accept_what_it_would_sign_for_another_name() -> None:
 
 def test_it_makes_none_for_another_name() -> None:
     with pytest.raises(ValueError, match="not one of"):
-        Authority([HOST]).context("evil.test", "h2")
+        Authority([HOST]).context("evil.test")
 
 
 def test_a_client_does_not_accept_the_certificate_of_another_sandboxs_authority() -> None:
     with pytest.raises(ssl.SSLCertVerificationError):
-        shake(Authority([HOST]).context(HOST, "h2"), trusting(Authority([HOST])), HOST)
+        shake(Authority([HOST]).context(HOST), trusting(Authority([HOST])), HOST)
 
 
 def test_its_certificate_is_short_lived_and_makes_no_other_authorities() -> None:
@@ -84,5 +83,5 @@ def test_openssl_calls_it_by_the_same_hash(tmp_path: Path) -> None:
 
 def test_no_key_is_shown_by_what_can_be_printed() -> None:
     authority = Authority([HOST])
-    authority.context(HOST, "h2")
+    authority.context(HOST)
     assert "PRIVATE" not in f"{authority!r} {vars(authority)!r} {authority.certificate!r}"

@@ -58,13 +58,6 @@ def test_a_placeholder_in_its_place_is_the_secret_to_the_server(name: bytes, val
     assert used == ("TOKEN was put into its field authorization",)
 
 
-def test_a_request_of_http_2_gets_it_as_well() -> None:
-    pseudo = [(b":method", b"POST"), (b":scheme", b"https"), (b":authority", HOST.encode()), (b":path", b"/v1")]
-    headers, notes, _ = sent([*pseudo, (b"x-api-key", TEXT.encode())], placeholder("x-api-key", "{}"), method=b"POST")
-    assert headers == [*pseudo, (b"x-api-key", VALUE.encode())]
-    assert notes == ()
-
-
 def test_what_is_whole_and_not_compressed_can_be_searched_for_it() -> None:
     rewrite = Injection([placeholder()])
     encodings = [(b"Accept-Encoding", b"gzip, br"), (b"accept-encoding", b"zstd")]
@@ -188,10 +181,6 @@ def test_va_15_in_clear_at_another_port_and_where_it_would_come_back_it_stays_a_
         [(b"Host", b"evil.test"), AUTHORIZED],
         [(b"Host", b"api.good.test:8443"), AUTHORIZED],
         [(b"Host", b"api.good.test"), (b"Host", b"evil.test"), AUTHORIZED],
-        [(b":authority", b"evil.test"), (b"host", b"api.good.test"), AUTHORIZED],
-        [(b":authority", b"a@api.good.test"), AUTHORIZED],
-        [(b":path", f"/?q={TEXT}".encode())],
-        [(b":authorization", f"Bearer {TEXT}".encode())],
     ],
 )
 def test_va_15_anywhere_else_in_a_head_it_stays_a_placeholder_and_is_on_record(headers: Fields) -> None:
@@ -210,11 +199,6 @@ def test_va_15_in_the_url_it_stays_a_placeholder_and_is_on_record_though_the_fie
     assert used
 
 
-def test_the_path_of_http_2_is_the_url() -> None:
-    given = [(b":path", f"/?q={TEXT}".encode())]
-    assert sent(given) == (given, ("the placeholder of TOKEN was sent in the URL, and stayed one",), ())
-
-
 def test_credentials_of_other_forms_are_left_as_they_are() -> None:
     for value in (b"Basic !!!", b"Basic ", b"Basic YQ", b"Basic YQ==", b"Basic", b"Digest x"):
         assert sent([(b"Authorization", value)], placeholder(form="Basic {}")) == ([(b"Authorization", value)], (), ())
@@ -230,9 +214,7 @@ def test_a_user_with_a_colon_in_it_is_none() -> None:
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(
-                [b"authorization", b"Authorization", b"x", b":path", b"host", b"cookie", b"accept-encoding"]
-            ),
+            st.sampled_from([b"authorization", b"Authorization", b"x", b"host", b"cookie", b"accept-encoding"]),
             st.lists(st.sampled_from([b"Bearer ", b"Basic ", TEXT.encode(), HOST.encode(), b"a", b" ", b"\xff"])).map(
                 b"".join
             ),
@@ -309,17 +291,6 @@ def test_an_answer_without_a_value_comes_as_it_is(body: bytes, cuts: list[int]) 
     for host in (HOST, "evil.test"):
         hiding = Injection([placeholder()]).hide(host)
         assert b"".join([hiding.feed(piece) for piece in pieces(body, cuts)]) + hiding.finish() == body
-
-
-def test_the_fields_of_an_answer_give_no_value_back() -> None:
-    redirect = f"https://evil.test/?t={VALUE}".encode()
-    told = Injection([placeholder()]).answer(
-        HOST, [(b":status", b"302"), (b"location", redirect), (b"x-echo", b"Bearer " + VALUE.encode()), (b"x", b"y")]
-    )
-    assert told == [
-        (b":status", b"302"), (b"location", redirect.replace(VALUE.encode(), TEXT.encode())),
-        (b"x-echo", b"Bearer " + TEXT.encode()), (b"x", b"y"),
-    ]  # fmt: skip
 
 
 def test_only_hosts_that_have_a_secret_are_to_be_looked_into() -> None:
