@@ -84,7 +84,7 @@ ALLOWED = {
         supervisor/contained/maker.py:ContainedScratch.__init__
         supervisor/contained/maker.py:ContainedScratch.open_steps
         supervisor/plain/files.py:CellFiles.__init__ supervisor/plain/files.py:create
-        supervisor/plain/files.py:make_folders supervisor/plain/files.py:remove
+        supervisor/plain/files.py:make_folders supervisor/plain/files.py:remove supervisor/plain/files.py:remove_unused
         supervisor/plain/maker.py:PlainMaker.build_root supervisor/plain/maker.py:PlainMaker.start_zygote
         supervisor/plain/packages.py:show supervisor/plain/files.py:CellFiles.show_packages
         supervisor/scratch.py:Scratch.open_pipes

@@ -41,7 +41,7 @@ from casemate.supervisor.trees.walk import (
     walk,
 )
 from casemate.workspace.git_index import SHA1, hidden_in_own, hidden_paths
-from casemate.workspace.permitted import link_problem, mode_in
+from casemate.workspace.permitted import is_index, link_problem, mode_in
 from casemate.workspace.remove import obstacle, remove
 from casemate.workspace.upper import is_marked_whiteout, is_opaque, refers_elsewhere
 
@@ -275,7 +275,7 @@ class Writer(Visitor):
         reason = path_problem(entry.path) or self._reason(entry, is_folder=False)
         if not reason and not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
             reason = f"it is {kind_of(mode)}"
-        if not reason and _is_index(entry.path):
+        if not reason and is_index(entry.path):
             reason = self._what_is_hidden(entry)
         if reason:
             self._refuse(entry, reason)
@@ -471,11 +471,6 @@ def rights_over(folder: int) -> AbstractContextManager[None]:
     from casemate.supervisor.trees.rights import OwnersRights
 
     return OwnersRights(folder)
-
-
-def _is_index(path: tuple[bytes, ...]) -> bool:
-    """Whether git reads it as an index of a repository or a worktree, or a part of one (git-update-index(1))."""
-    return b".git" in path[:-1] and (path[-1] == b"index" or path[-1].startswith(b"sharedindex."))
 
 
 def _rules(above: tuple[str, ...], name: str | None, folder: int) -> tuple[str, ...]:

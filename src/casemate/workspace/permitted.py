@@ -1,4 +1,4 @@
-"""What of a layer may be written into a caller's folder: permission bits, and where links lead. Pure."""
+"""What of a layer may be written into a caller's folder: permission bits, and where links lead, and what is an index of git's. Pure."""
 
 from __future__ import annotations
 
@@ -38,3 +38,8 @@ def link_problem(target: bytes, depth: int) -> str | None:
     if any(problem(part) for part in parts[ups:]):
         return "it is a link to a name that is not safe"
     return None
+
+
+def is_index(path: tuple[bytes, ...]) -> bool:
+    """Whether git reads it as an index of a repository or a worktree, or a part of one (git-update-index(1))."""
+    return b".git" in path[:-1] and (path[-1] == b"index" or path[-1].startswith(b"sharedindex."))

@@ -107,7 +107,7 @@ class Tree:
             raise RecordsError("more files than there may be")
         return scan.found
 
-    def note(self, paths: Iterable[Path]) -> _Scan:
+    def note(self, paths: Iterable[Path]) -> _TreeScan:
         """Both know of these as they are now."""
         scan = self._scan()
         for path in paths:
@@ -116,8 +116,8 @@ class Tree:
                 self.known[path] = scan.found[path]
         return scan
 
-    def _scan(self) -> _Scan:
-        scan = _Scan(is_cells=self._is_cells)
+    def _scan(self) -> _TreeScan:
+        scan = _TreeScan(is_cells=self._is_cells)
         walk(self.root, scan, depth=_DEPTH, entries=_MOST_ENTRIES)
         for path, state in self.known.items() if scan.unseen else ():
             if any(path[:depth] in scan.unseen for depth in range(len(path) + 1)):
@@ -125,7 +125,7 @@ class Tree:
         return scan
 
 
-class _Scan(Visitor):
+class _TreeScan(Visitor):
     """A walk that takes down the state of everything, and how much data there is."""
 
     def __init__(self, *, is_cells: bool) -> None:
