@@ -1,4 +1,4 @@
-"""What of a layer may be written into a caller's folder: permission bits, and where links lead, and what is an index of git's. Pure."""
+"""What of a layer may be written into a caller's folder: permission bits, links, and indexes of git's. Pure."""
 
 from __future__ import annotations
 
