@@ -12,6 +12,7 @@ _SETFSUID, _SETFSGID, _SETGROUPS, _CAPGET, _CAPSET = {
 }.get(os.uname().machine, (-1,) * 5)
 _CAPABILITY_VERSION_3 = 0x20080522
 _FILES_OF_OTHERS = 1 << 1 | 1 << 2  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+_UNMAPPED = 65534  # who is nobody in this user namespace, so that root has others' rights over the files
 _QUERY = -1  # sets nothing, and returns the id that is set
 _libc = ctypes.CDLL(None, use_errno=True)
 _Sets = ctypes.c_uint32 * 6  # effective, permitted and inheritable capabilities, the lower half and then the upper
@@ -31,10 +32,11 @@ class OwnersRights:
         if self._is_root:
             self._groups, self._all = os.getgroups(), _capabilities()
             self._reduced = _Sets(self._all[0] & ~_FILES_OF_OTHERS, *self._all[1:])
-            with self:
-                is_owner = (_call(_SETFSUID, _QUERY), _call(_SETFSGID, _QUERY)) == (self._uid, self._gid)
-                if not is_owner or _capabilities()[0] & _FILES_OF_OTHERS:
-                    raise PermissionError(errno.EPERM, f"root cannot reach files as {self._uid}:{self._gid} does here")
+            _call(_SETFSUID, self._uid)
+            self._stays_root = _call(_SETFSUID, _QUERY) == 0
+            _call(_SETFSUID, 0)
+            if self._stays_root and self._uid not in (0, _UNMAPPED):
+                raise PermissionError(errno.EPERM, f"root cannot reach files here as {self._uid} does")
 
     def __enter__(self) -> None:
         if self._is_root:
@@ -49,7 +51,7 @@ class OwnersRights:
             _call(_SETGROUPS, len(groups), (ctypes.c_uint32 * len(groups))(*groups))
         _call(_SETFSGID, gid)
         _call(_SETFSUID, uid)  # the kernel takes the rights over files from whom is not root, and gives them back
-        if self._uid == 0:
+        if self._stays_root:
             _call(_CAPSET, _header(), capabilities)
 
 
