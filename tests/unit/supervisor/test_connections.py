@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import signal
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from casemate.supervisor.plain import connections, notify
 
+CLOSED = 7  # TCP_CLOSE
 FAMILIES = [socket.AF_INET, socket.AF_INET6]
 
 
@@ -116,3 +120,60 @@ def test_what_a_cell_has_left_unsent_keeps_nobody_waiting() -> None:
             while True:
                 client.send(bytes(1 << 20))
         notify._close(client)
+
+
+def test_the_number_of_sockets_at_one_port_is_bounded(
+    loopback: connections.Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_MOST_BOUND", 3)
+    servers = [socket.socket() for _ in range(4)]
+    for one in servers:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    for one in servers[:3]:
+        loopback.bind(one, servers[0].getsockname()[1])
+    with pytest.raises(OSError, match="too many"):
+        loopback.bind(servers[3], servers[0].getsockname()[1])
+    for one in servers:
+        one.close()
+
+
+@pytest.mark.parametrize("is_evicted", [True, False])
+def test_a_connection_that_was_not_made_in_time_is_never_made(is_evicted: bool) -> None:
+    """Whoever of the machine listens there next would have it."""
+    helpers: dict[int, Callable[[], None]] = {}
+    loop = (helpers.__setitem__, helpers.__delitem__, set[int]())
+    calls = notify.NotifiedCalls(os.pipe()[1], connections.HostConnections(), (), None, loop)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server, contextlib.ExitStack() as full:
+        address = server.getsockname()
+        for _ in range(4):  # it accepts none
+            full.enter_context(connect(address))
+        copy = connect(address)
+        inode = os.fstat(copy.fileno()).st_ino
+        calls._copies[inode] = copy
+        answer = Answer()
+        calls._connect_apart(answer, inode, wait_forever)  # type: ignore[arg-type]
+        cells = copy.dup()
+        if is_evicted:
+            calls._copies.pop(inode).close()
+        (helper,) = helpers
+        signal.pidfd_send_signal(helper, signal.SIGKILL)
+        helpers[helper]()
+    with cells:
+        assert cells.getsockopt(socket.IPPROTO_TCP, connections._TCP_INFO, 1)[0] == CLOSED
+    assert answer.numbers == [errno.ETIMEDOUT]
+    calls.close()
+
+
+def wait_forever() -> int:
+    signal.pause()
+    return 0
+
+
+class Answer:
+    """A call of a cell's, and what it is answered."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def send(self, number: int) -> None:
+        self.numbers.append(number)

@@ -80,6 +80,20 @@ def test_what_became_of_a_copy_is_laid_out_as_an_overlay_has_it(tmp_path: Path) 
     assert sorted(os.listdir(copied.upper)) == ["changed", "gone", "removed"]
 
 
+@pytest.mark.parametrize("mode", [0o555, 0o500, 0o600, 0o000])
+@pytest.mark.usefixtures("source")
+def test_a_folder_has_the_mode_in_the_layer_that_the_program_gave_it(tmp_path: Path, mode: int) -> None:
+    copied = Copied(tmp_path)
+    for name in ("first", "second"):  # once more, in the layer that is locked by then
+        (copied.place / "kept").chmod(0o755)
+        (copied.place / "kept" / name).write_text(name)
+        (copied.place / "kept").chmod(mode)
+        copied.lay_out()
+        assert stat.S_IMODE((copied.upper / "kept").stat().st_mode) == mode
+    (copied.upper / "kept").chmod(0o700)
+    assert (copied.upper / "kept" / "second").read_text() == "second"
+
+
 @pytest.mark.usefixtures("source")
 def test_a_hidden_name_that_becomes_a_folder_is_laid_out_like_any_other(tmp_path: Path) -> None:
     copied = Copied(tmp_path, (".env",))

@@ -22,6 +22,7 @@ import select
 import struct
 
 from casemate.supervisor import kernel
+from casemate.supervisor.syscall_numbers import numbers
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -33,8 +34,9 @@ BEGUN = (0, errno.EINPROGRESS)
 _INET6, _SOCKET, _REUSEPORT = _socket.AF_INET6, _socket.SOL_SOCKET, _socket.SO_REUSEPORT
 _STREAM = _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC
 _IP_MINTTL, _IPV6_V6ONLY, _ATTACH_REUSEPORT_CBPF, _TCP_INFO, _ESTABLISHED = 21, 26, 51, 11, 1
-_BACKLOG, _MOST_PORTS, _TRIES = 128, 256, 100
+_BACKLOG, _MOST_PORTS, _MOST_BOUND, _TRIES = 128, 256, 512, 100  # each look goes through all that are bound
 _SECOND = ctypes.create_string_buffer(struct.pack("=HBBI", 6, 0, 0, 1))  # BPF_RET 1: of a group the guard is the first
+_NOWHERE = ctypes.create_string_buffer(16)  # struct sockaddr: AF_UNSPEC
 _PROGRAM = struct.pack("@HP", 1, ctypes.addressof(_SECOND))  # struct sock_fprog
 
 
@@ -55,6 +57,8 @@ class Loopback:
         family, shares = copy.family, copy.getsockopt(_SOCKET, _REUSEPORT)
         if any(one[1] == family and not (one[2] and shares) for one in self._bound.get(port, ())):
             raise OSError(errno.EADDRINUSE, "it listens there already")
+        if sum(map(len, self._bound.values())) >= _MOST_BOUND:
+            raise OSError(errno.ENOBUFS, "too many sockets that listen")
         port = port if port in self._guards else self._guard(port)
         copy.setsockopt(_SOCKET, _REUSEPORT, 1)
         self._epoll.register(copy.fileno(), 0)  # which forgets it when the cell's last descriptor of it is closed
@@ -194,6 +198,11 @@ class HostConnections:
             end.close()
         self.ends.clear()
         self.loopback.close()
+
+
+def give_up(copy: _socket.socket) -> None:
+    """Connect no more what is still to be connected: the kernel would try on, whoever listens there meanwhile."""
+    kernel.raw_call(numbers(kernel.machine)["connect"], copy.fileno(), ctypes.addressof(_NOWHERE), len(_NOWHERE))
 
 
 def _begin(copy: _socket.socket, address: tuple[str, int], *, wait: bool) -> int:

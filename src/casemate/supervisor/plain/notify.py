@@ -23,7 +23,7 @@ import stat
 import struct
 
 from casemate.supervisor import kernel
-from casemate.supervisor.plain.connections import BEGUN, HostConnections
+from casemate.supervisor.plain.connections import BEGUN, HostConnections, give_up
 from casemate.supervisor.syscall_numbers import numbers
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
@@ -70,7 +70,7 @@ class NotifiedCalls:
         self.listener = listener
         self._network, self._ids = network, ids
         self._watch, self._unwatch, self._children = loop
-        self._helpers: dict[int, int] = {}  # processes that connect, by their descriptors
+        self._helpers: dict[int, tuple[int, _socket.socket]] = {}  # that connect: process and copy, by descriptor
         self._waiting: list[NotifiedCall] = []  # for one of them
         self._folders = tuple(f"{folder}/" for folder in folders)
         self._copies: dict[int, _socket.socket] = {}  # by inode number, the oldest first
@@ -206,29 +206,38 @@ class NotifiedCalls:
 
     def _connect_apart(self, call: NotifiedCall, inode: int, connect: Callable[[], int], *fds: int) -> None:
         """Connect in a process of its own, which ends in time however long the cell keeps it waiting; then answer."""
-        pid = os.fork()
+        copy = _socket.socket(fileno=os.dup(self._copies[inode].fileno()))  # ours, whatever becomes of the other
+        try:
+            pid = os.fork()
+        except OSError:
+            give_up(copy)
+            raise
         if pid == 0:
             _connect_and_exit(connect, (self._copies[inode].fileno(), *fds))
         self._children.add(pid)
         helper = os.pidfd_open(pid)
-        self._helpers[helper] = pid
+        self._helpers[helper] = pid, copy
 
-        def hear() -> None:
+        def hear(_keeps_its_listener: object = connect) -> None:
             self._finish(call, inode, self._reap(helper))
-            if self._waiting:
+            while self._waiting and len(self._helpers) < _MOST_HELPERS:
                 self._handle(self._waiting.pop(0))
 
         self._watch(helper, hear)
 
     def _reap(self, helper: int) -> int:
-        """Wait for the end of a helper; its errno."""
+        """Wait for the end of a helper; its errno. What it has not connected is not connected later, to whoever listens
+        there then."""
         self._unwatch(helper)
         os.close(helper)
-        pid = self._helpers.pop(helper)
+        pid, copy = self._helpers.pop(helper)
         self._children.discard(pid)
         code = -1
         with contextlib.suppress(ChildProcessError):  # who looks for orphans took it for one
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if code not in BEGUN:
+            give_up(copy)
+        _close(copy)
         return code if code >= 0 else errno.ETIMEDOUT
 
     def _finish(self, call: NotifiedCall, inode: int, number: int) -> None:

@@ -283,10 +283,10 @@ class _Layout:
             os.mkdir(path[-1], 0o700, dir_fd=upper)
         copy = open_folder(place, path[-1], unlock=True)
         try:
-            there = open_folder(upper, path[-1])
+            there = open_folder(upper, path[-1], unlock=True)
             try:
                 self.write(path, copy, there)
-                os.fchmod(there, state[1] & 0o777 | 0o700)
+                os.fchmod(there, state[1] & 0o777)
             finally:
                 os.close(there)
             if state[1] & 0o700 != 0o700:
