@@ -234,3 +234,21 @@ def test_what_becomes_of_a_callers_folder_is_applied_to_it(sandbox: sync.Sandbox
             session.run("import os; os.remove('step')")
     assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == [".env", "changed", "kept", "new"]
     assert (folder / "changed").read_text() == "changed!"
+
+
+def test_what_a_session_has_changed_is_given_up_with_the_copy_that_it_is_in(
+    sandbox: sync.Sandbox, tmp_path: Path
+) -> None:
+    folder = tmp_path / "folder"
+    (folder / "gone").mkdir(parents=True)
+    (folder / "changed").write_text("before")
+    sandbox.run("")
+    options = {"isolation": "landlock", "workspace": folder, "workspace_mode": "review"}
+    with sync.Sandbox(audit=tmp_path / "audit.db", **options) as one, one.session() as session:
+        session.run("import os; open('changed', 'w').write('after'); os.rmdir('gone'); open('new', 'w').close()")
+        assert len(session.diff().changes) == 3
+        (folder / "later").touch()
+        session.discard()
+        step = session.run("import os; print(open('changed').read(), sorted(os.listdir()))")
+        assert (step.state, step.stdout) == ("lost", "before ['changed', 'gone', 'later', 'output']\n")
+        assert session.diff().changes == ()

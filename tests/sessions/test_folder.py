@@ -212,6 +212,24 @@ async def test_the_folder_stays_as_it_is_while_a_step_runs(inside: Inside, folde
     assert seen == before
 
 
+async def test_what_becomes_of_folders_alone_is_applied_after_each_step(inside: Inside, folder: Path) -> None:
+    async with inside() as session:
+        await session.run(
+            "import os, shutil; os.mkdir('made'); os.mkdir('made/filled'); open('made/filled/x', 'w').close()"
+        )
+        await session.run("os.mkdir('empty')")
+        assert (folder / "empty").is_dir()
+        await session.run("os.chmod('empty', 0o700)")
+        assert (folder / "empty").stat().st_mode & 0o777 == 0o700
+        await session.run("shutil.rmtree('made/filled'); os.mkdir('made/filled')")
+        assert os.listdir(folder / "made/filled") == []
+    (folder / "owners").mkdir()
+    (folder / "owners/x").touch()
+    async with inside() as session:
+        await session.run("shutil = __import__('shutil'); shutil.rmtree('owners'); __import__('os').mkdir('owners')")
+        assert os.listdir(folder / "owners") == []
+
+
 async def test_a_deletion_is_applied_once(inside: Inside, folder: Path) -> None:
     async with inside() as session:
         await said(session, "import os\nos.remove('remove.txt')")

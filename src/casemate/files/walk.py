@@ -39,6 +39,7 @@ class SeenFiles:
         self._known: dict[tuple[bytes, ...], tuple[int, ...]] = {}
         self._met: set[tuple[bytes, ...]] = set()
         self._made: dict[tuple[bytes, ...], tuple[int, ...]] = {}
+        self._folders: dict[tuple[bytes, ...], tuple[int, int]] = {}
 
     def begin(self) -> None:
         """A look begins; `orphaned_paths` then tells what it has not met any more."""
@@ -47,6 +48,12 @@ class SeenFiles:
     def meet(self, path: tuple[bytes, ...]) -> None:
         """Something is there."""
         self._met.add(path)
+
+    def meet_folder(self, entry: Entry) -> None:
+        """A folder is there, as it is."""
+        self.meet(entry.path)
+        if len(self._folders) < 2 * _ENTRIES:
+            self._folders[entry.path] = _folder_signature(entry.stat)
 
     def note_made(self, path: tuple[bytes, ...], what: os.stat_result) -> None:
         """``what`` is at ``path`` elsewhere and was made because of this tree."""
@@ -61,6 +68,7 @@ class SeenFiles:
         """What a whole look has not met is new when it is met again: a program that makes and removes files without end
         shall not fill our memory."""
         self._known = {path: known for path, known in self._known.items() if path in self._met}
+        self._folders = {path: known for path, known in self._folders.items() if path in self._met}
 
     def orphaned_paths(self) -> list[tuple[bytes, ...]]:
         """What was made because of things that are no longer there, the deepest first; it is told once."""
@@ -85,12 +93,13 @@ class SeenFiles:
     def put_off(self, path: tuple[bytes, ...]) -> None:
         """What is at ``path`` counts as new at the next look."""
         self._known.pop(path, None)
+        self._folders.pop(path, None)
 
-    def is_whole(self, root: int, at: tuple[bytes, ...] = ()) -> bool:
+    def is_whole(self, root: int, at: tuple[bytes, ...] = (), *, folders: bool = False) -> bool:
         """Whether nothing in the folder ``root``, which lies ``at`` in the tree, is new or changed, and nothing of what
-        something was made for has gone. Nothing is noted.
+        something was made for has gone. ``folders``: whether these count, too. Nothing is noted.
         """
-        look = _ChangeProbe(self._known)
+        look = _ChangeProbe(self._known, self._folders if folders else None)
         walk(root, look, depth=_DEPTH, entries=_ENTRIES, at=at)
         return not look.found_new and look.met >= self._made.keys()
 
@@ -98,13 +107,17 @@ class SeenFiles:
 class _ChangeProbe(Visitor):
     """A visit that only looks."""
 
-    def __init__(self, known: dict[tuple[bytes, ...], tuple[int, ...]]) -> None:
-        self._known = known
+    def __init__(
+        self, known: dict[tuple[bytes, ...], tuple[int, ...]], folders: dict[tuple[bytes, ...], tuple[int, int]] | None
+    ) -> None:
+        self._known, self._folders = known, folders
         self.found_new = False
         self.met: set[tuple[bytes, ...]] = set()
 
     def enter(self, entry: Entry, _folder: int) -> bool:
         self.met.add(entry.path)
+        if self._folders is not None and self._folders.get(entry.path) != _folder_signature(entry.stat):
+            self.found_new = True
         return not self.found_new
 
     def visit(self, entry: Entry) -> None:
@@ -117,6 +130,10 @@ def _made_signature(status: os.stat_result) -> tuple[int, ...]:
     """Which thing it is, and of which moment; a folder changes with all that is made in it."""
     which = (status.st_dev, status.st_ino)
     return which if stat.S_ISDIR(status.st_mode) else (*which, status.st_size, status.st_mtime_ns)
+
+
+def _folder_signature(status: os.stat_result) -> tuple[int, int]:
+    return status.st_ino, status.st_mode
 
 
 def _signature(status: os.stat_result) -> tuple[int, ...]:

@@ -286,6 +286,9 @@ class SessionCells:
                 await interpreter.end(keep_files=True)
                 self.discard(interpreter)
                 self.names.lose()
+                if self._context.wall.lays_out and self._ended_cell is not None:  # its changes lie in a copy of its own
+                    self._ended_cell.forget()
+                    self._ended_cell = None
             await to_thread_to_end(_set_aside, tree)
         finally:
             os.close(tree)

@@ -81,7 +81,9 @@ class StepFileCollector:
             self._note(folder)
             if kind == "direct" or self.review is not None:  # all else there is the caller's, or kept back
                 return self._is_output_untouched(folder)
-            return (self._applied if kind == "overlay" else self._collected).is_whole(folder)
+            return (
+                self._applied.is_whole(folder, folders=True) if kind == "overlay" else self._collected.is_whole(folder)
+            )
 
     def _is_output_untouched(self, folder: int) -> bool:
         try:

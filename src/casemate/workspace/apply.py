@@ -226,7 +226,7 @@ class Writer(Visitor):
     def enter(self, entry: Entry, folder: int) -> bool:
         """Make or open the same folder in the caller's; False when nothing in it can be applied, or need be."""
         if self._seen is not None:
-            self._seen.meet(entry.path)
+            self._seen.meet_folder(entry)
             if len(entry.path) == 1 and not os.listdir(folder) and entry.name in self._unless_empty:
                 return False
         reason = path_problem(entry.path) or self._reason(entry, is_folder=True)
