@@ -31,6 +31,7 @@ _START = f"{GUEST}/start"  # where Python finds what has it wait for its program
 class DockerWall(NativeWall):
     """Cells out of containers, one for each. See ``docs/explanation/walls.md``."""
 
+    lays_out = True
     name = "docker"
     host_address = addresses.to_container(PROXY_ADDRESS)
     _leaves_own_files = False
