@@ -3,7 +3,7 @@ r"""Strangers' texts for people: what a screen acts upon or hides is shown as an
 This is the one definition of what does not show: control characters, C1 included; everything that Unicode lets a screen
 ignore (bidirectional and other formats, variation selectors, tags, fillers); line and paragraph separators; blank
 letters; lone surrogates. In output, a joiner or selector stays inside an emoji sequence, and a joiner between letters
-of the scripts that are written with it. Nothing of that stays in what somebody decides on (:func:`is_plain`).
+of the scripts that are written with it. What is shown for a decision keeps none of it (:func:`is_plain`).
 """
 
 from __future__ import annotations

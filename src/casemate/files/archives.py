@@ -151,18 +151,15 @@ class Packer(Visitor):
         return self._count.summary()
 
     def enter(self, entry: Entry, _folder: int, /) -> bool:
-        """See :class:`casemate.files.walk.Visitor`."""
+        """See :class:`casemate.supervisor.trees.walk.Visitor`."""
         if (why := self._problem(entry.path, is_folder=True)) is not None:
             self.refuse(entry.path, why)
             return False
         self._folder(entry.path, entry.stat)
         return True
 
-    def leave(self, entry: Entry) -> None:
-        """See :class:`casemate.files.walk.Visitor`."""
-
     def visit(self, entry: Entry) -> None:
-        """See :class:`casemate.files.walk.Visitor`."""
+        """See :class:`casemate.supervisor.trees.walk.Visitor`."""
         why = self._problem(entry.path, is_folder=False)
         if why is None and not stat.S_ISREG(entry.stat.st_mode):
             why = f"it is {kind_of(entry.stat.st_mode)}; only files and folders are copied"
@@ -182,7 +179,7 @@ class Packer(Visitor):
             os.close(file)
 
     def skip(self, path: Path, reason: str) -> None:
-        """See :class:`casemate.files.walk.Visitor`."""
+        """See :class:`casemate.supervisor.trees.walk.Visitor`."""
         if (why := self._refuses(path, True)) is not None:
             self.refuse(path, why)
         else:

@@ -47,14 +47,12 @@ class Excerpt:
 
 def escape_text(text: str) -> str:
     """``text`` on one line, unambiguous: escaped as in JSON, a backslash too, without the quotes around it."""
-    quoted = json.dumps(text, ensure_ascii=False)[1:-1]
-    return _escape_json(quoted)
+    return _escape_json(json.dumps(text, ensure_ascii=False)[1:-1])
 
 
 def shown_value(value: Any) -> str:
     """A JSON value on one line: JSON that reads back as the same value, names in order."""
-    text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(", ", ": "))
-    return _escape_json(text)
+    return _escape_json(json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(", ", ": ")))
 
 
 def excerpts(arguments: Mapping[str, Any], most: int = _MOST_SHOWN) -> tuple[Excerpt, ...]:

@@ -91,7 +91,7 @@ def headers_for_client(headers: Iterable[Header], admitted: Admitted, *, upgrade
 
 # One with a name that is not ours. Browsers send one without a name as its value, which could look like ours.
 _NAMED_COOKIE = re.compile(rb"[ \t]*(?!%b)[!#$%%&'*+.^_`|~0-9a-z-]+[ \t]*=" % _OWN, re.IGNORECASE)
-# Others may have a browser ask somebody else: ahead, instead or to report; nobody knows all that there will be.
+# Others may have a browser ask another host, ahead, instead or to report; a list of those would never be complete.
 # Programs have their own, which begin with x-; browsers, and proxies before us, act upon a few of these.
 _KEPT = re.compile(
     rb"accept-ranges|age|allow|cache-control|content-(?:disposition|encoding|language|length|range|security-policy|type)"

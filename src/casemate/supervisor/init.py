@@ -130,7 +130,7 @@ def preparation() -> bytes:
     calls.call("setresgid", GID, GID, GID)
     calls.call("setresuid", UID, UID, UID)
     calls.call("prctl", kernel.PR_SET_DUMPABLE, 0, 0, 0, 0)
-    calls.call("prctl", kernel.PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)  # the supervisor is our parent, whoever forked us
+    calls.call("prctl", kernel.PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)  # of the supervisor, also in a fork of a zygote's
     calls.phase("namespaces")
     calls.call(
         "unshare",

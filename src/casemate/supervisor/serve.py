@@ -103,7 +103,7 @@ class SupervisorLoop:
             due = min(due, self._pool.next_time())
         return min(max(0.0, due - time.monotonic()), longest)
 
-    def _watch(self, fd: int, handle: Callable[[], None], cell_id: str = "") -> None:
+    def _watch(self, fd: int, handle: Callable[[], object], cell_id: str = "") -> None:
         """Have ``handle``, which concerns the cell where one is named, called when ``fd`` can be read."""
         self._handlers[fd] = partial(self._attempt, cell_id, handle)
         self._poll.register(fd, select.POLLIN)
@@ -140,10 +140,7 @@ class SupervisorLoop:
 
     # -- what the host says
 
-    def _receive(self) -> None:
-        self._hear()
-
-    def _hear(self) -> bool:
+    def _receive(self) -> bool:
         """Take the host's next message; false where there is none now, or it is gone."""
         try:
             received = self._host.receive()
@@ -420,7 +417,7 @@ class SupervisorLoop:
 
     def _hear_begin(self, cell: cells.CellProcess) -> None:
         """Take what the host has said by now: a cell to which it gave its program must not pass for one that waits."""
-        while cell.is_waiting and cell.order_fd >= 0 and self._hear():
+        while cell.is_waiting and cell.order_fd >= 0 and self._receive():
             pass
 
     def _note_end(self, cell: cells.CellProcess) -> None:

@@ -94,7 +94,7 @@ class SessionRequests:
         usage = cell.usage()
         if cell.reason is None:  # else it ends, and the host hears of that
             self._send({"op": "step over", "id": cell.id, "step": step, "usage": usage})
-            self._open_pipes(cell, step + 2)  # nobody waits now, and the next step has its own
+            self._open_pipes(cell, step + 2)  # the host does not wait now, and the next step has its own
 
     def _tell_shown(self, cell: cells.CellProcess, number: int, error: Exception | None = None) -> None:
         code = (getattr(error, "errno", None) or 22) if error else 0

@@ -189,7 +189,7 @@ def _children_by_parent(pid: int) -> list[int]:
 
 
 def terminals(uid: int) -> int:
-    """How many pseudo-terminals are open whose owner is ``uid``: each has a name, whoever holds it (devpts)."""
+    """How many pseudo-terminals are open whose owner is ``uid``: each has a name (devpts)."""
     count = 0
     with contextlib.suppress(OSError), os.scandir("/dev/pts") as entries:
         for entry in entries:

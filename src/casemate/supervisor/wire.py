@@ -28,8 +28,8 @@ OWN_PLACES = {
 _MAX_DEPTH = 12  # no message of ours is deeper than 5
 
 
-FAILED = "a failure in its supervisor: "  # how the reason begins why a cell was ended with which something went wrong
-ANSWER_WITHIN = 5_000  # milliseconds; a child that prepares itself needs some, and nobody else is served meanwhile
+FAILED = "a failure in its supervisor: "  # and the error: the reason of a cell that is ended for it
+ANSWER_WITHIN = 5_000  # milliseconds; a child that prepares itself needs some, and no other cell is served meanwhile
 _MARKS = {None: b"n", True: b"t", False: b"f"}
 
 

@@ -19,7 +19,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from types import TracebackType
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from casemate.files.beneath import Attributes, mount_of, pieces_of, write_file, write_link
@@ -104,7 +104,7 @@ def _remove_made(root: int, seen: SeenFiles, skipped: Skipped) -> list[str]:
     removed = []
     for path in seen.orphaned_paths():
         try:
-            folder = open_beneath(root, tuple(os.fsdecode(name) for name in path[:-1]))
+            folder = open_beneath(root, path[:-1])
         except OSError:
             continue
         try:
@@ -146,7 +146,7 @@ def _remove(root: int, path: tuple[bytes, ...], writer: Writer, skipped: Skipped
         skipped.refuse(display_path(path), f"{reason}, and so it is not removed")
         return None
     try:
-        folder = open_beneath(root, tuple(os.fsdecode(name) for name in path[:-1]))
+        folder = open_beneath(root, path[:-1])
     except FileNotFoundError:
         return None
     try:
@@ -209,9 +209,7 @@ class Writer(Visitor):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         while self._levels:
             os.close(self._levels.pop().folder)
 
@@ -310,7 +308,7 @@ class Writer(Visitor):
 
     def _is_the_callers(self, entry: Entry) -> bool:
         """Whether the caller has changed what an earlier step made here: then the caller's stays, and that is told."""
-        there = status_of(self._levels[-1].folder, os.fsdecode(entry.name))
+        there = status_of(self._levels[-1].folder, entry.name)
         changed = self._seen is not None and self._seen.is_somebody_elses(entry.path, there)
         if changed:
             self._refuse(entry, "it was changed here since an earlier step wrote it, and is left as it is")
@@ -344,7 +342,7 @@ class Writer(Visitor):
         return is_opaque(upper, self._marks) and not (self._seen is not None and self._seen.is_old(entry))
 
     def _make_folder(self, entry: Entry, there: os.stat_result | None) -> int:
-        above, name = self._levels[-1].folder, os.fsdecode(entry.name)
+        above, name = self._levels[-1].folder, entry.name
         if there is not None:  # a file or a link
             if reason := self._reason(entry, is_folder=False):
                 raise OSError(0, reason)
@@ -380,7 +378,7 @@ class Writer(Visitor):
 
     def _put_file(self, entry: Entry, file: int, there: os.stat_result | None) -> None:
         attributes = Attributes(mode_in(entry.stat.st_mode, there), modified=entry.stat.st_mtime_ns)
-        clear = lambda: self._clear(entry, there)  # noqa: E731
+        clear = partial(self._clear, entry, there)
         write_file(self._levels[-1].folder, os.fsdecode(entry.name), self._chunks(file), attributes, before=clear)
         self._note_written(entry)
 
@@ -394,9 +392,8 @@ class Writer(Visitor):
             self._put_link(entry, target, status_of(self._levels[-1].folder, entry.name))
 
     def _put_link(self, entry: Entry, target: bytes, there: os.stat_result | None) -> None:
-        clear = lambda: self._clear(entry, there)  # noqa: E731
-        folder, name = self._levels[-1].folder, os.fsdecode(entry.name)
-        write_link(folder, name, os.fsdecode(target), before=clear)
+        clear, name = partial(self._clear, entry, there), os.fsdecode(entry.name)
+        write_link(self._levels[-1].folder, name, os.fsdecode(target), before=clear)
         self._note_written(entry)
 
     def _note_written(self, entry: Entry) -> None:

@@ -82,9 +82,6 @@ class _Noter(Visitor):
         self._folder, self._before = folder, before
         self.existed: dict[Path, bool] = {}
 
-    def enter(self, _entry: Entry, _folder: int) -> bool:
-        return True
-
     def visit(self, entry: Entry) -> None:
         known = self._before.get(entry.path)
         self.existed[entry.path] = exists(self._folder, entry.path) if known is None else known

@@ -153,7 +153,7 @@ class Looker(Writer):
     def _staged_folder(self, path: Path) -> int:
         """A descriptor of this folder among the staged copies, until another one is asked for."""
         if path != self._staged[0]:
-            folder = open_beneath(self._stage, tuple(map(os.fsdecode, path)), make=True)
+            folder = open_beneath(self._stage, path, make=True)
             os.close(self._staged[1])
             self._staged = path, folder
         return self._staged[1]
@@ -182,7 +182,7 @@ class Looker(Writer):
         """What is to be removed, with all that is in it; once the layer has been walked through."""
         for path in (*self.removals, *self._baseline.orphans(self.signatures, self.removals, self.skips.complete)):
             try:
-                folder = open_beneath(self._root, tuple(map(os.fsdecode, path[:-1])))
+                folder = open_beneath(self._root, path[:-1])
                 try:
                     self._list_removal(path, folder)
                 finally:
@@ -342,7 +342,7 @@ def _read_at(folder: int, name: bytes) -> bytes:
 
 
 def _digest_at(root: int, path: Path) -> str:
-    folder = open_beneath(root, tuple(map(os.fsdecode, path[:-1])))
+    folder = open_beneath(root, path[:-1])
     try:
         with os.fdopen(os.open(path[-1], _READ, dir_fd=folder), "rb") as file:
             digest = sha256()

@@ -8,7 +8,7 @@ import os
 import select
 from collections import deque
 
-from casemate.supervisor import carriage, kernel, wire
+from casemate.supervisor import carriage, wire
 from casemate.supervisor.frames import StepEnds
 from casemate.supervisor.trees.records import Bounds, Tree
 from casemate.supervisor.trees.walk import open_beneath
@@ -124,9 +124,14 @@ class StreamHost:
         """What is new in a folder that the host shows; the message gets the errno where there is no room for it."""
         try:
             top = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            folder = open_beneath(top, place.strip("/").split("/"), make=True)
-            Tree(folder).apply(records, ANY)
-            kernel.close_all((top, folder))
+            try:
+                folder = open_beneath(top, place.strip("/").split("/"), make=True)
+            finally:
+                os.close(top)
+            try:
+                Tree(folder).apply(records, ANY)
+            finally:
+                os.close(folder)
         except OSError as error:
             message["problem"] = error.errno or 5
         finally:

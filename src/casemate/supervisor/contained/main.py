@@ -91,11 +91,11 @@ class ContainedLoop(serve.SupervisorLoop, carriage.Poller):
         self._stream.flush()
         return super()._next_events()
 
-    def _receive(self) -> None:
+    def _receive(self) -> bool:
         messages = self._stream.read()
         if messages is None:
             self._serving = False
-            return
+            return False
         for message, fds in messages:
             if "problem" not in message:
                 self._attempt(message.get("id", ""), partial(self._dispatch, message, fds))
@@ -106,6 +106,7 @@ class ContainedLoop(serve.SupervisorLoop, carriage.Poller):
                 self._host.send({"op": "shown", "id": cell, "number": message["number"], "errno": number})
             else:
                 self._refuse(cell, "root", f"packages: {os.strerror(number)}", number)
+        return bool(messages)
 
 
 class ContainedPool(pool.CellPool):

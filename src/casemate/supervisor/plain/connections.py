@@ -1,12 +1,12 @@
 """What a cell connects to: the host, which takes the accepted ends, and its own loopback.
 
 A connection to the host ends at a listener of ours, whose peer is compared with the copy; the accepted end goes to the
-host, which knows it by address and port. So nobody else on the machine can connect there.
+host, which knows it by address and port. So no other program of the machine can connect there.
 
 A cell's loopback is an address of the machine's that no other cell has. At each port that the cell binds there a guard
 of ours listens, too, and drops what comes (IP_MINTTL). The kernel prefers the cell's socket: IPv4 before IPv6, and in
-one family what the guard's program says. Where the cell's has closed, even while somebody connects, the guard has the
-port: a server of the machine that listens at all addresses never has it.
+one family what the guard's program says. Where the cell's has closed, even during a connect, the guard has the port: a
+server of the machine that listens at all addresses never has it.
 
 Sources: ip(7), tcp(7), socket(7), epoll(7), proc_pid_fdinfo(5), and ``net/ipv4/inet_hashtables.c`` of the kernel.
 """
@@ -34,7 +34,8 @@ BEGUN = (0, errno.EINPROGRESS)
 _INET6, _SOCKET, _REUSEPORT = _socket.AF_INET6, _socket.SOL_SOCKET, _socket.SO_REUSEPORT
 _STREAM = _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC
 _IP_MINTTL, _IPV6_V6ONLY, _ATTACH_REUSEPORT_CBPF, _TCP_INFO, _ESTABLISHED = 21, 26, 51, 11, 1
-_BACKLOG, _MOST_PORTS, _MOST_BOUND, _TRIES = 128, 256, 512, 100  # each look goes through all that are bound
+BACKLOG = 128
+_MOST_PORTS, _MOST_BOUND, _TRIES = 256, 512, 100  # each look goes through all that are bound
 _SECOND = ctypes.create_string_buffer(struct.pack("=HBBI", 6, 0, 0, 1))  # BPF_RET 1: of a group the guard is the first
 _NOWHERE = ctypes.create_string_buffer(16)  # struct sockaddr: AF_UNSPEC
 _PROGRAM = struct.pack("@HP", 1, ctypes.addressof(_SECOND))  # struct sock_fprog
@@ -63,7 +64,7 @@ class Loopback:
         copy.setsockopt(_SOCKET, _REUSEPORT, 1)
         self._epoll.register(copy.fileno(), 0)  # which forgets it when the cell's last descriptor of it is closed
         copy.bind(self._at(copy, port))
-        copy.listen(_BACKLOG)
+        copy.listen(BACKLOG)
         self._bound[port].append((f"ino:{os.fstat(copy.fileno()).st_ino:x}", family, shares))
 
     def find(self, port: int) -> tuple[str, int]:
@@ -164,16 +165,17 @@ class HostConnections:
         """Connect ``copy`` to a listener of ours and hand the accepted end over ``end``."""
         listener = _socket.socket(_socket.AF_INET, _STREAM | _socket.SOCK_NONBLOCK)
         listener.bind(("127.0.0.1", 0))
-        listener.listen(_BACKLOG)
+        listener.listen(BACKLOG)
 
         def connect(*, wait: bool) -> int:
             number = _begin(copy, listener.getsockname(), wait=wait)
             while number in BEGUN and _is_ready(listener, select.POLLIN, wait=wait):
                 fd, peer = listener._accept()  # type: ignore[attr-defined]
                 accepted = _socket.socket(fileno=fd)
-                if peer == (copy.getsockname()[0].removeprefix("::ffff:"), copy.getsockname()[1]):  # and nobody else
-                    is_taken = self.hand_over(end, accepted.fileno())
-                    return errno.ECONNREFUSED if not is_taken else 0 if os.get_blocking(copy.fileno()) else number
+                if peer == (copy.getsockname()[0].removeprefix("::ffff:"), copy.getsockname()[1]):
+                    if not self.hand_over(end, accepted.fileno()):
+                        return errno.ECONNREFUSED
+                    return 0 if os.get_blocking(copy.fileno()) else number
             return errno.EAGAIN if number in BEGUN else number
 
         return connect, (end.fileno(), listener.fileno())

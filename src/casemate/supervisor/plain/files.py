@@ -69,12 +69,16 @@ class CellFiles(scratch.Scratch):
         with scratch.part("environment"):
             self.show_packages()
         program = message["program"]
-        if program is None:
-            return  # it lies there since the session's first cell
-        self.copy_folder()  # not before, for it may have changed
+        if program:  # else it lies there since the session's first cell
+            self.put_program(program, fds, fds["order_file"], message["order_size"])
+
+    def put_program(self, program: dict[str, Any], fds: dict[str, int], source: int, offset: int) -> None:
+        """Copy the caller's folder as it is now, and put the program and the input files where they belong. Raises
+        ``ScratchError``."""
+        self.copy_folder()
         with scratch.part("program"):
-            size, place = program["size"], f"{self.path}/program/{program['name']}"
-            scratch.copy_in(place, fds["order_file"], message["order_size"], size, self.identity)
+            place = f"{self.path}/program/{program['name']}"
+            scratch.copy_in(place, source, offset, program["size"], self.identity)
         with scratch.part("files"):
             self.copy_files(scratch.index(fds), fds)
             self.note_folder()
@@ -173,16 +177,8 @@ def create(path: str, request: dict[str, Any], fds: dict[str, int], identity: Id
     try:
         if request["workspace"]["kind"] != "private":
             files.workspace = request["workspace"]
-        program = request["program"]
-        if program:
-            files.copy_folder()
-        if program:
-            with scratch.part("program"):
-                scratch.copy_in(f"{path}/program/{program['name']}", fds["program"], 0, program["size"], identity)
-        with scratch.part("files"):
-            files.copy_files(scratch.index(fds), fds)
-            if program:
-                files.note_folder()
+        if request["program"]:
+            files.put_program(request["program"], fds, fds["program"], 0)
         if request["session"]:
             files.open_session()
     except BaseException:

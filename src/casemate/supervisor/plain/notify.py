@@ -23,7 +23,7 @@ import stat
 import struct
 
 from casemate.supervisor import kernel
-from casemate.supervisor.plain.connections import BEGUN, HostConnections, give_up
+from casemate.supervisor.plain.connections import BACKLOG, BEGUN, HostConnections, give_up
 from casemate.supervisor.syscall_numbers import numbers
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
@@ -46,7 +46,6 @@ _STREAM, _DGRAM, _SEQPACKET = _socket.SOCK_STREAM, _socket.SOCK_DGRAM, _socket.S
 _NONBLOCK, _CLOEXEC = _socket.SOCK_NONBLOCK, _socket.SOCK_CLOEXEC
 _MOST_ADDRESS = 128  # bytes: struct sockaddr_storage
 _MOST_PATH = 4096
-_BACKLOG = 128
 _DNS = 53
 _WITHIN = 10  # seconds that a helper may take: the cell can keep a connection from being made
 _MOST_HELPERS = 8  # of a cell
@@ -260,7 +259,6 @@ class NotifiedCalls:
             if there is None or not _is_loopback(there[0]):
                 return errno.EADDRNOTAVAIL
             self._network.loopback.bind(copy, there[1])
-        copy.listen(_BACKLOG)
         self._copies.pop(inode).close()  # else it would listen on when the cell has closed it
         return 0
 
@@ -271,6 +269,7 @@ class NotifiedCalls:
         place = self._pin(call, _AT_FDCWD, folder or (b"/" if path.startswith(b"/") else b"."), os.O_DIRECTORY)
         try:
             copy.bind(b"/proc/self/fd/%d/%s" % (place, name))
+            copy.listen(BACKLOG)
         finally:
             os.close(place)
 

@@ -76,4 +76,4 @@ def _link(source: int, place: int, name: str, table: places.Table) -> None:
         try:
             os.link(name, name, src_dir_fd=source, dst_dir_fd=place, follow_symlinks=False)
         except OSError:  # on another file system, or not ours
-            os.close(copy_file(source, place, name, status.st_mode & 0o755))
+            copy_file(source, place, name, status.st_mode & 0o755)

@@ -38,12 +38,12 @@ class FolderCopy:
     def __init__(self, owner: Owner | None = None) -> None:
         self._owner = owner
         self._before: dict[Path, State] = {}
-        self._unread: list[Path] = []  # what its owner cannot read, so that nobody can tell where it was moved
+        self._unread: list[Path] = []  # what its owner cannot read: where it was moved cannot be told
 
     def fill(self, source: int, place: int, hidden: Iterable[str] = ()) -> None:
         """Copy the folder ``source`` without the paths ``hidden`` into the empty folder ``place`` (descriptors).
 
-        It is read as its owner reads it. Of what its owner cannot read the name is there, and nobody can open it.
+        It is read as its owner reads it. What its owner cannot read has its name in the copy, and cannot be opened.
         Raises ``OSError``: E2BIG where it is too large to be copied.
         """
         copier = _TreeCopier(source, self._owner, hidden)
@@ -117,7 +117,7 @@ class _TreeCopier:
         try:
             if folder >= 0 and status.st_dev == self._device:
                 self.copy_folder(folder, copy, path, depth + 1)
-            self._finish(copy, status, self._mode(status, is_readable=folder >= 0))
+            self._finish(copy, status, is_readable=folder >= 0)
         finally:
             os.close(copy)
 
@@ -126,16 +126,14 @@ class _TreeCopier:
         try:
             if file >= 0:
                 copy_content(file, copy, status.st_size)
-            self._finish(copy, status, self._mode(status, is_readable=file >= 0))
+            self._finish(copy, status, is_readable=file >= 0)
         finally:
             os.close(copy)
 
-    def _mode(self, status: os.stat_result, *, is_readable: bool) -> int:
+    def _mode(self, status: os.stat_result) -> int:
         """Permission bits with which the cell can do with the copy what it could do behind an overlay: read what the
         owner of the folder can read, and write to what is the owner's. A cell without a user of its own owns all."""
         mode = status.st_mode & 0o777
-        if not is_readable:
-            return 0
         if status.st_uid == self._source_owner[0]:
             return mode
         if self._owner:
@@ -143,12 +141,12 @@ class _TreeCopier:
         bits = mode >> 3 if status.st_gid == self._source_owner[1] else mode
         return (bits & 5) << 6 | mode & 0o055
 
-    def _finish(self, copy: int, status: os.stat_result, mode: int) -> None:
+    def _finish(self, copy: int, status: os.stat_result, *, is_readable: bool) -> None:
         if self._owner:
             user, group = self._owner
             is_owners, is_groups = status.st_uid == self._source_owner[0], status.st_gid == self._source_owner[1]
             os.fchown(copy, user if is_owners else 0, group if is_groups else 0)
-        os.fchmod(copy, mode)
+        os.fchmod(copy, self._mode(status) if is_readable else 0)
         os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
@@ -169,9 +167,8 @@ def _open(folder: int, name: bytes, status: os.stat_result) -> int:
     return opened
 
 
-def copy_file(source: int, target: int, name: bytes | str, mode: int) -> int:
-    """Copy the regular file ``name`` from one folder to another (descriptors); a descriptor of the copy. Raises
-    ``OSError``."""
+def copy_file(source: int, target: int, name: str, mode: int) -> None:
+    """Copy the regular file ``name`` from one folder to another (descriptors). Raises ``OSError``."""
     status = os.stat(name, dir_fd=source, follow_symlinks=False)
     file = open_file(Entry((os.fsencode(name),), status, source), unlock=True)
     try:
@@ -180,12 +177,10 @@ def copy_file(source: int, target: int, name: bytes | str, mode: int) -> int:
             copy_content(file, copy, status.st_size)
             os.fchmod(copy, mode)
             os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
-        except BaseException:
+        finally:
             os.close(copy)
-            raise
     finally:
         os.close(file)
-    return copy
 
 
 def copy_content(source: int, copy: int, size: int) -> None:
@@ -223,7 +218,7 @@ class _States(Visitor):
 
 
 class _Unseen(Exception):
-    """Part of a copy was not looked at, so that nobody can tell what is missing in it."""
+    """Part of a copy was not looked at: what is missing in it cannot be told."""
 
 
 def _states(place: int) -> dict[Path, State]:

@@ -46,7 +46,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class RecordsError(ValueError):
-    """Records that nobody honest writes, or more than there may be."""
+    """Records that our own code does not write, or more than there may be."""
 
 
 class Bounds:
@@ -291,7 +291,7 @@ def _make(record: dict[str, Any], name: bytes, folder: int, source: int, at: int
     elif kind == "link":
         os.symlink(record["target"], name, dir_fd=folder)
     elif kind == "pipe":
-        os.mkfifo(name, 0o600, dir_fd=folder)  # whoever collects names it, and leaves it
+        os.mkfifo(name, 0o600, dir_fd=folder)  # what collects files names it, and leaves it
     elif kind == "file":
         file = os.open(name, _NEW, 0o600, dir_fd=folder)
         try:

@@ -298,7 +298,7 @@ class CarriedCell:
         op = message["op"]
         self._answers -= _ANSWERS if op in ("ended", "step over", "files paused") and channels else 1
         if self._answers < 0 or self._is_over or self._ended:
-            raise ValueError("an answer that nobody waits for")
+            raise ValueError("an answer without a question")
         if op == "ended":
             self._ended = message, channels
             self.hand_on_end()

@@ -12,7 +12,7 @@ from typing import Any
 from casemate.supervisor.trees.copies import FolderCopy
 from casemate.supervisor.trees.records import Bounds, RecordsError, Tree
 from casemate.supervisor.trees.remove import remove_entry
-from casemate.supervisor.trees.walk import enter_folder, identity, open_folder
+from casemate.supervisor.trees.walk import enter_folder, identity, open_beneath, open_folder
 from casemate.walls.docker.containers import new_file
 
 _CURRENT = "current"  # in a folder that is shown: a link that changes with what is in it
@@ -67,9 +67,7 @@ class Mirror:
         fcntl.flock(self.fd, fcntl.LOCK_SH)
         self._tree = Tree(enter_folder(self.fd, "workspace"))
         if self._is_overlay:
-            upper = enter_folder(self.fd, "upper")
-            os.mkdir("output", dir_fd=upper)
-            os.close(upper)
+            os.close(open_beneath(self.fd, ("upper", "output"), make=True))
         else:
             self._make_output()
 

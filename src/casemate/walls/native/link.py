@@ -220,7 +220,7 @@ class SupervisorLink(CellStarter):
         if self._looks <= _MOST_LOOKS:
             return True
         self._socket.shutdown(socket.SHUT_RDWR)
-        self._supervisor.reap()  # before anybody hears of it
+        self._supervisor.reap()  # before the callers hear of it
         return False
 
     def _send_on(self) -> None:
