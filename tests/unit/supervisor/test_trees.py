@@ -131,6 +131,7 @@ def test_what_could_not_be_read_stays_and_so_does_the_folder_that_holds_it() -> 
     unread = [(b"d", b"unread")]
     assert (b"d",) not in changes(before, moved, unread)
     assert b"d" not in changes(before, moved, unread)[()]
+    assert b"unread" not in changes(before, moved, unread)[(b"moved",)]
     assert b"d" not in changes(before, {(b"d",): (4, stat.S_IFLNK, 0)}, unread).get((), {})
     assert changes(before, {(b"d",): folder}, unread) == {(b"d",): {b"read": (0, stat.S_IFCHR, 0)}, (): {b"d": folder}}
 

@@ -238,10 +238,12 @@ def changes(
     so does a folder that holds it."""
     wanted: dict[Path, dict[bytes, State]] = {}
     kept = {path[:depth] for path in unread for depth in range(1, len(path) + 1)}
+    without_content = {before[path][0] for path in unread if path in before}
     for path, state in now.items():
         known = before.get(path)
         is_same = known == state or (known and stat.S_ISDIR(state[1]) and known[1] == state[1])
-        if not is_same and not (path in kept and not stat.S_ISDIR(state[1])):
+        is_unread = not stat.S_ISDIR(state[1]) and (path in kept or state[0] in without_content)
+        if not is_same and not is_unread:
             wanted.setdefault(path[:-1], {})[path[-1]] = state
     for path in before:
         folder = path[:-1]
