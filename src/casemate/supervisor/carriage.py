@@ -116,7 +116,7 @@ class Channels:
     def __init__(
         self, send: Callable[[bytes], None], poller: Poller, first: int, new_file: Callable[[], int], most: int
     ) -> None:
-        self._send = send
+        self.send = send
         self._poller = poller
         self._next = first
         self._new_file = new_file
@@ -199,9 +199,9 @@ class Channels:
         """Close it, and tell the other end. Harmless when repeated."""
         if channel.is_open:
             if channel.reads:
-                self._send(frame(END, channel.number))
+                self.send(frame(END, channel.number))
             if channel.writes:
-                self._send(frame(DEAF, channel.number))
+                self.send(frame(DEAF, channel.number))
             channel.reads = channel.writes = False
             self._watch(channel)
 
@@ -250,7 +250,7 @@ class Channels:
             return False
         channel.credit -= len(data)
         channel.on_read(data)
-        self._send(frame(DATA, channel.number, data))
+        self.send(frame(DATA, channel.number, data))
         if channel.credit <= 0:
             self._watch(channel)
         return True
@@ -259,7 +259,7 @@ class Channels:
         if channel.reads:
             channel.reads = False
             if tell:
-                self._send(frame(END, channel.number))
+                self.send(frame(END, channel.number))
             self._watch(channel)
             self._watch_later(channel)
 
@@ -276,9 +276,9 @@ class Channels:
         except OSError:
             channel.unsent.clear()
             channel.writes = False
-            self._send(frame(DEAF, channel.number))
+            self.send(frame(DEAF, channel.number))
         if channel.written >= WINDOW // 2 and channel.writes:
-            self._send(frame(CREDIT, channel.number, NUMBER.pack(channel.written)))
+            self.send(frame(CREDIT, channel.number, NUMBER.pack(channel.written)))
             channel.written = 0
         if channel.is_ended and channel.writes and not channel.unsent:
             channel.writes = False

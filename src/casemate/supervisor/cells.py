@@ -402,7 +402,7 @@ class CellProcess:
     def is_empty(self) -> bool:
         """Whether nothing but its init is left in it. Orphans become init's children before their parent counts as
         dead (exit(2)), so that there is nothing that its children do not lead to."""
-        return watch.has_no_children(self.pid)
+        return self.ready.is_alone and watch.has_no_children(self.pid)
 
     def outcome(self, report: dict[str, Any]) -> dict[str, Any]:
         """How it ended and what it used, for the host: a session's, what the step used in which it ended."""

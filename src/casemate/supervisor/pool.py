@@ -67,6 +67,7 @@ class ReadyCell:
     """A process that waits to become a cell. ``status_fd`` reports its failure, or later its program's end."""
 
     has_own_network = True
+    is_alone = True  # the end of its processes is the end of no other cell's
     processes: int | None = None  # how many it may have, where the kernel does not count
     terminals_of: int | None = None  # the user whose pseudo-terminals are its own, where the kernel does not bound them
 

@@ -57,6 +57,7 @@ class ContainedCell(pool.ReadyCell):
     """Init of the cell, and everything in the container but us."""
 
     has_own_network = False
+    is_alone = False  # everything in the container ends before the next cell is made, see `ContainedMaker.leave`
     terminals_of = _SameUser.uid
 
     def __init__(self, pid: int, pending: pool.PendingCell) -> None:

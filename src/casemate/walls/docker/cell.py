@@ -105,8 +105,10 @@ class CarriedCell:
         if self._is_waiting:
             self._stdin = os.dup(fds["stdin"])
         self._queue.append((self._request, fds))
-        if self.container is not None and self._earlier is not None:
-            self._channels = self._earlier._channels
+        earlier, self._earlier = self._earlier, None
+        if self.container is not None and earlier is not None:
+            self._channels, earlier.container = earlier._channels, None
+            self._channels.send = self._send
             self._follow()
         return True
 
