@@ -14,6 +14,7 @@ from casemate.walls.docker import containers
 pytestmark = pytest.mark.usefixtures("docker")
 # The supervisor, which says besides what a file of the program's tells it to.
 LIAR = """
+from casemate.supervisor import carriage, wire
 from casemate.supervisor.contained import host, main
 from casemate.supervisor.trees import records
 
@@ -35,7 +36,7 @@ def send(self, message, fds=None):
         lie = open("/workspace/lie").read()
     except OSError:
         lie = ""
-    exec(lie, {"say": say, "write": write, "message": message})
+    exec(lie, {"say": say, "write": write, "message": message, "self": self, "carriage": carriage, "wire": wire})
     honest(self, message, fds)
 
 host.StreamHost.send = send
@@ -49,6 +50,11 @@ LIES = {
     "an end by no signal": "message['op'] == 'step over' and message.update(op='ended')",
     "steps that nobody took": f"for step in range(9, 900): say(op='step over', step=step, usage={USAGE})",
     "sockets that nobody wants": "for _ in range(900): say(op='listening', number=7, errno=0, count=0)",
+    "text of no length": "self._write(carriage.frame(b'd', self._outputs[message['id']][-1].number))",
+    "room that nobody made": "self._write(carriage.frame(b'c', 0, b'room')); self._write(carriage.frame(b'c', "
+    "self._orders[message['id']].number, b'room'))",
+    "two pipes of one number": "self._write(carriage.frame(b'm', 0, wire.encode([{'op': 'pipes', 'id': message['id'], "
+    "'step': 9}, [['read', 5002], ['read', 5002]]])))",
     "a time that no clock has": "write({'kind': 'file', 'path': b'x', 'mtime': 1 << 80})",
     "a size that no disk has": "write({'kind': 'file', 'path': b'x', 'size': 1 << 49})",
     "a path that leads out": "write({'kind': 'file', 'path': b'../key'})",

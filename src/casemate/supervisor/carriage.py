@@ -153,13 +153,15 @@ class Channels:
             self._take_content(number, payload)
         elif channel is None:
             return
-        elif kind == DATA:
+        elif kind == DATA and payload:
             self._receive(channel, payload)
         elif kind == END:
             channel.is_ended = True
             self.write_out(channel)
-        elif kind == CREDIT and len(payload) == NUMBER.size:
-            channel.credit = min(WINDOW, channel.credit + NUMBER.unpack(payload)[0])
+        elif (
+            kind == CREDIT and len(payload) == NUMBER.size and 0 < NUMBER.unpack(payload)[0] <= WINDOW - channel.credit
+        ):
+            channel.credit += NUMBER.unpack(payload)[0]
             self._watch(channel)
             self._watch_later(channel)
         elif kind == DEAF:

@@ -252,7 +252,10 @@ def changes(
     for folder in list(wanted):
         for depth in range(len(folder), 0, -1):
             if folder[:depth] in now:
-                wanted.setdefault(folder[: depth - 1], {}).setdefault(folder[depth - 1], now[folder[:depth]])
+                names = wanted.setdefault(folder[: depth - 1], {})
+                if folder[depth - 1] in names:
+                    break  # and so are the folders above it, or they come in their turn
+                names[folder[depth - 1]] = now[folder[:depth]]
     return wanted
 
 

@@ -17,7 +17,7 @@ from casemate.supervisor.trees.walk import (
     Entry,
     Visitor,
     data_in,
-    open_beneath,
+    enter_folder,
     open_file,
     open_folder,
     status_of,
@@ -150,31 +150,36 @@ class _TreeScan(Visitor):
 
 
 class _Parents:
-    """Opens the folders beneath ``root`` that entries are in, and keeps the last one open. ``unlock``: as of `walk`."""
+    """Opens the folders beneath ``root`` that entries are in, and keeps the way to the last one open. ``unlock``: as of
+    `walk`."""
 
     def __init__(self, root: int, *, unlock: bool = False) -> None:
-        self._root, self._unlock = root, unlock
-        self._path: Path = (b"..",)
-        self._folder = -1
+        self._unlock = unlock
+        self._names: list[bytes] = []
+        self._folders = [os.dup(root)]
 
-    def close(self) -> None:
-        """Let go of the last one."""
-        if self._folder >= 0:
-            os.close(self._folder)
-        self._path, self._folder = (b"..",), -1
+    def close(self, depth: int = -1) -> None:
+        """Let go of what lies deeper than ``depth`` folders, or of all."""
+        while len(self._folders) > depth + 1:
+            os.close(self._folders.pop())
+        del self._names[max(0, depth) :]
 
     def of(self, path: Path, *, make: bool = False) -> int:
         """The folder of the entry ``path``, made where it is missing and that is asked for. Raises ``OSError``."""
-        if path[:-1] != self._path:
-            self.close()
+        depth = 0
+        while depth < min(len(self._names), len(path) - 1) and self._names[depth] == path[depth]:
+            depth += 1
+        self.close(depth)
+        for name in path[depth:-1]:
             try:
-                self._folder = open_beneath(self._root, path[:-1], unlock=self._unlock)
+                folder = open_folder(self._folders[-1], name, unlock=self._unlock)
             except FileNotFoundError:
                 if not make:
                     raise
-                self._folder = open_beneath(self._root, path[:-1], make=True)
-            self._path = path[:-1]
-        return self._folder
+                folder = enter_folder(self._folders[-1], name)
+            self._names.append(name)
+            self._folders.append(folder)
+        return self._folders[-1]
 
 
 def _write_entry(out: int, path: Path, folder: int) -> None:

@@ -9,7 +9,7 @@ import select
 import socket
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -314,11 +314,11 @@ class CarriedCell:
         if op == "session files":
             fds = [self.mirror.open_workspace(), os.dup(self.mirror.fd)]
         elif op == "listening":
-            if len(channels) != message["count"]:
+            if len(channels) != message["count"] or (message["errno"] and channels):
                 raise ValueError("another number of sockets")
-            fds = [self._listen(number) for _, number in channels]
+            fds = _for_each(self._listen, channels)
         elif op == "pipes":
-            fds = [self._open_pipe(number) for _, number in channels]
+            fds = _for_each(self._open_pipe, channels)
         else:
             self._take_changes(channels)
         self._bridge.send(message, fds)
@@ -449,6 +449,17 @@ class CarriedCell:
         if self.container is not None:
             events = select.POLLIN | (select.POLLOUT if self.container.flush() else 0)
             self._bridge.set_interest(self.container.socket.fileno(), events, self._serve)
+
+
+def _for_each(open_one: Callable[[int], int], channels: list[tuple[str, int]]) -> list[int]:
+    fds: list[int] = []
+    try:
+        for _, number in channels:
+            fds.append(open_one(number))
+    except BaseException:
+        close_all(fds)
+        raise
+    return fds
 
 
 def _message(message: dict[str, Any], channels: list[list[Any]]) -> bytes:

@@ -24,6 +24,7 @@ _SENTRY_TASKS = 2048  # gVisor's own threads count as well, and it fails when it
 _COMMAND = ["python3", "-I", "-c", "from casemate.supervisor.contained.main import main; main()"]
 _ENGINE_HEAD = 8  # bytes before each piece: which stream, and its length
 _AT_ONCE = 1 << 16  # bytes that are sent together: each time wakes three processes
+_AT_ONCE_IN = 1 << 14  # bytes that are read of one container before another has its turn
 _MAX_STDERR = 4096
 _STDOUT, _STDERR = 1, 2
 # Numbers of users that nothing else on a machine gives (systemd, UIDS-GIDS.md), and in a user namespace of the engine's
@@ -197,7 +198,7 @@ class Container:
     def read(self) -> Iterator[tuple[bytes, int, bytes]]:
         """The frames that have come. Raises ``EOFError`` at the end, and ``CarriageError``."""
         try:
-            data = self.socket.recv(1 << 18)
+            data = self.socket.recv(_AT_ONCE_IN)
         except BlockingIOError:
             return
         except OSError:

@@ -149,7 +149,8 @@ class RunningCell:
         opened = self._sockets.pop(message["number"], None)
         if not message["errno"] and len(fds) != message["count"]:
             close_all(fds)
-            message, fds = {**message, "errno": errno.EMFILE}, []
+            fds.clear()
+            message = {**message, "errno": errno.EMFILE}
         if opened is None or (opened is self.listening and not opened.set_running_or_notify_cancel()):
             return False
         if message["errno"]:
