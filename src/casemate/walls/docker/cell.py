@@ -198,7 +198,11 @@ class CarriedCell:
             os.close(fds.pop("order"))  # it is the link's, which has it open
         begins = message["op"] == "begin" or (message["op"] == "launch" and not self._is_waiting)
         if begins and own["kind"] == "overlay" and not self._request["continues"]:
-            records = self.mirror.copy_folder(own["folder"], own["hidden"], own["inode"])
+            try:
+                records = self.mirror.copy_folder(own["folder"], own["hidden"], own["inode"])
+            except BaseException:
+                close_all(fds.values())
+                raise
             fds |= {} if records is None else {"folder": records}
         if message["op"] == "resume files":
             self._is_read = False
