@@ -196,6 +196,10 @@ async def test_nothing_is_applied_of_a_cell_that_cannot_be_stopped_and_its_inter
         step = await session.run("open('after', 'w').write('x')")
         assert (step.state, "ran on" in step.skipped[0].reason) == ("lost", True)
         assert all((folder / name).exists() for name in ("f0", "f1", "f2", "after"))
+        monkeypatch.setattr(RunningSession, "pause_files", mock.AsyncMock(return_value=False))
+        await session.run("open('last', 'w').write('x')")
+        assert not (folder / "last").exists()
+    assert (folder / "last").read_text() == "x"
 
 
 async def test_the_folder_stays_as_it_is_while_a_step_runs(inside: Inside, folder: Path) -> None:

@@ -236,7 +236,10 @@ class SessionCells:
         async with self._starting:
             interpreter = self._current
             if interpreter is not None:
-                await interpreter.end(keep_files=keep_files)
+                await interpreter.end(keep_files=keep_files or self._broken_pauses > 0)
+                if self._broken_pauses > 0:  # what the last steps changed is not taken yet, and now nothing runs
+                    with contextlib.suppress(CasemateError, OSError):
+                        await self._collect_files(interpreter, interpreter.ended.result())
                 self.discard(interpreter)
             self.names.forget()
             if not keep_files:
