@@ -80,7 +80,7 @@ def test_a_folder_that_becomes_a_link_leads_nobody_out_of_the_project(project: P
     assert contents(private) == before
 
 
-@pytest.mark.parametrize("has_folder", [True, False])
+@pytest.mark.parametrize("has_folder", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_no_step_of_a_session_leads_out_by_a_link(project: Path, private: Path, has_folder: bool) -> None:
     before = contents(private)
     with (
@@ -104,7 +104,7 @@ def test_no_step_of_a_session_leads_out_by_a_link(project: Path, private: Path, 
     assert SECRET not in contents(project).values()
 
 
-@pytest.mark.parametrize("has_folder", [True, False])
+@pytest.mark.parametrize("has_folder", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_a_given_file_whose_folder_becomes_a_link_is_no_way_to_a_file_of_that_name(
     project: Path, private: Path, has_folder: bool
 ) -> None:
@@ -159,7 +159,7 @@ for name, size in {files!r}.items():
 """
 
 
-@pytest.mark.parametrize("has_folder", [True, False])
+@pytest.mark.parametrize("has_folder", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_a_file_of_holes_takes_no_more_here_than_it_did_in_the_cell(
     project: Path, temporary: Path, has_folder: bool
 ) -> None:

@@ -82,6 +82,7 @@ def liars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[sync.Sand
         yield sandbox
 
 
+@pytest.mark.full
 def test_no_lie_concerns_another_cell(liars: sync.Sandbox, private: Path, tmp_path: Path) -> None:
     with liars.session() as other:
         other.run("x = 41")

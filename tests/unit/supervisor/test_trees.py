@@ -88,7 +88,8 @@ def test_a_folder_has_the_mode_in_the_layer_that_the_program_gave_it(tmp_path: P
         (copied.place / "kept").chmod(0o755)
         (copied.place / "kept" / name).write_text(name)
         (copied.place / "kept").chmod(mode)
-        copied.lay_out()
+        with opened(copied.place, copied.upper) as fds:
+            copied.copy.lay_out(*fds)
         assert stat.S_IMODE((copied.upper / "kept").stat().st_mode) == mode
     (copied.upper / "kept").chmod(0o700)
     assert (copied.upper / "kept" / "second").read_text() == "second"
