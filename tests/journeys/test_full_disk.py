@@ -54,7 +54,7 @@ def test_a_record_on_a_full_disk_stops_new_runs(small: Path) -> None:
 
 def test_an_output_folder_on_a_full_disk_loses_no_artifact_and_says_so(audit: Path, small: Path) -> None:
     with sync.Sandbox(audit=audit, output_dir=small) as sandbox:
-        execution = sandbox.run("open('output/big', 'wb').write(bytes(4 << 20)); open('output/tiny', 'w').write('t')")
+        execution = sandbox.run("open('output/big', 'wb').write(b'x' * (4 << 20)); open('output/tiny', 'w').write('t')")
     assert execution.ok
     assert {artifact.name: artifact.size for artifact in execution.artifacts} == {
         "output/big": 4 << 20,
@@ -68,7 +68,7 @@ def test_an_output_folder_on_a_full_disk_loses_no_artifact_and_says_so(audit: Pa
 def test_a_folder_on_a_full_disk_keeps_what_it_had(audit: Path, small: Path) -> None:
     (small / "old").write_text("old")
     with sync.Sandbox(audit=audit, workspace=small) as sandbox:
-        execution = sandbox.run("open('big', 'wb').write(bytes(4 << 20)); import os; os.remove('old')")
+        execution = sandbox.run("open('big', 'wb').write(b'x' * (4 << 20)); import os; os.remove('old')")
     assert execution.ok
     assert [file.name for file in execution.skipped if "No space" in file.reason] == ["big"]
     assert sorted(os.listdir(small)) == ["old"]
@@ -81,7 +81,7 @@ def test_a_full_temporary_folder_loses_no_small_artifact_and_names_the_large(
     fill(small)
     monkeypatch.setattr(tempfile, "tempdir", str(small))
     with sync.Sandbox(audit=audit) as sandbox:
-        execution = sandbox.run("open('a-tiny', 'w').write('t'); open('big', 'wb').write(bytes(4 << 20))")
+        execution = sandbox.run("open('a-tiny', 'w').write('t'); open('big', 'wb').write(b'x' * (4 << 20))")
     assert [artifact.name for artifact in execution.artifacts] == ["a-tiny"]
     assert [file.name for file in execution.skipped] == ["big"]
 
@@ -102,7 +102,7 @@ def test_given_files_that_find_no_room_on_their_way_are_a_typed_error(
     fill(small)
     monkeypatch.setattr(tempfile, "tempdir", str(small))
     with sync.Sandbox(audit=audit) as sandbox, pytest.raises(CasemateError):
-        sandbox.run("print(1)", files={"big": bytes(8 << 20)})
+        sandbox.run("print(1)", files={"big": b"x" * (8 << 20)})
 
 
 async def test_a_run_that_cannot_be_kept_is_refused_and_nothing_is_left_of_it(audit: Path, small: Path) -> None:
@@ -123,7 +123,7 @@ async def test_a_run_that_cannot_be_kept_is_refused_and_nothing_is_left_of_it(au
 async def test_files_of_a_run_that_are_kept_in_part_are_not_kept(audit: Path, small: Path) -> None:
     async with Sandbox(audit=audit) as sandbox, Operations(sandbox, FolderStore(small / "runs")) as operations:
         agent = local(operations, Principal("agent:a", Audience.AGENT))
-        code = "open('output/a', 'w').write('t'); open('output/big', 'wb').write(bytes(4 << 20))"
+        code = "open('output/a', 'w').write('t'); open('output/big', 'wb').write(b'x' * (4 << 20))"
         told = await agent("runs.start", {"code": code, "wait": 60})
         assert "its outcome cannot be kept: No space" in told["error"]["message"]
         assert not [name for name in os.listdir(small / "runs" / told["run"]) if name.startswith("file")]
@@ -135,7 +135,7 @@ def test_a_review_on_a_full_disk_writes_nothing_at_all_and_keeps_the_changes(aud
         audit=audit, workspace=small, workspace_mode="review", approve=allow_all
     ) as sandbox, sandbox.session() as session:  # fmt: skip
         session.run(
-            "open('old.txt', 'w').write('new'); open('z', 'wb').write(bytes(1 << 20)); open('a', 'w').write('a')"
+            "open('old.txt', 'w').write('new'); open('z', 'wb').write(b'x' * (1 << 20)); open('a', 'w').write('a')"
         )
         with (small / "filler").open("wb") as file:
             file.write(bytes(1536 << 10))
