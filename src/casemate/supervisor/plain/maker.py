@@ -38,7 +38,7 @@ _ETC = ("passwd", "group", "hosts", "resolv.conf", "nsswitch.conf", "host.conf",
 # Files of /proc that tell of no process, and those that tell the program's first process of itself alone.
 _PROC = ("cpuinfo", "meminfo", "stat", "loadavg", "uptime", "version", "filesystems",
          "self/auxv", "self/cmdline", "self/comm", "self/environ", "self/fdinfo", "self/io", "self/limits", "self/maps",
-         "self/smaps", "self/smaps_rollup", "self/stat", "self/statm", "self/status",
+         "self/mem", "self/smaps", "self/smaps_rollup", "self/stat", "self/statm", "self/status",
          "sys/vm/overcommit_memory", "sys/kernel/osrelease", "sys/kernel/pid_max", "sys/kernel/cap_last_cap",
          "sys/fs/pipe-max-size", "sys/net/core/somaxconn", "sys/kernel/random/boot_id")  # fmt: skip
 _ZYGOTE = "casemate.supervisor.plain.zygote"
