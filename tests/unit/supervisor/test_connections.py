@@ -139,7 +139,7 @@ def test_the_number_of_sockets_at_one_port_is_bounded(
 
 @pytest.mark.parametrize("is_evicted", [True, False])
 def test_a_connection_that_was_not_made_in_time_is_never_made(is_evicted: bool) -> None:
-    """Whoever of the machine listens there next would have it."""
+    """The next server of the machine at that port would have it."""
     helpers: dict[int, Callable[[], None]] = {}
     loop = (helpers.__setitem__, helpers.__delitem__, set[int]())
     calls = notify.NotifiedCalls(os.pipe()[1], connections.HostConnections(), (), None, loop)

@@ -203,7 +203,7 @@ class HostConnections:
 
 
 def give_up(copy: _socket.socket) -> None:
-    """Connect no more what is still to be connected: the kernel would try on, whoever listens there meanwhile."""
+    """Stop a connect that is still under way: the kernel would try on, and reach the next server at that port."""
     kernel.raw_call(numbers(kernel.machine)["connect"], copy.fileno(), ctypes.addressof(_NOWHERE), len(_NOWHERE))
 
 

@@ -225,8 +225,8 @@ class NotifiedCalls:
         self._watch(helper, hear)
 
     def _reap(self, helper: int) -> int:
-        """Wait for the end of a helper; its errno. What it has not connected is not connected later, to whoever listens
-        there then."""
+        """Wait for the end of a helper; its errno. A connect that it has not made is stopped: later it could reach
+        another server."""
         self._unwatch(helper)
         os.close(helper)
         pid, copy = self._helpers.pop(helper)
