@@ -96,3 +96,13 @@ def test_no_lie_concerns_another_cell(liars: sync.Sandbox, private: Path, tmp_pa
     assert liars.run("print(open('made').read())").text == "honest"
     assert {path.name: path.read_text() for path in private.iterdir()} == {"key": "a key"}
     assert {path.name for path in tmp_path.iterdir()} == {"private", "project"}
+
+
+@pytest.mark.full
+def test_a_cell_has_used_no_more_than_it_can_have(liars: sync.Sandbox) -> None:
+    lie = "message['op'] == 'step over' and message['usage'].update(cpu_seconds=1e11, peak_memory=1 << 61)"
+    with liars.session() as session:
+        session.run(f"open('lie', 'w').write({lie!r})")
+        usage = session.run("1").usage
+    assert usage.cpu_seconds < 3600 * (os.cpu_count() or 1)
+    assert usage.peak_memory < 4 << 30

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
 import pytest
+from tests.support.waiting import MAX_WAIT
 
 from casemate import sync
+from casemate.walls.docker.mirrors import Mirror
 
 pytestmark = pytest.mark.usefixtures("docker")
 MUCH = "print('x' * 300_000)"  # more than a channel carries ahead
@@ -18,3 +25,29 @@ def test_a_session_goes_on_when_its_interpreter_has_ended_itself() -> None:
             assert session.run(MUCH).ok
             assert session.run("print('there')").text.strip() == "there"
         assert other.run("print(x + 1)").text.strip() == "42"
+
+
+@pytest.mark.parametrize("slow", ["take", "copy_folder"])
+def test_files_of_one_cell_that_take_long_hold_up_no_other(
+    slow: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    begun, go_on, honest = threading.Event(), threading.Event(), getattr(Mirror, slow)
+
+    def wait_once(*arguments: Any) -> Any:
+        if not begun.is_set():
+            begun.set()
+            assert go_on.wait(MAX_WAIT)
+        return honest(*arguments)
+
+    with sync.Sandbox(isolation="docker", workspace=tmp_path) as sandbox, sandbox.session() as other:
+        other.run("x = 41")
+        with ThreadPoolExecutor() as threads:
+            monkeypatch.setattr(Mirror, slow, wait_once)
+            held = threads.submit(sandbox.run, "open('made', 'w').write('whole')")
+            try:
+                assert begun.wait(MAX_WAIT)
+                assert other.run("print(x + 1)", timeout=MAX_WAIT / 2).text.strip() == "42"
+            finally:
+                go_on.set()
+            assert held.result().ok
+    assert (tmp_path / "made").read_text() == "whole"

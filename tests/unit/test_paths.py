@@ -80,11 +80,12 @@ ALLOWED = {
         sessions/files.py:_chunks_of walls/native/launch.py:_size walls/native/launch.py:_copy
     """,
     "the folder of a cell, in one that no cell can write to, or a folder there that the cell cannot rename": """
-        walls/docker/mirrors.py:Mirror.__init__ walls/docker/mirrors.py:Mirror.remove_if_unused
+        walls/docker/mirrors.py:Mirror.__init__
         supervisor/contained/maker.py:ContainedScratch.__init__
         supervisor/contained/maker.py:ContainedScratch.open_steps
         supervisor/plain/files.py:CellFiles.__init__ supervisor/plain/files.py:create
-        supervisor/plain/files.py:make_folders supervisor/plain/files.py:remove supervisor/plain/files.py:remove_unused
+        supervisor/plain/files.py:make_folders
+        supervisor/trees/remove.py:remove_folder supervisor/trees/remove.py:remove_unused
         supervisor/plain/maker.py:PlainMaker.build_root supervisor/plain/maker.py:PlainMaker.start_zygote
         supervisor/plain/packages.py:show supervisor/plain/files.py:CellFiles.show_packages
         supervisor/scratch.py:Scratch.open_pipes

@@ -14,8 +14,9 @@ from tests.support.waiting import MAX_WAIT
 from tests.unit.supervisor.bpf_machine import ALLOWED, ARCHITECTURES, NOTIFIED, answer, seccomp_data
 
 from casemate.supervisor import kernel, seccomp
-from casemate.supervisor.plain import files, maker, notify, places, syscall_policy
+from casemate.supervisor.plain import maker, notify, places, syscall_policy
 from casemate.supervisor.syscall_numbers import numbers
+from casemate.supervisor.trees.remove import remove_folder, remove_unused
 
 THERE = [(place, place) for place in ("/tmp/there", "/usr")]
 PLACES = places.table([*places.own("/base/cell"), ("/opt/casemate", "/lib/casemate/guest"), *THERE])
@@ -135,7 +136,7 @@ def test_a_folder_is_removed_however_deep_it_is_and_whatever_its_modes_are(tmp_p
     outside.mkdir()
     top.chmod(0o700)
     (top / "link").symlink_to(outside)
-    files.remove(str(top))
+    remove_folder(str(top))
     assert (top.exists(), outside.exists()) == (False, True)
 
 
@@ -149,9 +150,9 @@ def test_a_removal_that_was_broken_off_is_taken_up_again(tmp_path: Path, monkeyp
         (folder / place).write_text("x")
     with monkeypatch.context() as patch:
         patch.setattr(os, "rmdir", refuse)
-        files.remove(str(folder))
+        remove_folder(str(folder))
     assert folder.exists()
-    files.remove(str(folder))
+    remove_folder(str(folder))
     assert not folder.exists()
 
 
@@ -160,7 +161,7 @@ def test_a_folder_that_somebody_uses_is_removed_when_nobody_does(tmp_path: Path)
     (folder / "workspace").mkdir(parents=True)
     used = os.open(folder, os.O_RDONLY)
     fcntl.flock(used, fcntl.LOCK_SH)
-    thread = threading.Thread(target=files.remove_unused, args=(str(folder),))
+    thread = threading.Thread(target=remove_unused, args=(str(folder),))
     thread.start()
     assert (folder / "workspace").exists()
     os.close(used)

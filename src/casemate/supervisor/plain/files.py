@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import errno
 import fcntl
@@ -12,7 +11,7 @@ from casemate.supervisor import folders, scratch
 from casemate.supervisor.namespaces import Identity
 from casemate.supervisor.plain import packages
 from casemate.supervisor.trees.copies import FolderCopy
-from casemate.supervisor.trees.remove import remove_entry
+from casemate.supervisor.trees.remove import remove_entry, remove_folder, remove_when_unused
 from casemate.supervisor.trees.walk import Entry, Visitor, enter_folder, open_folder, walk
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
@@ -27,7 +26,6 @@ _STEPS_LINK = "../steps/in_cell"  # what /program/steps is
 _CURRENT = "current"  # in a folder that is installed into: a link that changes with what is in it
 _GUEST = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "guest")
 _MOST_DEPTH = 200  # folders in each other that one look goes through
-_removing = _thread.allocate_lock()
 
 
 class CellFiles(scratch.Scratch):
@@ -60,7 +58,7 @@ class CellFiles(scratch.Scratch):
             link = f"{source}/{_CURRENT}"
             current = os.readlink(link) if os.path.islink(link) else ""
             if self._shown.get(place) != current:
-                remove(packages.show(source, self.path + place, self.places))
+                remove_folder(packages.show(source, self.path + place, self.places))
                 self._shown[place] = current
 
     def add_program(self, message: dict[str, Any], fds: dict[str, int]) -> None:
@@ -156,8 +154,7 @@ class CellFiles(scratch.Scratch):
     def close(self) -> None:
         super().close()
         if not self.is_kept:
-            with contextlib.suppress(RuntimeError):  # no thread is left: it goes with the supervisor
-                _thread.start_new_thread(remove_unused, (self.path,))
+            remove_when_unused(self.path)
 
     def open_session(self) -> None:
         """The cell is one of a session: its steps have pipes, and the host sees its workspace."""
@@ -216,23 +213,3 @@ class _DiskUse(Visitor):
     def visit(self, entry: Entry) -> None:
         self.size += entry.stat.st_blocks * 512
         self.count += 1
-
-
-def remove_unused(path: str) -> None:
-    """Remove the folder of a cell when no process uses it. One at a time: many threads take the loop's time."""
-    with contextlib.suppress(OSError):
-        used = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        fcntl.flock(used, fcntl.LOCK_EX)
-        with _removing:
-            os.close(used)
-            remove(path)
-
-
-def remove(path: str) -> None:
-    """Remove the folder ``path``, which is a cell's. What cannot be removed stays."""
-    above, name = os.path.split(path)
-    folder = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        remove_entry(folder, name)
-    finally:
-        os.close(folder)

@@ -10,7 +10,8 @@ import sys
 
 from casemate.supervisor import cgroups, kernel, landlock, namespaces, serve, wire
 from casemate.supervisor import main as entry
-from casemate.supervisor.plain import files, maker
+from casemate.supervisor.plain import maker
+from casemate.supervisor.trees.remove import remove_folder
 
 _OLDEST_LANDLOCK = 6  # which keeps signals inside
 
@@ -35,7 +36,7 @@ def main() -> None:
             os.waitpid(-1, 0)
     groups.remove()
     for name in os.listdir(base):
-        files.remove(f"{base}/{name}")
+        remove_folder(f"{base}/{name}")
     os._exit(0)
 
 

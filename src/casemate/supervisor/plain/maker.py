@@ -24,6 +24,7 @@ from casemate.supervisor import (
 from casemate.supervisor.namespaces import Identities, Identity
 from casemate.supervisor.plain import connections, files, notify, packages, places, syscall_policy, user_tasks
 from casemate.supervisor.plain import init as plain_init
+from casemate.supervisor.trees.remove import remove_folder
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -368,4 +369,4 @@ class PlainMaker:
 
     def show_folder(self, cell: cells.CellProcess, source: str, target: str) -> None:
         assert isinstance(cell.scratch, files.CellFiles)
-        files.remove(packages.show(source, cell.scratch.path + target, cell.scratch.places))
+        remove_folder(packages.show(source, cell.scratch.path + target, cell.scratch.places))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
+import fcntl
 import os
 import stat
 
 from casemate.supervisor.trees.walk import open_folder
+
+removing = _thread.allocate_lock()
 
 
 def remove_entry(folder: int, name: bytes | str) -> None:
@@ -59,3 +63,29 @@ def _raise_folders(folder: int, top: int) -> list[bytes]:
 
 def _is_folder(folder: int, name: bytes | str) -> bool:
     return stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+
+
+def remove_when_unused(path: str) -> None:
+    """Have a thread remove the folder of a cell when no process uses it."""
+    with contextlib.suppress(RuntimeError):  # no thread is left: it goes with the folder that it is in
+        _thread.start_new_thread(remove_unused, (path,))
+
+
+def remove_unused(path: str) -> None:
+    """Remove the folder of a cell when no process uses it. One at a time: many threads take the loop's time."""
+    with contextlib.suppress(OSError):
+        used = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fcntl.flock(used, fcntl.LOCK_EX)
+        with removing:
+            os.close(used)
+            remove_folder(path)
+
+
+def remove_folder(path: str) -> None:
+    """Remove the folder ``path``, which is a cell's. What cannot be removed stays."""
+    above, name = os.path.split(path)
+    folder = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        remove_entry(folder, name)
+    finally:
+        os.close(folder)

@@ -20,7 +20,9 @@ from typing import Any
 from casemate.files.temporary import TemporaryFolder
 from casemate.model.plan import LAYERED, LAYERED_NODE
 from casemate.supervisor import carriage, wire
+from casemate.supervisor.jobs import Jobs, attempt
 from casemate.supervisor.readiness import DescriptorPoll
+from casemate.supervisor.trees.remove import removing
 from casemate.walls.docker import containers
 from casemate.walls.docker.cell import CarriedCell, CellHost
 from casemate.walls.docker.containers import Container, ContainerTerms, Size
@@ -28,7 +30,7 @@ from casemate.walls.docker.engine import Engine, EngineError
 from casemate.walls.docker.messages import check_hello, check_message
 from casemate.walls.native.descriptors import Outbox, close_all
 
-_TIDY = 0.5  # seconds between looks at folders that nobody needs any more, and at clocks
+_TIDY = 0.5  # seconds between looks at clocks
 _MAKING = 2  # containers at once where programs wait, else one: starting it takes the engine a core
 _END_WITHIN = 10.0  # seconds for the engine to remove all containers at the end
 
@@ -61,7 +63,7 @@ class Bridge(CellHost):
         self._waiting: deque[CarriedCell] = deque()  # cells without a container
         self._lost: set[CarriedCell] = set()  # whose containers end, and who are not told of yet
         self._making = 0
-        self._mirrors: list[CarriedCell] = []  # whose folders may still be read
+        self.jobs = Jobs(self._attempt, threads=True)
         self._threads: list[threading.Thread] = []
         self._ending = threading.Lock()
         self._greeted = False
@@ -97,6 +99,7 @@ class Bridge(CellHost):
             os.chmod(self._folder.path, 0o700)
             self.set_interest(self._link.fileno(), select.POLLIN, self._serve_link)
             self.set_interest(self._wake, select.POLLIN, self._catch_up)
+            self.set_interest(self.jobs.fd, select.POLLIN, self.jobs.finish)
             self._make()
             while self._serving:
                 self._serve()
@@ -106,7 +109,7 @@ class Bridge(CellHost):
             self._end()
 
     def _serve(self) -> None:
-        busy = self._cells or self._mirrors or self._kept
+        busy = self._cells or self._kept
         unsent, self._unsent = self._unsent, []
         ready = self._poll.wait(0 if unsent else _TIDY if busy else None)
         if any(fd == self._link.fileno() for fd, _ in ready):
@@ -118,12 +121,11 @@ class Bridge(CellHost):
         now = time.monotonic()
         if now > self._next_tidy:
             self._next_tidy = now + _TIDY
-            self._mirrors = [cell for cell in self._mirrors if not cell.mirror_is_gone()]
             unsent = [*self._cells.values()]
         for cell in unsent:
-            cell.flush()
+            self._attempt(cell.id, cell.flush)
         for cell in list(self._cells.values()):
-            cell.hand_on_end()
+            self._attempt(cell.id, cell.hand_on_end)
             if cell.is_overdue(now):
                 self.lose(cell, "timeout")
 
@@ -138,6 +140,12 @@ class Bridge(CellHost):
         with contextlib.suppress(OSError):  # it has ended
             os.eventfd_write(self._wake, 1)
 
+    def _attempt(self, cell_id: str, do: Callable[[], object]) -> None:
+        """Do something for a cell. If that fails, the cell ends."""
+        error, cell = attempt(do), self._cells.get(cell_id)
+        if error and cell:
+            self.lose(cell, "killed")
+
     def _catch_up(self, *, wait: bool = True) -> None:
         if wait:
             os.eventfd_read(self._wake)
@@ -151,16 +159,27 @@ class Bridge(CellHost):
         cells = [*self._cells.values(), *self._kept.values()]
         for container in [*self._ready, *(cell.container for cell in cells if cell.container)]:
             self._remove(container)
-        self._link.close()
         until = time.monotonic() + _END_WITHIN
+        self._finish_jobs(until)
+        self._link.close()
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
         for cell in cells:
-            cell.leave()
+            if cell.id not in self.jobs.waiting:  # else a thread still uses its descriptors
+                attempt(cell.leave)
         if self._folder:
-            self._folder.remove()
+            with removing:
+                self._folder.remove()
         self._poll.close()
         os.close(self._wake)
+        if not self.jobs.waiting:
+            os.close(self.jobs.fd)
+
+    def _finish_jobs(self, until: float) -> None:
+        poll = select.poll()
+        poll.register(self.jobs.fd, select.POLLIN)
+        while self.jobs.waiting and poll.poll(max(0.0, until - time.monotonic()) * 1000):
+            self.jobs.finish()
 
     # -- containers
 
@@ -316,7 +335,21 @@ class Bridge(CellHost):
     def _launch(self, message: dict[str, Any], fds: dict[str, int]) -> None:
         earlier = self._kept.pop(message["continues"], None)
         assert self._folder is not None
-        cell = CarriedCell(self, self._folder.path, message, self._roots[message["root"]], earlier)
+        try:
+            cell = CarriedCell(self, self._folder.path, message, self._roots[message["root"]], earlier)
+        except OSError as error:
+            close_all(fds.values())
+            detail = str(error)[:2000]
+            self.send(
+                {
+                    "op": "launch refused",
+                    "id": message["id"],
+                    "stage": "workspace",
+                    "errno": error.errno or 0,
+                    "detail": detail,
+                }
+            )
+            return
         self._cells[cell.id] = cell
         if not cell.begin(fds):
             return
@@ -344,11 +377,11 @@ class Bridge(CellHost):
             self._lost.add(cell)
             self._begin_thread(self._end_lost, cell, container, reason)
         elif cell not in self._lost:
-            self._tell_lost(cell, reason)
+            self.jobs.when_free(cell.id, lambda: self._tell_lost(cell, reason))
 
     def _end_lost(self, cell: CarriedCell, container: Container, reason: str) -> None:
         container.remove()
-        self._call(lambda: self._tell_lost(cell, reason))
+        self._call(lambda: self.jobs.when_free(cell.id, lambda: self._tell_lost(cell, reason)))
 
     def _tell_lost(self, cell: CarriedCell, reason: str) -> None:
         self._lost.discard(cell)
@@ -378,4 +411,3 @@ class Bridge(CellHost):
         container = cell.leave()
         if container is not None:
             self._drop(container)
-        self._mirrors.append(cell)

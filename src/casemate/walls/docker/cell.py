@@ -6,17 +6,18 @@ import contextlib
 import fcntl
 import os
 import select
-import socket
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from casemate.supervisor import carriage, wire
-from casemate.supervisor.trees.records import RecordsError
+from casemate.supervisor.jobs import Jobs
 from casemate.walls.docker import addresses
 from casemate.walls.docker.containers import Container, Size, new_file
+from casemate.walls.docker.listeners import CarriedListeners
 from casemate.walls.docker.mirrors import Mirror, ShownFolder
 from casemate.walls.native.descriptors import close_all
 
@@ -27,13 +28,15 @@ _LATE = 5.0  # seconds that a supervisor may be late; then its container is ende
 _SOON = 1.0  # seconds; what waits to be sent does so for half of it at most
 _NEVER = float("inf")
 _MOST_PIPE = 1 << 20  # bytes that an ordinary user's pipe can hold (pipe(7))
-_MOST_ASKING = 64  # sockets of one cell that wait for names
 _ANSWERS = 4  # messages of a supervisor for each that it gets, at most; one with files is as many
 _RECORDS = 1 << 22  # bytes of records besides their contents
+_WITH_FILES = ("launch", "begin", "step", "show")  # messages that may bring files along
 
 
 class CellHost(carriage.Poller):
     """What a cell needs of `bridge.Bridge`, which is one."""
+
+    jobs: Jobs
 
     def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
         """Send the link a message; ``fds`` are given away."""
@@ -82,15 +85,13 @@ class CarriedCell:
         self._queue: list[tuple[dict[str, Any], dict[str, int]]] = []
         self._stdin = -1  # of a cell that waits: what it will read, when it has been written
         self._ended: tuple[dict[str, Any], list[tuple[str, int]]] | None = None
-        self._listeners: dict[int, socket.socket] = {}
-        self._asking: dict[tuple[int, bytes], socket.socket] = {}
+        self._listeners = CarriedListeners(self._send, bridge, self._carry)
         self._deadline, self._paused_at = _NEVER, 0.0
         self._is_waiting: bool = request["awaits_order"]
         self._began = time.monotonic()
         self._reason = ""
         self._answers = 2 * _ANSWERS  # that its supervisor may still give
-        self._may_listen = 0  # sockets
-        self._is_over = False
+        self._is_over = self._is_left = False
         self._is_read = False  # its files are, by somebody here, and do not change
         self._step_over, self._step_until = 0, 0.0  # the last step that is, and when it would have been interrupted
 
@@ -137,56 +138,94 @@ class CarriedCell:
 
     def leave(self) -> Container | None:
         """It needs its container no more, and nobody its descriptors."""
-        container = self.let_go()
+        container, self._is_left = self.let_go(), True
         for _, fds in self._queue:
             close_all(fds.values())
         self._queue = []
-        for sock in self._asking.values():
-            self._bridge.set_interest(sock.fileno(), 0, self._serve)
-            sock.close()
-        self._asking.clear()
-        for sock in self._listeners.values():
-            sock.close()
-        self._listeners.clear()
+        self._listeners.close()
         if self._stdin >= 0:
             os.close(self._stdin)
             self._stdin = -1
         self.mirror.close()
         return container
 
+    def _work(
+        self,
+        do: Callable[[], object],
+        then: Callable[[], object],
+        else_do: Callable[[Exception], object] | None = None,
+        fds: Iterable[int] = (),
+    ) -> None:
+        """Have a thread do what may touch many files; see `Jobs.run`. Meanwhile nothing else is done for the cell."""
+        self._bridge.jobs.run(self.id, do, then, else_do, fds)
+        self._bridge.jobs.when_free(self.id, self.flush)
+        self.flush()
+
     @property
     def is_urgent(self) -> bool:
         """Whether there is a program to run in it."""
         return not self._is_waiting
 
-    def mirror_is_gone(self) -> bool:
-        """Whether its files are removed, as they are when nobody reads them any more."""
-        return self.mirror.remove_if_unused()
-
     # -- from the link
 
     def tell(self, message: dict[str, Any], fds: dict[str, int]) -> None:
         """The link tells the cell's supervisor something."""
-        if self.container is None:
-            if message["op"] == "kill":
-                self._reason = message["reason"]
-                self._bridge.lose(self, message["reason"])
-            else:
-                self._queue.append((message, fds))
+        if message["op"] == "kill" and (self.container is None or self._is_busy):
+            self._reason = message["reason"]
+            self._bridge.lose(self, message["reason"])
+        else:
+            self._bridge.jobs.when_free(self.id, lambda: self._tell(message, fds))
+
+    def _tell(self, message: dict[str, Any], fds: dict[str, int]) -> None:
+        if self._is_left:
+            close_all(fds.values())
+        elif self.container is None:
+            self._queue.append((message, fds))
+        elif message["op"] in _WITH_FILES:
+            self._work(
+                lambda: self._add_records(message, fds),
+                lambda: self._pass_on(message, fds),
+                lambda error: self._give_up(error, fds),
+            )
+        else:
+            self._pass_on(message, fds)
+
+    def _give_up(self, error: Exception, fds: dict[str, int]) -> None:
+        close_all(fds.values())
+        self._bridge.refuse(self, "workspace", getattr(error, "errno", 0) or 0, str(error))
+
+    def _pass_on(self, message: dict[str, Any], fds: dict[str, int]) -> None:
+        if self.container is None:  # lost meanwhile
+            close_all(fds.values())
             return
         is_known = message["op"] == "step over" and message["step"] == self._step_over
         self._answers += _ANSWERS
-        self._may_listen += len(message.get("listeners", ()))
+        self._listeners.most += len(message.get("listeners", ()))
         waits = is_known and self._step_until - time.monotonic() > _SOON  # it goes with the next step
         self._note_time(message)
-        try:
-            self._send_frames(self._frames_of(message, fds), waits=waits)
-        except (OSError, RecordsError) as error:
-            self._bridge.refuse(self, "workspace", getattr(error, "errno", 0) or 0, str(error))
+        self._send_frames(self._frames_of(message, fds), waits=waits)
+
+    def _add_records(self, message: dict[str, Any], fds: dict[str, int]) -> None:
+        """Add files with what the container must have for this message. Raises ``OSError`` and ``RecordsError``."""
+        own, op = self._request["workspace"], message["op"]
+        begins = op == "begin" or (op == "launch" and not self._is_waiting)
+
+        def add(name: str, records: int | None) -> None:
+            if records is not None:
+                fds[name] = records
+
+        if begins and own["kind"] == "overlay" and not self._request["continues"]:
+            add("folder", self.mirror.copy_folder(own["folder"], own["hidden"], own["inode"]))
+        if op == "step":
+            add("tree", self.mirror.changes())
+        shown = {**self._folders} if op in ("launch", "begin") else {}
+        if op == "show":
+            shown = {message["target"]: message["source"]}
+        for place, source in shown.items():
+            add(place, self._shown.setdefault(place, ShownFolder()).changes(source))
 
     def _frames_of(self, message: dict[str, Any], fds: dict[str, int]) -> list[Iterator[bytes]]:
         """The frames of a message, with what else its receiver must have."""
-        own = self._request["workspace"]
         if message.get("listeners"):
             message = {**message, "listeners": [[kind, addresses.to_container(address), port]
                                                 for kind, address, port in message["listeners"]]}  # fmt: skip
@@ -196,26 +235,10 @@ class CarriedCell:
         if message["op"] == "begin":
             fds["stdin"], self._stdin = self._stdin, -1
             os.close(fds.pop("order"))  # it is the link's, which has it open
-        begins = message["op"] == "begin" or (message["op"] == "launch" and not self._is_waiting)
-        if begins and own["kind"] == "overlay" and not self._request["continues"]:
-            try:
-                records = self.mirror.copy_folder(own["folder"], own["hidden"], own["inode"])
-            except BaseException:
-                close_all(fds.values())
-                raise
-            fds |= {} if records is None else {"folder": records}
         if message["op"] == "resume files":
             self._is_read = False
-        if message["op"] == "step" and (changes := self.mirror.changes()) is not None:
-            fds["tree"] = changes
-        shown = {**self._folders} if message["op"] in ("launch", "begin") else {}
         if message["op"] == "show":
-            shown = {message["target"]: message["source"]}
             message = {**message, "source": ""}
-        for place, source in shown.items():
-            records = self._shown.setdefault(place, ShownFolder()).changes(source)
-            if records is not None:
-                fds[place] = records
         return [*self._contents(message, fds)]
 
     def _contents(self, message: dict[str, Any], fds: dict[str, int]) -> Iterator[Iterator[bytes]]:
@@ -260,7 +283,11 @@ class CarriedCell:
 
     def is_overdue(self, now: float) -> bool:
         """Whether it should have ended long ago."""
-        return not self._paused_at and now > self._deadline
+        return not self._paused_at and not self._is_busy and now > self._deadline
+
+    @property
+    def _is_busy(self) -> bool:
+        return self.id in self._bridge.jobs.waiting
 
     def lost_ending(self, reason: str) -> dict[str, Any] | None:
         """How it ended, as far as that is known here; None for one whose program never began."""
@@ -280,8 +307,8 @@ class CarriedCell:
         if container is None:
             return
         try:
-            for kind, number, payload in container.read():
-                self._take(kind, number, payload)
+            for each in container.read() if self._hears(container) else ():
+                self._bridge.jobs.when_free(self.id, partial(self._take_from, container, *each))
                 if self.container is not container:
                     return
         except Exception:  # noqa: BLE001 - it is gone, or nothing that it says is believed: this cell ends, and no other
@@ -289,19 +316,26 @@ class CarriedCell:
             return
         self.flush()
 
-    def _take(self, kind: bytes, number: int, payload: bytes) -> None:
+    def _hears(self, container: Container) -> bool:
+        """Whether more is read from it: not before what it said is done, nor while it does not read what it gets."""
+        return not self._is_busy and not container.is_full
+
+    def _take_from(self, container: Container, kind: bytes, number: int, payload: bytes) -> None:
+        if self.container is not container:
+            return
         if kind == carriage.MESSAGE:
             self._bridge.receive(self, payload)
         elif kind == carriage.ACCEPTED:
-            self._accept(number, payload)
+            self._listeners.accept(number, payload)
         elif kind == carriage.DATA and number in self._listeners:
-            self._ask(number, payload)
+            self._listeners.ask(number, payload)
         else:
             self._channels.take(kind, number, payload)
 
     def hear(self, message: dict[str, Any], channels: list[tuple[str, int]]) -> None:
         """What its supervisor says, which is well formed. Raises ``ValueError`` and ``OSError``."""
         op = message["op"]
+        self._bound_figures(message.get("ending") or message.get("usage") or {})
         self._answers -= _ANSWERS if op in ("ended", "step over", "files paused") and channels else 1
         if self._answers < 0 or self._is_over or self._ended:
             raise ValueError("an answer without a question")
@@ -315,19 +349,31 @@ class CarriedCell:
         if op == "step over":
             self._step_over = message["step"]
         fds: list[int] = []
+
+        def pass_on() -> None:
+            self._bridge.send(message, fds)
+            if op == "files paused":
+                self._is_read = message["complete"]
+
         if op == "session files":
             fds = [self.mirror.open_workspace(), os.dup(self.mirror.fd)]
         elif op == "listening":
             if len(channels) != message["count"] or (message["errno"] and channels):
                 raise ValueError("another number of sockets")
-            fds = _for_each(self._listen, channels)
+            fds = _for_each(self._listeners.listen, channels)
         elif op == "pipes":
             fds = _for_each(self._open_pipe, channels)
         else:
-            self._take_changes(channels)
-        self._bridge.send(message, fds)
-        if op == "files paused":
-            self._is_read = message["complete"]
+            self._take_changes(channels, pass_on)
+            return
+        pass_on()
+
+    def _bound_figures(self, figures: dict[str, Any]) -> None:
+        """Hold what its supervisor counted to what the cell can have used at most."""
+        longest = (time.monotonic() - self._began) * (os.cpu_count() or 1)
+        for name, most in (("cpu_seconds", longest), ("peak_memory", self.size.whole_memory)):
+            if name in figures:
+                figures[name] = max(0, min(figures[name], most))
 
     def hand_on_end(self) -> None:
         """Tell the link that the cell has ended, once all that it said is where the link reads it."""
@@ -340,26 +386,32 @@ class CarriedCell:
         if any(one.is_open and one.unsent for one in self._outputs):
             return
         (message, channels), self._ended = self._ended, None
-        try:
-            self._take_changes(channels)
-        except Exception:  # noqa: BLE001 - of what it says, as above
-            self._bridge.lose(self, "killed")
-            return
         self._deadline, self._is_over = _NEVER, True
+        self._bridge.jobs.when_free(self.id, lambda: self._take_changes(channels, lambda: self._hand_on(message)))
+
+    def _hand_on(self, message: dict[str, Any]) -> None:
         self._outputs = []
         self._bridge.send(message, [os.dup(self.mirror.fd)])
         reason = message["ending"]["reason"]
         self._bridge.over(self, keep=self._request["session"] and reason != "closed")
 
-    def _take_changes(self, channels: list[tuple[str, int]]) -> None:
-        if channels and self._is_read:
+    def _take_changes(self, channels: list[tuple[str, int]], then: Callable[[], object]) -> None:
+        """Take the files that the container says have changed, then go on."""
+        if not channels:
+            then()
+            return
+        if self._is_read:
             raise ValueError("files changed while all was paused")
-        for _, number in channels:
-            records = self._channels.take_content(number)
-            try:
-                self.mirror.take(records)
-            finally:
-                os.close(records)
+        records = _for_each(self._channels.take_content, channels)
+
+        def take() -> None:
+            for each in records:
+                self.mirror.take(each)
+
+        self._work(take, then, fds=records)
+
+    def _carry(self, number: int, connection: int) -> None:
+        self._channels.add(number, connection, reads=True, writes=True)
 
     def _open_pipe(self, number: int) -> int:
         """The link's end of the pipe of a step."""
@@ -372,68 +424,6 @@ class CarriedCell:
         self._outputs = [channel, *(one for one in self._outputs if one.is_open)]
         self._outputs[-1].before = tuple(self._outputs[:-1])
         return read
-
-    # -- its network
-
-    def _listen(self, number: int) -> int:
-        """One end of a pair for the link, over which each connection comes that the container has accepted."""
-        if number in self._listeners or len(self._listeners) >= self._may_listen:
-            raise ValueError("a listener too many")
-        self._listeners[number], theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        return theirs.detach()
-
-    def _hand_over(self, number: int, kind: socket.SocketKind) -> socket.socket:
-        """Our end of a new connection, whose other end the link gets. Raises ``OSError`` where nobody listens."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
-        try:
-            flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-            socket.send_fds(self._listeners[number], [b"c"], [theirs.fileno()], flags)
-        except OSError:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        ours.setblocking(False)
-        return ours
-
-    def _accept(self, number: int, payload: bytes) -> None:
-        (accepted,) = carriage.NUMBER.unpack(payload) if len(payload) == carriage.NUMBER.size else (0,)
-        if number not in self._listeners or not accepted:
-            raise ValueError("a connection from nowhere")
-        try:
-            sock = self._hand_over(number, socket.SOCK_STREAM)
-        except OSError:
-            self._send(carriage.frame(carriage.DEAF, accepted) + carriage.frame(carriage.END, accepted))
-            return
-        self._channels.add(accepted, sock.detach(), reads=True, writes=True)
-
-    def _ask(self, number: int, payload: bytes) -> None:
-        """A question for a name, from one of the cell's sockets."""
-        who, question = (number, payload[: addresses.SENDER]), payload[addresses.SENDER :]
-        sock = self._asking.pop(who, None)
-        with contextlib.suppress(OSError):  # it asks again
-            if sock is None:
-                if len(self._asking) >= _MOST_ASKING:
-                    self._stop_asking(next(iter(self._asking)))
-                sock = self._hand_over(number, socket.SOCK_SEQPACKET)
-                self._bridge.set_interest(sock.fileno(), select.POLLIN, lambda: self._answer(who))
-            self._asking[who] = sock
-            sock.send(question, socket.MSG_NOSIGNAL)
-
-    def _stop_asking(self, who: tuple[int, bytes]) -> None:
-        sock = self._asking.pop(who)
-        self._bridge.set_interest(sock.fileno(), 0, self._serve)
-        sock.close()
-
-    def _answer(self, who: tuple[int, bytes]) -> None:
-        number, sender = who
-        answer = b""
-        with contextlib.suppress(OSError):
-            answer = self._asking[who].recv(carriage.MAX_PIECE - addresses.SENDER)
-        if not answer:  # nobody is there to answer
-            self._stop_asking(who)
-        else:
-            self._send(carriage.frame(carriage.DATA, number, sender + addresses.answer_to_container(answer)))
 
     # -- its stream
 
@@ -451,7 +441,8 @@ class CarriedCell:
     def flush(self) -> None:
         """Send what waits, as far as there is room, and go on when there is more."""
         if self.container is not None:
-            events = select.POLLIN | (select.POLLOUT if self.container.flush() else 0)
+            events = select.POLLOUT if self.container.flush() else 0
+            events |= select.POLLIN if self._hears(self.container) else 0
             self._bridge.set_interest(self.container.socket.fileno(), events, self._serve)
 
 

@@ -26,6 +26,7 @@ _ENGINE_HEAD = 8  # bytes before each piece: which stream, and its length
 _AT_ONCE = 1 << 16  # bytes that are sent together: each time wakes three processes
 _AT_ONCE_IN = 1 << 14  # bytes that are read of one container before another has its turn
 _MAX_STDERR = 4096
+_MOST_UNSENT = 4096  # frames and files that wait to be sent before the container is heard again
 _STDOUT, _STDERR = 1, 2
 # Numbers of users that nothing else on a machine gives (systemd, UIDS-GIDS.md), and in a user namespace of the engine's
 # those that it has: the first, and how many.
@@ -67,6 +68,11 @@ class Size(NamedTuple):
     open_files: int
     cpus: float
 
+    @property
+    def whole_memory(self) -> int:
+        """Bytes that all of it may take: a disk of a container's is memory, too."""
+        return self.memory + self.disk + _OWN_MEMORY
+
     @staticmethod
     def of(request: dict[str, Any]) -> Size:
         """Of the cell of a launch request."""
@@ -86,7 +92,6 @@ def describe(terms: ContainerTerms, size: Size, name_server: str) -> dict[str, A
             f"rw,exec,nosuid,nodev,size={most},nr_inodes={size.inodes + _OWN_INODES},mode={mode},uid={user},gid={user}"
         )
 
-    memory = size.memory + size.disk + _OWN_MEMORY
     return {
         "Image": terms.image,
         "Entrypoint": _COMMAND[:1],
@@ -114,8 +119,8 @@ def describe(terms: ContainerTerms, size: Size, name_server: str) -> dict[str, A
             "Dns": [name_server],
             "DnsOptions": ["ndots:1"],
             "LogConfig": {"Type": "none"},
-            "Memory": memory,
-            "MemorySwap": memory,
+            "Memory": size.whole_memory,
+            "MemorySwap": size.whole_memory,
             "NanoCpus": int(size.cpus * 1e9),
             "PidsLimit": _SENTRY_TASKS if terms.is_gvisor else size.processes + _OWN_TASKS,
             "ShmSize": size.disk,
@@ -220,6 +225,11 @@ class Container:
     def send(self, frames: Iterator[bytes]) -> None:
         """Send frames when it is flushed."""
         self._unsent.append(frames)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits to be sent that nothing should be added."""
+        return len(self._unsent) > _MOST_UNSENT
 
     def flush(self) -> bool:
         """Send on; whether something waits."""

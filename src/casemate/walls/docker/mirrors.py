@@ -11,7 +11,7 @@ from typing import Any
 
 from casemate.supervisor.trees.copies import FolderCopy
 from casemate.supervisor.trees.records import Bounds, RecordsError, Tree
-from casemate.supervisor.trees.remove import remove_entry
+from casemate.supervisor.trees.remove import remove_when_unused
 from casemate.supervisor.trees.walk import enter_folder, identity, open_beneath, open_folder
 from casemate.walls.docker.containers import new_file
 
@@ -58,12 +58,12 @@ class Mirror:
 
     def __init__(self, parent: Path, name: str, workspace: dict[str, Any], limits: dict[str, Any]) -> None:
         """Raises ``OSError``."""
-        self._parent, self._name = parent, name
+        self._path = str(parent / name)
         self._bounds = Bounds(limits["disk"] + _SLACK_BYTES, limits["inodes"] + _SLACK_ENTRIES)
         self._is_overlay = workspace["kind"] == "overlay"
         self._copy = FolderCopy()  # of a caller's folder
-        os.mkdir(parent / name)
-        self.fd = os.open(parent / name, _FOLDER)
+        os.mkdir(self._path)
+        self.fd = os.open(self._path, _FOLDER)
         fcntl.flock(self.fd, fcntl.LOCK_SH)
         self._tree = Tree(enter_folder(self.fd, "workspace"))
         if self._is_overlay:
@@ -72,9 +72,10 @@ class Mirror:
             self._make_output()
 
     def close(self) -> None:
-        """The cell needs it no more."""
+        """The cell needs it no more. It is removed when nobody reads it any more."""
         os.close(self._tree.root)
         os.close(self.fd)
+        remove_when_unused(self._path)
 
     def open_workspace(self) -> int:
         """A descriptor of what the cell sees."""
@@ -122,19 +123,3 @@ class Mirror:
                 self._copy.lay_out(self._tree.root, upper, now=now)
             finally:
                 os.close(upper)
-
-    def remove_if_unused(self) -> bool:
-        """Remove it when nobody holds its descriptor any more; whether that is so."""
-        parent = os.open(self._parent, _FOLDER)
-        try:
-            fd = open_folder(parent, self._name)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            finally:
-                os.close(fd)
-            remove_entry(parent, self._name)
-        finally:
-            os.close(parent)
-        return True
