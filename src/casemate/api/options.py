@@ -118,9 +118,9 @@ class SandboxOptions(TypedDict, total=False):
     network: Annotated[Literal["none", "listed", "public"] | None, Default(None), ConfigNote(default="listed")]
     """Hosts that there are: `"none"`, `"public"`, or `"listed"` (unless given) in `allowed_domains`. An approver
     may allow others of a list."""
-    allowed_domains: Annotated[Sequence[str], Default(())]
+    allowed_domains: Annotated[Sequence[str] | None, Default(None)]
     """Hosts that programs may reach: `example.org`, `*.example.org`, `example.org:5432`."""
-    allow_local: Annotated[Sequence[int], Default(())]
+    allow_local: Annotated[Sequence[int] | None, Default(None)]
     """Ports of this machine's loopback that programs may reach."""
     intercept: Annotated[Sequence[str], Default(())]
     """Hosts whose TLS ends at the egress proxy, so that their requests are seen."""
@@ -152,5 +152,5 @@ class SandboxOptions(TypedDict, total=False):
     """Where packages come from; those of the operator's pip unless given."""
     tools: Annotated[FilePath | Mapping[str, Any] | None, Default(None)]
     """MCP servers from the start: names and definitions, or the path of a file with `mcpServers`."""
-    allow_read: Annotated[Sequence[FilePath], Default(())]
+    allow_read: Annotated[Sequence[FilePath] | None, Default(None)]
     """Files called `.env` in the workspace that programs may read and change; others are hidden."""

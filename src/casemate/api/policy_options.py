@@ -168,13 +168,13 @@ def home() -> str:
     return os.path.expanduser("~")
 
 
-def _hosts(most: Policy, network: Network | None, domains: Sequence[str]) -> tuple[Network, HostRules]:
+def _hosts(most: Policy, network: Network | None, domains: Sequence[str] | None) -> tuple[Network, HostRules]:
     """The hosts in force. Raises ``InvalidArgument`` for a network or a host beyond the policy."""
     if network is not None and network not in _NETWORKS:
         raise InvalidArgument("network", f"{network!r} is not known; choose one of 'none', 'listed', 'public'")
-    host_rules = tuple(map(host_rule, domains_of(domains) or ()))
+    host_rules, is_listed = tuple(map(host_rule, domains_of(domains) or ())), domains is not None
     bound = most.network or ("listed" if most.allowed is not None else None)
-    network_in_force: Network = network or ("listed" if host_rules and bound == "public" else bound) or "listed"
+    network_in_force: Network = network or ("listed" if is_listed and bound == "public" else bound) or "listed"
     if bound is not None and _NETWORKS.index(network_in_force) > _NETWORKS.index(bound):
         raise _beyond(most, "network", repr(network_in_force), repr(bound))
     if network_in_force == "none":
@@ -185,12 +185,12 @@ def _hosts(most: Policy, network: Network | None, domains: Sequence[str]) -> tup
         return network_in_force, HostRules(denied=most.denied)
     everything = network_in_force == "public"
     hosts = HostRules(most.allowed or (), most.denied, everything, most.private, is_bound=bound is not None)
-    if host_rules and bound is None:
+    if is_listed and bound is None:
         hosts = hosts._replace(allowed=host_rules, within=(host_rules,))
-    elif host_rules:
+    elif is_listed:
         hosts = _narrow(most, host_rules)._replace(everything=everything, is_bound=True)
     if most.written:
-        _check_asked(most, hosts, "allowed_domains" if host_rules else "network")
+        _check_asked(most, hosts, "allowed_domains" if is_listed else "network")
     return network_in_force, hosts
 
 
@@ -227,8 +227,10 @@ def _written_rules(most: Policy) -> tuple[Rule, ...]:
     return most.written.written if most.written else ()
 
 
-def _local_ports(most: Policy, ports: Sequence[int]) -> tuple[int, ...]:
+def _local_ports(most: Policy, ports: Sequence[int] | None) -> tuple[int, ...]:
     """Of the host's loopback, in force. Raises ``InvalidArgument`` for what is no port, or beyond a policy."""
+    if ports is None:
+        return most.local_ports
     if isinstance(ports, str | bytes) or not isinstance(ports, Sequence):
         raise InvalidArgument("allow_local", f"{ports!r} is not a list of ports")
     for port in ports:
@@ -236,7 +238,7 @@ def _local_ports(most: Policy, ports: Sequence[int]) -> tuple[int, ...]:
             raise InvalidArgument("allow_local", f"{port!r} is not a port from 1 to {MOST_PORT}")
         if most is not NO_POLICY and port not in most.local_ports:
             raise _beyond(most, "allow_local", str(port), ", ".join(map(str, most.local_ports)) or "none")
-    return tuple(ports) or most.local_ports
+    return tuple(ports)
 
 
 def _interceptions(most: Policy, hosts: Sequence[str]) -> tuple[HostRule, ...]:
@@ -280,14 +282,14 @@ def _workspace(most: Policy, workspace: str | os.PathLike[str] | None) -> str | 
 
 
 def _readable_names(
-    most: Policy, workspace: str | os.PathLike[str] | None, paths: Sequence[str | os.PathLike[str]]
+    most: Policy, workspace: str | os.PathLike[str] | None, paths: Sequence[str | os.PathLike[str]] | None
 ) -> tuple[str, ...]:
-    """What programs are to read in the workspace though its name is usually hidden: ``paths``, or where there are none
+    """What programs are to read in the workspace though its name is usually hidden: ``paths``, or where that is None
     what the policy names. Raises ``InvalidArgument`` for what lies elsewhere, which cannot be shown to them, and for
     what is beyond the policy."""
-    if isinstance(paths, str | bytes) or not isinstance(paths, Sequence):
+    if isinstance(paths, str | bytes) or not isinstance(paths, Sequence | None):
         raise InvalidArgument("allow_read", f"{paths!r} is not a list of paths")
-    named_paths = [checked_path("allow_read", path) for path in paths]
+    named_paths = [checked_path("allow_read", path) for path in paths or ()]
     policy_paths = {os.path.realpath(path) for path, _ in most.shown}
     for path in named_paths:
         if policy_paths and os.path.realpath(path) not in policy_paths:
@@ -308,7 +310,7 @@ def _readable_names(
                 f"{where}{text}: what lies outside the workspace cannot be shown to a program",
                 remediation=_OF_NO_WORKSPACE if workspace is None else _NOT_OF_WORKSPACE,
             )
-    return tuple(map(str, named_paths)) or tuple(text for _, text, _ in entries)
+    return tuple(text for _, text, _ in entries) if paths is None else tuple(map(str, named_paths))
 
 
 def _is_in(path: str, folder: str | os.PathLike[str]) -> bool:

@@ -54,9 +54,16 @@ def test_of_a_limit_that_both_name_the_tighter_holds_and_others_are_the_argument
     (["*.a.test"], ["x.a.test"], ["x.a.test"]), (["*.a.test"], ["*.x.a.test"], ["*.x.a.test"]),
     (["x.a.test"], ["*.a.test"], ["x.a.test"]), (["a.test:443"], ["a.test"], ["a.test:443"]),
     (["a.test"], ["a.test:443"], ["a.test:443"]), (["a.test:22"], ["a.test:22"], ["a.test:22"]),
-    (["a.test", "b.test"], [], ["a.test", "b.test"])])  # fmt: skip
-def test_domains_narrow(policy: list[str], given: list[str], expected: list[str]) -> None:
+    (["a.test", "b.test"], None, ["a.test", "b.test"]), (["a.test", "b.test"], [], [])])  # fmt: skip
+def test_domains_narrow(policy: list[str], given: list[str] | None, expected: list[str]) -> None:
     assert names(in_force({"allowed_domains": policy}, allowed_domains=given)) == expected
+
+
+@pytest.mark.parametrize("policy", [{"network": "public"}, {"allowed_domains": ["a.test"]}, None])
+def test_an_empty_list_allows_nothing(policy: dict[str, Any] | None) -> None:
+    found = in_force(policy, allowed_domains=[])
+    assert (found.network, hosts(found).everything, names(found)) == ("listed", False, [])
+    assert hosts(found).beyond("a.test", 443), "and no rule does"
 
 
 BUDGET = {"allow": "egress", "host": "*.b.test", "uses": 5}
@@ -105,6 +112,7 @@ def test_a_list_narrows_every_public_host_to_itself() -> None:
 
 def test_ports_of_this_machine_are_the_policys_and_none_without_a_network() -> None:
     assert hosts(in_force({"allow_local": [8080]})).local_ports == (8080,)
+    assert hosts(in_force({"allow_local": [8080]}, allow_local=[])).local_ports == ()
     assert in_force({"allow_local": [8080]}, network="none").hosts is None
 
 
@@ -159,6 +167,7 @@ def test_of_what_a_policy_lets_be_seen_an_argument_may_name_a_part(tmp_path: Pat
     policy = {"workspace": str(tmp_path), "allow_read": both}
     assert set(in_force(policy).seen) == {*both}
     assert in_force(policy, allow_read=both[:1]).seen == (both[0],)
+    assert in_force(policy, allow_read=[]).seen == ()
 
 
 @pytest.mark.parametrize(("path", "policy", "told"), [
