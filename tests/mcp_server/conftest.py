@@ -82,14 +82,14 @@ Connect = Callable[..., contextlib.AbstractAsyncContextManager[Connected]]
 def connect(operations: Operations) -> Connect:
     """Connects a client to a server over ``operations``: ``answer`` is its user's; without one it cannot ask."""
 
-    async def made() -> Operations:
-        return operations
-
     @contextlib.asynccontextmanager
     async def connecting(
         era: str = "2026-07-28", answer: Answer | None = None, *, may_approve: bool = True,
-        is_alone: bool = False, **terms: Any,
+        is_alone: bool = False, over: Operations = operations, **terms: Any,
     ) -> AsyncGenerator[Connected]:  # fmt: skip
+        async def made() -> Operations:
+            return over
+
         server = make_server(LocalBackend(made, may_approve=may_approve, is_alone=is_alone), **terms)
         asked: list[Any] = []
 

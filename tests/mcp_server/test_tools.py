@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import re
+from pathlib import Path
 
 import pytest
 from mcp.shared.exceptions import MCPError
 from tests.mcp_server.conftest import ERAS, Connect, output_of, structure_of, text_of
 
+from casemate import Limits, Sandbox
 from casemate.operations.operations import Operations
 
 PICTURE = "from IPython.display import display, Image\n"
@@ -418,3 +420,15 @@ async def test_an_option_in_place_of_a_package_is_refused_by_name(connect: Conne
             answer = await agent.call("install_package", **given)
             assert answer.is_error
             assert next(iter(given.values()))[0][:5] in text_of(answer) or "pkg" in text_of(answer)
+
+
+async def test_a_cell_has_no_more_than_the_sandbox_where_nobody_gave_a_time(connect: Connect, tmp_path: Path) -> None:
+    async with Sandbox(audit=tmp_path / "audit.db", limits=Limits(wall=45)) as sandbox:
+        one = await Operations(sandbox).load()
+        try:
+            async with connect(toolset="ipybox", over=one) as agent:
+                assert output_of(await agent.call("execute_ipython_cell", code="6 * 7")).startswith("42")
+                refused = await agent.call("execute_ipython_cell", code="1", timeout=50)
+                assert "50 s is beyond limits.wall, 45 s" in text_of(refused)
+        finally:
+            await one.close()

@@ -13,7 +13,7 @@ from tests.network.test_private import meaning
 from tests.network.visits import World
 from tests.network.web_site import PORT
 
-from casemate import ApprovalRequest, Decision, Denied, InvalidArgument, Unavailable, WebUnavailable, sync
+from casemate import ApprovalRequest, Decision, Denied, InvalidArgument, Limits, Unavailable, WebUnavailable, sync
 from casemate.audit.log import AuditLog
 
 SITE = f"http://good.test:{PORT}"
@@ -308,3 +308,10 @@ def test_code_in_a_cell_fetches_under_the_same_rules_also_where_one_cell_may_run
     with sync.Sandbox(audit=tmp_path / "audit.db", policy=policy, concurrency=1) as sandbox:
         execution = sandbox.run(IN_A_CELL.format(site=SITE), timeout=60)
     assert execution.stdout == "Rivers 200\ntool True\n", execution
+
+
+def test_the_usual_time_of_a_page_is_no_more_than_the_sandbox_has(audit: Path) -> None:
+    with sync.Sandbox(audit=audit, allowed_domains=DOMAINS, limits=Limits(wall=20)) as sandbox:
+        assert sandbox.web.fetch(f"{SITE}/page").title == "Rivers"
+        with pytest.raises(InvalidArgument, match=r"25 s is beyond limits\.wall, 20 s"):
+            sandbox.web.fetch(f"{SITE}/page", timeout=25)

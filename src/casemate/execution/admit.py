@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from casemate.errors import InvalidArgument
-from casemate.model.call_options import USUAL_SECONDS
+from casemate.model.call_options import USUAL_SECONDS, USUAL_TIMES
 from casemate.model.limits import LIMIT_BOUNDS, Limits, format_size
 from casemate.policy.hosts import narrow_hosts
 
@@ -68,9 +68,9 @@ def _with_time(limits: Limits | None, timeout: float | None) -> Limits | None:
 
 
 def deadline_of(limits: Limits, timeout: float | None) -> float:
-    """Seconds that a run or a step has. Raises ``InvalidArgument`` for more than there may be; the usual timeout, which
+    """Seconds that a run or a step has. Raises ``InvalidArgument`` for more than there may be; a usual timeout, which
     nobody need have asked for, is less then."""
-    if timeout is not None and timeout > limits.wall and timeout != USUAL_SECONDS:
+    if timeout is not None and timeout > limits.wall and timeout not in USUAL_TIMES:
         raise InvalidArgument(
             "timeout",
             f"{timeout:g} s is beyond limits.wall, {limits.wall:g} s",

@@ -140,7 +140,7 @@ class _Look:
         stdin = text if checker.read_lines else f"{json.dumps(asked)}\n{text}"
         program = checker.program + (_WITH_IPYTHON if self.session and language == "python" else "")
         request = make_request(
-            program, self.runtime.language, timeout=SECONDS, limits=_LIMITS, stdin=stdin, namespace=self.namespace,
+            program, self.runtime.language, limits=_LIMITS, stdin=stdin, namespace=self.namespace,
             metadata={"validate": language, "sha256": hashlib.sha256(text.encode()).hexdigest()},
         )  # fmt: skip
         alone = replace(

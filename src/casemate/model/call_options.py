@@ -11,6 +11,9 @@ from casemate.model.options import Default
 
 DAY = 86_400.0  # seconds
 USUAL_SECONDS = 60.0  # that a run or a step may take where nobody has said
+USUAL_CELL_SECONDS = 120.0  # of a cell in an MCP client's own session
+USUAL_PAGE_SECONDS = 30.0  # of a page of the web
+USUAL_TIMES = (USUAL_SECONDS, USUAL_CELL_SECONDS, USUAL_PAGE_SECONDS)
 Seconds = Annotated[float, Between(0.01, 7 * DAY)]
 Text = Annotated[str, Most(64 << 20)]
 Scope = Literal["once", "run", "session"]

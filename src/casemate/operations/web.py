@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from casemate.api.options import Name
-from casemate.model.call_options import Seconds
+from casemate.model.call_options import USUAL_PAGE_SECONDS, Seconds
 from casemate.model.operation import Audience, Between, Most, Principal, called_by, operation
 from casemate.model.web import SearchHit, WaitUntil, WebLink, WebPage
 from casemate.operations.sessions import Group
@@ -61,7 +61,7 @@ class WebOperations(Group):
         url: Address,
         *,
         whole: bool = False,
-        timeout: Seconds = 30.0,  # noqa: ASYNC109 - the cell's, not the call's
+        timeout: Seconds = USUAL_PAGE_SECONDS,  # noqa: ASYNC109 - the cell's, not the call's
         principal: Principal,
     ) -> WebPage:
         """Fetch a page, and give its main content as Markdown, or the text of a PDF. Hosts are asked about as those of
@@ -80,7 +80,7 @@ class WebOperations(Group):
         *,
         wait_for_selector: Name | None = None,
         wait_until: WaitUntil = "networkidle",
-        timeout: Seconds = 30.0,  # noqa: ASYNC109 - the cell's, not the call's
+        timeout: Seconds = USUAL_PAGE_SECONDS,  # noqa: ASYNC109 - the cell's, not the call's
         screenshot: bool = False,
         principal: Principal,
     ) -> RenderedPage:

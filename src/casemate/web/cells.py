@@ -11,7 +11,9 @@ from urllib.parse import urlsplit
 
 from casemate.errors import Denied, InvalidArgument, Unavailable, WebUnavailable
 from casemate.execution import pipeline
+from casemate.execution.admit import deadline_of
 from casemate.execution.request import make_request
+from casemate.model.call_options import USUAL_PAGE_SECONDS
 from casemate.model.limits import Limits
 from casemate.model.web import WebLink
 from casemate.policy.hosts import HTTP, HTTPS, canonical
@@ -84,13 +86,14 @@ class PageText(NamedTuple):
 
 
 async def markdown_of(
-    html: str, url: str, context: ExecutionContext, namespace: str, *, whole: bool = False, seconds: float = 30.0
+    html: str, url: str, context: ExecutionContext, namespace: str, *, whole: bool = False
 ) -> PageText:
     """Markdown of a hostile page, made in a cell without a network. ``whole``: of all of it, not of the main content.
 
     Raises:
         WebUnavailable: It cannot be read.
     """
+    seconds = deadline_of(context.limits, USUAL_PAGE_SECONDS)
     order = ProgramOrder("web", PARSERS, url, {"do": "convert", "html": html, "url": url, "whole": whole}, seconds)
     return text_in((await run_program(order, replace(context, hosts=None), namespace)).said)
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import Denied, InvalidArgument, Unavailable, WebUnavailable
+from casemate.execution.admit import deadline_of
 from casemate.execution.request import check_timeout
+from casemate.model.call_options import USUAL_PAGE_SECONDS
 from casemate.model.operation import caller
 from casemate.model.web import BrowsedPage, Robots, SearchHit, WaitUntil, WebPage
 from casemate.policy.hosts import HostRules
@@ -119,7 +121,7 @@ class Web:
             raise WebUnavailable("", f"no engine has answered: {engines.reasons()}", reason="search")
         return hits
 
-    async def fetch(self, url: str, *, whole: bool = False, timeout: float = 30.0) -> WebPage:  # noqa: ASYNC109
+    async def fetch(self, url: str, *, whole: bool = False, timeout: float = USUAL_PAGE_SECONDS) -> WebPage:  # noqa: ASYNC109
         """Fetch a page, and make text of it. Each redirect is under the same rules of the network as the first address.
 
         What may not be reached without asking is asked about; nothing is allowed unless the sandbox says so.
@@ -140,13 +142,13 @@ class Web:
             CasemateError: As of :meth:`casemate.Sandbox.run`.
         """
         checked_address(url)
-        seconds = check_timeout(timeout)
         context, key = self._context(), (caller(), url, whole is True)
+        seconds = deadline_of(context.limits, check_timeout(timeout))
         kept = self._kept.get(key)
         known = {"url": kept.page.final_url, "etag": kept.etag, "modified": kept.modified} if kept else {}
         told = {"do": "fetch", "url": url, "whole": whole is True, "kept": known}
         async with self._slot():
-            order = ProgramOrder("web", PARSERS, url, told, seconds or context.limits.wall)
+            order = ProgramOrder("web", PARSERS, url, told, seconds)
             answer = await run_program(order, context, self._namespace)
         return self._page_in(answer, url, key, kept)
 
@@ -156,7 +158,7 @@ class Web:
         *,
         wait_for_selector: str | None = None,
         wait_until: WaitUntil = "networkidle",
-        timeout: float = 30.0,  # noqa: ASYNC109
+        timeout: float = USUAL_PAGE_SECONDS,  # noqa: ASYNC109
         screenshot: bool = False,
     ) -> BrowsedPage:
         """Open a page in a headless browser in a cell of its own, and make text of what it has rendered.
@@ -183,7 +185,7 @@ class Web:
             from casemate.web.browser import Browsers
 
             self._browsers = Browsers(self._context, self._namespace)
-        seconds = check_timeout(timeout) or 30.0
+        seconds = deadline_of(self._context().limits, check_timeout(timeout))
         page = await self._browsers.browse(
             url, wait_for_selector=wait_for_selector, wait_until=wait_until, timeout=seconds,
             screenshot=screenshot is True,

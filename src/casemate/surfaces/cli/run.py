@@ -290,7 +290,8 @@ class RunRequest:
             return float(timeout)
         if self.settings is None:
             return USUAL_SECONDS
-        return float(min(self.settings.timeout, self.settings.limits.get("wall", self.settings.timeout)))
+        limits = {**self.settings.policy.limits, **self.settings.limits}
+        return float(min(self.settings.timeout, limits.get("wall", self.settings.timeout)))
 
 
 def with_configuration(request: RunRequest) -> RunRequest:

@@ -8,6 +8,7 @@ from typing import Any
 
 from cyclopts import App
 
+from casemate.model.call_options import USUAL_PAGE_SECONDS
 from casemate.model.web import WaitUntil
 from casemate.surfaces.cli.answers import print_answer, print_rows
 from casemate.surfaces.cli.connection import PLAIN, ServiceOptions, ask_patiently
@@ -34,7 +35,9 @@ def search(*words: Name, limit: int = 10, service: ServiceOptions = PLAIN) -> in
 
 
 @app.command
-def fetch(url: Name, /, *, whole: bool = False, timeout: float = 30.0, service: ServiceOptions = PLAIN) -> int:
+def fetch(
+    url: Name, /, *, whole: bool = False, timeout: float = USUAL_PAGE_SECONDS, service: ServiceOptions = PLAIN
+) -> int:
     """Print a page's main content as Markdown, or the text of a PDF; the exit code is 1 where the server has no page.
 
     casemate web fetch https://docs.python.org/3/library/asyncio.html
@@ -57,7 +60,7 @@ def browser(
     *,
     wait_for: str | None = None,
     wait_until: WaitUntil = "networkidle",
-    timeout: float = 30.0,
+    timeout: float = USUAL_PAGE_SECONDS,
     screenshot: Path | None = None,
     service: ServiceOptions = PLAIN,
 ) -> int:

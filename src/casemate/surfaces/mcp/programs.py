@@ -10,6 +10,7 @@ import anyio
 from mcp_types import CallToolResult
 
 from casemate.api.options import RunOptions, SessionOptions
+from casemate.model.call_options import USUAL_CELL_SECONDS
 from casemate.surfaces.mcp import answers
 from casemate.surfaces.mcp.answers import Page
 from casemate.surfaces.mcp.callers import Call, Document, Refused, State
@@ -18,7 +19,6 @@ from casemate.surfaces.mcp.work import Answered, Concerns, Job, JobAnswer, Run, 
 
 _FIRST = 1.0  # seconds in which a start cannot be cancelled: the handle is not known yet
 _MOST_TIMEOUT = 3600.0
-_CELL_TIMEOUT = 120.0
 _CELL_CHARACTERS = 5000
 
 
@@ -35,7 +35,7 @@ async def execute_ipython_cell(call: Call) -> Answered:
     order = {
         "code": call.arguments["code"],
         "session": None if call.resumed else await own_session(call),
-        "timeout": call.arguments.get("timeout", _CELL_TIMEOUT),
+        "timeout": call.arguments.get("timeout", USUAL_CELL_SECONDS),
     }
     return await _run(call, order, min(int(call.arguments.get("max_output_chars", _CELL_CHARACTERS)), answers.OUTPUT))
 
@@ -300,7 +300,7 @@ EXECUTE_IPYTHON_CELL = Definition(
     "magics (%) and top-level await work.",
     {
         "code": text("The code of the cell."),
-        "timeout": option(RunOptions, "timeout", _SECONDS, maximum=_MOST_TIMEOUT, default=_CELL_TIMEOUT),
+        "timeout": option(RunOptions, "timeout", _SECONDS, maximum=_MOST_TIMEOUT, default=USUAL_CELL_SECONDS),
         "max_output_chars": {"type": "integer", "minimum": 1, "default": _CELL_CHARACTERS,
                              "description": "Characters of output in the answer; read_output gives the rest."},
     },
