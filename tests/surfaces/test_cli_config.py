@@ -155,3 +155,19 @@ def test_a_variable_of_sandboxmcp_is_answered_with_ours(cli: Cli) -> None:
     done = with_variables(cli, SANDBOXMCP_MAX_RAM_MB="5")("config", "limits.memory")
     assert done.stdout == b"512 MiB\n"
     assert done.stderr == b"casemate: SANDBOXMCP_MAX_RAM_MB is not read; use CASEMATE_LIMITS_MEMORY here\n"
+
+
+def test_validate_is_as_it_is_configured(cli: Cli) -> None:
+    script = cli.program("print(1)")
+    assert with_variables(cli, CASEMATE_LIMITS_WALL="8")("validate", script).code == 0  # its usual time is longer
+    written(cli, "isolation: {at_least: own-kernel}\n")
+    done = with_variables(cli, CASEMATE_ISOLATION="native")("validate", script)
+    assert (done.code, b"at_least is own-kernel" in done.stderr) == (69, True), done.stderr
+    done = with_variables(cli, CASEMATE_LIMITS_MEMROY="1GiB")("validate", script)
+    assert (done.code, b"CASEMATE_LIMITS_MEMROY" in done.stderr) == (2, True)
+
+
+def test_the_usual_time_of_a_run_is_no_more_than_the_policy_permits(cli: Cli) -> None:
+    written(cli, "timeout: 120\nlimits: {wall: 100}\n")
+    done = cli("run", "--explain", "--format", "json", cli.program("print(1)"))
+    assert json.loads(done.stdout)["deadline"] == 100

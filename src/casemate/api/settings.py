@@ -182,7 +182,10 @@ def _join_settings(read: Configured, environ: Mapping[str, str], arguments: Mapp
     policy = read.policy
     policy_setting = settings.get("policy")
     if policy_setting is not None and policy_setting != read.settings.get("policy"):
-        policy = _policy_of(policy_setting)
+        workspace = settings.get("workspace")
+        policy = _policy_of(policy_setting, None if workspace is None else workspace.value)
+        kept = (one for one in read.policy.settings if one.name.startswith(_LIMIT))
+        settings = {**{one.name: one for one in kept if one.name.removeprefix(_LIMIT) not in policy.limits}, **settings}
     return Settings(read.path or None, policy, settings)
 
 
@@ -200,9 +203,9 @@ def _given_settings(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Setting
             raise InvalidArgument(name, str(error)) from None
 
 
-def _policy_of(setting: Setting) -> Policy:
+def _policy_of(setting: Setting, workspace: object) -> Policy:
     try:
-        return policy_from(setting.value)
+        return policy_from(setting.value, workspace)
     except InvalidArgument as error:
         if setting.where == ARGUMENT:
             raise

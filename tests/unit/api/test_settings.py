@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
 from dataclasses import fields
@@ -15,6 +16,7 @@ from casemate.api import config_files, keys, settings
 from casemate.api.keys import ALIASES, KEYS, LIMITS, VARIABLES
 from casemate.api.settings import Settings, settings_of
 from casemate.policy.keys import SandboxKeys
+from casemate.surfaces.cli.daemon import sandbox_of
 from casemate.vault.store import INJECT_PREFIX, SECRET_PREFIX
 
 FILE = """\
@@ -88,12 +90,12 @@ def test_what_is_permitted_is_narrowed_and_never_widened(home: dict[str, str]) -
 
 
 def test_there_is_one_policy_the_last_that_is_named(home: dict[str, str], tmp_path: Path) -> None:
-    written(home, FILE)
+    file = written(home, FILE)
     (tmp_path / "p.yaml").write_text("limits: {wall: 7}\n")
     found = settings_of({**home, "CASEMATE_POLICY": str(tmp_path / "p.yaml")})
     values = in_force(found)
     assert values["limits.wall"] == (7, "p.yaml:1")
-    assert values["limits.memory"] == (512 << 20, "default")
+    assert values["limits.memory"] == (1 << 30, f"{file}:3")  # which that policy says nothing of
     assert values["namespace"][0] == "of-the-file"
     written(home, "policy: ../../p.yaml\nnamespace: a\n")
     assert in_force(settings_of(home))["limits.wall"] == (7, "p.yaml:1")
@@ -325,3 +327,24 @@ def test_variables_of_sandboxmcp_are_answered_with_ours() -> None:
         "SANDBOXMCP_MAX_RAM_MB is not read; use CASEMATE_LIMITS_MEMORY here",
         "SANDBOXMCP_NETWORK is not read; use CASEMATE_NETWORK here",
     ]
+
+
+LIMITS_OF_FILE = "limits: {memory: 256MiB, processes: 9%s}\n"
+
+
+@pytest.mark.parametrize("more", ["", ", wall: 100"])
+@pytest.mark.parametrize(("policy", "memory", "processes"), [
+    (None, 256, 9), ("{}", 256, 9), ("limits: {memory: 1GiB}", 1024, 9), ("limits: {processes: 90}", 256, 90),
+])  # fmt: skip
+def test_each_limit_is_what_was_said_last_of_it(
+    home: dict[str, str], tmp_path: Path, more: str, policy: str | None, memory: int, processes: int
+) -> None:
+    written(home, LIMITS_OF_FILE % more)
+    given: dict[str, str] = {}
+    if policy is not None:
+        (tmp_path / "other.yaml").write_text(policy)
+        given = {"policy": str(tmp_path / "other.yaml")}
+    sandbox = sandbox_of({**home, "XDG_STATE_HOME": home["HOME"]}, "default", audit=str(tmp_path / "a.db"), **given)
+    limits = sandbox.limits
+    asyncio.run(sandbox.close())
+    assert (limits.memory >> 20, limits.processes, limits.wall) == (memory, processes, 100 if more else 3600)

@@ -94,15 +94,11 @@ def sandbox_of(environ: Mapping[str, str], namespace: str, **arguments: Any) -> 
     from casemate.tools.files import begun_at_home, read_file, users_file
     from casemate.vault.vault import users_store
 
-    settings = settings_of(environ)
+    settings = settings_of(environ, arguments=arguments)
     configured = settings.sandbox_arguments(environ)
-    if "wall" not in {**settings.policy.limits, **settings.limits}:
-        limits = configured.get("limits") or Limits(**settings.policy.limits)
-        configured["limits"] = replace(limits, wall=_LONGEST_RUN)
+    configured["limits"] = Limits(**{"wall": _LONGEST_RUN, **settings.policy.limits, **settings.limits})
     servers = {name: begun_at_home(one, environ) for name, one in read_file(users_file(environ)).items()}
-    return Sandbox(
-        **{"vault": users_store(environ), "tools": servers, **configured, **arguments, "namespace": namespace}
-    )
+    return Sandbox(**{"vault": users_store(environ), "tools": servers, **configured, "namespace": namespace})
 
 
 MakeApplication = Callable[[Listener], HttpApplication]

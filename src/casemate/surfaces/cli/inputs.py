@@ -14,7 +14,7 @@ _MAX_CODE = (8 << 20) + 1  # bytes to read of a program: enough to be told that 
 
 
 def configured_arguments(*names: str) -> dict[str, Any]:
-    """What a file and variables say of these arguments of a sandbox; what they say nothing of is left out.
+    """What a file and variables say of these arguments of a sandbox, or of all; what they say nothing of is left out.
 
     Raises ``InvalidArgument``.
     """
@@ -23,7 +23,7 @@ def configured_arguments(*names: str) -> dict[str, Any]:
     from casemate.api.settings import settings_of
 
     said = settings_of(os.environ).sandbox_arguments(os.environ)
-    return {name: said[name] for name in names if name in said}
+    return {name: said[name] for name in names or said if name in said}
 
 
 def program_in(script: str) -> bytes:

@@ -89,10 +89,12 @@ def validate(
         fix: Print the program with what can be mended mended; its file is left alone.
     """
     from casemate.api.sandbox import Sandbox
-    from casemate.surfaces.cli.inputs import language_of, program_in
+    from casemate.surfaces.cli.inputs import configured_arguments, language_of, program_in
 
     code, language = program_in(script), language or language_of(script)
-    found = interrupts.run_in(Sandbox(), lambda sandbox: sandbox.validate(code, language, fix=fix))
+    found = interrupts.run_in(
+        Sandbox(**configured_arguments()), lambda sandbox: sandbox.validate(code, language, fix=fix)
+    )
     if output == "json":
         from casemate.operations.documents import document
 
