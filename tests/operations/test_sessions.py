@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.operations.conftest import AGENT, OTHER
+from tests.operations.conftest import AGENT, OPERATOR, OTHER, Checked
 
 from casemate import Sandbox
-from casemate.errors import InvalidArgument, NotFound, Unavailable
+from casemate.errors import InvalidArgument, NotFound, Unavailable, WallUnavailable
 from casemate.operations import sessions, stores
 from casemate.operations.invoke import Invoke, local
 from casemate.operations.operations import Operations
@@ -251,3 +251,17 @@ async def test_an_agent_reads_no_hidden_file_of_a_workspace_by_any_operation(tmp
         finally:
             await operations.close()
     assert (folder / ".env").read_text() == "TOKEN=hidden-value"
+
+
+@pytest.mark.parametrize("opened", [("sessions.open", {}), ("runs.start", {"code": "1", "session": "new"})])
+async def test_a_session_is_not_opened_where_its_wall_cannot_be_had(
+    opened: tuple[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    policy = {"isolation": {"at_least": "own-kernel"}}
+    async with Sandbox(audit=tmp_path / "audit.db", isolation="native", policy=policy) as sandbox:
+        operations = await Operations(sandbox).load()
+        invoke = Checked(local(operations, OPERATOR))
+        with pytest.raises(WallUnavailable, match=r"the policy's isolation\.at_least is own-kernel"):
+            await invoke(*opened)
+        assert await invoke("sessions.list") == []
+        await operations.close()
