@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,7 @@ from tests.network.test_asked import get
 from tests.network.visits import World
 
 from casemate import ApprovalRequest, Decision, Execution, allow_all, sync
+from casemate.api.settings import settings_of
 
 GOOD = {"allow": "egress", "host": "good.test"}
 POLICIES: dict[str, dict[str, Any]] = {
@@ -124,3 +129,41 @@ def test_asking_ahead_is_narrowed_as_well(audit: Path) -> None:
         assert sandbox.egress.request("other.test", port=80).allowed
     with sync.Sandbox(audit=audit, policy=policy, allowed_domains=["good.test"]) as sandbox:
         assert not sandbox.egress.request("other.test", port=80).allowed
+
+
+def by_variable(audit: Path, code: str, **arguments: Any) -> Execution:
+    with sync.Sandbox(
+        audit=audit, **settings_of({"CASEMATE_ALLOWED_DOMAINS": ""}).sandbox_arguments(), **arguments
+    ) as one:
+        return one.run(code)
+
+
+def by_empty_list(audit: Path, code: str, **arguments: Any) -> Execution:
+    with sync.Sandbox(audit=audit, allowed_domains=[], **arguments) as sandbox:
+        return sandbox.run(code)
+
+
+@pytest.mark.parametrize("how", [by_empty_list, by_variable])
+@pytest.mark.parametrize("policy", [*POLICIES, "public"])
+def test_an_empty_list_of_the_sandbox_allows_nothing(world: World, audit: Path, how: Any, policy: str) -> None:
+    visits = world.visits()
+    most = POLICIES.get(policy, {"network": "public"})
+    assert "hello" not in how(audit, get("good.test"), policy=most).stdout
+    assert world.visits() == visits
+
+
+def test_a_wrapped_command_has_what_rules_allow_at_times_and_no_more(world: World, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.json"
+    policy.write_text(json.dumps({"rules": [{"allow": "egress", "host": "good.test", "uses": 1}]}))
+    for name in ("folder", "home"):
+        (tmp_path / name).mkdir()
+    asks = "for n in 1 2; do curl -sS http://good.test/$n; done; curl -sS http://other.test/"
+    visits = world.visits()
+    done = subprocess.run(
+        [sys.executable, "-m", "casemate", "wrap", "--policy", str(policy), "--", "bash", "-c", asks],
+        cwd=tmp_path / "folder", env={**os.environ, "HOME": str(tmp_path / "home")}, capture_output=True, text=True,
+        timeout=300, check=False,
+    )  # fmt: skip
+    assert done.stdout.count("hello") == 1, done.stderr
+    assert "hello from GET /1" in done.stdout
+    assert len(world.visits()) == len(visits) + 1

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from casemate.execution.slots import Claim, Slots
     from casemate.host.host import Host
     from casemate.languages.runtime import Environment
+    from casemate.model.approval import Question
     from casemate.model.execution import Execution
     from casemate.model.limits import Limits
     from casemate.model.overview import InstalledPackage, Stats
@@ -139,7 +140,7 @@ class SandboxParts:
         return Approvals(
             self._approve, self._approval_timeout, partial(self.log.append, "decision"),
             partial(rulebook, self._policy, self.log, self.namespace), has_rules=self._policy.written is not None,
-            record_request=partial(self.log.append, "request"),
+            record_request=partial(self.log.append, "request"), notes=self._policy.warnings,
         )  # fmt: skip
 
     @_Part
@@ -154,7 +155,11 @@ class SandboxParts:
         """The secrets of the namespace."""
         from casemate.vault.vault import Vault
 
-        return Vault(self._store or opened_store(None, os.environ), self.namespace, self.log.note)
+        store = self._store or opened_store(None, os.environ)
+        return Vault(store, self.namespace, self.log.note, self._check_denied)
+
+    def _check_denied(self, question: Question) -> None:
+        self.approvals.check(question)
 
     def resolve_secrets(self, names: object) -> Secrets:
         """The secrets of these names, or those that somebody has already. May block. Raises as the vault does."""

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from casemate.api.arguments import check_namespace, checked_folder, opened_store
+from casemate.api.options import SandboxOptions
 from casemate.api.policy_options import bound_by_policy, rulebook
-from casemate.api.record import signer_in
-from casemate.audit.log import AuditLog, default_path
+from casemate.api.record import open_log
 from casemate.errors import InvalidArgument
 from casemate.execution import wrapped
 from casemate.execution.context import ExecutionContext
@@ -26,7 +26,7 @@ from casemate.files.protected import PROTECTED
 from casemate.languages import commands
 from casemate.languages.catalogue import launch_probe, runtime_for
 from casemate.languages.places import homes, is_inside, is_system, too_wide
-from casemate.model.limits import Limits
+from casemate.model.options import complete
 from casemate.model.plan import HOME, NO_SECRETS, Bind, Entry, MountPoint, Plan, Secrets, Shown, Workspace
 from casemate.policy.globs import is_pattern
 from casemate.walls.registry import open_wall
@@ -44,28 +44,20 @@ _ROOTS = ("/tmp", "/var/tmp", "/home", "/opt", "/var", "/home/user")  # nor at t
 
 @dataclass(frozen=True)
 class WrapRequest:
-    """A command as asked for: ``command`` and its ``arguments``; ``policy``: a file or mapping, the most that there is;
-    ``workspace``: the folder that it works in, None for the policy's or ``cwd``, where the caller is; ``mode``: direct
-    unless given; ``shown``: files and folders that it may read besides, ``copied``: folders
-    that it may write to as well, without anything of that remaining; ``timeout``: seconds, None for no end;
-    ``path``: the folders in which commands are searched for; ``vault`` as of :class:`casemate.Sandbox`."""
+    """A command as asked for: ``command`` and its ``arguments``; ``options``: of :class:`casemate.Sandbox`, where the
+    workspace is the policy's or ``cwd``, and the mode direct, unless given; ``shown``: files and folders that it may
+    read besides, ``copied``: folders that it may write to as well, without anything of that remaining; ``timeout``:
+    seconds, None for no end; ``environ``: names the folders in which commands are searched for."""
 
     command: str
     arguments: tuple[str, ...] = ()
-    policy: Any = None
-    workspace: str | None = None
-    mode: Literal["overlay", "direct"] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
     shown: tuple[str, ...] = ()
     copied: tuple[str, ...] = ()
-    allowed_domains: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Sequence[str] = ()
-    namespace: str = "default"
-    limits: Limits | None = None
     timeout: float | None = None
-    isolation: str = "auto"
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
-    vault: object = None
     cwd: str = "/"
 
 
@@ -73,25 +65,22 @@ class Wrapping:
     """One command, ready to be started. Raises ``InvalidArgument`` for what was asked wrongly, and starts nothing."""
 
     def __init__(self, request: WrapRequest) -> None:
-        network: Literal["none"] | None = None if request.policy is not None or request.allowed_domains else "none"
-        options = {
-            "policy": request.policy, "network": network, "allowed_domains": request.allowed_domains,
-            "limits": request.limits, "workspace": request.workspace, "workspace_mode": request.mode,
-            "isolation": request.isolation,
-        }  # fmt: skip
+        options = complete(SandboxOptions, request.options, "wrap")
         bound = bound_by_policy(options, wraps=True)
-        self._wall = open_wall(bound.isolation, launch_probe, 1, bound.policy.at_least)
-        check_namespace(request.namespace)
+        containers = options["image"], options["runtime"]
+        self._wall = open_wall(bound.isolation, launch_probe, 1, bound.policy.at_least, containers)
+        self._namespace, self._vault = options["namespace"], options["vault"]
+        check_namespace(self._namespace)
         self._asked = request
         self._policy = bound.policy
         self._longest: float | None = bound.policy.limits.get("wall")
         self.folder = _folder(bound.workspace or request.cwd)
         self.mode: Literal["overlay", "direct"] = "direct" if bound.workspace_mode == "direct" else "overlay"
         self.read_only = bound.policy.read_only
-        self._log = AuditLog(default_path(request.environ), signer=partial(signer_in, request.environ))
+        self._log = open_log(options)
         self._approvals: Approvals | None = None
         self._context = ExecutionContext(
-            wall=self._wall, log=self._log, approvals=self._no_approvals, limits=bound.limits, runtime_for=runtime_for,
+            wall=self._wall, log=self._log, approvals=self._get_approvals, limits=bound.limits, runtime_for=runtime_for,
             environment=None, preload=(), workspace=self.folder, workspace_mode=self.mode, output_dir=None,
             sandbox_network=SandboxNetwork(bound.policy.requests, Interceptions(bound.intercept, bound.trust)),
             hosts=bound.hosts,
@@ -126,8 +115,9 @@ class Wrapping:
             self._watched.add(Path(one.source), one.hidden)
         try:
             return await wrapped.execute(
-                made, within, self._context, standard, lambda begun: started(begun.cell), self.find_new_names
-            )
+                made, within, self._context, standard, lambda begun: started(begun.cell), self.find_new_names,
+                asks=self._context.may_ask(stream=False),
+            )  # fmt: skip
         except InvalidArgument as error:
             if error.argument != "environment":
                 raise
@@ -177,7 +167,7 @@ class Wrapping:
         workspace = Workspace(self.mode, str(self.folder), place, self._found.hidden, self._found.kept)
         request = make_command(
             str(command.program), asked.arguments, timeout=asked.timeout, env=asked.env, secrets=secrets,
-            namespace=asked.namespace,
+            namespace=self._namespace,
         )  # fmt: skip
         made = wrapped.Wrapped(
             request=request,
@@ -220,19 +210,19 @@ class Wrapping:
             if self._asked.secrets:
                 from casemate.vault.vault import Vault
 
-                store = opened_store(self._asked.vault, self._asked.environ)
-                self._held = await Vault(store, self._asked.namespace, self._log.note).resolve_async(
-                    self._asked.secrets
-                )
+                store = opened_store(self._vault, self._asked.environ)
+                vault = Vault(store, self._namespace, self._log.note, self._get_approvals().check)
+                self._held = await vault.resolve_async(self._asked.secrets)
         return self._held
 
-    def _no_approvals(self) -> Approvals:
-        """Nobody is asked: standard input is the command's."""
+    def _get_approvals(self) -> Approvals:
+        """Rules alone decide: standard input is the command's, so that nobody is asked."""
         from casemate.approvals.approvals import Approvals
 
         if self._approvals is None:
-            rules = partial(rulebook, self._policy)
-            self._approvals = Approvals(None, None, partial(self._log.append, "decision"), rules, has_rules=False)
+            rules = partial(rulebook, self._policy, self._log, self._namespace)
+            has_rules = self._policy.written is not None
+            self._approvals = Approvals(None, None, partial(self._log.append, "decision"), rules, has_rules=has_rules)
         return self._approvals
 
 

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 from casemate.approvals.channels import QueueChannel
 from casemate.approvals.requester import Origin, Requester
-from casemate.errors import InvalidArgument
+from casemate.errors import Denied, InvalidArgument
 from casemate.model.call_options import DecisionOptions
 from casemate.model.operation import account, agent, caller
 from casemate.model.options import complete, takes_options
@@ -59,12 +59,13 @@ class Approvals:
         *,
         has_rules: bool,
         record_request: Record | None = None,
+        notes: tuple[str, ...] = (),
     ) -> None:
         """``approve``, ``timeout``: as of :class:`casemate.Sandbox`; ``record``: writes a row of the record; ``rules``
         makes those that decide without asking, and remember answers; ``has_rules``: some are written;
-        ``record_request``: writes a row when somebody is asked."""
+        ``record_request``: writes a row when somebody is asked; ``notes``: what each result says."""
         self._asks = not _allows_all(approve)
-        self.notes = () if self._asks else (_ALLOWED_ALL,)
+        self.notes = notes if self._asks else (_ALLOWED_ALL, *notes)
         self._approve = approve
         self._timeout = timeout
         self._record = record
@@ -230,6 +231,16 @@ class Approvals:
         """Somebody has allowed exactly these, of a run that has not begun: each as often as it is there, without being
         asked again, unless a rule denies it."""
         self._get_broker().grant(questions, by)
+
+    def check(self, question: Question) -> None:
+        """Raises ``Denied`` for what a rule denies, whoever asks. Nobody else is asked, and no use is spent."""
+        ruling = self.rules.rule_on(question, time.monotonic()) if self._has_rules else None
+        if ruling is None or ruling.verdict.allow:
+            return
+        said = {"by": ruling.verdict.by, "reason": ruling.verdict.reason}
+        about = {"kind": question.kind, "summary": question.summary, "arguments": question.arguments}
+        self._record(question.run, question.namespace, {**about, "decision": "denied", **said})
+        raise Denied(f"{question.summary}: {ruling.verdict.reason}", remediation="Change the policy, or do without it.")
 
     def drop_channel(self, channel: Channel) -> None:
         """Nobody follows this stream any more, or looks at the queue."""

@@ -7,7 +7,7 @@ import asyncio
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from casemate.execution.admit import AdmittedRequest
@@ -99,9 +99,9 @@ def admit_wrapped(wrapped: Wrapped, context: ExecutionContext, longest: float | 
 
     Raises ``InvalidArgument``.
     """
-    made = context.admit(wrapped.request, stream=False)
+    made = context.admit(replace(wrapped.request, timeout=None), stream=False)  # limits.wall is of programs
     given = [seconds for seconds in (wrapped.request.timeout, longest) if seconds is not None]
-    return made._replace(deadline=min(given, default=math.inf))
+    return made._replace(request=wrapped.request, deadline=min(given, default=math.inf))
 
 
 async def execute(

@@ -63,6 +63,11 @@ _NEEDED: Mapping[Kind, tuple[str, ...]] = {
 }
 _FOR_PERSONS = ("plan", "elicitation")
 _NO_ANY = ("files", "shell", "process", "server", "secret")  # any file, line, program or secret: not by one word
+_KEPT_IN_STEPS: Mapping[Kind, str] = {
+    "shell": "holds in steps of Python and Shell sessions alone",
+    "process": "holds in steps of Python sessions alone",
+}
+_ELSEWHERE = "one-shot runs, Node and wrapped commands start programs in their cells all the same"
 _ANYWHERE = ("namespace", "reason")
 _BUDGET = ("uses", "lasts", "expires")
 _AT_TIMES = (*_BUDGET, "namespace")  # not of a rule with addresses: they are looked at where names are dialled
@@ -273,8 +278,16 @@ def policy_of(document: PolicyDocument, folder: str, home: str, *, arguments: bo
         written=rules,
         arguments={**given, **{name: path for name, path in paths.items() if name in given}},
         settings=tuple(_settings(document, paths, translation)),
-        warnings=tuple(translation.warnings) if translation else (),
+        warnings=(*(translation.warnings if translation else ()), *_denied_in_steps(rules)),
     )
+
+
+def _denied_in_steps(rules: Rules) -> Iterator[str]:
+    """A warning for each rule and default that only steps of sessions keep."""
+    defaults = ((kind, effect, where) for kind, (effect, where) in rules.defaults.items())
+    for kind, effect, where in (*((one.kind, one.effect, one.where) for one in rules.written), *defaults):
+        if effect == "deny" and kind in _KEPT_IN_STEPS:
+            yield f"{where}: deny: {kind}: {_KEPT_IN_STEPS[kind]}; {_ELSEWHERE}"
 
 
 def _rules(document: PolicyDocument, keys: SandboxKeys) -> Rules:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from casemate.errors import InvalidArgument, Unavailable, VaultUnavailable
 from casemate.files.user_folders import user_folder
+from casemate.model.approval import Question
 from casemate.model.plan import NO_SECRETS, Placeholder, Secrets
 from casemate.policy.inject import Inject, Injected
 from casemate.vault.names import check_asked, check_injected, check_name, check_value
@@ -95,11 +96,12 @@ T = TypeVar("T")
 class Vault:
     """The secrets of one namespace. Values go in and are given to programs; nothing here hands one back."""
 
-    def __init__(self, store: VaultStore, namespace: str, note: Note) -> None:
-        """``note``: writes a row of the record."""
+    def __init__(self, store: VaultStore, namespace: str, note: Note, check: Callable[[Question], None]) -> None:
+        """``note``: writes a row of the record; ``check``: raises ``Denied`` for what a rule denies."""
         self._store = store
         self._namespace = namespace
         self._note = note
+        self._check = check
 
     @property
     def host_secrets(self) -> HostSecrets:
@@ -155,10 +157,13 @@ class Vault:
 
     def resolve(self, names: object) -> Secrets:
         """The secrets that a run asks for. Raises ``InvalidArgument`` for a name that there is none of, whether it is
-        another namespace's or nobody's, and ``VaultUnavailable``. May block. Placeholders are others each time."""
+        another namespace's or nobody's, ``Denied`` for one that a rule denies, and ``VaultUnavailable``. May block.
+        Placeholders are others each time."""
         asked = check_asked(names)
         if not asked:
             return NO_SECRETS
+        for name in asked:
+            self._check(Question("secret", f"give programs the secret {name}", {"name": name}, self._namespace))
         kept = self._record("", "", lambda: {name: self._stored_value(name) for name in asked})
         values = {name: one.value if isinstance(one, Injected) else one for name, one in kept.items()}
         return Secrets(values, [_placeholder(name, one) for name, one in kept.items() if isinstance(one, Injected)])

@@ -31,7 +31,7 @@ CONSUMER = "execution/request.py"  # makes a request from the options
 OTHERS = {  # what has fields of its own with these names: the plan of a cell, a row of the record
     "execution/plan.py", "execution/record.py", "execution/wrapped.py", "walls/native/selftest.py",
 }  # fmt: skip
-COMMANDS = {"parameters.py", "plans.py", "run.py", "wrap.py"}  # flags have names and values of their own
+COMMANDS = {"parameters.py", "plans.py", "run.py"}  # flags have names and values of their own
 EXEMPT = {CONSUMER, *OTHERS, *(f"surfaces/cli/{name}" for name in COMMANDS)}
 
 

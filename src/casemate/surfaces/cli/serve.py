@@ -176,7 +176,8 @@ def _check_named(options: ServeOptions) -> None:
         from casemate.api.policy_options import policy_from
 
         try:
-            policy_from(rules)
+            for warning in policy_from(rules).warnings:
+                say(warning)
         except InvalidArgument as error:
             raise InvalidArgument(name, error.problem, remediation=error.remediation) from None
 

@@ -103,6 +103,8 @@ def options(chosen: Mapping[str, Any], *, on_demand: bool) -> dict[str, Any]:
     from casemate.api.settings import settings_of
 
     settings = settings_of(os.environ)
+    for warning in settings.policy.warnings:
+        say(warning)
     found = {name: settings.value(f"service.{name}") if one is None else one for name, one in chosen.items()}
     said = {name: tuple(one) if isinstance(one, list) else one for name, one in found.items() if one is not None}
     return {**({"idle_stop": _IDLE_STOP} if on_demand else {}), **said}

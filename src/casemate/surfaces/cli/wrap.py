@@ -13,11 +13,12 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from casemate.api.options import SandboxOptions
 from casemate.api.wrapping import Wrapping, WrapRequest
 from casemate.errors import CasemateError, InvalidArgument
 from casemate.event_loop import run_in_loop
@@ -32,6 +33,7 @@ from casemate.surfaces.cli.parameters import LIMITS, Name, takes
 from casemate.walls.wall import Standard
 
 if TYPE_CHECKING:
+    from casemate.api.settings import Settings
     from casemate.model.plan import Secrets
     from casemate.walls.wall import Cell
 
@@ -88,34 +90,26 @@ def wrap(
     """
     if command.startswith("-"):
         raise InvalidArgument("command", f"there is no option {command}; casemate wrap --help lists them")
-    from casemate.api.policy_options import policy_from
+    from casemate.api.settings import settings_of
 
-    chosen = policy_from(policy)
-    for warning in chosen.warnings:
+    settings = settings_of(os.environ, arguments={"policy": policy})
+    for warning in settings.policy.warnings:
         say(warning)
-    secrets, vault = options.get("secrets", ()), None
-    if secrets:
-        from casemate.vault.vault import users_store
-
-        vault = users_store(os.environ)
+    if timeout is None and "timeout" in settings.given:
+        timeout = settings.timeout
+    seconds = [one for one in (timeout, settings.limits.get("wall")) if one is not None]
+    chosen = _sandbox_options(settings, {"workspace": workspace, "workspace_mode": mode, **options})
     wrapping = Wrapping(
         WrapRequest(
             command=command,
             arguments=args,
-            policy=None if policy is None else chosen,
-            workspace=workspace,
-            mode=mode,
-            shown=tuple(os.path.expanduser(path) for path in read),
+            options=chosen,
+            shown=tuple(os.path.expanduser(path) for path in (*read, *chosen.get("allow_read", ()))),
             copied=tuple(os.path.expanduser(path) for path in copy),
-            allowed_domains=options.get("allowed_domains", ()),
             env={**env_beginning(env_prefix), **env_of(options.get("env", ()))},
-            secrets=secrets,
-            namespace=options.get("namespace") or "default",
-            limits=Limits(**{**chosen.limits, **given_limits(options)}),
-            timeout=timeout,
-            isolation=options.get("isolation") or "auto",
+            secrets=options.get("secrets", ()),
+            timeout=min(seconds, default=None),
             environ=os.environ,
-            vault=vault,
             cwd=os.getcwd(),
         )
     )
@@ -128,6 +122,21 @@ def wrap(
     wrapping.warm_up()
     gc.enable()
     return run_in_loop(_WrappedCommand(wrapping, raw=raw).run())
+
+
+def _sandbox_options(settings: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What is configured, and what is ``given`` over it. Raises ``CasemateError``."""
+    known = SandboxOptions.__annotations__
+    chosen = {name: value for name, value in given.items() if name in known and value not in (None, ())}
+    if given.get("secrets"):
+        from casemate.vault.vault import users_store
+
+        chosen = {"vault": users_store(os.environ), **settings.sandbox_arguments(os.environ), **chosen}
+    else:
+        chosen = {**settings.sandbox_arguments(), **chosen}
+    limits = Limits(**{**settings.policy.limits, **settings.limits, **given_limits(given)})
+    reaches = {"policy", "allowed_domains", "allow_local"}.intersection(chosen)
+    return {"network": None if reaches else "none", **chosen, "limits": limits}
 
 
 async def _explain(wrapping: Wrapping) -> int:

@@ -67,7 +67,8 @@ def resolve_definition(definition: ServerDefinition, surroundings: Surroundings)
         if any("\0" in text for text in (*args, *env.values())):
             raise InvalidArgument(name, "a value that was filled in holds a NUL character")
         given = {f"env.{key}": text for key, text in env.items() if not os.path.exists(text)}  # a file's name is no key
-        env = {f"{_APART}{key}": text for key, text in env.items()} if how.wall else env
+        if how.wall:  # its definition says all of its wall
+            own, env = {**own, "CASEMATE_CONFIG": "none"}, {f"{_APART}{key}": text for key, text in env.items()}
         command = ServerCommand(
             [*_wall_words(how.wall, bool(env)), how.command, *args], {**own, **env}, _folder_of(how)
         )
