@@ -106,3 +106,11 @@ def test_a_policy_that_cannot_be_read_lets_nothing_run(cli: Cli, name: str) -> N
     done = cli("run", cli.program("print(7)"), "--policy", name)
     assert (done.code, done.stdout) == (2, b"")
     assert done.stderr.startswith(b"casemate: --policy: ")
+
+
+@pytest.mark.parametrize("policy", ["rules: [{deny: shell}]", "defaults: {process: deny}"])
+def test_a_rule_that_a_run_cannot_keep_is_told_at_its_start_and_in_its_result(cli: Cli, policy: str) -> None:
+    code = "import subprocess; subprocess.run(['true'])"
+    done = cli("run", "--policy", cli.program(policy, "p.yaml"), "--format", "json", cli.program(code))
+    assert b"one-shot runs, Node and wrapped commands start programs" in done.stderr
+    assert json.loads(done.stdout)["isolation"]["notes"][-1] in done.stderr.decode()
