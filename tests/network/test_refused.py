@@ -65,7 +65,7 @@ def test_an_address_is_not_reached_not_even_that_of_an_allowed_host(
 
 
 @pytest.mark.parametrize(("name", "why"), [
-    ("private.test", "private"), ("metadata.test", "link-local"), ("loopback.test", "loopback"), ("own.test", "own"),
+    ("private.test", "private"), ("metadata.test", "metadata"), ("loopback.test", "loopback"), ("own.test", "own"),
 ])  # fmt: skip
 def test_eg_05_a_name_that_leads_to_an_address_that_is_not_public_is_refused_after_resolution(
     world: World, audit: Path, name: str, why: str
