@@ -66,8 +66,7 @@ class Jobs:
 
     def finish(self) -> None:
         """Go on where a thread is done."""
-        os.eventfd_read(self.fd)
-        while self._done:
+        for _ in range(os.eventfd_read(self.fd)):
             self.release(*self._done.pop(0))
 
 

@@ -183,18 +183,18 @@ class ContainedScratch(scratch.Scratch):
         for entry in request["own_entries"]:
             if not os.path.lexists(entry["target"]):
                 os.symlink(entry["points_to"], entry["target"])
-        if request["program"]:
-            self._put_program(request["program"], fds, fds["program"], 0)
+        self._put_program(request["program"], fds, fds.get("program", -1), 0)
 
     def add_program(self, message: dict[str, Any], fds: dict[str, int]) -> None:
         """Put the program and the files of a cell that waited where they belong. Raises ``ScratchError``."""
-        if message["program"]:
-            self._put_program(message["program"], fds, fds["order_file"], message["order_size"])
+        self._put_program(message["program"], fds, fds["order_file"], message["order_size"])
 
-    def _put_program(self, program: dict[str, Any], fds: dict[str, int], source: int, offset: int) -> None:
+    def _put_program(self, program: dict[str, Any] | None, fds: dict[str, int], source: int, offset: int) -> None:
         with scratch.part("workspace"):
             if "folder" in fds:
                 self.tree.apply(fds["folder"], ANY)
+        if program is None:
+            return
         with scratch.part("files"):
             inputs = scratch.index(fds)
             scratch.copy_files(self.tree_fd, inputs, fds, self.identity)

@@ -86,8 +86,10 @@ class Bridge(CellHost):
     def _let_go(self) -> None:
         """In a forked child of the application: containers must not live on through its copies of descriptors."""
         self._serving = False
-        for container in [*self._ready, *(cell.container for cell in self._cells.values() if cell.container)]:
+        for container in [*self._ready, *(cell.container for cell in self._all_cells() if cell.container)]:
             container.socket.close()
+        if removing.locked():  # by a thread that this process has not
+            removing.release()
 
     # -- the thread
 
@@ -134,11 +136,13 @@ class Bridge(CellHost):
         if cell not in self._unsent:
             self._unsent.append(cell)
 
-    def _call(self, function: Callable[[], None]) -> None:
-        """Have the thread call it. From any."""
-        self._calls.append(function)
-        with contextlib.suppress(OSError):  # it has ended
-            os.eventfd_write(self._wake, 1)
+    def _call(self, function: Callable[[], None]) -> bool:
+        """Have the thread call it, from any; False where it ends, and its descriptors may be somebody else's."""
+        with self._ending:
+            if self._serving:
+                self._calls.append(function)
+                os.eventfd_write(self._wake, 1)
+            return self._serving
 
     def _attempt(self, cell_id: str, do: Callable[[], object]) -> None:
         """Do something for a cell. If that fails, the cell ends."""
@@ -156,15 +160,14 @@ class Bridge(CellHost):
         with self._ending:
             self._serving = False
         self._catch_up(wait=False)
-        cells = [*self._cells.values(), *self._kept.values()]
-        for container in [*self._ready, *(cell.container for cell in cells if cell.container)]:
+        for container in [*self._ready, *(cell.container for cell in self._all_cells() if cell.container)]:
             self._remove(container)
         until = time.monotonic() + _END_WITHIN
         self._finish_jobs(until)
         self._link.close()
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
-        for cell in cells:
+        for cell in self._all_cells():
             if cell.id not in self.jobs.waiting:  # else a thread still uses its descriptors
                 attempt(cell.leave)
         if self._folder:
@@ -174,6 +177,9 @@ class Bridge(CellHost):
         os.close(self._wake)
         if not self.jobs.waiting:
             os.close(self.jobs.fd)
+
+    def _all_cells(self) -> list[CarriedCell]:
+        return [*self._cells.values(), *self._kept.values()]
 
     def _finish_jobs(self, until: float) -> None:
         poll = select.poll()
@@ -200,11 +206,8 @@ class Bridge(CellHost):
             problem = error
             self._call(lambda: self._note_failure(problem))
             return
-        with self._ending:
-            if self._serving:
-                self._call(lambda: self._take_started(container))
-                return
-        container.remove()
+        if not self._call(lambda: self._take_started(container)):
+            container.remove()
 
     def _note_failure(self, error: OSError | EngineError) -> None:
         self._making -= 1
@@ -368,7 +371,7 @@ class Bridge(CellHost):
     def refuse(self, cell: CarriedCell, stage: str, number: int, detail: str) -> None:
         """There will be no such cell."""
         self.send({"op": "launch refused", "id": cell.id, "stage": stage, "errno": number, "detail": detail[:2000]})
-        self.over(cell, keep=False)
+        self._over(cell, keep=False)
 
     def lose(self, cell: CarriedCell, reason: str) -> None:
         """Its container has ended, or must; that is told when nothing lives in it any more, which the engine knows."""
@@ -390,13 +393,19 @@ class Bridge(CellHost):
             if ending is None:
                 self.refuse(cell, "waiting", 0, "its container has ended")
             else:
-                self.send({"op": "ended", "id": cell.id, "ending": ending}, [os.dup(cell.mirror.fd)])
-                self.over(cell, keep=False)
-        elif self._kept.get(cell.id) is cell:
-            del self._kept[cell.id]
-            self._give_up(cell)
+                self.end_cell(cell, ending)
 
-    def over(self, cell: CarriedCell, *, keep: bool) -> None:
+    def end_cell(self, cell: CarriedCell, ending: dict[str, Any]) -> None:
+        """Tell the link that it has ended. Its files wait for the session's next cell, also without its container."""
+        try:
+            files = os.dup(cell.mirror.fd)
+        except OSError as error:
+            self.refuse(cell, "descriptors", error.errno or 0, str(error))
+            return
+        self.send({"op": "ended", "id": cell.id, "ending": ending}, [files])
+        self._over(cell, keep=cell.is_of_session and ending["reason"] != "closed")
+
+    def _over(self, cell: CarriedCell, *, keep: bool) -> None:
         """It has ended, and its link knows; ``keep`` its files for the session's next one."""
         self._cells.pop(cell.id, None)
         if cell in self._waiting:

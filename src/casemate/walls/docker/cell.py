@@ -10,6 +10,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,8 +51,8 @@ class CellHost(carriage.Poller):
     def lose(self, cell: CarriedCell, reason: str) -> None:
         """Its container has ended, or must."""
 
-    def over(self, cell: CarriedCell, *, keep: bool) -> None:
-        """It has ended, and its link knows."""
+    def end_cell(self, cell: CarriedCell, ending: dict[str, Any]) -> None:
+        """Tell the link that it has ended."""
 
     def flush_later(self, cell: CarriedCell) -> None:
         """Flush its stream after one more look at what else is to be sent."""
@@ -71,12 +72,14 @@ class CarriedCell:
         """``folder``: for its files; ``folders``: of the host, that it sees, by place; ``earlier``: the session's cell
         before it, whose container and files it takes."""
         self.id: str = request["id"]
+        self.is_of_session: bool = request["session"]
         self.size = Size.of(request)
         self._bridge, self._folder, self._request = bridge, folder, request
         self.container: Container | None = earlier.container if earlier else None
         self._earlier = earlier
         self._folders = folders
-        self._shown: dict[str, ShownFolder] = earlier._shown if earlier else {}
+        self._continues = self.container is not None  # else a new container gets all files
+        self._shown: dict[str, ShownFolder] = earlier._shown if earlier and self._continues else {}
         self.mirror: Mirror = (
             earlier.mirror if earlier else Mirror(folder, self.id, request["workspace"], request["limits"])
         )
@@ -214,7 +217,9 @@ class CarriedCell:
             if records is not None:
                 fds[name] = records
 
-        if begins and own["kind"] == "overlay" and not self._request["continues"]:
+        if begins and self._request["continues"] and not self._continues:
+            add("folder", self.mirror.whole())
+        elif begins and own["kind"] == "overlay" and not self._request["continues"]:
             add("folder", self.mirror.copy_folder(own["folder"], own["hidden"], own["inode"]))
         if op == "step":
             add("tree", self.mirror.changes())
@@ -248,7 +253,8 @@ class CarriedCell:
             number, kind = self._channels.new_number(), _kind_of(fd)
             channels.append([kind, number])
             if kind == "content":
-                yield _content(number, fd)
+                frames = _content(number, fd)
+                yield chain([next(frames)], frames)  # begun: it closes what it reads, also where nobody reads it
                 continue
             before = tuple(text) if name == "control" else ()
             channel = self._channels.add(
@@ -391,9 +397,7 @@ class CarriedCell:
 
     def _hand_on(self, message: dict[str, Any]) -> None:
         self._outputs = []
-        self._bridge.send(message, [os.dup(self.mirror.fd)])
-        reason = message["ending"]["reason"]
-        self._bridge.over(self, keep=self._request["session"] and reason != "closed")
+        self._bridge.end_cell(self, message["ending"])
 
     def _take_changes(self, channels: list[tuple[str, int]], then: Callable[[], object]) -> None:
         """Take the files that the container says have changed, then go on."""

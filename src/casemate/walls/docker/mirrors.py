@@ -108,6 +108,11 @@ class Mirror:
         """What the cell has changed. Raises ``OSError`` and ``RecordsError``: then nothing more is taken of it."""
         self._lay_out(self._tree.apply(records, self._bounds))
 
+    def whole(self) -> int | None:
+        """A file with all that is here, for a container that has nothing. Raises ``OSError``."""
+        self._tree.known = {}
+        return self._tree.write_changes(new_file)
+
     def changes(self) -> int | None:
         """A file with what has been changed here, for the cell; None where nothing has. Raises ``OSError``."""
         records = self._tree.write_changes(new_file)
