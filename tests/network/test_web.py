@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.network.test_private import meaning
 from tests.network.visits import World
-from tests.network.web_site import PORT
+from tests.network.web_site import PORT, SEARCH
 
 from casemate import ApprovalRequest, Decision, Denied, InvalidArgument, Limits, Unavailable, WebUnavailable, sync
 from casemate.audit.log import AuditLog
@@ -315,3 +315,44 @@ def test_the_usual_time_of_a_page_is_no_more_than_the_sandbox_has(audit: Path) -
         assert sandbox.web.fetch(f"{SITE}/page").title == "Rivers"
         with pytest.raises(InvalidArgument, match=r"25 s is beyond limits\.wall, 20 s"):
             sandbox.web.fetch(f"{SITE}/page", timeout=25)
+
+
+BEYOND_ITS_OWN = """
+from mcptools import ToolError
+from mcptools.web import browse, fetch, search
+
+calls = ((fetch, {{"url": "{site}/page"}}), (browse, {{"url": "http://good.test/x"}}), (search, {{"query": "x"}}))
+for do, given in calls:
+    try:
+        print("reached", do.run(**given).result)
+    except ToolError as error:
+        print("refused", "other.test" in str(error) or "good.test" in str(error) or "allowed_domains" in str(error))
+"""
+
+
+@pytest.mark.needs("browser")
+@pytest.mark.parametrize("surface", ["run", "session"])
+def test_code_with_fewer_hosts_than_its_sandbox_reaches_no_more_through_the_web(
+    world: World, tmp_path: Path, surface: str
+) -> None:
+    policy = {"web": {"searxng": f"http://other.test:{SEARCH}"}, "allowed_domains": [*DOMAINS, "evil.test"]}
+    code = BEYOND_ITS_OWN.format(site=SITE)
+    with sync.Sandbox(audit=tmp_path / "audit.db", policy=policy) as sandbox:
+        sandbox.web.browse("http://good.test/x")  # its browser is there, and has all hosts
+        visits = world.visits()
+        if surface == "run":
+            execution = sandbox.run(code, allowed_domains=["evil.test"], timeout=60)
+        else:
+            with sandbox.session(allowed_domains=["evil.test"]) as session:
+                execution = session.run(code, timeout=60)
+        assert execution.stdout == "refused True\n" * 3, execution
+        assert [visit for visit in world.visits()[len(visits) :] if "GET" in visit] == []
+        assert sandbox.web.fetch(f"{SITE}/page").status == 200
+
+
+def test_a_search_by_code_asks_the_engines_that_its_own_hosts_name(world: World, tmp_path: Path) -> None:
+    place = f"other.test:{SEARCH}"
+    policy = {"web": {"searxng": f"http://{place}"}, "allowed_domains": [*DOMAINS, place]}
+    code = "from mcptools.web import search\nprint(len(search.run(query='rivers', limit=3).result))"
+    with sync.Sandbox(audit=tmp_path / "audit.db", policy=policy) as sandbox:
+        assert sandbox.run(code, allowed_domains=[place], timeout=60).stdout == "3\n"

@@ -372,9 +372,14 @@ class SandboxParts:
     @_Part
     def web(self) -> Web:
         """Searches and pages."""
+        from casemate.tools.connections.own import calling_requester
         from casemate.web.web import Web
 
-        return Web(lambda: self.context, self.turn, self.namespace, self._policy.web)
+        def hosts() -> HostRules | None:
+            calling = calling_requester()
+            return self.context.hosts if calling is None else calling.hosts
+
+        return Web(lambda: self.context, hosts, self.turn, self.namespace, self._policy.web)
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncGenerator[None]:

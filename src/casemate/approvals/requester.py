@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from casemate.approvals.requests import ShownArguments
     from casemate.approvals.worker import Worker
     from casemate.model.approval import ApprovalVerdict, Question
+    from casemate.policy.hosts import HostRules
     from casemate.redaction.redaction import Redaction
 
 QUIET = 0.1  # seconds in which the cell sent no request and no answer came (docs/how-to/approvals.md)
@@ -101,6 +102,7 @@ class Requester:
         self.context = copy_context()
         self.stream = stream
         self.loop = loop
+        self.hosts: HostRules | None = None  # what its cell may reach, once it has a network
         self.is_over = False
         self.end_reason = _OVER
         self.pending_count = self.decided_count = self.unrecorded_count = 0  # the broker counts

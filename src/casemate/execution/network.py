@@ -140,6 +140,8 @@ class CellNetwork:
         """From now on ``requester``'s run or step is what runs in the cell, or nothing. ``asks``: what no rule covers
         is asked of it."""
         self._requester, self._asks = requester, asks
+        if requester is not None:
+            requester.hosts = self._hosts
         if self._is_open:
             self._change()
         elif self._begins_open:

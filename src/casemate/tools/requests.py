@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from contextvars import Context
 
     from casemate.model.approval import ApprovalVerdict, Question
+    from casemate.policy.hosts import HostRules
 
 Detail = Literal["names", "brief", "full"]
 _MOST_NAME = 256  # characters of a server's, tool's or module's name
@@ -48,6 +49,10 @@ class CallRequester(Protocol):
     @property
     def context(self) -> Context:
         """The same: in whose name casemate's own functions do something."""
+
+    @property
+    def hosts(self) -> HostRules | None:
+        """What its cell may reach, and casemate's own functions for it; None for nothing."""
 
     def decide(self, question: Question, *, inline: bool = False) -> Future[ApprovalVerdict]:
         """Whether it may cross. From any thread; ``inline``: which has time for what rules allow."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from casemate.execution.wrapped import Begun
     from casemate.model.execution import Artifact, Crossing, Execution
     from casemate.model.web import WaitUntil
+    from casemate.policy.hosts import HostRules
 
 _LIMITS = Limits(memory="1GiB", processes=400, cpus=2, disk="512MiB")  # each thread counts as a process
 _IDLE_SECONDS = 300.0  # without a call, after which a browser ends
@@ -67,12 +68,12 @@ _FLAGS = (
 
 
 class Browsers:
-    """The browsers of a sandbox, one for each caller. For one event loop."""
+    """The browsers of a sandbox, one for each caller and its hosts. For one event loop."""
 
     def __init__(self, context: Callable[[], ExecutionContext], namespace: str) -> None:
         """``context``: of the sandbox, whose network rules and approvals hold; nothing is started."""
         self._context, self._namespace = context, namespace
-        self._warm: dict[tuple[str, str], _BrowserCell] = {}  # by caller; the one that was used last is the last
+        self._warm: dict[tuple[str, str, HostRules | None], _BrowserCell] = {}  # the last used is last
         self._living: set[_BrowserCell] = set()
         self._is_closed = False
 
@@ -96,10 +97,11 @@ class Browsers:
             raise InvalidArgument("wait_for_selector", "give a CSS selector, such as '#results li'")
         if self._is_closed:
             raise SandboxClosed(_CLOSED)
-        whose = caller(), account()
+        context = self._context()
+        whose = caller(), account(), context.hosts
         browser = self._warm.pop(whose, None)
         if browser is None or not browser.takes_calls:
-            browser = self._start()
+            browser = self._start(context)
         self._warm[whose] = browser
         return await browser.visit(Visit(url, wait_for_selector, wait_until, timeout, screenshot))
 
@@ -111,8 +113,7 @@ class Browsers:
         if self._living:
             await asyncio.wait([browser.task for browser in self._living], timeout=_END_WITHIN)
 
-    def _start(self) -> _BrowserCell:
-        context = self._context()
+    def _start(self, context: ExecutionContext) -> _BrowserCell:
         if context.hosts is None:
             raise Denied("this sandbox has no network, so no page can be reached", remediation=HOW_TO_ALLOW)
         staying = [one for one in self._living if not one.why_ended]

@@ -14,7 +14,7 @@ from casemate.execution.request import check_timeout
 from casemate.model.call_options import USUAL_PAGE_SECONDS
 from casemate.model.operation import caller
 from casemate.model.web import BrowsedPage, Robots, SearchHit, WaitUntil, WebPage
-from casemate.policy.hosts import HostRules
+from casemate.policy.hosts import HTTPS, HostRules
 from casemate.web.cells import (
     PARSERS,
     SEARCHERS,
@@ -57,12 +57,14 @@ class Web:
     def __init__(
         self,
         context: Callable[[], ExecutionContext],
+        hosts: Callable[[], HostRules | None],
         slot: Callable[[], AbstractAsyncContextManager[object]],
         namespace: str,
         terms: Mapping[str, Any] | None,
     ) -> None:
-        """``slot``: a turn for one cell; ``terms``: ``web`` of the policy."""
-        self._context = context
+        """``hosts``: what the caller may reach, which is less than the sandbox where a cell calls; ``slot``: a turn for
+        one cell; ``terms``: ``web`` of the policy."""
+        self._sandbox_context, self._hosts = context, hosts
         self._slot = slot
         self._namespace = namespace
         self._engines = None if terms is None else Engines(terms)
@@ -98,7 +100,14 @@ class Web:
             )
         if context.hosts is None:
             raise Denied("this sandbox has no network, so it searches nowhere")
-        names = engines.order()
+        of_sandbox = self._sandbox_context().hosts
+        own = context.hosts._replace(within=context.hosts.within[len(of_sandbox.within) if of_sandbox else 0 :])
+        known = engines.order()
+        names = [
+            name for name in known if not any(own.beyond(at.host, at.port or HTTPS) for at in engines.hosts([name]))
+        ]
+        if known and not names:
+            raise Denied("the allowed_domains of this run or session name no host of a search engine")
         if not names:
             raise WebUnavailable("", f"every engine has failed lately: {engines.reasons()}", reason="search")
         hosts = HostRules(engines.hosts(names), context.hosts.denied, private=context.hosts.private)
@@ -196,6 +205,10 @@ class Web:
             url, page.url, page.status, page.title, text.text, text.links, page.screenshot, page.downloads,
             text.truncated,
         )  # fmt: skip
+
+    def _context(self) -> ExecutionContext:
+        """Of a call: the sandbox's, with the hosts of whoever calls."""
+        return replace(self._sandbox_context(), hosts=self._hosts())
 
     async def close(self) -> None:
         """End the browsers, and forget what was kept."""
