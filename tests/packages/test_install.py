@@ -6,6 +6,7 @@ import hashlib
 import json
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.packages.conftest import Opened
@@ -180,6 +181,50 @@ async def test_rules_decide_about_the_versions_that_come(opened: Opened, index: 
     async with opened(approve=None, policy=RULES) as sandbox:
         installed = await sandbox.packages.install([name])
     assert installed.status == status, installed
+
+
+DENIED: dict[str, tuple[dict[str, Any], str]] = {
+    "network none": ({"network": "none"}, "network"),
+    "a rule": ({"policy": {"rules": [{"deny": "package", "package": "alpha"}]}}, "denied by"),
+    "the default": ({"policy": {"defaults": {"package": "deny"}, "rules": [{"allow": "package", "package": "b"}]}}, ""),
+}
+
+
+@pytest.mark.parametrize("why", DENIED)
+async def test_the_index_does_not_hear_a_name_that_is_denied(
+    opened: Opened, index: Index, why: str, asked: list[ApprovalRequest]
+) -> None:
+    index.add(wheel("alpha"))
+    options, word = DENIED[why]
+    async with opened(**options) as sandbox:
+        installed = await sandbox.packages.install(["alpha==1.0"])
+        async with sandbox.session() as session:
+            ran = await session.run("!pip install alpha")
+    assert (installed.status, word in installed.reason) == ("denied", True), installed
+    assert not ran.stdout, ran
+    assert (index.asked, asked) == ([], [])
+
+
+async def test_the_index_does_not_hear_what_a_package_needs_where_a_rule_denies_it(
+    opened: Opened, index: Index, installer: str
+) -> None:
+    index.add(wheel("alpha", requires=("beta",)))
+    index.add(wheel("beta"))
+    async with opened(policy={"rules": [{"deny": "package", "package": "beta"}]}) as sandbox:
+        installed = await sandbox.packages.install(["alpha"])
+    assert (installed.status, "beta is not asked for" in installed.reason) == ("failed", True), installed
+    assert not any("beta" in path for path in index.paths()), installer
+
+
+async def test_a_rule_for_one_version_lets_the_index_hear_the_name_and_is_spent_once(
+    opened: Opened, index: Index, asked: list[ApprovalRequest]
+) -> None:
+    index.add(wheel("alpha"))
+    policy = {"rules": [{"allow": "package", "package": "alpha==1.0", "uses": 1}]}
+    async with opened(approve=None, policy=policy) as sandbox, sandbox.session() as session:
+        ran = await session.run("!pip install -q alpha\nimport alpha; print(alpha.VERSION)")
+    assert ran.stdout == "1.0\n", ran
+    assert asked == []
 
 
 async def test_a_file_that_was_fetched_before_is_not_fetched_again(opened: Opened, index: Index) -> None:

@@ -157,13 +157,21 @@ class Requester:
                 ApprovalVerdict(False, "limit", f"this run has asked {MOST_ASKED:,} times, which is the most")
             )
             return future
-        broker = self._connect()
-        bound = replace(question, namespace=self.namespace, session=self.session, run=self.run, agent=self._agent)
+        broker, bound = self._connect(), self.bind(question)
         try:
             broker.decide(self, bound, show_arguments(bound), future, inline=inline)
         except Unshowable as error:
             broker.refuse(self, bound, future, str(error))
         return future
+
+    def bind(self, question: Question) -> Question:
+        """``question`` as this run or step asks it."""
+        return replace(question, namespace=self.namespace, session=self.session, run=self.run, agent=self._agent)
+
+    @property
+    def is_code(self) -> bool:
+        """Whether a program or an agent asks, and not the application or a person."""
+        return self._cell is not None or bool(self._agent)
 
     def defer(self, job: Callable[[], object]) -> None:
         """Run ``job``, which must not raise, in the broker's thread, with others like it: soon, in their order, and

@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import socket
+import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -31,7 +32,7 @@ from casemate.execution.seal import seal
 from casemate.execution.threads import to_thread_to_end
 from casemate.files.bounds import TreeBounds
 from casemate.files.protected import Protection
-from casemate.model.approval import ApprovalVerdict, Question
+from casemate.model.approval import ApprovalVerdict, Effect, Question
 from casemate.model.overview import Installed, InstalledPackage, InstallTerms
 from casemate.model.plan import PROXY_ADDRESS, ListeningSocket
 from casemate.packages.gateway import Gateway
@@ -75,6 +76,10 @@ async def install(order: Order, context: ExecutionContext, gateway: Gateway, req
 
     Raises ``CasemateError`` for what is not the packages' doing.
     """
+    names = LookedUp(context, requester, order.installer.language)
+    if denial := await names.find_denial([one.name for one in order.requirements], gateway.upstream.is_local):
+        return Installed("denied", reason=denial)
+    gateway.refusal = names.find_refusal
     report = await context.wall.prove()
     request, plan = _make_plan(order, context, requester.session)
     async with record_execution(context, request, plan) as record:
@@ -97,6 +102,42 @@ async def install(order: Order, context: ExecutionContext, gateway: Gateway, req
         record.outcome["packages"] = [asdict(package) for package in installed.packages]
         record.outcome["reason"] = installed.reason
     return replace(installed, output=output)
+
+
+@dataclass(frozen=True, slots=True)
+class LookedUp:
+    """The names that an index may hear: those that the application gives, a rule or a person allows, and what these
+    need, unless a rule denies it."""
+
+    context: ExecutionContext
+    requester: Requester
+    language: str
+
+    def _judge(self, name: str) -> Effect:
+        question = self.requester.bind(self._question([name]))
+        return self.context.approvals().rules.judge_name(question, time.monotonic())
+
+    def find_refusal(self, name: str) -> str:
+        """Why it may not; empty where it may."""
+        return "it is denied by a rule" if self._judge(name) == "deny" else ""
+
+    async def find_denial(self, names: list[str], is_local: bool) -> str:
+        """Why these that somebody wants may not; empty where they may. ``is_local``: no other machine hears them."""
+        if denied := [name for name in names if self.find_refusal(name)]:
+            return f"{', '.join(denied)}: denied by a rule, so no index is asked"
+        if is_local:
+            return ""
+        if self.context.hosts is None:
+            return "this sandbox has none as network, so no index is asked"
+        asked = [name for name in names if self.requester.is_code and self._judge(name) == "ask"]
+        if not asked:
+            return ""
+        verdict = await asyncio.wrap_future(self.requester.decide(self._question(asked)))
+        return "" if verdict.allow else verdict.reason or "it was asked for and not approved"
+
+    def _question(self, names: list[str]) -> Question:
+        summary = f"look for {', '.join(names)} at the index, which hears the name{'s' * (len(names) > 1)}"
+        return Question("package", summary, {"packages": names, "language": self.language})
 
 
 def _make_plan(order: Order, context: ExecutionContext, session: str | None) -> tuple[Request, Plan]:

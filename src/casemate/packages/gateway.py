@@ -73,7 +73,8 @@ class GatewayAnswer:
 @dataclass(slots=True)
 class Gateway:
     """One installation's. ``sources``: whether files that are built first are offered, too. ``hashes``: for names of
-    projects, the SHA-256 of the files that may come; where there are any, nothing else comes.
+    projects, the SHA-256 of the files that may come; where there are any, nothing else comes. ``refusal``: why no index
+    is asked for a name; empty where one may be.
 
     ``served``: the files that were sent into the cell, by name; ``problems``: what could not be had, in words.
     """
@@ -82,6 +83,7 @@ class Gateway:
     store: PackageStore
     sources: bool = False
     hashes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    refusal: Callable[[str], str] = lambda _: ""
     served: dict[str, Served] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     _pages: dict[str, asyncio.Task[list[PageLink] | None]] = field(default_factory=dict)
@@ -170,6 +172,7 @@ class Gateway:
         if project(name) is None:
             return GatewayAnswer(404, body=b"no name of a project\n")
         if name not in self._pages:
+            self._check(name)
             if len(self._pages) >= _MOST_PROJECTS:
                 raise Unfetched(f"one installation may ask for {_MOST_PROJECTS} projects, and no more")
             # Awaited by all who ask for this page, and ended by `serve_at`.
@@ -198,6 +201,10 @@ class Gateway:
         elif len(wanted) < len(links):
             self._tell(f"{name} may come in files with the hashes that were given for it alone, and no others")
         return wanted
+
+    def _check(self, name: str) -> None:
+        if why := self.refusal(name):
+            raise Unfetched(f"{name} is not asked for: {why}")
 
     def _tell(self, problem: str) -> None:
         """For when the installer fails: this may be why."""
@@ -313,6 +320,7 @@ class Registry(Gateway):
         """The page of a package, as it is served here; empty where there is none."""
         if len(self._documents) > _MOST_NAMES:
             raise Unfetched(f"one installation may ask for {_MOST_NAMES} packages, and no more")
+        self._check(name)
         index = registry_for(name, self.upstream.indexes)
         found = await self.upstream.document(index, f"{index.url}{quote(name, safe='@')}", _ACCEPT)
         if found is None:

@@ -65,6 +65,11 @@ class Upstream:
         """Where it asks."""
         return self._indexes
 
+    @property
+    def is_local(self) -> bool:
+        """Whether all that it asks are folders of this machine."""
+        return all(one.folder for one in self._indexes)
+
     async def page(self, project: str) -> list[PageLink] | None:
         """The links of the first index that knows ``project``; None where none does. Raises :class:`Unfetched`."""
         async with self._pages:

@@ -82,6 +82,7 @@ DEFAULTS: Mapping[Kind, Effect] = MappingProxyType(
 )
 _MOST_ANSWERS = 10_000  # remembered; beyond it the oldest is forgotten, which asks again
 _EVER = float("inf")
+_EFFECTS: tuple[Effect, ...] = ("deny", "ask", "allow")  # each wins over the next
 _OF_RULE = 20  # steps that a rule takes besides its patterns
 
 
@@ -198,6 +199,14 @@ class Rule:
         )
 
 
+def _is_about_name(rule: Rule, question: Question) -> bool:
+    """Whether a rule says something of a package before its version is known: to allow one allows to look for it."""
+    if rule.effect == "allow":
+        package = rule.package and replace(rule.package, version=None)
+        return replace(rule, package=package, arguments=None).covers(question)
+    return (rule.package is None or rule.package.version is None) and rule.covers(question)
+
+
 def _could_be(meant: Package, anyhow: Package, asked: Package) -> bool:
     return anyhow.covers(asked) and (meant.version is None or asked.version in (None, meant.version))
 
@@ -306,6 +315,16 @@ class Rulebook:
             return "ask", []
         return "allow", list(used.elements())
 
+    def judge_name(self, question: Question, now: float) -> Effect:
+        """Whether an index may be asked for the one package that ``question`` names: what rules say of any version.
+        Nothing is spent."""
+        effects = {
+            rule.effect
+            for rule in self.rules.written
+            if _is_about_name(rule, question) and self._uses_left(rule, now) > 0
+        }
+        return next((one for one in _EFFECTS if one in effects), self.rules.default("package")[0])
+
     def remember(self, decision: Decision, question: Question, now: float, by: str = "answer") -> Rule | None:
         """Keep an answer for the rest of its run or session; the crossing just answered is the first of its ``uses``.
 
@@ -368,7 +387,7 @@ class Rulebook:
 
     def _judge_one(self, question: Question, now: float) -> tuple[Effect, list[Rule]]:
         """The effect of the written rules; of several that allow, the first."""
-        found: dict[Effect, list[Rule]] = {"deny": [], "ask": [], "allow": []}
+        found: dict[Effect, list[Rule]] = {effect: [] for effect in _EFFECTS}
         for rule in self.rules.written:
             if rule.covers(question) and self._same_tool(rule, question) and self._uses_left(rule, now) > 0:
                 found[rule.effect].append(rule)
