@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from tests.coroutines import pytest_pyfunc_call
 from tests.tools.connections import peers
 from tests.wrap.conftest import Wrap
+
+from casemate import Sandbox, ToolUnavailable
+
+__all__ = ["pytest_pyfunc_call"]
 
 SERVER = """
 import os
@@ -76,3 +83,58 @@ def test_a_server_lists_its_folder_and_cannot_read_what_is_hidden(wrap: Wrap) ->
 def test_the_reference_server_works_from_outside_its_folder(wrap: Wrap) -> None:
     server = peers.install().parent / ".bin" / "mcp-server-filesystem"
     _check(wrap, asyncio.run(_talk(wrap, "--", str(server), ".")))
+
+
+BOUND_SERVER = """
+import os, resource
+from pathlib import Path
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("bound")
+
+@server.tool()
+def look() -> str:
+    try:
+        text = Path("keys.txt").read_text()
+    except OSError as error:
+        text = type(error).__name__
+    return f"{text} {resource.getrlimit(resource.RLIMIT_NOFILE)[0]}"
+
+server.run()
+"""
+
+
+def _bound(folder: Path, policy: dict[str, Any], **options: Any) -> Sandbox:
+    (folder / "keys.txt").write_text("of-the-project")
+    (folder / "server.py").write_text(BOUND_SERVER)
+    server = {"command": sys.executable, "args": ["server.py"], "cwd": str(folder), "wall": True}
+    return Sandbox(audit=folder.parent / "audit.db", policy=policy, tools={"bound": server}, **options)
+
+
+async def test_a_server_behind_a_wall_has_the_hidden_files_and_limits_of_its_sandbox(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    policy = {
+        "filesystem": {"allowWrite": [str(folder)], "denyRead": [str(folder / "keys.txt")]},
+        "limits": {"open_files": 77, "wall": 1, "full_output": "8KiB"},
+    }
+    async with _bound(folder, policy) as sandbox:
+        assert (await sandbox.tools.call("bound", "look", {})).content[0]["text"] == "PermissionError 77"
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "why"),
+    [
+        ({"isolation": {"at_least": "own-kernel"}}, {"isolation": "native"}, "own-kernel"),
+        ({}, {"isolation": "docker"}, "Docker|docker|engine"),
+    ],
+)
+async def test_a_server_behind_a_wall_is_refused_where_its_sandbox_would_be(
+    tmp_path: Path, policy: dict[str, Any], options: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody")
+    folder = tmp_path / "project"
+    folder.mkdir()
+    async with _bound(folder, policy, **options) as sandbox:
+        with pytest.raises(ToolUnavailable, match=why):
+            await sandbox.tools.call("bound", "look", {})

@@ -111,7 +111,7 @@ class SandboxParts:
         self.namespace: str = options["namespace"]
         check_namespace(self.namespace)
         self._definitions = _definitions_in(options["tools"])
-        self._policy, self._approve = bound.policy, approve
+        self._policy, self._approve, self._isolation = bound.policy, approve, bound.isolation
         self._approval_timeout = check_timeout(options["approval_timeout"], "approval_timeout")
         self._store = None if vault is None else opened_store(vault, os.environ)
         self.log = open_log(options)
@@ -182,10 +182,12 @@ class SandboxParts:
         return Broker(self.tools, partial(self.log.append, "crossing"))
 
     def _servers(self, on_tools: Callable[[ServerTools], None]) -> Servers:
+        from casemate.api.wrapping import wrap_options
         from casemate.tools.connections.definition import OwnFunctions, ServerDefinition
         from casemate.tools.connections.servers import Servers
 
-        servers = Servers(os.environ, self.vault.host_secrets, on_tools=on_tools)
+        bounds = wrap_options(self._isolation, self._policy)
+        servers = Servers(os.environ, self.vault.host_secrets, on_tools=on_tools, wall=bounds)
         for name, definition in self._definitions.items():
             servers.add(name, definition)
         for name, functions in self._own_functions().items():

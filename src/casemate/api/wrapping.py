@@ -26,6 +26,7 @@ from casemate.files.protected import PROTECTED
 from casemate.languages import commands
 from casemate.languages.catalogue import launch_probe, runtime_for
 from casemate.languages.places import homes, is_inside, is_system, too_wide
+from casemate.model.isolation import STRENGTHS, Strength
 from casemate.model.options import complete
 from casemate.model.plan import HOME, NO_SECRETS, Bind, Entry, MountPoint, Plan, Secrets, Shown, Workspace
 from casemate.policy.globs import is_pattern
@@ -37,8 +38,10 @@ if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
     from casemate.execution.admit import AdmittedRequest
     from casemate.model.execution import Execution
+    from casemate.policy.policy import Policy
 
 _OF_THE_CELL = ("/proc", "/sys", "/dev", "/etc", "/program", "/run")  # nothing of the host's can be put there
+NOT_OF_COMMANDS = ("wall", "output", "full_output")  # limits that a command does not have
 _ROOTS = ("/tmp", "/var/tmp", "/home", "/opt", "/var", "/home/user")  # nor at these themselves
 
 
@@ -46,14 +49,17 @@ _ROOTS = ("/tmp", "/var/tmp", "/home", "/opt", "/var", "/home/user")  # nor at t
 class WrapRequest:
     """A command as asked for: ``command`` and its ``arguments``; ``options``: of :class:`casemate.Sandbox`, where the
     workspace is the policy's or ``cwd``, and the mode direct, unless given; ``shown``: files and folders that it may
-    read besides, ``copied``: folders that it may write to as well, without anything of that remaining; ``timeout``:
-    seconds, None for no end; ``environ``: names the folders in which commands are searched for."""
+    read besides, ``copied``: folders that it may write to as well, without anything of that remaining; ``hidden``:
+    paths and patterns that it does not see; ``at_least``: the weakest wall that will do; ``timeout``: seconds, None for
+    no end; ``environ``: names the folders in which commands are searched for."""
 
     command: str
     arguments: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     shown: tuple[str, ...] = ()
     copied: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    at_least: Strength | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Sequence[str] = ()
     timeout: float | None = None
@@ -67,8 +73,10 @@ class Wrapping:
     def __init__(self, request: WrapRequest) -> None:
         options = complete(SandboxOptions, request.options, "wrap")
         bound = bound_by_policy(options, wraps=True)
+        least = [one for one in (bound.policy.at_least, request.at_least) if one is not None]
         containers = options["image"], options["runtime"]
-        self._wall = open_wall(bound.isolation, launch_probe, 1, bound.policy.at_least, containers)
+        at_least = max(least, key=STRENGTHS.index, default=None)
+        self._wall = open_wall(bound.isolation, launch_probe, 1, at_least, containers)
         self._namespace, self._vault = options["namespace"], options["vault"]
         check_namespace(self._namespace)
         self._asked = request
@@ -87,8 +95,9 @@ class Wrapping:
         )  # fmt: skip
         self._copied = tuple(_readable(str(Path(request.cwd, path)), "copy") for path in request.copied)
         paths = (*(path for path, _ in bound.policy.shown), *(str(Path(request.cwd, path)) for path in request.shown))
+        self._hidden = (*(path for path, _ in bound.policy.hidden), *request.hidden)
         self._guard = Guard(
-            hidden=tuple(path for path, _ in bound.policy.hidden),
+            hidden=self._hidden,
             unwritable=tuple(path for path, _ in bound.policy.unwritable),
             protection=PROTECTED if self.mode == "direct" else None,
             usual=HIDDEN,
@@ -183,8 +192,8 @@ class Wrapping:
 
     def _check_denied(self, entries: tuple[Entry, ...]) -> None:
         """What an interpreter needs is shown whole. Raises ``InvalidArgument`` where a policy hides some of it."""
-        guard = Guard(hidden=tuple(path for path, _ in self._policy.hidden))
-        for entry in entries if self._policy.hidden else ():
+        guard = Guard(hidden=self._hidden)
+        for entry in entries if self._hidden else ():
             if isinstance(entry, Bind) and (hidden_names := guard.find(Path(entry.source)).hidden):
                 path = os.path.join(entry.source, hidden_names[0])
                 raise InvalidArgument("policy", f"{path} cannot be hidden: the command's interpreter needs that folder")
@@ -224,6 +233,17 @@ class Wrapping:
             has_rules = self._policy.written is not None
             self._approvals = Approvals(None, None, partial(self._log.append, "decision"), rules, has_rules=has_rules)
         return self._approvals
+
+
+def wrap_options(isolation: str, policy: Policy) -> tuple[str, ...]:
+    """What of a sandbox's settings holds for a command behind a wall, as options of ``casemate wrap``."""
+    limits = {name: value for name, value in policy.limits.items() if name not in NOT_OF_COMMANDS and value is not None}
+    return (
+        "--isolation", isolation,
+        *(("--at-least", policy.at_least) if policy.at_least else ()),
+        *(word for name, value in limits.items() for word in (f"--{name.replace('_', '-')}", str(value))),
+        *(word for path, _ in policy.hidden for word in ("--hide", path)),
+    )  # fmt: skip
 
 
 def _folder(given: str | os.PathLike[str]) -> Path:

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from casemate.api.options import SandboxOptions
-from casemate.api.wrapping import Wrapping, WrapRequest
+from casemate.api.wrapping import NOT_OF_COMMANDS, Wrapping, WrapRequest
 from casemate.errors import CasemateError, InvalidArgument
 from casemate.event_loop import run_in_loop
 from casemate.execution.request import redaction_of
 from casemate.model.execution import Execution
+from casemate.model.isolation import Strength
 from casemate.model.limits import Limits
 from casemate.surfaces.cli import failures, interrupts
 from casemate.surfaces.cli.failures import say
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_OF_PROGRAMS = ("wall", "output", "full_output")  # limits that a command does not have
 _LOOKS_EVERY = 0.5  # seconds; for as long a file that was replaced may be read
 
 
@@ -56,6 +56,8 @@ def wrap(
     mode: Literal["overlay", "direct"] | None = None,
     read: tuple[str, ...] = (),
     copy: tuple[str, ...] = (),
+    hide: tuple[str, ...] = (),
+    at_least: Strength | None = None,
     env_prefix: str | None = None,
     timeout: float | None = None,
     explain: bool = False,
@@ -83,6 +85,8 @@ def wrap(
         read: A file or folder that it may read besides. What lies in your home folder is in its own, too. May be
             repeated.
         copy: A folder like that which it may write to, as a cache: what it wrote is gone with it. May be repeated.
+        hide: A file or folder, or a pattern of such, that it must not see. May be repeated.
+        at_least: The weakest wall that will do, as isolation.at_least of a policy; a weaker one is refused.
         env_prefix: Every variable here whose name begins so is one for it, without that beginning.
         timeout: Seconds that it may run; no end unless given.
         explain: Print what would be done and with which limits, and run nothing.
@@ -106,6 +110,8 @@ def wrap(
             options=chosen,
             shown=tuple(os.path.expanduser(path) for path in (*read, *chosen.get("allow_read", ()))),
             copied=tuple(os.path.expanduser(path) for path in copy),
+            hidden=tuple(os.path.abspath(os.path.expanduser(path)) for path in hide),
+            at_least=at_least,
             env={**env_beginning(env_prefix), **env_of(options.get("env", ()))},
             secrets=options.get("secrets", ()),
             timeout=min(seconds, default=None),
@@ -147,7 +153,7 @@ async def _explain(wrapping: Wrapping) -> int:
     finally:
         await wrapping.close()
     document = plan_document(plan)
-    for name in _OF_PROGRAMS:
+    for name in NOT_OF_COMMANDS:
         del document["limits"][name]
     sys.stdout.write(plan_text(document) + "\n")
     return 0

@@ -46,8 +46,8 @@ Use = Callable[[AnyConnection], Awaitable[T]]
 class Servers:
     """The servers of one namespace. ``environ``: the host's variables, of which servers see a few by name; ``secrets``:
     the vault's. ``on_tools``: is told of each list of tools, also one that has changed, in a thread of ours, and
-    must neither block nor raise; ``on_sign_in`` shows somebody where to sign in, and may raise. The thread starts with
-    the first use, and ends with :meth:`close`."""
+    must neither block nor raise; ``on_sign_in`` shows somebody where to sign in, and may raise; ``wall``: see
+    `Surroundings`. The thread starts with the first use, and ends with :meth:`close`."""
 
     def __init__(
         self,
@@ -56,10 +56,11 @@ class Servers:
         *,
         on_tools: Callable[[ServerTools], None] = lambda _tools: None,
         on_sign_in: Callable[[SignInPrompt], None] | None = None,
+        wall: tuple[str, ...] = (),
     ) -> None:
         from casemate.tools.connections.browser import open_browser
 
-        self._surroundings = Surroundings(environ, secrets, on_tools, on_sign_in or open_browser)
+        self._surroundings = Surroundings(environ, secrets, on_tools, on_sign_in or open_browser, wall)
         self._lock = threading.Lock()
         self._connections: dict[str, AnyConnection] = {}
         self._owned: set[AnyConnection] = set()  # those with a task that looks after them

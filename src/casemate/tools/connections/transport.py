@@ -70,7 +70,7 @@ def resolve_definition(definition: ServerDefinition, surroundings: Surroundings)
         if how.wall:  # its definition says all of its wall
             own, env = {**own, "CASEMATE_CONFIG": "none"}, {f"{_APART}{key}": text for key, text in env.items()}
         command = ServerCommand(
-            [*_wall_words(how.wall, bool(env)), how.command, *args], {**own, **env}, _folder_of(how)
+            [*_wall_words(how.wall, surroundings.wall, bool(env)), how.command, *args], {**own, **env}, _folder_of(how)
         )
         return ResolvedDefinition(command=command, secrets={**expansion.secrets, **given})
     assert isinstance(how, RemoteServer)
@@ -91,9 +91,10 @@ def _folder_of(how: Program) -> str:
     return how.cwd if how.folder is None else f"/proc/self/fd/{how.folder.fd}"
 
 
-def _wall_words(wall: ServerWall | None, has_variables: bool) -> list[str]:
-    """The words before a command that runs behind a wall. Whether it ``has_variables``, whose names begin otherwise
-    until it has them: many a variable (OPENSSL_CONF, GCONV_PATH, HOME) would say what is loaded outside, and when.
+def _wall_words(wall: ServerWall | None, bounds: tuple[str, ...], has_variables: bool) -> list[str]:
+    """The words before a command that runs behind a wall, within the ``bounds`` of the sandbox. Whether it
+    ``has_variables``, whose names begin otherwise until it has them: many a variable (OPENSSL_CONF, GCONV_PATH, HOME)
+    would say what is loaded outside, and when.
 
     What starts the wall takes neither modules from the folder it runs in (-P) nor Python's variables (-E).
     """
@@ -103,7 +104,7 @@ def _wall_words(wall: ServerWall | None, has_variables: bool) -> list[str]:
     shown = [word for path in wall.read for word in ("--read", path)]
     shown += [word for path in wall.copy for word in ("--copy", path)]
     apart = ["--env-prefix", _APART] if has_variables else []
-    return [sys.executable, "-E", "-P", "-m", "casemate", "wrap", *rules, *shown, *apart, "--"]
+    return [sys.executable, "-E", "-P", "-m", "casemate", "wrap", *bounds, *rules, *shown, *apart, "--"]
 
 
 def _fill_in_sign_in(sign_in: SignIn, expansion: Expansion, argument: str) -> SignIn:
