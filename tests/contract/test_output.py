@@ -7,7 +7,7 @@ import hashlib
 import pytest
 from tests.contract import programs, witness
 
-from casemate import Done, Limits, sync
+from casemate import Done, Event, Limits, Output, sync
 
 MIB = 2**20
 
@@ -124,6 +124,24 @@ def test_output_beyond_full_output_ends_the_cell_and_keeps_what_there_was(sandbo
     assert "1 MiB" in execution.cause.message
     assert execution.full_output is not None
     assert execution.full_output.read_bytes() == programs.numbered(100_000)[:MIB]
+
+
+@pytest.mark.parametrize("surface", ["run", "stream", "session"])
+def test_no_surface_hands_out_more_than_full_output(sandbox: sync.Sandbox, surface: str) -> None:
+    code, limits = "import os\nwhile True: os.write(1, bytes(1 << 16))", Limits(output=MIB, full_output=8192)
+    if surface == "session":
+        with sandbox.session(limits=limits) as session:
+            events: list[Event] = list(session.stream(code))
+    elif surface == "stream":
+        events = list(sandbox.stream(code, limits=limits))
+    else:
+        events = [Done(sandbox.run(code, limits=limits))]
+    done = events[-1]
+    assert isinstance(done, Done)
+    assert done.execution.cause is not None
+    assert done.execution.cause.code == "output_limit"
+    assert len(done.execution.stdout) == 8192
+    assert sum(len(event.text) for event in events if isinstance(event, Output)) == (0 if surface == "run" else 8192)
 
 
 def test_more_than_full_output_is_told_also_when_the_program_ended_meanwhile(sandbox: sync.Sandbox) -> None:

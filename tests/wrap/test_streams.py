@@ -26,6 +26,15 @@ def test_bytes_pass_as_they_are_and_so_does_their_end(wrap: Wrap, data: bytes) -
     assert (done.returncode, done.stdout, done.stderr) == (0, data, b"")
 
 
+def test_a_command_that_writes_more_than_its_policy_lets_it_is_ended_there(wrap: Wrap) -> None:
+    (wrap.folder.parent / "policy.yaml").write_text("limits: {full_output: 8KiB}\n")
+    options = ("--policy", str(wrap.folder.parent / "policy.yaml"))
+    enough = wrap.shell("head -c 5192 /dev/zero; head -c 3000 /dev/zero >&2", *options)
+    assert (enough.returncode, len(enough.stdout), len(enough.stderr)) == (0, 5192, 3000)
+    more = wrap.shell("cat /dev/zero", *options)
+    assert (more.returncode != 0, len(more.stdout), b"limits.full_output" in more.stderr) == (True, 8192, True)
+
+
 def test_two_hundred_megabytes_go_both_ways_at_once_in_little_memory(started: Starting) -> None:
     process = started("--", "cat")
     assert process.stdin

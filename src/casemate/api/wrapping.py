@@ -81,6 +81,7 @@ class Wrapping:
         check_namespace(self._namespace)
         self._asked = request
         self._policy = bound.policy
+        self.full_output: int | None = bound.policy.limits.get("full_output")
         self._longest: float | None = bound.policy.limits.get("wall")
         self.folder = _folder(bound.workspace or request.cwd)
         self.mode: Literal["overlay", "direct"] = "direct" if bound.workspace_mode == "direct" else "overlay"

@@ -134,7 +134,9 @@ class Capture:
         }
 
     def output(self, stream: Stream, data: bytes) -> None:
+        space = max(0, self.limits.full_output - self.output_bytes)
         self.output_bytes += len(data)
+        data = data[:space]  # a program that is ended for it says more until it is dead
         if self._redactions is None:
             self._keep(stream, data)
         elif clean := self._redactions[stream].feed(data):

@@ -190,7 +190,9 @@ class _WrappedCommand:
 
     async def _execute(self) -> Execution:
         secrets = await self._wrapping.secrets()
-        streams = PassThrough({fd: _Cleaner(secrets, raw=self._raw or not os.isatty(fd)) for fd in (1, 2)})
+        loop, most = asyncio.get_running_loop(), self._wrapping.full_output
+        cleaners = {fd: _Cleaner(secrets, raw=self._raw or not os.isatty(fd)) for fd in (1, 2)}
+        streams = PassThrough(cleaners, most, lambda: loop.call_soon_threadsafe(self._end_for_output))
 
         def begin_streams(cell: Cell) -> None:
             self._cell = cell
@@ -220,6 +222,11 @@ class _WrappedCommand:
                 self._cell.kill("killed")
                 say(f"{visible(path)} was replaced, and the new one is not hidden: the command was ended")
                 return
+
+    def _end_for_output(self) -> None:
+        if self._cell is not None:
+            self._cell.kill("killed")
+            say("it wrote more than limits.full_output of its policy: the command was ended")
 
     def _take(self, number: int, task: asyncio.Task[Any]) -> None:
         """Pass a signal on. Before there is a command to pass it to, and when it has ended and only its last words are
@@ -268,10 +275,14 @@ class _Cleaner:
 
 
 class PassThrough:
-    """Carries bytes between `begin` and `finish`, those of stdout (1) and stderr (2) through their cleaners."""
+    """Carries bytes between `begin` and `finish`, those of stdout (1) and stderr (2) through their cleaners. ``most``:
+    of both together, None for any; ``on_more`` is called, in a thread, where there are more."""
 
-    def __init__(self, cleaners: dict[int, _Cleaner]) -> None:
-        self._cleaners = cleaners
+    def __init__(
+        self, cleaners: dict[int, _Cleaner], most: int | None = None, on_more: Callable[[], object] = int
+    ) -> None:
+        self._cleaners, self._on_more = cleaners, on_more
+        self._room, self._counting = sys.maxsize if most is None else most, threading.Lock()
         self._over = threading.Event()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stdin, self._to_stdin = os.pipe2(os.O_CLOEXEC)
@@ -345,6 +356,15 @@ class PassThrough:
                 return False
         return True
 
+    def _count(self, data: bytes) -> bytes:
+        """As much of ``data`` as there may be."""
+        with self._counting:
+            room, self._room = max(0, self._room), self._room - len(data)
+            is_first = self._room < 0 <= self._room + len(data)
+        if is_first:
+            self._on_more()
+        return data[:room]
+
     def _carry_out(self, source: int, target: int) -> None:
         """From the command's standard output, or error, to ours, until either ends."""
         cleaner = self._cleaners[target]
@@ -358,7 +378,7 @@ class PassThrough:
                     if self._over.is_set():
                         break  # nothing is in it, and nobody is left to write
                     poll.poll()
-                elif not data or not _put_out(target, cleaner.feed(data)):
+                elif not data or not _put_out(target, cleaner.feed(self._count(data))):
                     break
             _put_out(target, cleaner.end())
         finally:
