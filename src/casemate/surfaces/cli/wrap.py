@@ -119,10 +119,7 @@ def wrap(
             cwd=os.getcwd(),
         )
     )
-    for path in wrapping.find_missing():
-        say(f"{path} is not there: should it come to be while the command runs, it is not guarded")
-    if wrapping.read_only:
-        say(f"{wrapping.read_only}: allowWrite names no folder, so that the command can write in none of yours")
+    _say_bounds(wrapping)
     if explain:
         return interrupts.run(_explain(wrapping))
     wrapping.warm_up()
@@ -143,6 +140,13 @@ def _sandbox_options(settings: Settings, given: Mapping[str, Any]) -> dict[str, 
     limits = Limits(**{**settings.policy.limits, **settings.limits, **given_limits(given)})
     reaches = {"policy", "allowed_domains", "allow_local"}.intersection(chosen)
     return {"network": None if reaches else "none", **chosen, "limits": limits}
+
+
+def _say_bounds(wrapping: Wrapping) -> None:
+    for path in wrapping.find_missing():
+        say(f"{path} is not there: should it come to be while the command runs, it is not guarded")
+    if wrapping.read_only:
+        say(f"{wrapping.read_only}: allowWrite names no folder, so that the command can write in none of yours")
 
 
 async def _explain(wrapping: Wrapping) -> int:
