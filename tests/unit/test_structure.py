@@ -5,15 +5,15 @@ from __future__ import annotations
 from tests import structure
 
 BOUNDS = {
-    "lines of Python in src": 89_601,
-    "without docstrings, imports, comments and blanks": 57_006,
+    "lines of Python in src": 89_786,
+    "without docstrings, imports, comments and blanks": 57_131,
     "files": 510,
     "files of 40 lines or fewer": 63,
     "functions whose name is a participle or an adverb": 0,
     "class names in more than one file": 32,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 9,
-    "lines of tests": 81_131,
+    "lines of tests": 82_029,
 }
 
 
