@@ -31,7 +31,7 @@ ALLOWED = {
         supervisor/trees/copies.py:copy_file supervisor/trees/remove.py:_empty
         supervisor/trees/remove.py:_raise_folders supervisor/plain/packages.py:_link_folder
         supervisor/trees/walk.py:_TreeWalk._names
-        workspace/apply.py:Writer.enter workspace/apply.py:Writer._remove_hidden workspace/looking.py:Looker.enter
+        workspace/apply.py:Writer.enter workspace/apply.py:Writer._remove_hidden
         workspace/upper.py:_mark
     """,
     "it opens again what a descriptor is, by /proc/self/fd": """
@@ -114,6 +114,7 @@ ALLOWED = {
         workspace/guarding.py:Watched.add workspace/guarding.py:Watched.find_replaced
         workspace/guarding.py:_resolve_pattern workspace/guarding.py:_walk workspace/guarding.py:_list_all
         workspace/guarding.py:_check_entered workspace/guarding.py:_hide_unlisted workspace/guarding.py:_behind
+        workspace/guarding.py:_way workspace/guarding.py:Guard.find workspace/guarding.py:Guard.why_closed
         workspace/listing.py:Walk.list_folder workspace/listing.py:Walk._list
     """,
     "a folder of its own that was just made, with a name that nobody knows": """

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract import witness
+from tests.support.walls import skip_without
 from tests.wrap.conftest import WITHIN, Wrap, line_of
 
 Starting = Callable[..., "subprocess.Popen[bytes]"]
@@ -178,6 +179,69 @@ def test_what_an_interpreter_needs_cannot_be_hidden_from_its_program(wrap: Wrap)
     done = wrap("--settings", file, "--", f"{environment}/bin/python", "-c", "print('ran')")
     assert (done.returncode, done.stdout) == (2, b"")
     assert wrap("--", f"{environment}/bin/python", "-c", "print('ran')").stdout == b"ran\n"
+
+
+@pytest.fixture(params=["native", pytest.param("landlock", marks=pytest.mark.full)])
+def isolation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The wall that holds the command."""
+    skip_without(str(request.param), tmp_path_factory)
+    return str(request.param)
+
+
+def test_what_may_not_be_written_is_not_though_it_is_made_moved_or_replaced(wrap: Wrap, isolation: str) -> None:
+    for name in ("g/s.txt", "secrets/key"):
+        (wrap.folder / name).parent.mkdir()
+        (wrap.folder / name).write_text("mine\n")
+    file = settings(wrap, filesystem={"allowWrite": ["."], "denyWrite": ["g/*.txt", "secrets/"]})
+    options = ("--settings", file, "--mode", "overlay", "--isolation", isolation)
+    done = wrap.shell(
+        "echo M > g/s.txt; echo M > g/new.txt; rm -rf secrets; mkdir secrets; echo M > secrets/other;"
+        "echo M > fine; mv g h || mv h g; rm -rf g; ln -sT h g; mkdir h; echo M > h/s.txt",
+        *options,
+    )
+    assert done.returncode == 0
+    kept = {
+        str(path.relative_to(wrap.folder)) for place in ("g", "secrets") for path in (wrap.folder / place).iterdir()
+    }
+    assert kept == {"g/s.txt", "secrets/key"}
+    assert (wrap.folder / "g" / "s.txt").read_text() == (wrap.folder / "secrets" / "key").read_text() == "mine\n"
+    assert (wrap.folder / "fine").read_text() == "M\n"
+    assert isolation == "native" or b"denyWrite" in done.stderr  # there the command itself is told
+
+
+@pytest.mark.parametrize("mode", ["overlay", "direct"])
+@pytest.mark.parametrize("listed", [(), ("sub",)])
+def test_a_command_writes_in_the_folders_that_are_listed_alone(
+    wrap: Wrap, isolation: str, mode: str, listed: tuple[str, ...]
+) -> None:
+    if (isolation, mode) == ("landlock", "direct"):
+        pytest.skip("no folder is written through there")
+    before = {path.name for path in wrap.folder.iterdir()}
+    file = settings(wrap, filesystem={"allowWrite": [*listed]})
+    options = ("--settings", file, "--mode", mode, "--isolation", isolation, "--workspace", ".")
+    text = "echo x > new; echo x > notes.txt; echo x > sub/new; echo x > $TMPDIR/own && cat $TMPDIR/own"
+    done = wrap.shell(text, *options)
+    assert done.stdout == b"x\n"
+    assert {path.name for path in wrap.folder.iterdir()} == before
+    assert (wrap.folder / "notes.txt").read_text() == "notes\n"
+    assert (wrap.folder / "sub" / "new").exists() == bool(listed)
+    assert isolation == "native" or b"left out: new: the policy lets nothing be written there" in done.stderr
+
+
+@pytest.mark.parametrize("mode", ["overlay", "direct"])
+def test_what_a_protected_link_leads_to_is_not_written(wrap: Wrap, mode: str) -> None:
+    (wrap.folder / "scripts").mkdir()
+    (wrap.folder / "scripts" / "pre-commit").write_text("mine\n")
+    (wrap.folder / ".git" / "hooks" / "pre-commit").symlink_to("../../scripts/pre-commit")
+    (wrap.folder / ".vscode").symlink_to("tools")
+    (wrap.folder / "tools").mkdir()
+    wrap.shell(
+        "echo M > scripts/pre-commit; echo M > tools/tasks.json; mv scripts s; mkdir scripts;"
+        "echo M > scripts/pre-commit; rm .vscode; mkdir .vscode; echo M > .vscode/tasks.json",
+        "--mode", mode,
+    )  # fmt: skip
+    assert (wrap.folder / ".git" / "hooks" / "pre-commit").read_text() == "mine\n"
+    assert list((wrap.folder / ".vscode").iterdir()) == []
 
 
 def test_a_file_that_names_no_folder_to_write_in_lets_nothing_be_written(wrap: Wrap) -> None:

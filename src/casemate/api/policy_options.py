@@ -6,7 +6,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -15,17 +15,22 @@ from casemate.api.arguments import checked_path
 from casemate.api.options import SandboxOptions
 from casemate.errors import InvalidArgument
 from casemate.execution.request import domains_of
+from casemate.languages.places import is_system
+from casemate.model.approval import Question
 from casemate.model.limits import Limits
 from casemate.model.options import defaults_of
-from casemate.model.plan import Network
+from casemate.model.plan import OUTPUT_NAME, Bind, Network
 from casemate.policy.globs import is_pattern
 from casemate.policy.hosts import LOCAL_NAME, MOST_PORT, HostRule, HostRules, exact_rule, host_rule
 from casemate.policy.policy import NO_POLICY, Policy
 
 if TYPE_CHECKING:
     from casemate.audit.log import AuditLog
+    from casemate.model.plan import Entry
     from casemate.policy.document import PolicyDocument
     from casemate.policy.rules import Rule, Rulebook
+    from casemate.walls.wall import Wall
+    from casemate.workspace.guarding import Guard
 
 _NETWORKS = get_args(Network)  # from the narrowest
 _MODES = ("review", "overlay", "direct")  # from the narrowest
@@ -38,7 +43,8 @@ _NOT_OF_WORKSPACE = (
 
 class Bounded(NamedTuple):
     """Arguments of a sandbox, narrowed by a policy. ``hosts``: what cells may reach; None where they have no network.
-    ``seen``: absolute paths that programs read though their names are usually hidden."""
+    ``seen``: absolute paths that programs read though their names are usually hidden; ``denied``: why nothing is
+    applied to the caller's folder, empty where it is."""
 
     policy: Policy
     hosts: HostRules | None
@@ -50,6 +56,19 @@ class Bounded(NamedTuple):
     intercept: tuple[HostRule, ...] = ()
     trust: str | None = None
     seen: tuple[str, ...] = ()
+    denied: str = ""
+
+    def guard(self, *, is_wrapped: bool = False) -> Guard:
+        """What is hidden, kept and written of folders, on every surface and behind every wall."""
+        from casemate.files.protected import PROTECTED
+        from casemate.workspace.guarding import HIDDEN, Guard
+
+        is_direct = self.workspace_mode == "direct"
+        return Guard(
+            tuple(path for path, _ in self.policy.hidden), self.policy.unwritable,
+            PROTECTED if is_wrapped and is_direct else None, HIDDEN, self.seen,
+            writable=self.policy.writable, denied=self.denied, output="" if is_wrapped or is_direct else OUTPUT_NAME,
+        )  # fmt: skip
 
 
 def bound_by_policy(options: Mapping[str, Any], *, wraps: bool = False) -> Bounded:
@@ -76,6 +95,9 @@ def bound_by_policy(options: Mapping[str, Any], *, wraps: bool = False) -> Bound
         raise _beyond(most, "workspace_mode", repr(mode), repr(most.workspace_mode))
     if mode == "direct" and most.unwritable and not wraps:
         raise InvalidArgument("workspace_mode", f"'direct' protects no file, and {most.unwritable[0][1]} protects some")
+    denied = _why_denied(most, folder, values["namespace"])
+    if mode == "direct" and denied:
+        raise InvalidArgument("workspace_mode", f"'direct' changes files at once, and {denied}")
     if most.isolation not in (None, "auto", isolation) and isolation != "auto":
         raise _beyond(most, "isolation", repr(isolation), repr(most.isolation))
     wall = isolation if isolation != "auto" else most.isolation or "auto"
@@ -83,7 +105,16 @@ def bound_by_policy(options: Mapping[str, Any], *, wraps: bool = False) -> Bound
     hosts = hosts._replace(allowed=(*hosts.allowed, *local)) if open_to != "none" else None
     interceptions = _interceptions(most, values["intercept"]), _trust(most, values["trust"])
     return Bounded(
-        most, hosts, open_to, _limits(most, values["limits"]), folder, mode, wall, *interceptions, visible_paths
+        most,
+        hosts,
+        open_to,
+        _limits(most, values["limits"]),
+        folder,
+        mode,
+        wall,
+        *interceptions,
+        visible_paths,
+        denied,
     )
 
 
@@ -275,10 +306,32 @@ def _limits(most: Policy, limits: Limits | None) -> Limits:
 def _workspace(most: Policy, workspace: str | os.PathLike[str] | None) -> str | os.PathLike[str] | None:
     if workspace is None or most.workspace is None or not isinstance(workspace, str | os.PathLike):
         return workspace if workspace is not None else most.workspace
-    folder = Path(workspace).expanduser().resolve()
-    if not folder.is_relative_to(Path(most.workspace).resolve()):
+    folder, widest = Path(workspace).expanduser().resolve(), Path(most.workspace).resolve()
+    reads_more = most.writable is not None and most.workspace in most.writable.folders and widest.is_relative_to(folder)
+    if not (folder.is_relative_to(widest) or reads_more):
         raise _beyond(most, "workspace", repr(str(workspace)), repr(most.workspace))
     return workspace
+
+
+def check_seen(most: Policy, wall: Wall, needed: Iterable[Entry]) -> None:
+    """Raises ``InvalidArgument`` where the policy hides some of what every cell of ``wall`` sees, or of what is
+    ``needed`` by an interpreter."""
+    from casemate.workspace.guarding import Guard
+
+    if shown := wall.shown_paths():  # else it has a system of its own
+        own = [one.source for one in needed if isinstance(one, Bind) and not (one.device or is_system(one.source))]
+        for text, where in most.hidden:
+            if path := Guard(hidden=(text,)).find_seen(shown, own):
+                why = "every cell sees some of the system, and the packages of its interpreter, whole"
+                raise InvalidArgument("policy", f"{where}: {text} cannot be hidden from programs: {why} ({path})")
+
+
+def _why_denied(most: Policy, workspace: str | os.PathLike[str] | None, namespace: str) -> str:
+    """Why nothing is applied to the caller's folder, as a rule or a default about files says; empty where it is."""
+    question = Question("files", "", {"folder": str(workspace)}, namespace)
+    found = {rule.effect: rule.where for rule in _written_rules(most) if rule.covers(question)}
+    effect, where = most.rules.default("files") if most.written and not found else ("deny", found.get("deny", ""))
+    return f"the policy denies changes of files ({where})" if effect == "deny" and where else ""
 
 
 def _readable_names(

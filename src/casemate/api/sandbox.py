@@ -257,7 +257,7 @@ class Sandbox(SandboxProperties, metaclass=HintingClass):
         from casemate.execution import guarding, pipeline
 
         context = self._parts.context
-        return pipeline.explain(request, context, await guarding.hidden_in(context))
+        return pipeline.explain(request, context, await guarding.find_guarded(context))
 
     @takes_options(SessionOptions)
     def session(self, language: str = "python", **options: Unpack[SessionOptions]) -> Session:

@@ -22,9 +22,9 @@ from casemate.api.arguments import (
     checked_output_dir,
     opened_store,
 )
-from casemate.api.policy_options import Bounded, bound_by_policy, rulebook
+from casemate.api.policy_options import bound_by_policy, check_seen, rulebook
 from casemate.api.record import open_log
-from casemate.errors import InvalidArgument, QueueFull, SandboxClosed
+from casemate.errors import CasemateError, InvalidArgument, QueueFull, SandboxClosed
 from casemate.execution.context import ExecutionContext, Tally, no_previews
 from casemate.execution.network import Interceptions, Offer, SandboxNetwork
 from casemate.execution.request import check_timeout
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from casemate.model.execution import Execution
     from casemate.model.limits import Limits
     from casemate.model.overview import InstalledPackage, Stats
-    from casemate.model.plan import Request
+    from casemate.model.plan import Entry, Request
     from casemate.packages.indexes import Index
     from casemate.packages.names import Requirement
     from casemate.policy.hosts import HostRules
@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from casemate.tools.tools import Tools
     from casemate.vault.vault import Vault
     from casemate.web.web import Web
-    from casemate.workspace.guarding import Guard
 
 T = TypeVar("T")
 _MOST_INNER = 4  # cells at once for calls from other cells
@@ -101,6 +100,8 @@ class SandboxParts:
         self._concurrency = checked_concurrency(options["concurrency"])
         containers = options["image"], options["runtime"]
         self.wall = open_wall(bound.isolation, launch_probe, self._concurrency, bound.policy.at_least, containers)
+        if bound.policy.hidden:
+            check_seen(bound.policy, self.wall, _needed_by_python(environment))
         check_approver(approve)
         folder = checked_folder("workspace", bound.workspace)
         output_folder = checked_output_dir(options["output_dir"])
@@ -112,6 +113,7 @@ class SandboxParts:
         check_namespace(self.namespace)
         self._definitions = _definitions_in(options["tools"])
         self._policy, self._approve, self._isolation = bound.policy, approve, bound.isolation
+        self._make_guard = bound.guard
         self._approval_timeout = check_timeout(options["approval_timeout"], "approval_timeout")
         self._store = None if vault is None else opened_store(vault, os.environ)
         self.log = open_log(options)
@@ -122,7 +124,7 @@ class SandboxParts:
             preload=None if preload is None else tuple(preload),
             workspace=folder, workspace_mode=bound.workspace_mode, output_dir=output_folder,
             sandbox_network=SandboxNetwork(bound.policy.requests, Interceptions(bound.intercept, bound.trust)),
-            hosts=bound.hosts, guard=None if folder is None else _guard_of(bound),
+            hosts=bound.hosts, guard=None if folder is None else bound.guard(),
             offers=self._offers, step_offers=self._step_offers, ready=self._ready, finished=self._note_finished,
             layer=lambda: self.packages.shared_folders() if "packages" in vars(self) else (),
             policy_sha256=lambda: self.policy_sha256, sign=lambda one: self.evidence.sign(one.id, one),
@@ -363,11 +365,13 @@ class SandboxParts:
                 raise InvalidArgument("session", "code in a cell copies to and from its own session alone")
             return own or await self.sessions.get(id_or_name)
 
+        guard = self.context.guard or self._make_guard()
         surroundings = HostSurroundings(
             self.namespace, lambda: self.approvals, record,
             lambda names: asyncio.to_thread(self.resolve_secrets, names), find_session,
             None if self.context.workspace is None else str(self.context.workspace),
             self._written_through is not None,
+            lambda path, writes: guard.why_closed(path, self.context.workspace, writes=writes),
         )  # fmt: skip
         return Host(self._policy.host, surroundings)
 
@@ -449,11 +453,11 @@ class SandboxParts:
                     closing.push_async_callback(made[name].close)
 
 
-def _guard_of(bound: Bounded) -> Guard:
-    """What of a caller's folder no program sees."""
-    from casemate.workspace.guarding import HIDDEN, Guard
-
-    return Guard(hidden=tuple(path for path, _ in bound.policy.hidden), usual=HIDDEN, seen=bound.seen)
+def _needed_by_python(environment: Environment) -> tuple[Entry, ...]:
+    """What programs see for its sake; what it is made of later is casemate's own."""
+    with contextlib.suppress(CasemateError):  # which who runs a program is told
+        return runtime_for("python").launch(environment, "", ()).entries
+    return ()
 
 
 def _wanted_in(environment: Environment) -> tuple[Requirement, ...]:

@@ -8,31 +8,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from casemate.api.arguments import check_namespace, checked_folder, opened_store
 from casemate.api.options import SandboxOptions
-from casemate.api.policy_options import bound_by_policy, rulebook
+from casemate.api.policy_options import Bounded, bound_by_policy, check_seen, rulebook
 from casemate.api.record import open_log
 from casemate.errors import InvalidArgument
 from casemate.execution import wrapped
 from casemate.execution.context import ExecutionContext
+from casemate.execution.guarding import look
 from casemate.execution.network import Interceptions, SandboxNetwork
 from casemate.execution.request import make_command
-from casemate.files.protected import PROTECTED
 from casemate.languages import commands
 from casemate.languages.catalogue import launch_probe, runtime_for
 from casemate.languages.places import homes, is_inside, is_system, too_wide
 from casemate.model.isolation import STRENGTHS, Strength
 from casemate.model.options import complete
-from casemate.model.plan import HOME, NO_SECRETS, Bind, Entry, MountPoint, Plan, Secrets, Shown, Workspace
+from casemate.model.plan import HOME, NO_SECRETS, Entry, MountPoint, Plan, Secrets, Shown, Workspace
 from casemate.policy.globs import is_pattern
 from casemate.walls.registry import open_wall
 from casemate.walls.wall import Cell, Standard
-from casemate.workspace.guarding import HIDDEN, Guard, GuardedPaths, Watched, seen_through_layers
+from casemate.workspace.guarding import GuardedPaths, Watched
 
 if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
@@ -72,7 +72,7 @@ class Wrapping:
 
     def __init__(self, request: WrapRequest) -> None:
         options = complete(SandboxOptions, request.options, "wrap")
-        bound = bound_by_policy(options, wraps=True)
+        bound = _hiding(request.hidden, bound_by_policy(options, wraps=True))
         least = [one for one in (bound.policy.at_least, request.at_least) if one is not None]
         containers = options["image"], options["runtime"]
         at_least = max(least, key=STRENGTHS.index, default=None)
@@ -85,7 +85,7 @@ class Wrapping:
         self._longest: float | None = bound.policy.limits.get("wall")
         self.folder = _folder(bound.workspace or request.cwd)
         self.mode: Literal["overlay", "direct"] = "direct" if bound.workspace_mode == "direct" else "overlay"
-        self.read_only = bound.policy.read_only
+        self.writable = bound.policy.writable
         self._log = open_log(options)
         self._approvals: Approvals | None = None
         self._context = ExecutionContext(
@@ -96,14 +96,8 @@ class Wrapping:
         )  # fmt: skip
         self._copied = tuple(_readable(str(Path(request.cwd, path)), "copy") for path in request.copied)
         paths = (*(path for path, _ in bound.policy.shown), *(str(Path(request.cwd, path)) for path in request.shown))
-        self._hidden = (*(path for path, _ in bound.policy.hidden), *request.hidden)
-        self._guard = Guard(
-            hidden=self._hidden,
-            unwritable=tuple(path for path, _ in bound.policy.unwritable),
-            protection=PROTECTED if self.mode == "direct" else None,
-            usual=HIDDEN,
-            seen=tuple(path for path in paths if not is_pattern(path)),
-        )
+        self._guard = bound._replace(seen=tuple(path for path in paths if not is_pattern(path))).guard(is_wrapped=True)
+        self._context = replace(self._context, guard=self._guard)
         self._named = paths
         self._found = GuardedPaths()
         self._held: Secrets | None = None
@@ -147,7 +141,7 @@ class Wrapping:
     def find_new_names(self) -> list[str]:
         """Names that tools read and act on, which were not there before a command that writes through: a mount cannot
         protect what is not there."""
-        if self.mode != "direct" or self.read_only:
+        if self.mode != "direct" or "" in self._found.kept:
             return []
         return sorted({*self._guard.find(self.folder).kept} - {*self._found.kept})
 
@@ -165,16 +159,11 @@ class Wrapping:
     def _make(self, secrets: Secrets) -> tuple[wrapped.Wrapped, AdmittedRequest]:
         asked = self._asked
         command = commands.find(asked.command, asked.environ.get("PATH", ""), Path(asked.cwd), self.folder)
-        self._check_denied(command.entries)
-        self._found = self._guard.find(self.folder)
-        if self.mode == "overlay":
-            hidden, kept = (seen_through_layers(self.folder, one) for one in (self._found.hidden, self._found.kept))
-            self._found = GuardedPaths(hidden, kept)
-        if self.read_only:
-            self._found = replace(self._found, kept=("",))
+        check_seen(self._policy, self._wall, command.entries)
+        self._found = look(self._context) or self._found
         shown = tuple(self._shown_folders(command.shown))
         place = "" if self.folder.is_relative_to("/workspace") else str(self.folder)
-        workspace = Workspace(self.mode, str(self.folder), place, self._found.hidden, self._found.kept)
+        workspace = Workspace(self.mode, str(self.folder), place, *astuple(self._found))
         request = make_command(
             str(command.program), asked.arguments, timeout=asked.timeout, env=asked.env, secrets=secrets,
             namespace=self._namespace,
@@ -190,14 +179,6 @@ class Wrapping:
             heap=command.is_node,
         )
         return made, wrapped.admit_wrapped(made, self._context, self._longest)
-
-    def _check_denied(self, entries: tuple[Entry, ...]) -> None:
-        """What an interpreter needs is shown whole. Raises ``InvalidArgument`` where a policy hides some of it."""
-        guard = Guard(hidden=self._hidden)
-        for entry in entries if self._hidden else ():
-            if isinstance(entry, Bind) and (hidden_names := guard.find(Path(entry.source)).hidden):
-                path = os.path.join(entry.source, hidden_names[0])
-                raise InvalidArgument("policy", f"{path} cannot be hidden: the command's interpreter needs that folder")
 
     def _shown_folders(self, needed: tuple[Path, ...]) -> Iterator[Shown]:
         """What is shown of the host besides the folder: each where it lies, and what is in the user's home folder
@@ -245,6 +226,11 @@ def wrap_options(isolation: str, policy: Policy) -> tuple[str, ...]:
         *(word for name, value in limits.items() for word in (f"--{name.replace('_', '-')}", str(value))),
         *(word for path, _ in policy.hidden for word in ("--hide", path)),
     )  # fmt: skip
+
+
+def _hiding(paths: tuple[str, ...], bound: Bounded) -> Bounded:
+    hidden = (*bound.policy.hidden, *((path, "--hide") for path in paths))
+    return bound._replace(policy=replace(bound.policy, hidden=hidden))
 
 
 def _folder(given: str | os.PathLike[str]) -> Path:

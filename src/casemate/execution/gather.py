@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from casemate.artifacts.collect import CollectedFiles as Files
 from casemate.artifacts.collect import collect as collect_files
 from casemate.artifacts.export import export
+from casemate.execution.guarding import rules_of
 from casemate.files.bounds import TreeBounds
 from casemate.model.execution import SkippedFile
 from casemate.model.plan import OUTPUT_NAME, Plan
 from casemate.supervisor.trees.walk import open_folder
-from casemate.workspace.apply import WRITTEN_BACK, apply
+from casemate.workspace.apply import apply
 from casemate.workspace.upper import marks_here
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def gather(finished: Finished, context: ExecutionContext) -> tuple[Files, tuple[
     elif kind == "private":
         files = _of_private(finished)
     else:
-        files, skipped = _of_overlay(finished, keeps=context.keeps and not finished.plan.workspace.reviewed)
+        files, skipped = _of_overlay(finished, context)
     if context.output_dir and files.files:
         exported = export(files.files, context.output_dir, under=(OUTPUT_NAME,))
         skipped = (*skipped, *exported.skipped)
@@ -79,7 +80,7 @@ def hidden_from(plan: Plan, context: ExecutionContext) -> Callable[[str], bool]:
     return lambda name: name in plan.workspace.hidden or guard.hides(folder, name)
 
 
-def _of_overlay(finished: Finished, *, keeps: bool) -> tuple[Files, tuple[SkippedFile, ...]]:
+def _of_overlay(finished: Finished, context: ExecutionContext) -> tuple[Files, tuple[SkippedFile, ...]]:
     assert finished.plan.workspace.folder is not None
     try:
         upper = open_folder(finished.ending.tree_fd, b"upper", unlock=True)
@@ -90,21 +91,14 @@ def _of_overlay(finished: Finished, *, keeps: bool) -> tuple[Files, tuple[Skippe
             upper, under=(OUTPUT_NAME,), inputs=digests_of(finished.plan), bounds=bounds_of(finished.plan.limits),
             redaction=finished.capture.redaction,
         )  # fmt: skip
-        if not keeps:
+        if not context.keeps or finished.plan.workspace.reviewed:
             return files, ()
-        _drop_empty_output(upper)
+        rules = rules_of(context, finished.plan.workspace)
         with opened_folder(finished.plan.workspace.folder) as folder:
-            hidden = finished.plan.workspace.hidden
-            applied = apply(upper, folder, bounds=WRITTEN_BACK, marks=marks_here(), hidden=hidden)
+            applied = apply(upper, folder, rules=rules, unless_empty=(OUTPUT_NAME.encode(),), marks=marks_here())
     finally:
         os.close(upper)
     return files, applied.skipped
-
-
-def _drop_empty_output(upper: int) -> None:
-    """The output folder that was made for the run, when the run did not use it."""
-    with contextlib.suppress(OSError):
-        os.rmdir(OUTPUT_NAME, dir_fd=upper)
 
 
 @contextlib.contextmanager

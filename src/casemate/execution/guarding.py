@@ -1,4 +1,4 @@
-"""What of a caller's folder is hidden from a program, before it begins and while it runs."""
+"""What of a caller's folder is hidden from a program, and kept: before it begins, while it runs, and afterwards."""
 
 from __future__ import annotations
 
@@ -13,29 +13,28 @@ if TYPE_CHECKING:
     from casemate.execution.context import ExecutionContext
     from casemate.model.plan import Workspace
     from casemate.walls.wall import Reason
-    from casemate.workspace.guarding import Watched
+    from casemate.workspace.guarding import GuardedPaths, Watched
+    from casemate.workspace.rules import FolderRules
 
 LOOKS_EVERY = 0.5  # seconds; for as long a file that was replaced may be read
 _MOST_NAMES = 8  # in one note
 
 
-async def hidden_in(context: ExecutionContext) -> tuple[str, ...]:
-    """Paths in the caller's folder, if there is one, that its programs must not see; looked up now.
+async def find_guarded(context: ExecutionContext) -> GuardedPaths | None:
+    """What of the caller's folder, if there is one, its programs must not see or change; looked up now.
 
     Raises ``InvalidArgument`` where there is too much to look at, or to hide, or where that would be all of it.
     """
-    if context.workspace is None or context.guard is None:
-        return ()
-    return await asyncio.to_thread(look, context)
+    return await asyncio.to_thread(look, context) if context.workspace is not None else None
 
 
-def look(context: ExecutionContext) -> tuple[str, ...]:
+def look(context: ExecutionContext) -> GuardedPaths | None:
     """The same at once; it takes as long as the folder is large."""
     if context.workspace is None or context.guard is None:
-        return ()
+        return None
     folder = context.workspace.resolve()
-    found = context.guard.find(folder).hidden
-    if "" in found:
+    found = context.guard.find(folder)
+    if "" in found.hidden:
         raise InvalidArgument(
             "workspace",
             f"{str(context.workspace)!r} is what the policy hides",
@@ -46,6 +45,14 @@ def look(context: ExecutionContext) -> tuple[str, ...]:
 
         return seen_through_layers(folder, found)
     return found
+
+
+def rules_of(context: ExecutionContext, workspace: Workspace) -> FolderRules:
+    """What of the caller's folder stays as it is, and why, whoever applies or writes something there for a program. It
+    takes as long as the folder is large. Raises ``InvalidArgument``."""
+    assert context.guard is not None
+    assert workspace.folder is not None
+    return context.guard.rules(Path(workspace.folder).resolve(), workspace.hidden)
 
 
 def note_of(hidden: tuple[str, ...]) -> str:

@@ -31,7 +31,6 @@ from casemate.execution.run import Finished, end_first
 from casemate.execution.seal import seal
 from casemate.execution.threads import to_thread_to_end
 from casemate.files.bounds import TreeBounds
-from casemate.files.protected import Protection
 from casemate.model.approval import ApprovalVerdict, Effect, Question
 from casemate.model.overview import Installed, InstalledPackage, InstallTerms
 from casemate.model.plan import PROXY_ADDRESS, ListeningSocket
@@ -39,6 +38,7 @@ from casemate.packages.gateway import Gateway
 from casemate.packages.names import Requirement
 from casemate.supervisor.trees.walk import open_folder
 from casemate.workspace.apply import apply
+from casemate.workspace.rules import FolderRules
 
 if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
@@ -52,13 +52,7 @@ _PORT = 80
 _BOUNDS = TreeBounds(files=100_000, file_bytes=1 << 30, total_bytes=4 << 30, depth=64, entries=200_000, reports=20)
 _MOST_REASON = 1000  # characters
 _MOST_OUTPUT = 20_000  # characters of what the installer printed, from its end
-
-
-class _Everything(Protection):
-    """A package set is read by cells only: no name in it means anything to the host."""
-
-    def reason(self, path: tuple[str, ...], *, folder: bool = False) -> str | None:  # noqa: ARG002
-        return None
+_RULES = FolderRules(protection=None)  # a package set is read by cells only: no name in it means anything to the host
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +210,7 @@ def _take(tree: int, new: Path) -> str:
         workspace = open_folder(tree, b"workspace", unlock=True)
         installed = open_folder(workspace, b"layer", unlock=True)
         folder = os.open(new, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        applied = apply(installed, folder, bounds=_BOUNDS, protected=_Everything(()), marks=None, seconds=300)
+        applied = apply(installed, folder, bounds=_BOUNDS, rules=_RULES, marks=None, seconds=300)
     except OSError as error:
         return f"what was installed cannot be read: {error.strerror}"
     finally:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from casemate.model.plan import Request
     from casemate.redaction.redaction import Redaction
     from casemate.walls.wall import CellEnding, SessionCell
+    from casemate.workspace.guarding import GuardedPaths
 
 
 async def execute(request: Request, context: ExecutionContext, emitter: Emitter | None = None) -> Execution:
@@ -35,7 +36,7 @@ async def execute(request: Request, context: ExecutionContext, emitter: Emitter 
     await context.ready()
     admitted = context.admit(request, stream=emitter is not None)
     intercepted = context.sandbox_network.interception_for(admitted)
-    plan = make_plan(admitted, context, intercepted, hidden=await guarding.hidden_in(context))
+    plan = make_plan(admitted, context, intercepted, guarded=await guarding.find_guarded(context))
     redaction = await prepare(redaction_of(request.secrets))
     async with record_execution(context, request, plan, redaction) as record:
         before = await _output_before(plan)
@@ -105,9 +106,9 @@ def report_for(
     return replace(report, notes=notes, start=ending.start, start_reason=ending.start_reason)
 
 
-def explain(request: Request, context: ExecutionContext, hidden: tuple[str, ...] | None = None) -> Plan:
-    """The plan of ``request``, without running anything. ``hidden``: of a caller's folder, which is looked at now
+def explain(request: Request, context: ExecutionContext, guarded: GuardedPaths | None = None) -> Plan:
+    """The plan of ``request``, without running anything. ``guarded``: of a caller's folder, which is looked at now
     unless that was done."""
     admitted = context.admit(request, stream=False)
-    seen = guarding.look(context) if hidden is None else hidden
-    return make_plan(admitted, context, context.sandbox_network.interception_for(admitted), hidden=seen)
+    found = guarded or guarding.look(context)
+    return make_plan(admitted, context, context.sandbox_network.interception_for(admitted), guarded=found)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from casemate.execution.network import CellInterception
     from casemate.languages.runtime import Runtime
     from casemate.model.limits import Limits
+    from casemate.workspace.guarding import GuardedPaths
 
 _BASE_ENV = {
     "PATH": CELL_PATH,
@@ -53,11 +54,11 @@ def plan(
     intercepted: CellInterception | None,
     *,
     session: bool = False,
-    hidden: tuple[str, ...] = (),
+    guarded: GuardedPaths | None = None,
 ) -> Plan:
     """Decide everything about the cell. For a ``session`` the request's code is its interpreter. ``intercepted``: what
-    ``SandboxNetwork.interception_for`` said, of which the cell's network is told, too. ``hidden``: of a caller's
-    folder, as :func:`casemate.execution.guarding.hidden_in` finds it.
+    ``SandboxNetwork.interception_for`` said, of which the cell's network is told, too. ``guarded``: of a caller's
+    folder, as :func:`casemate.execution.guarding.look` finds it.
 
     Raises ``RuntimeMissing`` and ``InvalidArgument``; starts nothing."""
     request = admitted.request
@@ -81,7 +82,7 @@ def plan(
         cwd=WORKSPACE,
         program_name=request.program_name,
         code=request.code,
-        workspace=_workspace(context, hidden),
+        workspace=_workspace(context, guarded),
         files=request.files,
         stdin=request.stdin,
         limits=admitted.limits,
@@ -164,8 +165,10 @@ def _layer(context: ExecutionContext) -> tuple[Entry, ...]:
     return tuple(Bind(str(folder), place) for folder, place in context.layer())
 
 
-def _workspace(context: ExecutionContext, hidden: tuple[str, ...]) -> Workspace:
+def _workspace(context: ExecutionContext, guarded: GuardedPaths | None) -> Workspace:
     if context.workspace is None:
         return Workspace("private")
     kind: Literal["overlay", "direct"] = "direct" if context.workspace_mode == "direct" else "overlay"
-    return Workspace(kind, str(context.workspace), hidden=hidden, reviewed=context.workspace_mode == "review")
+    assert guarded is not None
+    is_reviewed = context.workspace_mode == "review"
+    return Workspace(kind, str(context.workspace), "", guarded.hidden, guarded.kept, guarded.writable, is_reviewed)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from casemate.execution.gather import opened_folder
+from casemate.execution.guarding import rules_of
 from casemate.execution.run import open_requester
 from casemate.execution.threads import to_thread_to_end
 from casemate.model.approval import Question
@@ -80,6 +81,7 @@ class RunReview:
     def __init__(
         self, context: ExecutionContext, request: Request, emitter: Emitter | None, redaction: Redaction | None
     ) -> None:
+        self._context = context
         self._open_requester = partial(open_requester, context, request, emitter, redaction)
         self._review = Review([(OUTPUT_NAME.encode(),)])
 
@@ -87,7 +89,7 @@ class RunReview:
         """Apply what somebody allows of what a cell has left that is dead; what was not written, and why."""
         path = finished.plan.workspace.folder
         assert path is not None
-        self._review.hidden = finished.plan.workspace.hidden
+        self._review.rules = await to_thread_to_end(rules_of, self._context, finished.plan.workspace)
         try:
             upper = open_folder(finished.ending.tree_fd, b"upper", unlock=True)
         except FileNotFoundError:

@@ -262,15 +262,17 @@ def unpack(
     refuses: Refuses = lambda _path, _is_folder: None,
     tell: Tell = lambda _files, _bytes: None,
     report_file: ReportFile = lambda _path, _sha256: None,
+    take_room: Callable[[tuple[bytes, ...], int], None] = lambda _path, _size: None,
 ) -> Carried:
     """Put the files and folders of an archive, which need be nobody's friend's, beneath the folder ``root``; files of
     the same names are replaced.
 
     ``owner``: whose they become. ``masked``: permissions that none gets. ``refuses``: why a path is left out, besides
     what always is; it is told whether that is a folder's. ``report_file``: told the path and the SHA-256 of each file
-    before it appears. Raises ``InvalidArgument`` where it is no archive, and ``OSError`` where there is no room.
+    before it appears; ``take_room``: called for each, and each folder, with its size, raises ``OSError`` where there is
+    none. Raises ``InvalidArgument`` where it is no archive, and ``OSError`` where there is no room.
     """
-    unpacking = _Unpacking(root, owner, masked, refuses, report_file, _Count(tell))
+    unpacking = _Unpacking(root, owner, masked, refuses, report_file, take_room, _Count(tell))
     try:
         heads = Heads(source)
         with tarfile.TarFile(fileobj=cast("BinaryIO", heads), mode="r", tarinfo=heads.member) as tar:
@@ -304,6 +306,7 @@ class _Unpacking:
     masked: int
     refuses: Refuses
     report_file: ReportFile
+    take_room: Callable[[tuple[bytes, ...], int], None]
     count: _Count
 
     def take(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
@@ -318,6 +321,7 @@ class _Unpacking:
             self.count.refuse(path, why)
             return
         try:
+            self.take_room(path, member.size)
             if member.isdir():
                 os.close(self._folder(path))
             elif self.count.has_room(path, member.size):

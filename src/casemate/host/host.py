@@ -112,7 +112,8 @@ class HostAccess:
 class HostSurroundings:
     """What :class:`Host` has of its sandbox. ``record``: what crossed, in a run; ``resolve``: secrets by their names;
     ``session``: an open one by its id or name; ``workspace``: the folder that programs write in, if any;
-    ``is_direct``: at once."""
+    ``is_direct``: at once; ``why_closed``: why a path is not read, or where the second argument says so not written,
+    though it is in a folder that is open; empty where it is. It may block."""
 
     namespace: str
     approvals: Callable[[], Approvals]
@@ -121,6 +122,7 @@ class HostSurroundings:
     session: Callable[[str], Awaitable[Session]]
     workspace: str | None = None
     is_direct: bool = False
+    why_closed: Callable[[str, bool], str] = lambda _path, _writes: ""
 
 
 class Host:
@@ -255,7 +257,7 @@ class Host:
             raise InvalidArgument("offset", f"{offset!r} is no place in a file")
         if type(limit) is not int or not 1 <= limit <= files.MOST_READ:
             raise InvalidArgument("limit", f"{limit!r} is not a number of bytes from 1 to {files.MOST_READ}")
-        place = find_place(self._terms, path)
+        place = await self._find_open(path)
         data = await asyncio.to_thread(files.read, place, offset, limit)
         self._note("read", place)
         return data
@@ -267,7 +269,7 @@ class Host:
             InvalidArgument: It is no such folder, or has more than a thousand entries.
             Denied: It is in no folder that is open.
         """
-        place = find_place(self._terms, path)
+        place = await self._find_open(path)
         found = await asyncio.to_thread(files.list_folder, place)
         self._note("list", place)
         return found
@@ -281,7 +283,7 @@ class Host:
             Denied: It was not allowed, is not open, or its name is protected.
             Unavailable: There is no room.
         """
-        place = find_place(self._terms, path, write=True)
+        place = await self._find_open(path, writes=True)
         try:
             data = content.encode() if isinstance(content, str) else bytes(content)
         except UnicodeEncodeError:
@@ -311,7 +313,7 @@ class Host:
         (of, inner), (into, target) = session_in(source), session_in(destination)
         if of is not None and into is not None:
             raise InvalidArgument("destination", "one of the two is a path of the host's, such as /data/table.csv")
-        place = find_place(self._terms, target, write=True, argument="destination") if into is None else None
+        place = await self._find_open(target, writes=True, argument="destination") if into is None else None
         async with self._turn():
             return await self._copy(of, inner, into, target, place)
 
@@ -324,7 +326,7 @@ class Host:
             if of is not None:
                 await (await self._of.session(of)).files.download(inner, held)
             else:
-                taken = find_place(self._terms, inner, argument="source")
+                taken = await self._find_open(inner, argument="source")
                 await asyncio.to_thread(_take, taken, str(held))
                 self._note("read", taken)
             if into is not None:
@@ -358,6 +360,12 @@ class Host:
             if not verdict.allow:
                 raise Denied(verdict.reason or "it was asked for and not approved")
             return str(requester.run)
+
+    async def _find_open(self, path: str, *, writes: bool = False, argument: str = "path") -> HostPlace:
+        place = find_place(self._terms, path, write=writes, argument=argument)
+        if why := await asyncio.to_thread(self._of.why_closed, place.path, writes):
+            raise Denied(f"{place.path} is not {'written' if writes else 'read'}: {why}")
+        return place
 
     def _turn(self) -> asyncio.Semaphore:
         return self._turns.setdefault(account() or caller(), asyncio.Semaphore(_MOST_AT_ONCE))

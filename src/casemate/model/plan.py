@@ -201,7 +201,8 @@ class Workspace(NamedTuple):
 
     ``direct``: the folder is written through. ``reviewed``: of an overlay, whose changes are kept back until somebody
     allows them. ``place``: where it appears besides /workspace, empty for nowhere.
-    ``hidden``, ``kept``: paths beneath it that nobody in the cell reads, or changes.
+    ``hidden``, ``kept``: paths beneath it that nobody in the cell reads, or changes, but for what is ``writable``
+    in the latter.
     """
 
     kind: Literal["private", "overlay", "direct"]
@@ -209,6 +210,7 @@ class Workspace(NamedTuple):
     place: str = ""
     hidden: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
     reviewed: bool = False
 
 

@@ -25,6 +25,13 @@ class Setting(NamedTuple):
     where: str
 
 
+class Writable(NamedTuple):
+    """The only folders of the caller's that are written in, by absolute paths, and ``where`` that is written."""
+
+    folders: tuple[str, ...]
+    where: str
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """The upper bound of what a sandbox permits; None, or a name that is missing, is no bound.
@@ -35,10 +42,9 @@ class Policy:
     absolute path, of authorities that servers may have. ``limits``: those that are named, as numbers. ``workspace``: an
     absolute path. ``web``: who is asked in searches. ``hidden``, ``unwritable``: absolute paths and patterns that a
     cell must not see, or change, each with where it is written; ``shown``: what it is to see besides the workspace,
-    which `casemate wrap` alone can do; ``read_only``: where it is written that no folder of the caller's is to be
-    written in. ``host``: what of the host is open. ``previews``: servers in cells may be shown. ``written``: the rules.
-    ``arguments``: further ones of a ``Sandbox``, in a file for ``Sandbox.from_file``. ``settings``: everything with
-    where it is written, for people;
+    which `casemate wrap` alone can do; ``writable``: None where nothing bounds what is written. ``host``: what of the
+    host is open. ``previews``: servers in cells may be shown. ``written``: the rules. ``arguments``: further ones of a
+    ``Sandbox``, in a file for ``Sandbox.from_file``. ``settings``: everything with where it is written, for people;
     ``warnings``: what holds otherwise than is written. ``at_least``: the weakest wall that will do.
     """
 
@@ -59,7 +65,7 @@ class Policy:
     hidden: tuple[tuple[str, str], ...] = ()
     unwritable: tuple[tuple[str, str], ...] = ()
     shown: tuple[tuple[str, str], ...] = ()
-    read_only: str = ""
+    writable: Writable | None = None
     host: HostTerms | None = None
     previews: bool = True
     written: Rules | None = None

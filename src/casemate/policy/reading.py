@@ -272,7 +272,7 @@ def policy_of(document: PolicyDocument, folder: str, home: str, *, arguments: bo
         hidden=tuple(translation.hidden) if translation else (),
         unwritable=tuple(translation.unwritable) if translation else (),
         shown=(*(translation.shown if translation else ()), *_readable(document, keys, folder, home)),
-        read_only=translation.read_only if translation else "",
+        writable=translation.writable if translation else None,
         host=_host_terms(document, keys, folder, home),
         previews=keys.previews is not False,
         written=rules,

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from casemate.errors import InvalidArgument
 from casemate.model.addresses import is_never_public
 from casemate.policy.document import Path, PolicyDocument
+from casemate.policy.policy import Writable
 
 Entry = tuple[str, str]  # an absolute path or pattern, and where it is written
 
@@ -62,8 +63,8 @@ _TOP = ("filesystem", "credentials", "allowNestedUserNamespaces", "enableWeakerN
 @dataclass(slots=True)
 class Translation:
     """casemate's own keys with their lines; ``hidden`` and ``unwritable``: what must not be seen, or changed;
-    ``shown``: what is to be seen besides the workspace; ``read_only``: where it is written that no folder is to be
-    written in; ``undialled``: networks that are never to be dialled, each with its place."""
+    ``shown``: what is to be seen besides the workspace; ``writable``: the only folders that
+    are written in; ``undialled``: networks that are never to be dialled, each with its place."""
 
     values: dict[str, Any]
     lines: dict[Path, int]
@@ -71,7 +72,7 @@ class Translation:
     unwritable: list[Entry] = field(default_factory=list)
     shown: list[Entry] = field(default_factory=list)
     undialled: list[tuple[str, str]] = field(default_factory=list)
-    read_only: str = ""
+    writable: Writable | None = None
     warnings: list[str] = field(default_factory=list)
 
 
@@ -158,8 +159,8 @@ class _SrtReader:
         if self._flag(keys, "filesystem", "allowGitConfig"):
             self._warn(("filesystem", "allowGitConfig"), _STRICTER["filesystem", "allowGitConfig"])
         self._workspace(keys)
-        if not keys.get("allowWrite"):
-            self._made.read_only = self._document.where(("filesystem",))
+        listed = tuple(text for _, text in self._paths(keys, "allowWrite"))
+        self._made.writable = Writable(listed, self._document.where(("filesystem", "allowWrite")))
         for path, text in self._paths(keys, "allowRead"):
             self._check_shown(path, text)
         for path, text in self._paths(keys, "denyRead"):
@@ -186,13 +187,15 @@ class _SrtReader:
         """The one folder that may be written: the working folder, where it is among those listed, else the widest."""
         writable: list[tuple[Path, str]] = []
         for path, text in self._paths(keys, "allowWrite"):
-            if text != self._folder and _is_within(text, _TEMPORARY):
+            if not _is_within(text, (self._folder,)) and _is_within(text, _TEMPORARY):
                 self._warn(path, f"{text}: a cell has one of its own, which is gone with it")
             elif _is_pattern(text):
                 self._refuse(path, f"{text}: a pattern cannot be the workspace; name the folder")
             else:
                 writable.append((path, text))
         if not writable:
+            return
+        if "workspace" in self._made.values:
             return
         path, widest = min(writable, key=lambda one: len(one[1]))
         own = next((one for one in writable if _is_within(self._folder, (one[1],))), None)

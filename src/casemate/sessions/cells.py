@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from casemate.errors import CasemateError, Fault, RuntimeMissing, SandboxClosed, Unavailable
-from casemate.execution.guarding import hidden_in
+from casemate.execution.guarding import find_guarded, rules_of
 from casemate.execution.network import CellInterception, CellNetwork
 from casemate.execution.pipeline import report_for
 from casemate.execution.plan import plan as make_plan
@@ -18,6 +18,7 @@ from casemate.execution.request import prepare
 from casemate.execution.threads import to_thread_to_end
 from casemate.files.names import display_path
 from casemate.model.execution import SkippedFile
+from casemate.sessions.files import WriteBounds
 from casemate.sessions.interpreter_cell import InterpreterCell
 from casemate.sessions.outcome import BoundNames, StepFiles
 from casemate.sessions.step_files import StepFileCollector
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from casemate.model.plan import Plan
     from casemate.redaction.redaction import Redaction
     from casemate.walls.wall import CellEnding, SessionCell
+    from casemate.workspace.guarding import GuardedPaths
     from casemate.workspace.review import Review
 
 _MISSED = "the cell that was ready had ended"
@@ -94,6 +96,7 @@ class SessionCells:
         self._collector: StepFileCollector | None = None
         self._upper = -1  # a descriptor of what the session has written over a caller's folder, from its first step on
         self._broken_pauses = 0  # steps in a row whose files were not taken, as the cell did not stand still
+        self._bounds = WriteBounds()  # since its last step
         self._end_note: SkippedFile | None = None  # why an interpreter was ended between two steps
 
     @property
@@ -122,7 +125,8 @@ class SessionCells:
     async def _end_if_unsafe(self, interpreter: InterpreterCell) -> None:
         """End it where a file that is to be hidden came or was replaced since it began, for it could read that; and
         where it cannot be stopped while its files are taken."""
-        new = sorted({*await self._find_hidden()} - {*interpreter.plan.workspace.hidden})
+        guarded = await self._find_guarded()
+        new = sorted({*guarded.hidden} - {*interpreter.plan.workspace.hidden}) if guarded else []
         if interpreter.watch.find_replaced():
             self._end_note = _REPLACED
         elif new:
@@ -133,9 +137,11 @@ class SessionCells:
             return
         await interpreter.end(keep_files=True)
 
-    async def _find_hidden(self) -> tuple[str, ...]:
-        """What of the caller's folder is to be hidden now. What the session has put there itself is its own."""
-        return tuple(path for path in await hidden_in(self._context) if not self._is_own(path))
+    async def _find_guarded(self) -> GuardedPaths | None:
+        """What of the caller's folder is to be hidden now, or kept. What the session has put there itself is its own,
+        and not hidden from it."""
+        found = await find_guarded(self._context)
+        return found and replace(found, hidden=tuple(path for path in found.hidden if not self._is_own(path)))
 
     def _is_own(self, path: str) -> bool:
         return self._upper >= 0 and covers(self._upper, path, marks_here())
@@ -149,6 +155,16 @@ class SessionCells:
         if any(name == path or name.startswith(f"{path}/") for path in known):
             return True
         return guard.hides(folder.resolve(), name) and os.path.lexists(folder / name) and not self._is_own(name)
+
+    async def bounds(self) -> WriteBounds:
+        """Where the host may write in the workspace for the session, and how much. Raises ``CasemateError``."""
+        usage, limits = await self._current.settled_usage() if self._current else None, self._admitted.limits
+        if self._context.wall.lays_out and (self._bounds.room is None or usage not in (None, self._bounds.usage)):
+            room = (usage.space_left, usage.inodes_left) if usage else (limits.disk, limits.inodes)
+            self._bounds = WriteBounds(None, room, usage)
+        if (guard := self._context.guard) is not None and (folder := self._context.workspace) is not None:
+            self._bounds.rules = await to_thread_to_end(lambda: guard.rules(folder.resolve(), names=False))
+        return self._bounds
 
     def note_upload(self, name: str, sha256: str) -> None:
         """A file of this content is about to be put into the workspace from outside: no step made it."""
@@ -170,11 +186,11 @@ class SessionCells:
         report = await self._context.wall.prove()
         await self._context.ready()
         intercepted = self._context.sandbox_network.interception_for(self._admitted)
-        plan = self._make_plan(intercepted, await self._find_hidden())
+        plan = self._make_plan(intercepted, await self._find_guarded())
         if self._collector is None:
             await prepare(self._redaction)
             self._collector = await asyncio.to_thread(StepFileCollector, plan, self._context, self._redaction)
-        self._collector.use_plan(plan)
+        self._collector.plan = plan
         if self._ended_cell is not None:
             plan = replace(plan, continues=self._ended_cell.id, files={})  # they lie there
         self._current, self._ended_cell = self._make_cell(plan, intercepted, report), None
@@ -200,8 +216,8 @@ class SessionCells:
         if self._is_closed:
             raise SandboxClosed("the session was closed")
 
-    def _make_plan(self, intercepted: CellInterception | None, hidden: tuple[str, ...]) -> Plan:
-        plan = make_plan(self._admitted, self._context, intercepted, session=True, hidden=hidden)
+    def _make_plan(self, intercepted: CellInterception | None, guarded: GuardedPaths | None) -> Plan:
+        plan = make_plan(self._admitted, self._context, intercepted, session=True, guarded=guarded)
         return replace(plan, deadline=_NO_DEADLINE, id=os.urandom(16).hex())
 
     def ending_of(self, interpreter: InterpreterCell) -> CellEnding:
@@ -264,6 +280,7 @@ class SessionCells:
         tree, interpreter = await self._open_tree()
         review = self._collector.review if self._collector is not None else None
         assert review is not None
+        review.rules = await to_thread_to_end(rules_of, self._context, interpreter.plan.workspace)
         try:
             upper = open_folder(tree, b"upper", unlock=False)
             try:

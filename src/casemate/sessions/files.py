@@ -9,9 +9,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
@@ -24,10 +25,13 @@ from casemate.files.names import text_of
 from casemate.files.walk import kind_of
 from casemate.model.plan import WORKSPACE
 from casemate.supervisor.trees.walk import Entry, data_in, open_beneath, open_file
+from casemate.workspace.rules import path_of
 
 if TYPE_CHECKING:
     from casemate.files.archives import Carried, Refuses
     from casemate.redaction.redaction import Redaction
+    from casemate.walls.wall import StepUsage
+    from casemate.workspace.rules import FolderRules
 
 T = TypeVar("T")
 NoteUpload = Callable[[str, str], None]  # a file's name and the SHA-256 of its content
@@ -35,6 +39,7 @@ _HIDDEN = "it is hidden in this workspace"
 _MOST_LISTED = 10_000
 _MOST_READ = 1 << 30  # bytes that are returned; a larger file is downloaded
 _MOST_HOLES = 1 << 20  # bytes of a file that is returned which are not there
+_PAGE = 4096  # bytes that a file's room comes in
 _BLOCK = 512  # bytes that st_blocks counts in (stat(2))
 
 
@@ -55,6 +60,37 @@ class FileInfo:
     modified: float
 
 
+@dataclass(slots=True)
+class WriteBounds:
+    """What the host may write into a session's workspace: ``rules`` say what of a caller's folder stays as it is;
+    ``room`` is what is left, in bytes and names, since ``usage`` was counted, None where the kernel bounds that."""
+
+    rules: FolderRules | None = None
+    room: tuple[int, int] | None = None
+    usage: StepUsage | None = None
+
+    def why_kept(self, path: str, *, folder: bool) -> str | None:
+        """Why nothing is written, or removed, there; what is handed out is the session's own."""
+        if self.rules is None or path.partition("/")[0] == self.rules.output:
+            return None
+        return self.rules.reason(path_of(path), folder=folder)
+
+    def take(self, root: int, path: Sequence[str | bytes], size: int) -> None:
+        """For a file of so many bytes, or a folder, at a path. Raises ``OSError`` where there is no room: what is
+        written beyond would end the cell when it is counted."""
+        if self.room is None:
+            return
+        missing = len(path)
+        with suppress(OSError):  # a folder on the way is not there
+            for depth in range(1, len(path)):
+                os.close(open_beneath(root, path[:depth]))
+                missing = len(path) - depth
+        left = self.room[0] - (-(-max(size, 1) // _PAGE) + missing - 1) * _PAGE, self.room[1] - missing
+        if min(left) <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.room = left
+
+
 class SessionFiles:
     """Names are relative to the workspace, with ``/`` between folders. All raise ``InvalidArgument`` for what is wrong.
 
@@ -67,11 +103,13 @@ class SessionFiles:
         redaction: Redaction | None = None,
         hides: Callable[[str], bool] = lambda _: False,
         note_upload: NoteUpload = lambda _name, _sha256: None,
+        bounds: Callable[[], Awaitable[WriteBounds]] | None = None,
     ) -> None:
         """``redaction``: of the session's secrets, where it has any. It is for what is read and listed. ``hides``:
         names that the session's programs do not see, asked when the workspace is there. ``note_upload`` is called with
-        the name and the SHA-256 of each file that is written, before it appears."""
-        self._hides, self._note_upload = hides, note_upload
+        the name and the SHA-256 of each file that is written, before it appears. ``bounds``: of what is written, asked
+        when the workspace is there."""
+        self._hides, self._note_upload, self._bounds = hides, note_upload, bounds
         self._workspace = workspace
         self._redaction = redaction
 
@@ -103,7 +141,7 @@ class SessionFiles:
         if not isinstance(content, str | bytes | bytearray | memoryview):
             raise InvalidArgument("content", f"must be bytes or str, not {type(content).__name__}; upload takes a path")
         data = content.encode() if isinstance(content, str) else bytes(content)
-        await self._do(_write, name, lambda: iter((data,)), self._note_upload)
+        await self._do(_write, name, lambda: iter((data,)), len(data), self._note_upload, changes=True)
 
     async def list(self, name: str = "") -> list[FileInfo]:
         """What lies in a folder, by name; at most 10,000 entries."""
@@ -114,12 +152,12 @@ class SessionFiles:
 
     async def remove(self, name: str) -> None:
         """Remove a file, a link or an empty folder."""
-        await self._do(_remove, name)
+        await self._do(_remove, name, changes=True)
 
     async def upload(self, source: str | os.PathLike[str], name: str | None = None) -> None:
         """Copy a file of the host's into the workspace, by its own name unless another is given."""
         path = Path(source)
-        await self._do(_upload, path.name if name is None else name, path, self._note_upload)
+        await self._do(_upload, path.name if name is None else name, path, self._note_upload, changes=True)
 
     async def download(self, name: str, target: str | os.PathLike[str]) -> Path:
         """Copy a file of the workspace to ``target`` on the host, a path or a folder; where it lies then."""
@@ -145,18 +183,21 @@ class SessionFiles:
         Raises:
             InvalidArgument: It is no archive, or there is no room.
         """
-        return await self._do(_unpack, name, Path(source), self._refuses_in(name), self._note_upload)
+        return await self._do(
+            _unpack, name, Path(source), partial(self._refuses_in, name), self._note_upload, changes=True
+        )
 
-    def _refuses_in(self, folder: str) -> Refuses:
-        """Why what lies in a folder of the workspace is not carried, by its path there."""
+    def _refuses_in(self, folder: str, bounds: WriteBounds | None = None) -> Refuses:
+        """Why what lies in a folder of the workspace is not carried, by its path there. ``bounds``: into it."""
         outer = [_inner(folder)] if _inner(folder) else []
 
-        def refuses(path: tuple[bytes, ...], _is_folder: bool) -> str | None:
-            return _HIDDEN if self._hides("/".join((*outer, *map(os.fsdecode, path)))) else None
+        def refuses(path: tuple[bytes, ...], is_folder: bool) -> str | None:
+            name = "/".join((*outer, *map(os.fsdecode, path)))
+            return _HIDDEN if self._hides(name) else (bounds or WriteBounds()).why_kept(name, folder=is_folder)
 
         return refuses
 
-    async def _do(self, work: Callable[..., T], name: str, *arguments: object) -> T:
+    async def _do(self, work: Callable[..., T], name: str, *arguments: object, changes: bool = False) -> T:
         name = _inner(name)
         if name:
             check_name(name, "name")
@@ -167,6 +208,11 @@ class SessionFiles:
                     f"{name!r}: {_HIDDEN}",
                     remediation="It can be shown with allow_read, when the sandbox is made.",
                 )
+            if changes:
+                bounds = await self._bounds() if self._bounds else WriteBounds()
+                if name and work is not _unpack and (why := bounds.why_kept(name, folder=False)):
+                    raise InvalidArgument("name", f"{name!r}: {why}")
+                arguments = (*arguments, bounds)
             return await to_thread_to_end(_run_on, work, root, name, *arguments)
 
 
@@ -259,7 +305,10 @@ def _content(root: int, name: str) -> bytes:
         return os.read(fd, status.st_size) if status.st_size < CHUNK else b"".join(pieces_of(fd, status.st_size))
 
 
-def _write(root: int, name: str, chunks: Callable[[], Iterator[bytes]], note_upload: NoteUpload) -> None:
+def _write(
+    root: int, name: str, chunks: Callable[[], Iterator[bytes]], size: int, note_upload: NoteUpload, bounds: WriteBounds
+) -> None:
+    bounds.take(root, name.split("/"), size)
     owner, hashed = os.fstat(root), Hashed(chunks())
     with _parent(root, name, make=True) as (folder, last):
         attributes = Attributes(0o644, (owner.st_uid, owner.st_gid))
@@ -288,7 +337,7 @@ def info_of(folder: int, name: str, entry: str) -> FileInfo:
     return FileInfo(name, kinds.get(stat.S_IFMT(status.st_mode), "other"), status.st_size, status.st_mtime)
 
 
-def _remove(root: int, name: str) -> None:
+def _remove(root: int, name: str, _bounds: WriteBounds) -> None:
     with _parent(root, name) as (folder, last):
         if stat.S_ISDIR(os.stat(last, dir_fd=folder, follow_symlinks=False).st_mode):
             os.rmdir(last, dir_fd=folder)
@@ -319,7 +368,10 @@ def _pack(root: int, name: str, target: Path, top: str, redaction: Redaction | N
         return packer.end()
 
 
-def _unpack(root: int, name: str, source: Path, refuses: Refuses, note_upload: NoteUpload) -> Carried:
+def _unpack(
+    root: int, name: str, source: Path, refuses: Callable[[WriteBounds], Refuses], note_upload: NoteUpload,
+    bounds: WriteBounds,
+) -> Carried:  # fmt: skip
     from casemate.files.archives import unpack
 
     status, outer = os.fstat(root), f"{name}/" if name else ""
@@ -329,17 +381,18 @@ def _unpack(root: int, name: str, source: Path, refuses: Refuses, note_upload: N
         folder = open_beneath(root, name.split("/") if name else (), make=True, owner=_owner(root))
         try:
             return unpack(
-                archive, folder, owner=(status.st_uid, status.st_gid), refuses=refuses,
+                archive, folder, owner=(status.st_uid, status.st_gid), refuses=refuses(bounds),
+                take_room=lambda path, size: bounds.take(folder, path, size),
                 report_file=lambda path, sha256: note_upload(outer + text_of(path), sha256),
             )  # fmt: skip
         finally:
             os.close(folder)
 
 
-def _upload(root: int, name: str, source: Path, note_upload: NoteUpload) -> None:
+def _upload(root: int, name: str, source: Path, note_upload: NoteUpload, bounds: WriteBounds) -> None:
     if not source.is_file():
         raise InvalidArgument("source", f"{str(source)!r} is not a file")
-    _write(root, name, lambda: _chunks_of(source), note_upload)
+    _write(root, name, lambda: _chunks_of(source), source.stat().st_size, note_upload, bounds)
 
 
 def _download(root: int, name: str, target: Path, redaction: Redaction | None) -> Path:

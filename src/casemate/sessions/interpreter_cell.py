@@ -65,6 +65,7 @@ class InterpreterCell:
         self._client_sockets: dict[str, list[socket.socket]] = {}  # by the address that they are for
         self._making_sockets = asyncio.Lock()
         self._step = 0
+        self._last_step: RunningStep | None = None
         self._requests = 0
         self.packages: dict[str, str] = {}  # folders of the host that are to be shown in its cell, by their place there
         for step in (1, 2):  # and from then on the next but one, when a step is over
@@ -79,7 +80,7 @@ class InterpreterCell:
         """Have it run a step, once it has started."""
         await self._wait_started()  # the step's time begins when there is an interpreter
         await self._wait_unless_ended(self._inbox.pipes_of(step.number))
-        self._step = step.number
+        self._step, self._last_step = step.number, step
         step.has_begun = True
         self._inbox.begin_step(step)
         request = self._protocol.run(StepRequest(step.number, code, stdin, cwd, step.asks, step.terms))
@@ -143,6 +144,14 @@ class InterpreterCell:
         self.cell.hurry()
         await self._wait_unless_ended(step.used)
         return step.used.result() if step.used.done() else None
+
+    async def settled_usage(self) -> StepUsage | None:
+        """What the last step that is over has used; None where none is known, or it has ended."""
+        step = self._last_step
+        if step is not None and step.over.done() and not step.used.done():
+            self.cell.hurry()
+            await self._wait_unless_ended(step.used)
+        return self._inbox.last_usage
 
     async def list_variables(self) -> Reply | None:
         """Its answer about the user's names; None when it ended meanwhile."""

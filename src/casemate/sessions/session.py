@@ -54,8 +54,9 @@ class Session(ShownSession):
         counted = replace(context, finished=self.tally.before(context.finished))
         self.steps = SessionSteps(terms, counted, self._lifetime, slot)
         self._cells = self.steps.cells
+        cells = self._cells
         self.files = SessionFiles(
-            self.steps.open_workspace, self.steps.redaction, self._cells.hides, self._cells.note_upload
+            self.steps.open_workspace, self.steps.redaction, cells.hides, cells.note_upload, cells.bounds
         )
         self._previews = SessionPreviews(terms, self._cells, context, self._lifetime)
         self.runs = StartedRuns()

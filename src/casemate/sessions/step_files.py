@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from casemate.artifacts.collect import CollectedFiles, collect
 from casemate.artifacts.export import export
 from casemate.execution.gather import bounds_of, digests_of, hidden_from, opened_folder, output_before
+from casemate.execution.guarding import rules_of
 from casemate.files.walk import SeenFiles
 from casemate.model.execution import SkippedFile
 from casemate.model.plan import OUTPUT_NAME, Plan
@@ -32,7 +33,8 @@ _FOLDERS = {"private": b"workspace", "overlay": b"upper"}  # of all that the cel
 
 @dataclass(slots=True)
 class StepFileCollector:
-    """Collects what each step of a session leaves. ``known_files``: digests by name of files that no step made."""
+    """Collects what each step of a session leaves. ``plan``: of its cell now; ``known_files``: digests by name of files
+    that no step made."""
 
     plan: Plan
     context: ExecutionContext
@@ -44,14 +46,7 @@ class StepFileCollector:
 
     def __post_init__(self) -> None:
         self.review = Review([(OUTPUT_NAME.encode(),)]) if self.plan.workspace.reviewed else None
-        self.use_plan(self.plan)
         self.known_files = {**digests_of(self.plan), **output_before(self.plan)}
-
-    def use_plan(self, plan: Plan) -> None:
-        """Go on with the plan of the session's next cell, from which other names may be hidden."""
-        self.plan = plan
-        if self.review is not None:
-            self.review.hidden = plan.workspace.hidden
 
     def note_upload(self, name: str, sha256: str) -> None:
         """A file is put at ``name`` from outside: no step made it, as long as it has this content."""
@@ -132,7 +127,7 @@ class StepFileCollector:
                 unlock=dead,
                 unless_empty=(OUTPUT_NAME.encode(),),
                 marks=marks_here(),
-                hidden=self.plan.workspace.hidden,
+                rules=rules_of(self.context, self.plan.workspace),
             ).skipped
 
     def _export(self, files: CollectedFiles) -> tuple[SkippedFile, ...]:

@@ -16,7 +16,6 @@ from casemate.supervisor.namespaces import Identity
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import Any
 
 _QUIET = kernel.ATTR_RDONLY | kernel.ATTR_NOSUID | kernel.ATTR_NODEV
@@ -31,8 +30,9 @@ def is_plain(folder: dict[str, Any]) -> bool:
 def cover_paths(tree: int, folder: dict[str, Any]) -> list[int]:
     """The detached mount ``tree``, which is used up, once for each of the folder's places.
 
-    ``hidden`` and ``read_only`` of ``folder`` are paths beneath it, or empty for all of it. Nobody reads the first,
-    nobody changes the second, and neither can be moved away. Raises ``OSError``, also where one of them is gone.
+    ``hidden``, ``read_only`` and ``writable`` of ``folder`` are paths beneath it, or empty for all of it. Nobody reads
+    the first, nobody changes the second but for the third, and none can be moved away. Raises ``OSError``, also where
+    one of them is gone.
     """
     place = stage.COVERED if stat.S_ISDIR(os.fstat(tree).st_mode) else stage.COVERED_FILE
     try:
@@ -42,7 +42,7 @@ def cover_paths(tree: int, folder: dict[str, Any]) -> list[int]:
     trees: list[int] = []
     try:
         pins_all = folder.get("kind") == "direct"
-        for path, cover in _covers(folder["hidden"], folder["read_only"], pins_all):
+        for path, cover in _covers(folder, pins_all):
             _cover_path(place, path, cover)
         trees.extend(kernel.open_tree(place) for _ in folder["places"])
     except BaseException:
@@ -53,15 +53,17 @@ def cover_paths(tree: int, folder: dict[str, Any]) -> list[int]:
     return trees
 
 
-def _covers(hidden: Iterable[str], read_only: Iterable[str], pins_all: bool) -> list[tuple[str, Any]]:
+def _covers(folder: dict[str, Any], pins_all: bool) -> list[tuple[str, Any]]:
     """What covers which path, outer folders first. A folder on the way to what is read-only is made a mount of its own:
     then it cannot be renamed to make room for another. ``pins_all``: also on the way to what is hidden, where a renamed
     folder would be one on the host's disk, too."""
     covers = {}
+    hidden, read_only = folder["hidden"], folder["read_only"]
     for path in (*read_only, *(hidden if pins_all else ())):
         parts = path.split("/")
         for depth in range(1, len(parts)):
             covers["/".join(parts[:depth])] = _pin
+    covers.update(dict.fromkeys(folder["writable"], _make_writable))
     covers.update(dict.fromkeys(read_only, _make_read_only))
     covers.update(dict.fromkeys(hidden, _hide))
     return sorted(covers.items(), key=lambda item: item[0].count("/") + (item[0] != ""))
@@ -97,13 +99,18 @@ def _make_read_only(place: int) -> None:
     _mount_over(f"/proc/self/fd/{place}", place, kernel.ATTR_RDONLY)
 
 
+def _make_writable(place: int) -> None:
+    _mount_over(f"/proc/self/fd/{place}", place, 0, cleared=kernel.ATTR_RDONLY)
+
+
 def _pin(place: int) -> None:
     _mount_over(f"/proc/self/fd/{place}", place, 0)
 
 
-def _mount_over(source: str, place: int, attributes: int) -> None:
+def _mount_over(source: str, place: int, attributes: int, *, cleared: int = 0) -> None:
     tree = kernel.open_tree(source, attributes=attributes)
     try:
+        kernel.set_attributes(tree, 0, cleared=cleared)
         kernel.move_mount_onto(tree, place)
     finally:
         os.close(tree)

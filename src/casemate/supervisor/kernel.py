@@ -238,9 +238,11 @@ def move_mount_onto(mount_fd: int, place_fd: int) -> None:
     check(_move_mount(mount_fd, b"", place_fd, b"", MOVE_FROM_EMPTY | _MOVE_TO_EMPTY), "move_mount")
 
 
-def set_attributes(mount_fd: int, attributes: int, *, userns_fd: int = 0, recursive: bool = True) -> None:
-    """Set ``ATTR_*`` on a detached mount, and on all below it."""
-    attr = _MountAttr(attributes, 0, 0, userns_fd)
+def set_attributes(
+    mount_fd: int, attributes: int, *, cleared: int = 0, userns_fd: int = 0, recursive: bool = True
+) -> None:
+    """Set ``ATTR_*`` on a detached mount, and on all below it, and clear others."""
+    attr = _MountAttr(attributes, cleared, 0, userns_fd)
     flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
     check(_mount_setattr(mount_fd, b"", flags, ctypes.addressof(attr), ctypes.sizeof(attr)), "mount_setattr")
 

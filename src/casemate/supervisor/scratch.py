@@ -105,6 +105,9 @@ class Scratch:
         """Nothing of the cell runs, and the host is to take its files: an overlay's upper directory is there as it is.
         Raises ``OSError``."""
 
+    def put_off_layout(self) -> None:
+        """Something of the cell still runs: have the host ask for its files."""
+
     def close_mounts(self) -> None:
         """Let go of the mounts, once the cell has them."""
         kernel.close_all((*(fd for fd, _ in self.mounts), *self.extra_workspaces))

@@ -70,6 +70,8 @@ class SessionRequests:
                 cell.end_step()
                 # The host looks there before it has anything paused.
                 lays_out = cell.scratch.lays_out and cell.pause_for_files()
+                if not lays_out:
+                    cell.scratch.put_off_layout()
                 end = partial(self._end_step, cell, message["step"])
                 self._run_job(cell.id, partial(cell.count_files, lays_out=lays_out), end)
             case "interrupt":

@@ -250,6 +250,9 @@ class Wall(Protocol):
     def system_entries(self) -> tuple[Entry, ...]:
         """What every cell can read of the host's system."""
 
+    def shown_paths(self) -> tuple[str, ...]:
+        """What of this machine every cell sees, whatever a policy says."""
+
     def place(self, launch: Launch) -> Launch:
         """``launch`` with the interpreter where cells have it. Raises ``RuntimeMissing``."""
 

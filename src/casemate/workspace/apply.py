@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Self
 from casemate.files.beneath import Attributes, mount_of, pieces_of, write_file, write_link
 from casemate.files.bounds import Skipped, TreeBounds
 from casemate.files.names import display_path, path_problem, text_of
-from casemate.files.protected import PROTECTED, Protection
 from casemate.files.walk import is_whiteout, kind_of
 from casemate.model.limits import format_size
 from casemate.model.review import Applied
@@ -43,6 +42,7 @@ from casemate.supervisor.trees.walk import (
 from casemate.workspace.git_index import SHA1, hidden_in_own, hidden_paths
 from casemate.workspace.permitted import is_index, link_problem, mode_in
 from casemate.workspace.remove import obstacle, remove
+from casemate.workspace.rules import FolderRules, lossy_names
 from casemate.workspace.upper import is_marked_whiteout, is_opaque, refers_elsewhere
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ APPLY_SECONDS = 30.0
 _REFERS = "its content is not here; the overlay must be mounted with redirect_dir=off,metacopy=off"
 _MOST_NAMED = 5
 _MOUNTED = "another file system is mounted there"
-_HIDDEN = "it is hidden in this workspace, and stays as it is"
 
 
 def apply(
@@ -61,12 +60,11 @@ def apply(
     folder: int,
     *,
     bounds: TreeBounds = WRITTEN_BACK,
-    protected: Protection = PROTECTED,
+    rules: FolderRules | None = None,
     seen: SeenFiles | None = None,
     unlock: bool = True,
     unless_empty: tuple[bytes, ...] = (),
     marks: str | None,
-    hidden: Iterable[str] = (),
     seconds: float = APPLY_SECONDS,
 ) -> Applied:
     """Apply the changes in ``upper`` to ``folder`` (descriptors); new files belong to whom the folder does.
@@ -74,9 +72,9 @@ def apply(
     ``seen``: what was applied before, and is not again as long as it is unchanged; what was made for something that has
     gone since is removed; ``unless_empty``: folders at the top that are only made when there is something in them;
     ``unlock``: permission bits in ``upper`` that hinder reading are changed; ``marks``: the overlay's own, as of
-    :func:`casemate.workspace.upper.marks_here`; None where it was none; ``hidden``: paths that the cell did not see,
-    which stay as they are, and so do the folders that hold them. Raises nothing for what either tree holds, a
-    full disk, or the end of ``seconds``: what could be applied stays, the rest is in ``skipped``.
+    :func:`casemate.workspace.upper.marks_here`; None where it was none; ``rules``: what stays as it is, and so do the
+    folders that hold it. Raises nothing for what either tree holds, a full disk, or the end of ``seconds``: what
+    could be applied stays, the rest is in ``skipped``.
     """
     with Deadline(seconds):
         skipped = Skipped(bounds.reports)
@@ -84,7 +82,7 @@ def apply(
         try:
             if seen is not None:
                 seen.begin()
-            writer = Writer(folder, bounds, protected, skipped, seen, unless_empty, marks=marks, hidden=hidden)
+            writer = Writer(folder, bounds, rules or FolderRules(), skipped, seen, unless_empty, marks=marks)
             with writer:
                 walk(upper, writer, depth=bounds.depth, entries=bounds.entries, unlock=unlock)
         except OSError as error:
@@ -173,6 +171,7 @@ class _Level:
     rules: tuple[str, ...]
     mode: int | None  # what it gets in the end, None: what it has
     replaced: set[bytes] | None  # names that hide the lower ones, when the folder was replaced
+    progress: tuple[int, int] | None = None  # when it was made, where it was not there before
 
 
 class Writer(Visitor):
@@ -182,13 +181,12 @@ class Writer(Visitor):
         self,
         folder: int,
         bounds: TreeBounds,
-        protected: Protection,
+        rules: FolderRules,
         skipped: Skipped,
         seen: SeenFiles | None = None,
         unless_empty: tuple[bytes, ...] = (),
         *,
         marks: str | None,
-        hidden: Iterable[str] = (),
     ) -> None:
         self._marks = marks
         self._seen = seen
@@ -197,12 +195,11 @@ class Writer(Visitor):
         self.removals: list[tuple[bytes, ...]] = []
         self.identities: set[tuple[int, int]] = set()
         self._bounds = bounds
-        self._protected = protected
+        self._rules = rules
         self._skipped = skipped
         self._left = bounds.total_bytes
-        self._files = 0
+        self._files = self._refusals = 0
         self._mount = mount_of(folder)
-        self._hidden = {tuple(os.fsencode(path).split(b"/")) for path in hidden}
         self.rights = rights_over(folder)  # within them everything in the folder is read and changed
         self._levels = [_Level(open_folder(folder, "."), _rules((), None, folder), None, None)]
 
@@ -215,9 +212,7 @@ class Writer(Visitor):
 
     def keep(self, path: tuple[bytes, ...], is_folder: bool) -> str | None:
         """Why what lies at ``path`` must not be removed, or None."""
-        if any(path[:depth] in self._hidden for depth in range(1, len(path) + 1)):
-            return _HIDDEN
-        return self._protected.reason(tuple(_lossy_text(name) for name in path), folder=is_folder)
+        return self._rules.reason(path, folder=is_folder)
 
     # ------------------------------------------------------------------------------------------- the walk's visits
 
@@ -225,10 +220,13 @@ class Writer(Visitor):
         """Make or open the same folder in the caller's; False when nothing in it can be applied, or need be."""
         if self._seen is not None:
             self._seen.meet_folder(entry)
-            if len(entry.path) == 1 and not os.listdir(folder) and entry.name in self._unless_empty:
-                return False
+        if len(entry.path) == 1 and entry.name in self._unless_empty and not os.listdir(folder):
+            return False
         reason = path_problem(entry.path) or self._reason(entry, is_folder=True)
-        if reason or refers_elsewhere(folder, self._marks):
+        if reason and len(entry.path) == 1 and entry.name == os.fsencode(self._rules.output):
+            return False
+        passes = self._rules.is_policy(reason, entry.path) and self._is_folder(entry)
+        if (reason and not passes) or refers_elsewhere(folder, self._marks):
             self._refuse(entry, reason or _REFERS)
             if not reason:
                 self._skipped.complete = False
@@ -236,7 +234,7 @@ class Writer(Visitor):
         self._note(entry)
         try:
             with self.rights:
-                self._levels.append(self._level(entry, folder))
+                self._levels.append(self._level(entry, folder, passes=passes))
         except OSError as error:
             self._lose(entry, error)
             return False
@@ -251,6 +249,9 @@ class Writer(Visitor):
                     self._remove_hidden(entry, level)
                 if level.mode is not None:
                     self._set_mode(entry, level.folder, level.mode)
+                done, refused = self._progress()
+                if level.progress and level.progress[0] == done and level.progress[1] < refused:  # all that was in it
+                    self._unmake_folder(entry)
         except OSError as error:
             self._lose(entry, error)
         finally:
@@ -320,7 +321,11 @@ class Writer(Visitor):
 
     # --------------------------------------------------------------------------------------------------- folders
 
-    def _level(self, entry: Entry, upper: int) -> _Level:
+    def _is_folder(self, entry: Entry) -> bool:
+        there = status_of(self._levels[-1].folder, entry.name)
+        return there is not None and stat.S_ISDIR(there.st_mode)
+
+    def _level(self, entry: Entry, upper: int, *, passes: bool) -> _Level:
         above, name = self._levels[-1], os.fsdecode(entry.name)
         there = status_of(above.folder, name)
         is_new = there is None or not stat.S_ISDIR(there.st_mode)
@@ -330,12 +335,13 @@ class Writer(Visitor):
             if not is_new and mount_of(folder) != self._mount:
                 raise OSError(errno.EXDEV, _MOUNTED)
             mode = mode_in(entry.stat.st_mode, None if is_new else there)
-            changed = is_new or there is None or mode != stat.S_IMODE(there.st_mode)
+            changed = not passes and (is_new or there is None or mode != stat.S_IMODE(there.st_mode))
             rules = _rules(above.rules, name, folder)
         except BaseException:
             os.close(folder)
             raise
-        return _Level(folder, rules, mode if changed else None, set() if replaced and not is_new else None)
+        hiding = set[bytes]() if replaced and not is_new else None
+        return _Level(folder, rules, mode if changed else None, hiding, self._progress() if is_new else None)
 
     def _is_opaque(self, entry: Entry, upper: int) -> bool:
         """Whether it hides what lies here; only once, since what its owner adds later was never in it."""
@@ -351,6 +357,16 @@ class Writer(Visitor):
         self._note_made(entry)
         self.written.append(f"{text_of(entry.path)}/")
         return open_folder(above, name)
+
+    def _progress(self) -> tuple[int, int]:
+        """How many things were written, and how many refused."""
+        return len(self.written), self._refusals
+
+    def _unmake_folder(self, entry: Entry) -> None:
+        os.rmdir(entry.name, dir_fd=self._levels[-1].folder)
+        self.written.pop()
+        if self._seen is not None:
+            self._seen.forget(entry.path)
 
     def _remove_hidden(self, entry: Entry, level: _Level) -> None:
         kept = level.replaced or set()
@@ -437,8 +453,8 @@ class Writer(Visitor):
     # ---------------------------------------------------------------------------------------------------- reports
 
     def _reason(self, entry: Entry, *, is_folder: bool) -> str | None:
-        rules = (*self._levels[-1].rules, _lossy_text(entry.name))
-        return _HIDDEN if entry.path in self._hidden else self._protected.reason(rules, folder=is_folder)
+        names = (*self._levels[-1].rules, *lossy_names((entry.name,)))
+        return self._rules.reason(entry.path, folder=is_folder, names=names)
 
     def _note(self, entry: Entry) -> None:
         """This name is in a replaced folder, so the caller's of the same name is not to be removed."""
@@ -452,6 +468,7 @@ class Writer(Visitor):
             replaced.discard(entry.name)
 
     def _refuse(self, entry: Entry, reason: str) -> None:
+        self._refusals += 1
         self._skipped.refuse(display_path(entry.path), reason)
 
     def _lose(self, entry: Entry, error: OSError) -> None:
@@ -475,7 +492,3 @@ def _rules(above: tuple[str, ...], name: str | None, folder: int) -> tuple[str, 
     if status_of(folder, "HEAD") is not None:
         return (*above, ".git")
     return above if name is None else (*above, name)
-
-
-def _lossy_text(name: bytes) -> str:
-    return name.decode("utf-8", "backslashreplace")

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from casemate.supervisor.trees.walk import Entry, Visitor, walk
 from casemate.workspace.apply import WRITTEN_BACK
+from casemate.workspace.rules import FolderRules
 
 Path = tuple[bytes, ...]
 
@@ -23,7 +24,7 @@ class Baseline:
 
     def __init__(self, passing: Iterable[Path] = ()) -> None:
         self.passing = frozenset(passing)
-        self.hidden: tuple[str, ...] = ()  # paths that the cell does not see
+        self.rules = FolderRules()  # what stays as it is
         self.reset()
 
     def reset(self) -> None:

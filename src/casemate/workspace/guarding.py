@@ -6,19 +6,24 @@ import errno
 import os
 import stat
 from bisect import bisect_left
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.files.beneath import mount_of
-from casemate.files.protected import Protection
+from casemate.files.protected import PROTECTED, Protection
 from casemate.policy.globs import compile_globs, is_pattern, literal_folder
+from casemate.policy.policy import Writable
 from casemate.workspace.listing import FolderListing, Listings
+from casemate.workspace.rules import FolderRules, path_of
 
 HIDDEN = ("/**/.env",)  # in each folder that a cell is given, unless it is named as to be seen
 _ANYWHERE = "/**/"
+_HEAD = "HEAD"
 _MOST_LOOKED_AT = 2_000_000  # files and folders: some seconds
 _MOST_FOUND = 400  # each is a mount, and while it is watched an open file
 _MOST_BYTES = 64 << 10  # of names, in the one message that they travel in
@@ -29,55 +34,132 @@ _LONGEST_SHOWN = 100
 
 @dataclass(frozen=True, slots=True)
 class GuardedPaths:
-    """Paths beneath a folder that are there: ``hidden`` from the cell, ``kept`` as they are. Empty is the folder."""
+    """Paths beneath a folder that are there: ``hidden`` from the cell, and ``kept`` as they are but for what is
+    ``writable`` in those. Empty is the folder."""
 
     hidden: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
 
 
 class Guard:
-    """``hidden``, ``unwritable``: absolute paths and patterns. ``protection``: names that are kept besides. ``seen``:
-    paths that are not hidden for being named ``usual``, which are patterns, too."""
+    """What of folders is hidden, kept and written: the one value from which every surface and every wall has that.
+
+    ``hidden``: absolute paths and patterns; ``unwritable``: likewise, each with where it is written; ``writable``: the
+    only folders that are written in, and where that is written, None for all; ``denied``: why nothing is applied, empty
+    where it is. ``protection``: names that are kept besides where a folder is written through. ``seen``: paths that are
+    not hidden for being named ``usual``, which are patterns, too. ``output``: a folder at the top that is handed out.
+    """
 
     def __init__(
         self,
         hidden: tuple[str, ...] = (),
-        unwritable: tuple[str, ...] = (),
+        unwritable: tuple[tuple[str, str], ...] = (),
         protection: Protection | None = None,
         usual: tuple[str, ...] = (),
         seen: tuple[str, ...] = (),
-    ) -> None:
-        self._named = (*map(_resolve_pattern, hidden), *map(_resolve_pattern, unwritable))
+        *,
+        writable: Writable | None = None, denied: str = "", output: str = "",
+    ) -> None:  # fmt: skip
+        self._kept = [(path, _resolve_pattern(path), where) for path, where in unwritable]
+        self._named = (*map(_resolve_pattern, hidden), *(path for _, path, _ in self._kept))
         names = [pattern.removeprefix(_ANYWHERE) for pattern in usual if pattern.startswith(_ANYWHERE)]
         self._listings = None
         is_plain = not any("/" in name or is_pattern(name) for name in names)
         if is_plain and len(names) == len(usual) and not (hidden or unwritable or protection):
-            self._listings = Listings(frozenset(names))
+            self._listings = Listings(frozenset((*names, _HEAD)))
         self._hidden = compile_globs(map(_resolve_pattern, hidden))
         self._usual = compile_globs(map(_resolve_pattern, usual))
         self._seen = {_resolve_pattern(path) for path in seen}
-        self._unwritable = compile_globs(map(_resolve_pattern, unwritable))
-        self._protection = protection
+        self._unwritable = [(compile_globs((path, f"{path}/**")), where) for _, path, where in self._kept]
+        self._writable = writable and tuple(map(os.path.realpath, writable.folders))
+        self._where_writable = writable.where if writable else ""
+        self._protection, self._denied, self._output = protection, denied, output
+        self._keeps = bool(unwritable or protection)
 
     def find(self, folder: Path) -> GuardedPaths:
-        """What of ``folder``, an absolute path without links in it, is meant. Links are not followed; the file that a
-        hidden one leads to is hidden, where it lies in the folder.
+        """What of ``folder``, an absolute path without links in it, is meant. Links are not followed; what one that is
+        hidden, or kept, leads to is so, too, where it lies in the folder.
 
         Raises ``InvalidArgument`` where there is too much to look at, or to guard.
         """
         names = _Names(folder)
-        for path, is_folder, is_link in _walk(folder, names, self._listings):
-            absolute = f"{folder}/{path}".rstrip("/")
-            if self._is_hidden(absolute):
+        rules = FolderRules(self._protection, kept_by_policy=partial(self._why_denied, str(folder)))
+        links = self._look(folder, names, rules)
+        if self._keeps and (leads := self._leads(folder, links)):
+            self._look(folder, names, replace(rules, leads=leads))
+        found = names.guarded_paths()
+        if self._writable is None or not self._why_unlisted(str(folder), ""):
+            return found
+        inside = [path for one in self._writable if (path := _relative(one, folder)) and os.path.lexists(one)]
+        kept = "", *(path for path in found.kept if path)
+        return replace(found, kept=kept, writable=(*inside, *filter(None, [self._output])))
+
+    def rules(self, folder: Path, hidden: tuple[str, ...] = (), *, names: bool = True) -> FolderRules:
+        """What of ``folder`` stays as it is, and why, as it lies there now. ``hidden``: what was found there;
+        ``names``: protected ones count, as they do not in a cell's own copy. Raises as :meth:`find`."""
+        why_denied, why_unlisted = (partial(why, str(folder)) for why in (self._why_denied, self._why_unlisted))
+        leads = self._leads(folder, self._look(folder))
+        ways = [*leads, *(f"{_relative(literal_folder(path), folder)}/" for _, path, _ in self._kept)]
+        output = self._output if why_unlisted(self._output) or why_denied(self._output) else ""
+        anchors = frozenset(place for way in ways for place in _above(way))
+        protection = PROTECTED if names else None
+        return FolderRules(protection, frozenset(hidden), leads, anchors, why_denied, why_unlisted, output)
+
+    def _look(self, folder: Path, names: _Names | None = None, rules: FolderRules | None = None) -> dict[str, str]:
+        """Note in ``names`` what is hidden, and kept by ``rules``. The links in ``folder``, each with its path as the
+        protected names see it: what has a HEAD is a repository, whatever it is called."""
+        links, repositories = [], set()
+        for path, is_folder, is_link in _walk(folder, names or _Names(folder), self._listings):
+            if is_link:
+                links.append(path)
+            if os.path.basename(path) == _HEAD:
+                repositories.add(os.path.dirname(path))
+            if names and self._is_hidden(f"{folder}/{path}".rstrip("/")):
                 names.hide({path} | _behind(folder, path) if is_link else {path})
-            elif not is_link and self._is_kept(path, absolute, is_folder):
+            elif names and rules and self._keeps and rules.reason(path_of(path), folder=is_folder):
                 names.keep(path)
-        return names.guarded_paths()
+        outer = {link: next((one for one in ("", *_above(link)) if one in repositories), None) for link in links}
+        return {one: one if top is None else f".git/{one[len(top) :].lstrip('/')}" for one, top in outer.items()}
+
+    def _leads(self, folder: Path, links: Mapping[str, str]) -> dict[str, frozenset[str]]:
+        """Where ``links`` that are kept lead in ``folder``, and through what, each with the names of those."""
+        leads = defaultdict[str, frozenset[str]](frozenset)
+        ways = [(f"{folder}/{link}", name) for one in links.items() for link in one[:1] for name in {*one}]
+        ways = [one for one in ways if _is_protected(one[1]) or self._why_denied(str(folder), one[1])]
+        ways += [(path, os.path.relpath(real, folder)) for path, real, _ in self._kept if not is_pattern(path)]
+        for start, name in ways:
+            for place in filter(None, (_relative(place, folder) for place in _way(start))):
+                leads[place] |= {name}
+        return dict(leads)
 
     def hides(self, folder: Path, path: str) -> bool:
         """Whether ``path`` beneath ``folder`` (as of :meth:`find`) is hidden by its name, or lies in what is."""
-        parts = path.split("/")
-        return any(self._is_hidden(f"{folder}/{'/'.join(parts[:depth])}") for depth in range(1, len(parts) + 1))
+        return any(self._is_hidden(f"{folder}/{place}") for place in (*_above(path), path))
+
+    def find_seen(self, system: Iterable[str], own: Iterable[str]) -> str:
+        """Something that is to be hidden and that every cell sees: in ``system``, where patterns for the whole machine
+        mean nothing, or in ``own``, which is looked through; empty where nothing is. Raises as :meth:`find`."""
+        starts = [f"{literal_folder(path) if is_pattern(path) else path}/" for path in self._named]
+        for one in (*system, *own):
+            is_covered = any(map(self._hidden.match, ("/", *_above(one), one)))
+            if is_covered or any(start.startswith(f"{one}/") for start in starts):
+                return one
+        walked = own if any(map(is_pattern, self._named)) else ()
+        return next((f"{one}/{found[0]}" for one in walked if (found := self.find(Path(one)).hidden)), "")
+
+    def why_closed(self, path: str, workspace: Path | None, *, writes: bool) -> str:
+        """Why the host neither reads a file of its own for a program, nor writes it where ``writes``; empty where it
+        may. ``path``: absolute; ``workspace``: the folder that programs work in. Raises as :meth:`find`."""
+        place = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+        folder = workspace.resolve() if workspace else Path("/")
+        inside = _relative(place, folder) if workspace else ""
+        found = {*self.find(folder).hidden} if inside else set()
+        if _is_beneath(f"{inside}/", found) or any(map(self._is_hidden, (*_above(place), place))):
+            return "the policy hides it"
+        if writes and inside and (why := self.rules(folder).reason(path_of(inside), folder=False)):
+            return why
+        return (self._why_unlisted("", place[1:]) or self._why_denied("", place[1:])) if writes else ""
 
     def find_missing(self, folder: Path) -> Iterator[str]:
         """Paths in ``folder`` that are to be hidden or kept, and are not there: nothing can be laid over them."""
@@ -88,10 +170,16 @@ class Guard:
     def _is_hidden(self, path: str) -> bool:
         return bool(self._hidden.match(path)) or (path not in self._seen and bool(self._usual.match(path)))
 
-    def _is_kept(self, path: str, absolute: str, is_folder: bool) -> bool:
-        if self._unwritable.match(absolute):
-            return True
-        return bool(path and self._protection and self._protection.reason(tuple(path.split("/")), folder=is_folder))
+    def _why_denied(self, folder: str, path: str) -> str:
+        place = os.path.normpath(f"{folder}/{path}")
+        where = next((where for pattern, where in self._unwritable if pattern.match(place)), "")
+        return f"the policy keeps it as it is ({where}: denyWrite)" if where else ""
+
+    def _why_unlisted(self, folder: str, path: str) -> str:
+        place = Path(os.path.normpath(f"{folder}/{path}"))
+        if self._denied or self._writable is None or any(place.is_relative_to(one) for one in self._writable):
+            return self._denied
+        return f"the policy lets nothing be written there ({self._where_writable}: allowWrite)"
 
 
 class _Names:
@@ -127,12 +215,51 @@ class _Names:
                 _check_fits((*sorted(self.hidden), *sorted(self._kept)), self._folder, is_all=False)
 
 
-def seen_through_layers(folder: Path, paths: tuple[str, ...]) -> tuple[str, ...]:
-    """Of ``paths`` beneath ``folder`` those in its own mount: an overlay shows nothing of what is mounted in it."""
-    if not paths:
-        return ()
-    mount = _mount(str(folder))
-    return tuple(path for path in paths if not path or _mount(os.path.dirname(f"{folder}/{path}")) in (mount, None))
+_MOST_LINKS = 40  # that a path leads through, as for the kernel (path_resolution(7))
+
+
+def _way(path: str) -> list[str]:
+    """Each link that an absolute path leads through, and last where it ends, whether or not anything is there."""
+    passed: list[str] = []
+    done, parts = "/", path.split("/")
+    while parts and len(passed) < _MOST_LINKS:
+        place = os.path.normpath(f"{done}/{parts.pop(0)}")
+        try:
+            target = os.readlink(place)
+        except OSError:  # it is none, or not there
+            done = place
+            continue
+        passed.append(place)
+        done, parts = "/" if target.startswith("/") else done, [*target.split("/"), *parts]
+    return [*passed, done]
+
+
+def _relative(path: str, folder: Path) -> str:
+    """``path`` relative to ``folder``; empty for what is not in it."""
+    return path[len(str(folder)) + 1 :] if path.startswith(f"{folder}/") else ""
+
+
+def _above(path: str) -> list[str]:
+    """The folders on the way to a path."""
+    parts = path.split("/")
+    return [place for depth in range(1, len(parts)) if (place := "/".join(parts[:depth]))]
+
+
+@lru_cache(maxsize=1 << 14)
+def _is_protected(path: str) -> bool:
+    return PROTECTED.reason(tuple(path.split("/"))) is not None
+
+
+def seen_through_layers(folder: Path, found: GuardedPaths) -> GuardedPaths:
+    """Of what was found beneath ``folder`` that in its own mount: an overlay shows nothing of what is mounted in it."""
+    if found == GuardedPaths():
+        return found
+    mounts = _mount(str(folder)), None
+    kept = [
+        tuple(path for path in paths if not path or _mount(os.path.dirname(f"{folder}/{path}")) in mounts)
+        for paths in (found.hidden, found.kept, found.writable)
+    ]
+    return GuardedPaths(*kept)
 
 
 def _mount(path: str) -> int | None:
@@ -298,10 +425,8 @@ def _hide_unlisted(absolute: str, path: str, error: OSError) -> set[str]:
 
 
 def _behind(folder: Path, path: str) -> set[str]:
-    real = Path(os.path.realpath(folder / path))
-    return (
-        {str(real.relative_to(folder))} if real.is_relative_to(folder) and real != folder and real.exists() else set()
-    )
+    end = _way(f"{folder}/{path}")[-1]
+    return {inside for inside in [_relative(end, folder)] if inside and os.path.lexists(end)}
 
 
 def _is_beneath(path: str, others: set[str]) -> bool:

@@ -27,7 +27,7 @@ _MOST_KEPT = 50_000  # folders, some 500 bytes each
 
 @dataclass(frozen=True, slots=True)
 class FolderListing:
-    """What a folder holds: ``folders``: the paths of those in it; ``named``: names among those that are looked for, and
+    """What a folder holds: ``folders``: the paths of those in it; ``named``: links, and names that are looked for, and
     whether each is a folder, and a link; ``entries``: how many names there are in all."""
 
     stamp: tuple[int, ...]
@@ -112,7 +112,7 @@ class Walk:
         with os.scandir(path) as found:
             for entry in islice(found, most + 1):
                 entries += 1
-                if entry.name in self._names:
+                if entry.name in self._names or entry.is_symlink():
                     named.append((entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink()))
                 elif entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)

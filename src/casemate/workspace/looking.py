@@ -17,7 +17,6 @@ from hashlib import sha256
 from casemate.files.beneath import CHUNK, Attributes, Hashed, pieces_of, write_file, write_link
 from casemate.files.bounds import Skipped
 from casemate.files.names import display_path, path_problem, text_of
-from casemate.files.protected import PROTECTED
 from casemate.files.walk import is_whiteout
 from casemate.model.limits import format_size
 from casemate.model.review import Change
@@ -26,6 +25,7 @@ from casemate.workspace.apply import WRITTEN_BACK, Writer
 from casemate.workspace.baseline import Baseline, Path, signature
 from casemate.workspace.permitted import mode_in
 from casemate.workspace.remove import obstacle
+from casemate.workspace.rules import HIDDEN
 from casemate.workspace.text import MOST_BYTES, TextDiff, TextDiffs
 
 Token = tuple[object, ...]  # exactly what would be at a path
@@ -54,11 +54,14 @@ class Looker(Writer):
         self, folder: int, baseline: Baseline, marks: str, wanted: Mapping[Path, Token] | None = None, stage: int = -1
     ) -> None:
         self.skips = Skipped(WRITTEN_BACK.reports)
-        super().__init__(folder, WRITTEN_BACK, PROTECTED, self.skips, marks=marks, hidden=baseline.hidden)
+        passing = tuple(path[0] for path in baseline.passing)
+        super().__init__(folder, WRITTEN_BACK, baseline.rules, self.skips, unless_empty=passing, marks=marks)
         self.found: list[FoundChange] = []
         self.signatures: dict[Path, tuple[int, ...]] = {}  # of what was met in the layer
         self.opaque_folders: set[Path] = set()
         self.unlisted = 0
+        self.holding: set[Path] = set()  # folders in which something is hidden
+        self._applicable = 0
         self._baseline, self._wanted, self._stage, self._root = baseline, wanted, stage, folder
         self._on_the_way = {path[:depth] for path in wanted or () for depth in range(1, len(path) + 1)}
         self._texts = TextDiffs()
@@ -74,8 +77,6 @@ class Looker(Writer):
 
     def enter(self, entry: Entry, folder: int) -> bool:
         self.signatures[entry.path] = signature(entry.stat)
-        if entry.path in self._baseline.passing and not os.listdir(folder):
-            return False
         if self._wanted is not None and entry.path not in self._on_the_way:
             self._note(entry)
             return False
@@ -110,6 +111,13 @@ class Looker(Writer):
         mode, conflict = mode_in(entry.stat.st_mode, None), self._baseline.conflict(entry.path, there)
         self._add(entry, None, ("folder", mode), mode_after=mode, conflict=conflict)
         return os.dup(self._nothing)
+
+    def _progress(self) -> tuple[int, int]:
+        return self._applicable, len(self.found) - self._applicable
+
+    def _unmake_folder(self, entry: Entry) -> None:
+        del self.found[next(place for place, one in enumerate(self.found) if entry.path in one.tokens)]
+        self._applicable -= 1
 
     def _set_mode(self, entry: Entry, folder: int, mode: int) -> None:
         before = os.fstat(folder)
@@ -211,8 +219,11 @@ class Looker(Writer):
         self, path: Path, there: os.stat_result, folder: int, tokens: dict[Path, Token], start: int | None = None
     ) -> None:
         """Something is to be removed. ``start``: from there on what is in it was found."""
-        stays = start is not None and any(one.change.refused for one in self.found[start:])
+        stays = path in self.holding or (start is not None and any(one.change.refused for one in self.found[start:]))
         reason = path_problem(path) or self.keep(path, stat.S_ISDIR(there.st_mode)) or ""
+        if reason == HIDDEN:  # no program has seen it: it stays, and nothing is told of it
+            self.holding |= {path[:depth] for depth in range(1, len(path))}
+            return
         if not reason and (stays or not self.skips.complete):
             reason = "something in it stays" if stays else "not all changes can be written, and so it is not removed"
         text = _NO_TEXT
@@ -276,12 +287,13 @@ class Looker(Writer):
         }  # fmt: skip
         change = Change(f"{name}/" if is_folder else name, **facts)  # type: ignore[arg-type]
         self.found.append(FoundChange(change, {} if change.refused else tokens))
+        self._applicable += not change.refused
 
     def _refuse(self, entry: Entry, reason: str) -> None:
         folder, there = self._levels[-1].folder, None
         is_file = stat.S_ISREG(entry.stat.st_mode)
         with suppress(OSError):
-            there = status_of(folder, entry.name)
+            there = None if reason == HIDDEN else status_of(folder, entry.name)
             is_alike = there is not None and (there.st_mode, there.st_size) == (entry.stat.st_mode, entry.stat.st_size)
             if is_alike and is_file and _read_at(entry.parent, entry.name) == _read_at(folder, entry.name):
                 return  # it was only opened for writing

@@ -13,7 +13,6 @@ from hashlib import sha256
 
 from casemate.errors import InvalidArgument
 from casemate.files.bounds import Skipped
-from casemate.files.protected import PROTECTED
 from casemate.model.execution import SkippedFile
 from casemate.model.review import Applied, Diff
 from casemate.supervisor.trees.remove import remove_entry
@@ -21,6 +20,7 @@ from casemate.supervisor.trees.walk import Deadline, Entry, check_deadline, iden
 from casemate.workspace.apply import APPLY_SECONDS, WRITTEN_BACK, Writer, remove_all, rights_over
 from casemate.workspace.baseline import Baseline, Path, signature
 from casemate.workspace.looking import REMOVED, FoundChange, Looker, StageFailed, Token
+from casemate.workspace.rules import FolderRules
 from casemate.workspace.upper import marks_here
 
 _CHANGED = "the changes are no longer those that were shown; nothing was written"
@@ -75,7 +75,7 @@ class Review(Baseline):
         if {path: token for one in looker.found for path, token in one.tokens.items()} != wanted:
             return Applied(status="failed", reason=_CHANGED)
         skipped = Skipped(WRITTEN_BACK.reports)
-        mover = _Mover(folder, wanted, skipped, self.hidden)
+        mover = _Mover(folder, wanted, skipped, self.rules)
         with mover:
             walk(stage, mover, depth=WRITTEN_BACK.depth, entries=WRITTEN_BACK.entries, unlock=True)
         mover.removals = _outermost(wanted)
@@ -89,8 +89,8 @@ class Review(Baseline):
 class _Mover(Writer):
     """Puts what was staged into its place."""
 
-    def __init__(self, folder: int, tokens: Mapping[Path, Token], skipped: Skipped, hidden: tuple[str, ...]) -> None:
-        super().__init__(folder, WRITTEN_BACK, PROTECTED, skipped, marks=None, hidden=hidden)
+    def __init__(self, folder: int, tokens: Mapping[Path, Token], skipped: Skipped, rules: FolderRules) -> None:
+        super().__init__(folder, WRITTEN_BACK, rules, skipped, marks=None)
         self._tokens = tokens
         self.made: dict[Path, tuple[int, ...]] = {}
 

@@ -101,9 +101,9 @@ def test_what_lies_outside_the_workspace_is_kept_for_commands_that_can_be_shown_
 
 
 def test_a_file_that_names_no_folder_to_write_in_allows_none() -> None:
-    assert read_json({"filesystem": {"denyRead": []}}).read_only == "p.json:2"
-    assert read_json({"filesystem": {"allowWrite": ["."]}}).read_only == ""
-    assert read_json({"network": {}}).read_only == ""
+    assert read_json({"filesystem": {"denyRead": []}}).writable == ((), "p.json:2")
+    assert read_json({"filesystem": {"allowWrite": ["."]}}).writable == (("/here",), "p.json:3")
+    assert read_json({"network": {}}).writable is None
 
 
 def test_a_strict_list_asks_nobody() -> None:

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from casemate.files.bounds import Skipped
-from casemate.files.protected import PROTECTED, Protection
+from casemate.files.protected import Protection
 from casemate.files.walk import SeenFiles
 from casemate.model.review import Applied
 from casemate.supervisor.trees.walk import Deadline, walk
 from casemate.workspace.apply import WRITTEN_BACK, Writer, apply, remove_all
 from casemate.workspace.review import Review
+from casemate.workspace.rules import FolderRules
 from casemate.workspace.upper import ROOTS, USERS
 
 
@@ -207,7 +208,7 @@ def test_a_name_that_was_just_written_is_not_removed_under_another_spelling(uppe
     mark(upper / "NAME", "whiteout", b"y")
     descriptors = [os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in (upper, folder)]
     skipped = Skipped(10)
-    with Writer(descriptors[1], WRITTEN_BACK, PROTECTED, skipped, marks=USERS) as writer:
+    with Writer(descriptors[1], WRITTEN_BACK, FolderRules(), skipped, marks=USERS) as writer:
         walk(descriptors[0], writer, depth=5, entries=100)
     (folder / "NAME").hardlink_to(folder / "name")
     assert remove_all(descriptors[1], writer, skipped) == []
@@ -236,7 +237,7 @@ def test_after_the_deadline_files_are_whole_and_nothing_is_removed(upper: Path, 
     mark(upper / "a-gone", "whiteout", b"y")
     descriptors = [os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in (upper, folder)]
     with Deadline(60) as EndsTheTime.deadline:
-        outcome = apply(*descriptors, marks=USERS, protected=EndsTheTime())
+        outcome = apply(*descriptors, marks=USERS, rules=FolderRules(EndsTheTime()))
     assert outcome.written == ("a",)
     assert {path.name: path.read_text() for path in folder.iterdir()} == {
         "a": "new", "a-gone": "old", "b": "old", "c": "old",
@@ -254,7 +255,7 @@ def test_what_there_was_no_time_for_is_applied_after_the_next_step(upper: Path, 
     seen = SeenFiles()
     descriptors = [os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in (upper, folder)]
     with Deadline(60) as EndsTheTime.deadline:
-        apply(*descriptors, marks=USERS, protected=EndsTheTime(), seen=seen)
+        apply(*descriptors, marks=USERS, rules=FolderRules(EndsTheTime()), seen=seen)
     assert not seen.is_whole(descriptors[0])
     assert apply(*descriptors, marks=USERS, seen=seen, seconds=0).written == ()
     assert apply(*descriptors, marks=USERS, seen=seen) == Applied(("b", "inner/", "inner/c"), (), ())

@@ -191,7 +191,7 @@ def test_moving_the_folder_above_does_not_move_a_protected_name(folder: Path) ->
         "mv sub moved; echo evil >moved/.git/hooks/pre-commit; mkdir -p sub/.git/hooks; echo evil >sub/.git/hooks/x",
     )
     assert tree(folder / "sub") == {".git/hooks/pre-commit": "honest\n"}
-    assert tree(folder / "moved") == {".git/": "", "file": "1\n"}
+    assert tree(folder / "moved") == {"file": "1\n"}
     assert "moved/.git/hooks" in outcome.skipped
 
 

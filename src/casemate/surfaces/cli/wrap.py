@@ -145,8 +145,8 @@ def _sandbox_options(settings: Settings, given: Mapping[str, Any]) -> dict[str, 
 def _say_bounds(wrapping: Wrapping) -> None:
     for path in wrapping.find_missing():
         say(f"{path} is not there: should it come to be while the command runs, it is not guarded")
-    if wrapping.read_only:
-        say(f"{wrapping.read_only}: allowWrite names no folder, so that the command can write in none of yours")
+    if wrapping.writable is not None and not wrapping.writable.folders:
+        say(f"{wrapping.writable.where}: allowWrite names no folder, so that the command can write in none of yours")
 
 
 async def _explain(wrapping: Wrapping) -> int:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from casemate.model.isolation import IsolationReport, Proof
 
 _ENTRY = "plain.main"
+_MACHINES = ("/proc", *(f"/etc/{name}" for name in ("passwd", "group", "hosts", "resolv.conf", "nsswitch.conf",
+             "host.conf", "shells")))  # fmt: skip  # there is no root of a cell's own, so that these are the machine's
 _MODE = 0o711  # cells have other users than we; the folders of cells are 0700
 
 
@@ -37,6 +39,9 @@ class LandlockWall(NativeWall):
                 remediation=f"Run casemate as an ordinary user, or by an interpreter elsewhere, or: chmod o+x {closed}",
             )
         return await super().prove()
+
+    def shown_paths(self) -> tuple[str, ...]:
+        return (*super().shown_paths(), *_MACHINES)
 
     def _make_report(self, facts: dict[str, Any], proofs: tuple[Proof, ...], proved_at: float) -> IsolationReport:
         return report.make(facts, proofs, proved_at)

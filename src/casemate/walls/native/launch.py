@@ -173,6 +173,7 @@ def _shown_folder(folder: Shown) -> dict[str, Any]:
         "places": folder.places,
         "hidden": folder.hidden,
         "read_only": [],
+        "writable": [],
         "copied": folder.copied,
     }
 
@@ -210,7 +211,12 @@ def _most_open_files() -> int:
 
 def _workspace(workspace: Workspace) -> dict[str, Any]:
     places = [WORKSPACE, *([workspace.place] if workspace.place else [])]
-    guarded = {"places": places, "hidden": workspace.hidden, "read_only": workspace.kept}
+    guarded = {
+        "places": places,
+        "hidden": workspace.hidden,
+        "read_only": workspace.kept,
+        "writable": workspace.writable,
+    }
     if workspace.folder is None:
         return {"kind": workspace.kind, **guarded}
     return {"kind": workspace.kind, "folder": workspace.folder, "inode": list(inode(workspace)), **guarded}

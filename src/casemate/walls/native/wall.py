@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from casemate.errors import Fault, SandboxClosed, WallUnavailable
-from casemate.model.plan import PROXY_ADDRESS
+from casemate.model.plan import GUEST, PROXY_ADDRESS, Bind
 from casemate.supervisor import wire
 from casemate.walls.native import launch, refusal, report, spawn
 from casemate.walls.native.descriptors import close_all, memory_file
@@ -69,6 +69,10 @@ class NativeWall:
         if self._system is None:
             self._system = tuple(launch.system_entries())
         return self._system
+
+    def shown_paths(self) -> tuple[str, ...]:
+        binds = [one for one in self.system_entries() if isinstance(one, Bind) and one.target != GUEST]
+        return tuple(path for one in binds for path in (one.source, one.target))
 
     def place(self, launch: Launch) -> Launch:
         return launch  # it is where it is on the host
