@@ -22,7 +22,7 @@ for name in ("new", "sub/new", "sub/deep/new", "output/made"):
 """
 LINKS = {
     ".git/hooks/pre-commit": "../../scripts/pre-commit", ".vscode": "tools/vscode", ".mcp.json": "cfg/mcp.json",
-    ".idea": "chain", "chain": "real",
+    ".idea": "chain", "chain": "real", ".cargo": "cargo",
 }  # fmt: skip
 THROUGH_LINKS = """
 import os, shutil
@@ -35,6 +35,7 @@ ways = [
     lambda: write("real/workspace.xml"), lambda: os.unlink("chain"), lambda: os.mkdir("chain"),
     lambda: write("chain/workspace.xml"), lambda: os.rename("cfg", "cfg2"), lambda: os.symlink("e", "cfg"),
     lambda: write("e/mcp.json"), lambda: shutil.rmtree("scripts"), lambda: write("scripts/pre-commit"),
+    lambda: write("cargo/config.toml"), lambda: write("c/config.toml"), lambda: os.symlink("c", ".mvn"),
     lambda: write("./fine"),
 ]
 for way in ways:
@@ -128,7 +129,7 @@ def test_files_of_a_session_are_not_written_where_the_policy_does_not_list_them(
 def test_what_a_protected_link_leads_to_is_protected_by_its_name(
     wall: str, tmp_path: Path, folder: Path, run: Callable[..., Execution]
 ) -> None:
-    for name in (".git/hooks", "scripts", "tools/vscode", "cfg", "real"):
+    for name in (".git/hooks", "scripts", "tools/vscode", "cfg", "real", "cargo"):
         (folder / name).mkdir(parents=True)
     (folder / "scripts" / "pre-commit").write_text("honest")
     for name, target in LINKS.items():
@@ -137,7 +138,7 @@ def test_what_a_protected_link_leads_to_is_protected_by_its_name(
     with sync.Sandbox(isolation=wall, workspace=folder, audit=tmp_path / "audit.db") as sandbox:
         done = run(sandbox, THROUGH_LINKS)
     after = {name: text for name, text in tree(folder).items() if name != "cfg2/mcp.json"}  # where it can be renamed
-    assert after == {**before, "fine": "evil", "e/mcp.json": "evil"}
+    assert after == {**before, "fine": "evil", "e/mcp.json": "evil", "c/config.toml": "evil"}
     reasons = {one.name: one.reason for one in done.skipped}
     assert ".vscode leads there" in reasons["tools/vscode"]
 

@@ -88,3 +88,12 @@ def _fold_piece(piece: str) -> str:
 
 
 PROTECTED = Protection()
+_PIECES = tuple(tuple(map(_fold_piece, pattern.split("/"))) for pattern in _PATTERNS)
+_OUTER = frozenset(piece for pieces in _PIECES for piece in pieces[:-1] if "*" not in piece)
+_OUTERMOST = frozenset(pieces[0] for pieces in _PIECES if "**" in pieces)  # of which names at any depth are protected
+
+
+def holds_protected(path: tuple[str, ...]) -> bool:
+    """Whether a folder at ``path`` may hold names that are protected for being there."""
+    folded = tuple(map(fold, path))
+    return folded[-1] in _OUTER or not _OUTERMOST.isdisjoint(folded)

@@ -400,7 +400,7 @@ class Writer(Visitor):
 
     def _write_link(self, entry: Entry) -> None:
         target = os.fsencode(os.readlink(entry.name, dir_fd=entry.parent))
-        if reason := link_problem(target, len(entry.path) - 1):
+        if reason := link_problem(target, len(entry.path) - 1) or self._rules.why_no_link(entry.path):
             self._refuse(entry, reason)
             return
         self._admit(0)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.files.beneath import mount_of
-from casemate.files.protected import PROTECTED, Protection
+from casemate.files.protected import PROTECTED, Protection, holds_protected
 from casemate.policy.globs import compile_globs, is_pattern, literal_folder
 from casemate.policy.policy import Writable
 from casemate.workspace.listing import FolderListing, Listings
@@ -247,7 +247,8 @@ def _above(path: str) -> list[str]:
 
 @lru_cache(maxsize=1 << 14)
 def _is_protected(path: str) -> bool:
-    return PROTECTED.reason(tuple(path.split("/"))) is not None
+    names = tuple(path.split("/"))
+    return PROTECTED.reason(names) is not None or holds_protected(names)
 
 
 def seen_through_layers(folder: Path, found: GuardedPaths) -> GuardedPaths:

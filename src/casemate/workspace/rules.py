@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from casemate.files.protected import PROTECTED, Protection
+from casemate.files.protected import PROTECTED, Protection, holds_protected
 
 HIDDEN = "it is hidden in this workspace, and stays as it is"
 _LEADS = "something that is kept as it is lies beneath that name"
@@ -48,6 +48,11 @@ class FolderRules:
                 if why := self._why_kept("/".join((lead, *rest)), (*lead.split("/"), *rest), folder=folder):
                     return f"{lead} leads there, and {why}"
         return None
+
+    def why_no_link(self, path: Path) -> str:
+        """Why what is made at ``path`` may not be a link; empty where it may."""
+        is_kept = self.protection and path[-1].startswith(b".") and holds_protected(lossy_names(path))
+        return "names in a folder that is called so are protected, and it is a link" if is_kept else ""
 
     def is_policy(self, reason: str | None, path: Path) -> bool:
         """Whether ``reason`` is what the policy says of ``path``: then each thing beneath it is looked at by itself."""
