@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests import structure
 
 BOUNDS = {
-    "lines of Python in src": 89_786,
-    "without docstrings, imports, comments and blanks": 57_131,
-    "files": 510,
+    "lines of Python in src": 90_200,
+    "without docstrings, imports, comments and blanks": 57_405,
+    "files": 511,
     "files of 40 lines or fewer": 63,
     "functions whose name is a participle or an adverb": 0,
     "class names in more than one file": 32,
