@@ -11,7 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -136,6 +136,22 @@ async def test_who_has_no_link_or_another_name_or_page_is_refused(opened: Open, 
     assert [(one["port"], one["requests"]) for one in denied] == [(8000, 9)]
 
 
+@pytest.mark.parametrize("third_parties", [False, True])
+async def test_no_script_is_served_that_would_stay_in_a_browser(
+    opened: Open, sandbox: Sandbox, third_parties: bool
+) -> None:
+    session = await begun(opened(), SITE)
+    async with await visitor(await session.expose(8000, third_parties=third_parties)) as person:
+        for asks in ({"service-worker": "script"}, {"sec-fetch-dest": "serviceworker"}):
+            answer = await person.get("/", headers=asks)
+            assert (answer.status_code, "no service worker" in answer.text) == (403, True)
+        for asks in ({"sec-fetch-dest": "script"}, {"sec-fetch-dest": "worker"}):
+            assert (await person.get("/", headers=asks)).status_code == 200
+    await session.close()
+    denied = [one for kind, one in await rows(sandbox, session) if kind == "crossing" and one["decision"] == "denied"]
+    assert [(one["port"], one["requests"]) for one in denied] == [(8000, 2)]
+
+
 async def test_a_link_leads_nowhere_else_and_leaves_no_token_behind(opened: Open) -> None:
     session = await begun(opened(), SITE)
     preview = await session.expose(8000)
@@ -184,9 +200,10 @@ async def test_pages_are_kept_to_their_server_unless_third_parties_are_allowed(o
     with pytest.raises(InvalidArgument, match="take it back first"):
         await session.expose(8000, third_parties=True)
     await session.unexpose(8000)
-    preview = await session.expose(8000, third_parties=True)
-    async with await visitor(preview) as person:
+    opened_up = await session.expose(8000, third_parties=True)
+    async with await visitor(opened_up) as person:
         assert "content-security-policy" not in (await person.get("/")).headers
+    assert name_of(opened_up) != name_of(preview)  # its pages in caches and tabs are of another origin
 
 
 async def test_previews_are_on_record_and_listed(opened: Open, sandbox: Sandbox) -> None:
@@ -492,18 +509,61 @@ async def test_a_page_in_a_browser_works_and_reaches_another_host_only_where_tha
         own = {"Content-Security-Policy": f"object-src 'none',report-uri {there}/report; object-src 'none'"}
         await session.files.write("headers.json", json.dumps(own))
         preview = await session.expose(8000, third_parties=third_parties)
-        browser = await asyncio.create_subprocess_exec(
-            find_browser()[0], "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}",
-            "--remote-debugging-port=0", preview.url.replace("/?", "/page?"), stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
         try:
-            log = ""
-            async with asyncio.timeout(MAX_WAIT):
-                while " /end " not in log or (third_parties and not other.asked >= EVERYWHERE):
-                    log = await session.files.read_text("server.log")
+            log = await visited(
+                session, preview.url.replace("/?", "/page?"), tmp_path,
+                lambda log: " /end " in log and (not third_parties or other.asked >= EVERYWHERE),
+            )  # fmt: skip
         finally:
-            browser.kill()
-            await browser.wait()
             udp.close()
     assert set(re.findall(r"/said/(\S+)", log)) == {"cookie%20", "link%20", "offered", "asked", "LIVEbegun"}
     assert third_parties or other.asked == set()
+
+
+REGISTERS = """
+<script>
+const worker = navigator.serviceWorker.register('/worker.js').then(() => navigator.serviceWorker.ready);
+worker.then(() => { location = '/by-worker'; }, () => fetch('/said/refused').then(() => fetch('/end')));
+</script>
+"""
+WORKER = """
+const page = `<script>fetch('{elsewhere}/page', {{mode: 'no-cors'}}).then(() => fetch('/end'))</script>`;
+addEventListener('install', () => skipWaiting());
+addEventListener('activate', event => event.waitUntil(clients.claim()));
+addEventListener('fetch', event => new URL(event.request.url).pathname == '/by-worker' &&
+    event.respondWith(new Response(page, {{headers: {{'content-type': 'text/html'}}}})));
+fetch('{elsewhere}/worker', {{mode: 'no-cors'}});
+"""
+
+
+@pytest.mark.needs("browser")
+@pytest.mark.parametrize("third_parties", [False, True])
+async def test_a_page_leaves_no_worker_in_a_browser_that_answers_without_a_policy(
+    opened: Open, third_parties: bool, tmp_path: Path
+) -> None:
+    session, other = opened(), Elsewhere()
+    async with await asyncio.start_server(other.answer, "127.0.0.1", 0) as elsewhere:
+        there = f"http://127.0.0.1:{elsewhere.sockets[0].getsockname()[1]}"
+        await session.files.write("page.html", REGISTERS)
+        await session.files.write("worker.js", WORKER.format(elsewhere=there))
+        await begun(session, SITE.replace("stderr=subprocess.DEVNULL", "stderr=open('server.log', 'w')"))
+        preview = await session.expose(8000, third_parties=third_parties)
+        log = await visited(session, preview.url.replace("/?", "/page.html?"), tmp_path, lambda log: " /end " in log)
+    assert (re.findall(r"/said/(\S+)", log), other.asked) == (["refused"], set())
+
+
+async def visited(session: Session, url: str, folder: Path, is_done: Callable[[str], bool]) -> str:
+    """What the session's server has logged of a browser at ``url``, once that is done."""
+    browser = await asyncio.create_subprocess_exec(
+        find_browser()[0], "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}",
+        "--remote-debugging-port=0", url, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        log = ""
+        async with asyncio.timeout(MAX_WAIT):
+            while not is_done(log):
+                log = await session.files.read_text("server.log")
+    finally:
+        browser.kill()
+        await browser.wait()
+    return log

@@ -25,6 +25,8 @@ _OF_CONNECTION = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"te", b"trailer", b"upgrade"}
 )
 _NO_LINK = "This is a preview of a program in a sandbox. It opens by its link: casemate expose SESSION PORT gives one."
+# Service Workers, "update": what one answers has no header of ours, and it stays in the browser when the preview ends.
+_NO_WORKER = "A preview serves no service worker: it would answer in its place, also after the preview has ended."
 _ENDED = "This link has ended, or never was one. casemate expose SESSION PORT gives another."
 
 
@@ -60,6 +62,8 @@ def admit(request: h11.Request, find: Callable[[str], ExposedServer | None]) -> 
         return _refuse(exposed, 400, "A preview takes paths of its own alone.")
     if _value(headers, b"transfer-encoding") and _value(headers, b"content-length"):
         return _refuse(exposed, 400, "A body has one length.")
+    if _value(headers, b"service-worker") or _value(headers, b"sec-fetch-dest").lower() == b"serviceworker":
+        return _refuse(exposed, 403, _NO_WORKER)
     target, tokens = _split_target(request.target)
     if tokens:
         return _exchange(request, exposed, target, tokens)

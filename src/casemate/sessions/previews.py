@@ -62,7 +62,8 @@ class SessionPreviews:
 
         if len(self._open) >= _MOST:
             raise InvalidArgument("port", f"{_MOST} ports of this session are shown already; take one back")
-        host = f"{port}-{self._session}.localhost"
+        # An origin of its own, so that pages that were not contained, in caches or tabs, are none of one that is.
+        host = f"{port}-{self._session}{'-open' if third_parties else ''}.localhost"
 
         def note_use() -> None:
             self._note_crossing(host, port, "allowed", "opened by its link")
