@@ -115,7 +115,7 @@ def on_demand(env: Mapping[str, str]) -> Iterator[Daemon]:
     try:
         yield daemon
     finally:
-        pid = read_running(daemon.places).get("pid")
+        pid = read_running(daemon.places.state).get("pid")
         if isinstance(pid, int) and is_service(pid):
             os.kill(pid, signal.SIGKILL)
             until(lambda: not is_service(pid))

@@ -169,6 +169,22 @@ def test_only_one_service_holds_a_state_folder(env: dict[str, str]) -> None:
     ServiceLock(places).close()
 
 
+async def test_a_service_with_another_state_folder_leaves_the_first_its_socket(env: dict[str, str]) -> None:
+    other = {**env, "XDG_STATE_HOME": env["HOME"]}
+    with serving(env) as daemon:
+        first = await daemon.connect()
+        session = await first("sessions.open")
+        await first.close()
+        second = Daemon(other).command("service", "--idle-stop", "1", check=False)
+        assert (second.returncode, str(daemon.places.state) in second.stderr) == (69, True), second.stderr
+        again = await daemon.connect()
+        assert [one["session"] for one in await again("sessions.list")] == [session["session"]]
+        await again.close()
+        assert daemon.stop() == 0
+    with serving(other) as later:
+        assert "ok" in later.command("service", "status").stdout
+
+
 def test_a_service_that_is_replaced_while_it_ends_does_not_take_the_others_socket(env: dict[str, str]) -> None:
     places = places_of(env)
     first = ServiceLock(places)

@@ -44,7 +44,7 @@ asyncio.run(main())
 
 
 def pid_of(env: dict[str, str]) -> int:
-    return int(read_running(places_of(env))["pid"])
+    return int(read_running(places_of(env).state)["pid"])
 
 
 def test_many_commands_that_start_at_once_start_one_service(env: dict[str, str]) -> None:
@@ -162,6 +162,16 @@ async def test_a_service_that_was_set_otherwise_is_not_used_as_if_it_were_not(en
             await connect(environ={**env, "CASEMATE_NETWORK": "none"})
         await remote.close()
         await (await connect(environ={**env, "CASEMATE_SECRET_DEFAULT_X": "12345678"})).close()
+
+
+async def test_a_command_with_another_state_folder_is_not_answered_from_the_first(env: dict[str, str]) -> None:
+    other = Path(env["HOME"], "state")
+    with serving(env) as daemon:
+        remote = await daemon.connect()
+        await remote("sessions.open")
+        with pytest.raises(Unavailable, match="another value of the state folder"):
+            await connect(environ={**env, "XDG_STATE_HOME": str(other)})
+        await remote.close()
 
 
 async def test_a_configuration_file_that_has_changed_since_is_not_passed_over(env: dict[str, str]) -> None:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 
 from casemate.api.config_files import users_file
 from casemate.errors import InvalidArgument
 from casemate.remote.environment import own_variables
+from casemate.remote.places import places_of
 
-_FILE = "the configuration file"
+_FILE, _STATE = "the configuration file", "the state folder"
 _MOST = 1 << 20  # bytes of it
 
 
 def fingerprints(environ: Mapping[str, str]) -> dict[str, str]:
-    """Casemate's own variables, and the user's configuration file where there is one, each with a hash of its content.
+    """Casemate's own variables, the path of the state folder, and the user's configuration file where there is one,
+    each with a hash of its content.
 
-    Raises ``InvalidArgument`` where the file cannot be told or read.
+    Raises ``InvalidArgument`` where the file cannot be told or read, and ``Unavailable`` without a state folder.
     """
     values = {name: value.encode("utf-8", "surrogateescape") for name, value in own_variables(environ).items()}
+    values[_STATE] = os.fsencode(places_of(environ).state)
     place = users_file(environ)
     if place is not None:
         try:

@@ -15,7 +15,7 @@ from casemate.errors import Unavailable
 from casemate.files.user_folders import make_private_folders, user_folder
 
 SOCKET = "service.sock"
-RUNNING = "running"  # locked as long as a service lives; says where it is
+RUNNING = "running"  # in both folders, locked as long as a service lives; says where it is
 STARTING = "starting"  # locked while somebody starts one
 LOG = "service.log"
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -67,11 +67,11 @@ def open_private(folder: Path, *, make: bool = False) -> int:
     return fd
 
 
-def read_running(places: Places) -> dict[str, Any]:
-    """What the service that lives, or lived last, says of itself (``pid``, ``sockets``, ``version``); {} where nothing
-    is known. Raises ``Unavailable`` as :func:`open_private`."""
+def read_running(place: Path) -> dict[str, Any]:
+    """What the service that lives, or lived last, says of itself in one of its folders (``pid``, ``state``,
+    ``sockets``, ``version``); {} where nothing is known. Raises ``Unavailable`` as :func:`open_private`."""
     try:
-        folder = open_private(places.state)
+        folder = open_private(place)
     except FileNotFoundError:
         return {}
     try:
@@ -91,7 +91,7 @@ def read_running(places: Places) -> dict[str, Any]:
 def socket_folders(places: Places) -> list[Path]:
     """Where a service of this state may be reached, the likeliest first: one that was started with other variables
     listens elsewhere."""
-    told = read_running(places).get("sockets")
+    told = read_running(places.state).get("sockets")
     known = [places.sockets, *([Path(told)] if isinstance(told, str) and os.path.isabs(told) else []), places.state]
     return list(dict.fromkeys(known))
 

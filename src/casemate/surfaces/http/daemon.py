@@ -28,25 +28,22 @@ _RUNNING_MODE = 0o600
 
 
 class ServiceLock:
-    """That this process is the service of ``places``, until :meth:`close`: flock(2), which also ends with the process.
+    """That this process is the service of both folders of ``places``, until :meth:`close`: flock(2), which also ends
+    with the process.
 
-    Raises ``Unavailable`` where another process is.
+    Raises ``Unavailable`` where another process is, of either.
     """
 
     def __init__(self, places: Places) -> None:
         self._places = places
-        self._folder = open_private(places.state, make=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._lock = os.open(RUNNING, flags, _RUNNING_MODE, dir_fd=self._folder)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.close()
-            raise Unavailable(
-                f"a service runs already: process {read_running(places).get('pid')}",
-                remediation="casemate service stop ends it.",
-            ) from None
+        self._locks: list[int] = []
         self._socket: tuple[int, int] | None = None  # device and inode of ours
+        try:
+            for folder in dict.fromkeys((places.state, places.sockets)):
+                self._locks.append(_lock(folder))
+        except BaseException:
+            self.close()
+            raise
 
     def bind_socket(self) -> socket.socket:
         """A Unix socket that this user alone can reach, in place of what an earlier service has left there.
@@ -77,16 +74,13 @@ class ServiceLock:
 
     def close(self) -> None:
         """Somebody else may be the service. Harmless when repeated."""
-        if self._lock < 0:
-            return
         with contextlib.suppress(OSError, Unavailable):
             self._remove_socket()
-        os.close(self._lock)
-        os.close(self._folder)
-        self._lock = self._folder = -1
+        while self._locks:
+            os.close(self._locks.pop())
 
     def _remove_socket(self) -> None:
-        ours = getattr(self, "_socket", None)
+        ours, self._socket = self._socket, None
         if ours is None:
             return
         folder = open_private(self._places.sockets)
@@ -99,10 +93,31 @@ class ServiceLock:
 
     def _tell(self) -> None:
         said = {
-            "pid": os.getpid(), "version": __version__, "sockets": str(self._places.sockets), "started": time.time(),
+            "pid": os.getpid(), "version": __version__, "sockets": str(self._places.sockets),
+            "state": str(self._places.state), "started": time.time(),
         }  # fmt: skip
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, json.dumps(said).encode(), 0)
+        for lock in self._locks:
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, json.dumps(said).encode(), 0)
+
+
+def _lock(place: Path) -> int:
+    folder = open_private(place, make=True)
+    try:
+        lock = os.open(RUNNING, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _RUNNING_MODE, dir_fd=folder)
+    finally:
+        os.close(folder)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        said = read_running(place)
+        raise Unavailable(
+            f"a service runs already: process {said.get('pid')}, with the state folder {said.get('state')} and its "
+            f"socket in {said.get('sockets')}",
+            remediation="casemate service stop ends it. For a second service, XDG_RUNTIME_DIR has to differ, too.",
+        ) from None
+    return lock
 
 
 MOST_BYTES = 5 * 2**20  # of the file; the one before it is kept, so it is at most twice that
