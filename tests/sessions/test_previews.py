@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
@@ -287,6 +288,70 @@ async def test_a_hostile_answer_is_one_answer_or_none(opened: Open, name: str) -
             assert (answer.status_code, answer.text == "a" or status != 200) == (status, True)
 
 
+AWAY = (
+    "http://evil.example/", "https://{name}/", "//evil.example/", "/\\evil.example/", "\\\\evil.example/",
+    "http:evil.example", "/\t/evil.example/", "http://{name}.evil.example/", "http://{name}@evil.example/", "http://127.0.0.1:8000/",
+    "javascript:alert(1)", "http://evil.example/?\u202e",
+)  # fmt: skip
+WITHIN = (
+    "/next",
+    "next?to=http://a.example/",
+    "?page=2",
+    "#end",
+    "../up",
+    "/a:b//c",
+    "http://{name}",
+    "HTTP://{name}//a",
+)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 300])
+async def test_a_redirect_to_another_site_is_a_page_that_says_where_it_leads(
+    opened: Open, sandbox: Sandbox, status: int
+) -> None:
+    session = opened()
+    answers = f"WORDS = b''\n{ANSWERING}".replace(
+        "one.recv(65536)", "WORDS = open('words', 'rb').read(); one.recv(65536)"
+    )
+    await session.files.write("words", b"")
+    preview = await (await begun(session, answers)).expose(8000)
+    names = [one.format(name=name_of(preview)) for one in (*AWAY, *WITHIN)]
+    async with await visitor(preview) as person:
+        for number, place in enumerate(names):
+            head = f"HTTP/1.1 {status} Moved\r\nContent-Length: 0\r\nSet-Cookie: state=1\r\nLocation: {place}\r\n\r\n"
+            await session.files.write("words", head.encode())
+            answer = await person.get("/")
+            assert answer.headers["set-cookie"] == "state=1"
+            if number >= len(AWAY):
+                assert (answer.status_code, answer.headers["location"]) == (status, place)
+            else:
+                shown = place.replace("\t", "\\x09").replace("\u202e", "\\u202e")
+                assert (answer.status_code, answer.text.splitlines()[-1]) == (403, shown)
+                assert "location" not in answer.headers
+    await session.unexpose(8000)
+    await session.files.write(
+        "words", b"HTTP/1.1 302 Moved\r\nContent-Length: 0\r\nLocation: http://a.example/\r\n\r\n"
+    )
+    async with await visitor(await session.expose(8000, third_parties=True)) as person:
+        assert (await person.get("/")).headers["location"] == "http://a.example/"
+    denied = [one for kind, one in await rows(sandbox, session) if kind == "crossing" and one["decision"] == "denied"]
+    assert [one["requests"] for one in denied] == [len(AWAY)]
+
+
+@pytest.mark.needs("browser")
+async def test_a_redirect_takes_no_browser_to_another_site(opened: Open, tmp_path: Path) -> None:
+    other = Elsewhere()
+    async with await asyncio.start_server(other.answer, "127.0.0.1", 0) as elsewhere:
+        port = elsewhere.sockets[0].getsockname()[1]
+        words = f"HTTP/1.1 302 Found\r\nContent-Length: 0\r\nLocation: http://127.0.0.1:{port}/of-the-cell\r\n\r\n"
+        session = await begun(opened(), f"WORDS = {words.encode()!r}\n{ANSWERING}")
+        preview = await session.expose(8000)
+        exposed = session._previews._open[8000, False]
+        async with browser(preview.url, tmp_path):
+            await until_async(lambda: exposed.refusals or other.asked)
+    assert other.asked == set()
+
+
 TO_ELSEWHERE = (
     b"Refresh: 0; url=http://evil.example/", b"Link: <http://evil.example/>; rel=preconnect", b"Alt-Svc: h2=\":444\"",
     b"Speculation-Rules: \"http://evil.example/\"", b"Clear-Site-Data: \"*\"", b"X-SourceMap: http://evil.example/",
@@ -552,18 +617,24 @@ async def test_a_page_leaves_no_worker_in_a_browser_that_answers_without_a_polic
     assert (re.findall(r"/said/(\S+)", log), other.asked) == (["refused"], set())
 
 
-async def visited(session: Session, url: str, folder: Path, is_done: Callable[[str], bool]) -> str:
-    """What the session's server has logged of a browser at ``url``, once that is done."""
-    browser = await asyncio.create_subprocess_exec(
+@contextlib.asynccontextmanager
+async def browser(url: str, folder: Path) -> AsyncIterator[None]:
+    """A browser that has opened ``url``."""
+    process = await asyncio.create_subprocess_exec(
         find_browser()[0], "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}",
         "--remote-debugging-port=0", url, stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        log = ""
-        async with asyncio.timeout(MAX_WAIT):
-            while not is_done(log):
-                log = await session.files.read_text("server.log")
+        yield
     finally:
-        browser.kill()
-        await browser.wait()
+        process.kill()
+        await process.wait()
+
+
+async def visited(session: Session, url: str, folder: Path, is_done: Callable[[str], bool]) -> str:
+    """What the session's server has logged of a browser at ``url``, once that is done."""
+    log = ""
+    async with browser(url, folder), asyncio.timeout(MAX_WAIT):
+        while not is_done(log):
+            log = await session.files.read_text("server.log")
     return log

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from casemate.previews.exposed import TOKEN, ExposedServer
+from casemate.visible import visible
 
 if TYPE_CHECKING:
     import h11
@@ -93,6 +94,30 @@ def headers_for_client(headers: Iterable[Header], admitted: Admitted, *, upgrade
     return [*kept, *admitted.added]
 
 
+def answer_for_redirect(status: int, headers: Iterable[Header], admitted: Admitted) -> Answer | None:
+    """What is answered in place of a redirect away from the preview; None for any other answer of the cell."""
+    if admitted.exposed.preview.third_parties or not 300 <= status < 400:
+        return None
+    given = list(headers)
+    leads_to = [value for name, value in given if name == b"location" and not _is_within(value, admitted.headers)]
+    if not leads_to:
+        return None
+    kept = tuple(one for one in headers_for_client(given, admitted) if one[0] == b"set-cookie")
+    where = visible(leads_to[0].decode("utf-8", "backslashreplace"))
+    text = f"The program in the sandbox sends you to another site, where casemate does not take you:\n\n{where}"
+    return replace(_refuse(admitted.exposed, 403, text), headers=kept)
+
+
+def _is_within(location: bytes, headers: list[Header]) -> bool:
+    """Whether a browser stays at the origin that was asked (URL Standard, 4.4: a backslash is a slash there, and blanks
+    within are dropped); what is not known to stay there leads away."""
+    own = b"http://" + _value(headers, b"host").lower()
+    if location[: len(own)].lower() == own:
+        return location[len(own) :][:1] in (b"", b"/", b"?", b"#")
+    return _PATH.fullmatch(location) is not None
+
+
+_PATH = re.compile(rb"((/(?!/)|[?#]|[^:/?#\\\x00-\x20]+(?=[/?#]|\Z))[^\\\x00-\x20]*)?")
 # One with a name that is not ours. Browsers send one without a name as its value, which could look like ours.
 _NAMED_COOKIE = re.compile(rb"[ \t]*(?!%b)[!#$%%&'*+.^_`|~0-9a-z-]+[ \t]*=" % _OWN, re.IGNORECASE)
 # Others may have a browser ask another host, ahead, instead or to report; a list of those would never be complete.

@@ -14,7 +14,7 @@ from typing import Any
 
 import h11
 
-from casemate.previews.admission import Admitted, Answer, admit, headers_for_client
+from casemate.previews.admission import Admitted, Answer, admit, answer_for_redirect, headers_for_client
 from casemate.previews.exposed import ExposedServer
 
 AT_ONCE = 64 * 1024  # bytes that are read at once; some times as many lie in buffers
@@ -174,6 +174,9 @@ async def _answer(client: _End, cell: _End, admitted: Admitted) -> bool:
             if isinstance(event, h11.InformationalResponse) and event.status_code not in (100, 101):
                 continue  # Early Hints have a browser connect before there is a policy
             if isinstance(event, h11.InformationalResponse | h11.Response):
+                if page := answer_for_redirect(event.status_code, event.headers, admitted):
+                    await client.say(page)
+                    return False
                 is_upgraded = event.status_code == 101
                 headers = headers_for_client(event.headers, admitted, upgrades=is_upgraded)
                 await client.send(type(event)(status_code=event.status_code, headers=headers, reason=event.reason))
