@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakSet
@@ -230,8 +231,9 @@ class AuditLog:
         is_all = verdict.signed >= verdict.head.count
         return verdict if is_all or not verdict.ok else replace(verdict, reason=self._unsigned)
 
-    def prune(self, retention: RowRetention) -> int:
-        """Drop rows that were kept long enough, and say how many; the rest stays provable."""
+    def prune(self, retention: RowRetention, namespace: str = "", by: str = "") -> int:
+        """Drop rows that were kept long enough, and say how many; the rest stays provable. The row that says so is of
+        ``namespace``, and names who wanted it, ``by``."""
         if retention == FOREVER:
             return 0
         if self._signer is None:
@@ -241,17 +243,20 @@ class AuditLog:
         with self._open_connection() as database:
             self._fold(database)
 
-            def again(namespace: str, detail: str) -> None:
+            def write(kind: str, namespace: str, detail: str) -> None:
                 with transaction(database, "BEGIN IMMEDIATE"):
-                    self._insert(database, self._row("definition", "", namespace, detail))
+                    self._insert(database, self._row(kind, "", namespace, detail))
 
+            def note(dropped: int) -> None:
+                detail = {"dropped": dropped, **retention._asdict(), "caller": by or None}
+                known = {name: value for name, value in detail.items() if value is not None}
+                write("pruned", namespace, bound_detail(known))
+
+            again = partial(write, "definition")
             try:
-                dropped = prune(database, self.path, self._anchors(), self._keys(), retention, again)
+                return prune(database, self.path, self._anchors(), self._keys(), retention, again, note)
             except Unavailable as error:
                 raise RecordUnavailable(error.message, remediation=error.remediation) from None
-        if dropped:
-            self.append_if_possible("retention", "", "", {"dropped": dropped})
-        return dropped
 
     def close(self) -> None:
         """Close the file. Closing twice is fine; writing afterwards raises."""

@@ -26,6 +26,7 @@ from casemate.audit.database import COLUMNS, head_in, open_for_reading, transact
 from casemate.audit.retention import RowRetention
 from casemate.audit.summary import MOST_MINUTES, Minute, ProgramUses, chart_of, uses_by_program
 from casemate.errors import InvalidArgument, NotFound
+from casemate.model.operation import caller
 from casemate.policy.proposal import Proposal, propose_rules
 from casemate.visible import is_plain
 
@@ -335,7 +336,7 @@ class Audit:
         Raises:
             RecordUnavailable: The record is not whole, or cannot be signed.
         """
-        return await asyncio.to_thread(self._log.prune, RowRetention(max_age, max_size))
+        return await asyncio.to_thread(self._log.prune, RowRetention(max_age, max_size), self._namespace, caller())
 
     def _end(self) -> int:
         """The number of the last row."""

@@ -41,8 +41,10 @@ def prune(
     keys: Mapping[str, PublicKey],
     retention: RowRetention,
     again: Callable[[str, str], None],
+    note: Callable[[int], None],
 ) -> int:
-    """How many rows were dropped. ``again``: writes what rules are bound to, a namespace and its detail.
+    """How many rows were dropped. ``again``: writes what rules are bound to, a namespace and its detail. ``note``:
+    writes how many rows are about to be dropped.
 
     Raises as the record does, and ``Unavailable`` where nothing can be signed.
     """
@@ -68,6 +70,7 @@ def prune(
     for (namespace, _), (sequence, detail) in bound.items():
         if sequence <= last:
             again(namespace, detail)
+    note(last - kept.count)
     for end in (*range(kept.count + _AT_ONCE, last, _AT_ONCE), last):
         checkpoint = _head_at(database, end)
         with transaction(database, "BEGIN IMMEDIATE"):

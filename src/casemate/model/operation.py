@@ -58,6 +58,7 @@ class Principal(NamedTuple):
     ``namespace``. ``may_approve``: an agent's that may answer what its own runs ask for, since a person does that.
     ``secrets``: names of those that an agent's programs get without anybody being asked.
     ``account``: whose share of what there is it uses, where one who has authenticated comes under several names.
+    ``may_run_commands``: it may do what runs commands outside of walls, which is as much as the user's account.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Principal(NamedTuple):
     may_approve: bool = False
     account: str = ""
     secrets: tuple[str, ...] = ()
+    may_run_commands: bool = False
 
     @property
     def payer(self) -> str:

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Annotated, Literal, Unpack, cast, get_args
 
 from casemate.api.options import Name
-from casemate.errors import NotFound
+from casemate.errors import Denied, NotFound
 from casemate.model.approval import ApprovalRequest, Kind, Listed, Question
 from casemate.model.call_options import DecisionOptions
 from casemate.model.operation import Audience, Most, Principal, called_by, operation
@@ -125,8 +125,14 @@ class ApprovalOperations(Group):
         ``request``: its id. ``allow``: true lets exactly what is shown cross, anything else refuses it.
         """
         approvals = self._shared.sandbox.approvals
-        if request not in {one.id for one in self._pending_for(principal)}:
+        found = next((one for one in self._pending_for(principal) if one.id == request), None)
+        if found is None:
             return False
+        if allow and not principal.may_run_commands and _runs_command(found):
+            raise Denied(
+                f"{principal.name!r} may not allow commands of this machine, which are as much as the user's account",
+                remediation="It needs a token that may run commands: casemate service token add --may-run-commands.",
+            )
         with called_by(principal):
             return approvals.decide(request, allow, **options)
 
@@ -139,6 +145,11 @@ class ApprovalOperations(Group):
         """
         with called_by(principal):
             return self._shared.sandbox.approvals.deny_all(reason, session=self._id_of(session, principal))
+
+
+def _runs_command(request: ApprovalRequest) -> bool:
+    """Also behind a wall: a server's command writes in whichever folder it names."""
+    return request.kind == "host" or (request.kind == "server" and "command" in request.arguments)
 
 
 def _may_answer(principal: Principal, request: ApprovalRequest) -> bool:

@@ -224,9 +224,15 @@ class ToolOperations(Group):
     """The servers of the sandbox."""
 
     @operation()
-    async def add(self, name: Name, definition: Definition) -> None:
-        """Add a server, which is started when it is first needed. ``name``: what programs call it. ``definition``: as
-        in other programs' "mcpServers": command, args and env, or url and headers."""
+    async def add(self, name: Name, definition: Definition, *, principal: Principal) -> None:
+        """Add a server, which is started when it is first needed. With a token that may not run commands, one at a
+        public address.
+
+        ``name``: what programs call it. ``definition``: as in other programs' "mcpServers": command, args and env, or
+        url and headers.
+        """
+        if not principal.may_run_commands:
+            definition = _check_public(definition, principal)
         await self._shared.sandbox.tools.add(name, definition)
 
     @operation(audience=Audience.AGENT)
@@ -301,6 +307,23 @@ class ToolOperations(Group):
         answer = await self._shared.sandbox.tools.call(server, tool, arguments, timeout=timeout)
         structured = {"structured": answer.structured} if answer.has_structured else {}
         return {"content": answer.content, "is_error": answer.is_error, **structured}
+
+
+def _check_public(definition: Mapping[str, Any], principal: Principal) -> dict[str, Any]:
+    """The definition of a server in the public network, that takes nothing of this machine. Raises ``Denied``."""
+    auth = definition.get("auth")
+    takes = [one for one in ("command", "variables") if one in definition]
+    if definition.get("addresses", "public") != "public":
+        takes.append("addresses")
+    if auth is not None and not (isinstance(auth, Mapping) and auth.get("type") == "client_credentials"):
+        takes.append("auth")  # others open the user's browser
+    if takes:
+        raise Denied(
+            f"{principal.name!r} may add servers at public addresses alone, without {', '.join(takes)}",
+            remediation="It needs a token that may run commands (casemate service token add --may-run-commands), which "
+            "is as much as the user's account. tools.register asks somebody who may allow a command.",
+        )
+    return {**definition, "addresses": "public"}
 
 
 Value = Annotated[str, Most(1 << 20)]

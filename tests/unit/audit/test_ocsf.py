@@ -21,7 +21,7 @@ ROWS: list[tuple[str, dict[str, Any], tuple[int, int, int]]] = [
     ("crossing", {"host": "a.example", "port": "?", "decision": "denied"}, (400105, 2, 2)),
     ("crossing", {"server": "files", "tool": "read"}, (600399, 1, 1)),
     ("decision", {"decision": "denied", "arguments": {"deep": [1]}}, (600399, 2, 2)),
-    ("retention", {"dropped": 5}, (600399, 1, 1)),
+    ("pruned", {"dropped": 5}, (600399, 1, 1)),
 ]
 
 

@@ -46,7 +46,7 @@ def test_what_is_old_is_dropped_and_the_rest_verifies_also_later(tmp_path: Path)
     head = log.head().last
     assert log.prune(RowRetention(max_age=HOUR)) == 6
     assert [row.sequence for row in log.tail(99)] == [7, 8, 9, 10, 11]
-    assert json.loads(log.tail(1)[0].detail) == {"dropped": 6}
+    assert json.loads(log.tail(1)[0].detail) == {"dropped": 6, "max_age": HOUR}
     verdict = log.verify(head)
     assert (verdict.ok, verdict.dropped, verdict.rows, verdict.signed) == (True, 6, 11, 11)
     assert log.prune(RowRetention(max_age=HOUR)) == 0

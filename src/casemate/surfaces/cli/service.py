@@ -34,7 +34,9 @@ _SAYS_AFTER = 1.0  # seconds, after which somebody at a terminal wonders
 _IDLE_STOP = 900.0  # seconds without anything that lives, after which a service on demand ends, unless it is configured
 _MOST_DESCRIPTORS = 65536
 # Of a token; never its hash.
-_SHOWN_FIELDS = ("name", "audience", "namespace", "may_approve", "secrets", "created", "expires")
+_SHOWN_FIELDS = (
+    "name", "audience", "namespace", "may_approve", "may_run_commands", "secrets", "created", "expires",
+)  # fmt: skip
 _LOG_TAIL = 64 * 1024  # bytes
 
 
@@ -160,6 +162,7 @@ def add(
     metrics: bool = False,
     namespace: str = "default",
     may_approve: bool = False,
+    may_run_commands: bool = False,
     expires: float | None = None,
     secret: list[str] | None = None,
     output: Output = "text",
@@ -173,6 +176,8 @@ def add(
         metrics: It may read the metrics (GET /metrics), and nothing else.
         namespace: The only namespace that it opens; default unless given.
         may_approve: It may answer what waits to be approved; that of an agent only what its own runs ask for.
+        may_run_commands: It may have commands run on this machine outside of every wall, as MCP servers and by allowing
+            them: whoever holds it can do what you can.
         expires: Days after which it opens nothing.
         secret: The name of a secret that an agent's programs get without anybody being asked; may be given several
             times.
@@ -181,7 +186,7 @@ def add(
     audience = "metrics" if metrics else "operator" if operator else "agent"
     text = _tokens().add(
         name, audience=audience, namespace=namespace, may_approve=may_approve, expires_in=seconds,
-        secrets_for=secret or (),
+        secrets_for=secret or (), may_run_commands=may_run_commands,
     )  # fmt: skip
     return print_answer({"name": name, "token": text}, [text], is_json=output == "json")
 
@@ -191,8 +196,8 @@ def list_tokens(*, output: Output = "text") -> int:
     """Print what is known of each token, one in a line; never the token.
 
     Args:
-        output: text (unless given), or json: name, audience, namespace, may_approve, and created and expires in Unix
-            seconds.
+        output: text (unless given), or json: name, audience, namespace, may_approve, may_run_commands, and created and
+            expires in Unix seconds.
     """
     found = _tokens().list()
     if output == "json":
@@ -226,7 +231,7 @@ def _line(token: Token) -> str:
     if token.expires is not None:
         word = "expired" if token.expires <= time.time() else "expires"
         until = f"{word} {time.strftime('%Y-%m-%d %H:%M', time.gmtime(token.expires))} UTC"
-    may = ", may approve" if token.may_approve else ""
+    may = f"{', may approve' if token.may_approve else ''}{', may run commands' if token.may_run_commands else ''}"
     return f"{inert(token.name)}\t{token.audience} of {inert(token.namespace)}{may}\t{until}"
 
 

@@ -149,7 +149,9 @@ def _known_path(path: str) -> str:
     return path if name in catalogue() else "/".join(path.split("/")[:3])[:60]
 
 
-_ANSWERS = frozenset({"approvals.decide", "approvals.deny_all"})  # what only those may do who may approve
+_ANSWERS = frozenset({"approvals.decide", "approvals.deny_all"})
+_DECIDES = _ANSWERS | {"tools.call"}  # what only those may do who may approve: nobody is asked about such a call
+_OF_ALL = frozenset({"audit.prune"})  # what concerns all namespaces, and only the user may do
 
 
 class HttpApplication:
@@ -272,9 +274,15 @@ class HttpApplication:
     async def _operation(self, exchange: Exchange, principal: Principal, *, path: str) -> None:
         name = path.replace("/", ".")
         operation = catalogue()[name]
-        if name in _ANSWERS and not principal.may_approve:
+        if name in _DECIDES and not principal.may_approve:
             raise Denied(
-                f"{principal.name!r} may not answer requests", remediation="It needs a token that may approve."
+                f"{principal.name!r} may not answer requests, nor call tools without one",
+                remediation="It needs a token that may approve.",
+            )
+        if name in _OF_ALL and self._listener.kind != "unix":
+            raise Denied(
+                f"{name} is about the record of all namespaces, and only for the user, on the service's machine",
+                remediation=f"casemate {name.replace('.', ' ')}",
             )
         if name in _ANSWERS and principal.audience is Audience.AGENT and exchange.head.get("casemate-as") is None:
             raise Denied(

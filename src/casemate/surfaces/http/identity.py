@@ -99,7 +99,8 @@ def check_place(head: Headers, path: str, listener: Listener) -> None:
 
 def user_of(head: Headers) -> Principal:
     """Who sends it over a Unix socket: the user. Raises :class:`Refused`."""
-    return Principal("user", Audience.OPERATOR, _name_in(head, "casemate-namespace") or "default", True)
+    namespace = _name_in(head, "casemate-namespace") or "default"
+    return Principal("user", Audience.OPERATOR, namespace, may_approve=True, may_run_commands=True)
 
 
 def token_of(head: Headers) -> str:
@@ -135,8 +136,9 @@ def reduce_principal(head: Headers, principal: Principal) -> Principal:
     if principal.audience is Audience.AGENT:
         raise Refused(403, "an agent cannot be another")
     return principal._replace(
-        name=f"agent:{name}", secrets=(), audience=Audience.AGENT, may_approve=may_approve and principal.may_approve
-    )
+        name=f"agent:{name}", secrets=(), audience=Audience.AGENT, may_approve=may_approve and principal.may_approve,
+        may_run_commands=may_approve and principal.may_run_commands,
+    )  # fmt: skip
 
 
 def _name_in(head: Headers, header: str) -> str | None:

@@ -44,12 +44,16 @@ class Token:
     expires: float | None
     hash: str
     secrets: tuple[str, ...] = ()
+    may_run_commands: bool = False
 
     @property
     def principal(self) -> Principal:
         """Who comes with it, and pays for whoever it asks for."""
         name = f"token:{self.name}"
-        return Principal(name, Audience(self.audience), self.namespace, self.may_approve, name, self.secrets)
+        audience = Audience(self.audience)
+        return Principal(
+            name, audience, self.namespace, self.may_approve, name, self.secrets, self.may_run_commands
+        )  # fmt: skip
 
 
 class Tokens:
@@ -71,6 +75,7 @@ class Tokens:
         audience: str = "agent",
         namespace: str = "default",
         may_approve: bool = False,
+        may_run_commands: bool = False,
         expires_in: float | None = None,
         secrets_for: Sequence[str] = (),
     ) -> str:
@@ -78,8 +83,8 @@ class Tokens:
         of those that an agent's programs get without anybody being asked.
 
         ``may_approve``: whoever comes with it may answer what waits to be approved; an agent's only what its own runs
-        ask for, which is for surfaces that show a person these questions. Raises ``InvalidArgument``, also for a name
-        that is taken.
+        ask for, which is for surfaces that show a person these questions. ``may_run_commands``: it may have commands
+        run outside of walls. Raises ``InvalidArgument``, also for a name that is taken.
         """
         _check(name, audience, namespace, expires_in)
         token_id = secrets.token_hex(_ID_BYTES)
@@ -87,8 +92,9 @@ class Tokens:
         now = self._today()
         expires = None if expires_in is None else now + expires_in
         made = Token(
-            token_id, name, audience, namespace, may_approve, now, expires, _hash(text), check_asked(secrets_for)
-        )
+            token_id, name, audience, namespace, may_approve, now, expires, _hash(text), check_asked(secrets_for),
+            may_run_commands,
+        )  # fmt: skip
         with self._change() as known:
             if any(one.name == name for one in known.values()):
                 raise InvalidArgument("name", f"there is a token {name!r} already; remove it, or take another name")
@@ -201,7 +207,8 @@ def _token_of(one: Any) -> Token:
     Audience(made.audience)
     texts = (made.id, made.name, made.namespace, made.hash)
     is_ending = made.expires is None or isinstance(made.expires, int | float)
-    if not is_ending or not all(isinstance(text, str) for text in texts) or not isinstance(made.may_approve, bool):
+    rights = (made.may_approve, made.may_run_commands)
+    if not is_ending or not all(isinstance(text, str) for text in texts) or not {*map(type, rights)} == {bool}:
         raise ValueError("it holds a token of another form")
     return made
 

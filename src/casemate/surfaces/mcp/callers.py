@@ -331,7 +331,9 @@ class LocalBackend(_SandboxBackend):
             from casemate.operations.invoke import local
 
             operations = self._operations or await self.operations()
-            principal = Principal(name, Audience.AGENT, self._namespace, may_approve, "mcp")
+            principal = Principal(
+                name, Audience.AGENT, self._namespace, may_approve, "mcp", may_run_commands=may_approve
+            )  # fmt: skip
             return await local(operations, principal)(operation, arguments)
 
         return invoke

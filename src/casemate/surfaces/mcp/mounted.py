@@ -124,7 +124,10 @@ def _invoke(name: str, request: Request | None, *, may_approve: bool) -> Invoke:
     asking = _principal(request)
     assert request is not None
     operations: Callable[[], Any] = request.scope["casemate.operations"]
-    principal = Principal(name, Audience.AGENT, asking.namespace, may_approve, f"mcp:{asking.payer}", asking.secrets)
+    principal = Principal(
+        name, Audience.AGENT, asking.namespace, may_approve, f"mcp:{asking.payer}", asking.secrets,
+        may_approve and asking.may_run_commands,
+    )  # fmt: skip
 
     async def invoke(operation: str, arguments: Mapping[str, Any] = {}) -> Any:
         from casemate.operations.invoke import local

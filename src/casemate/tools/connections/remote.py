@@ -90,9 +90,12 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
 
     async def _answer(self, request: httpx2.Request) -> httpx2.Response:
         """From where the server may be: it is connected at the address that was looked at, not by its name again."""
-        if self._addresses is None or request.url.host != self._home.host:
+        if self._addresses == "public":
+            *others, last = await _public_addresses(request.url.host)
+        elif self._addresses is None or request.url.host != self._home.host:
             return await self._inner.handle_async_request(request)
-        *others, last = self._addresses if self._addresses != "public" else await _public_addresses(self._home.host)
+        else:
+            *others, last = self._addresses
         for address in others:
             with contextlib.suppress(httpx2.ConnectError, httpx2.ConnectTimeout):
                 return await self._inner.handle_async_request(_at(address, request))
@@ -178,7 +181,7 @@ async def _public_addresses(host: str) -> tuple[str, ...]:
         raise httpx2.ConnectError(f"{host}: {error.strerror}") from None
     for address in found:
         if place_of(address):
-            raise httpx2.ConnectError(f"{host} was allowed as a public address, and is {address} now, which is not")
+            raise httpx2.ConnectError(f"{host} is at {address}, and only public addresses are allowed")
     return found
 
 
