@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import threading
 from typing import Any
 
 import pytest
 from tests.operations.conftest import AGENT, APPROVER
+from tests.support.waiting import MAX_WAIT
 
 from casemate import Sandbox
 from casemate.audit.log import AuditLog
@@ -131,6 +133,42 @@ async def test_what_a_program_asks_for_waits_for_the_operator_and_goes_on_when_i
     state = await ended(agent, state["run"])
     assert state["execution"]["text"].splitlines()[-1] == ("crossed" if session else "refused")
     assert await operator("approvals.decide", {"request": asked["id"], "allow": True}) is False
+
+
+async def test_an_answer_that_comes_too_late_or_from_another_is_on_record_with_the_run_and_who_gave_it(
+    operations: Operations, agent: Invoke, operator: Invoke
+) -> None:
+    state = await agent("runs.start", {"code": ASKS, "wait": 60})
+    answer = {"request": state["approvals"][0]["id"], "allow": True}
+    assert await local(operations, APPROVER)("approvals.decide", answer) is False
+    assert await operator("approvals.decide", {**answer, "allow": False}) is True
+    await ended(agent, state["run"])
+    assert await operator("approvals.decide", answer) is False
+    rows = await operator("audit.tail", {"kind": "decision", "run": state["run"]})
+    told = [(row["detail"].get("caller"), row["detail"].get("why"), row["namespace"]) for row in rows]
+    assert [one for row, one in zip(rows, told, strict=True) if row["detail"]["decision"] == "ignored"] == [
+        ("user", "the request is denied", "default"), (APPROVER.name, "the request is asked", "default"),
+    ]  # fmt: skip
+    assert await operator("approvals.decide", {"request": "no such"}) is False
+    [row] = [row for row in await operator("audit.tail", {"limit": 5}) if row["detail"].get("request") == "no such"]
+    assert (row["detail"]["caller"], row["detail"]["why"]) == ("user", "there is no such request")
+
+
+@pytest.mark.parametrize("answer", ["approvals.decide", "approvals.deny_all"])
+async def test_whoever_answers_hears_of_it_when_the_answer_is_on_record(
+    operations: Operations, agent: Invoke, operator: Invoke, answer: str
+) -> None:
+    state = await agent("runs.start", {"code": ASKS, "wait": 60})
+    request, held = state["approvals"][0]["id"], threading.Event()
+    operations.sandbox.approvals._get_broker().worker.submit(held.wait, MAX_WAIT)  # whoever decides is busy
+    answering = asyncio.ensure_future(operator(answer, {"request": request} if answer == "approvals.decide" else {}))
+    done, _ = await asyncio.wait([answering], timeout=0.3)
+    assert not done
+    held.set()
+    assert await answering
+    decided = await operator("audit.tail", {"kind": "decision", "limit": 5})
+    assert request in [row["detail"].get("request") for row in decided]
+    await ended(agent, state["run"])
 
 
 async def test_waiting_goes_on_when_the_caller_knows_of_the_approval_and_ends_with_the_next_one(

@@ -142,7 +142,7 @@ class SandboxParts:
         return Approvals(
             self._approve, self._approval_timeout, partial(self.log.append, "decision"),
             partial(rulebook, self._policy, self.log, self.namespace), has_rules=self._policy.written is not None,
-            record_request=partial(self.log.append, "request"), notes=self._policy.warnings,
+            namespace=self.namespace, record_request=partial(self.log.append, "request"), notes=self._policy.warnings,
         )  # fmt: skip
 
     @_Part

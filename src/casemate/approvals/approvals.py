@@ -33,6 +33,7 @@ _ALLOWED_ALL = (
     "allowed, and nobody has seen it before."
 )
 _MOST_AT_ONCE = 16  # questions of one account that wait; its others are asked when these are answered
+_RECORDED_WITHIN = 30.0  # seconds
 _MOST_REASON = 500  # characters of the requester's own words
 
 
@@ -58,12 +59,14 @@ class Approvals:
         rules: Callable[[], Rulebook],
         *,
         has_rules: bool,
+        namespace: str = "",
         record_request: Record | None = None,
         notes: tuple[str, ...] = (),
     ) -> None:
-        """``approve``, ``timeout``: as of :class:`casemate.Sandbox`; ``record``: writes a row of the record; ``rules``
-        makes those that decide without asking, and remember answers; ``has_rules``: some are written;
+        """``approve``, ``timeout``, ``namespace``: as of :class:`casemate.Sandbox`; ``record``: writes a row of the
+        record; ``rules`` makes those that decide without asking, and remember answers; ``has_rules``: some are written;
         ``record_request``: writes a row when somebody is asked; ``notes``: what each result says."""
+        self._namespace = namespace
         self._asks = not _allows_all(approve)
         self.notes = notes if self._asks else (_ALLOWED_ALL, *notes)
         self._approve = approve
@@ -96,8 +99,9 @@ class Approvals:
         with self._lock:
             if self._broker is None:
                 self._broker = ApprovalBroker(
-                    rules, self._record, self._timeout, asks=self._asks, record_request=self._record_request
-                )
+                    rules, self._record, self._timeout, asks=self._asks, namespace=self._namespace,
+                    record_request=self._record_request,
+                )  # fmt: skip
                 self._broker.channels.append(self._queue)
                 if self._store is not None:
                     self._store.connect(self._broker)
@@ -148,6 +152,16 @@ class Approvals:
             self._queue.notify()
             return True
         return self._get_broker().answer(str(request_id), decision, "queue", _note())
+
+    def ignore(self, request_id: str, *, allow: bool) -> None:
+        """Put an answer on record that changes nothing: the request is over, or its answer is not the caller's."""
+        from casemate.model.approval import Decision
+
+        self._get_broker().ignore(request_id, Decision(allow is True), "queue", _note())
+
+    async def drain(self) -> None:
+        """Wait until all answers so far are on record."""
+        await self._get_broker().worker.drain(_RECORDED_WITHIN)
 
     def set_store(self, store: RequestStore) -> None:
         """``store`` keeps every request, also when what asked is gone. To be called before anything asks."""

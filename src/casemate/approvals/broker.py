@@ -23,6 +23,7 @@ from casemate.approvals.requests import MOST_ASKED, End, RequestStates, ShownArg
 from casemate.approvals.worker import Timer, Worker
 from casemate.errors import CasemateError
 from casemate.model.approval import ApprovalRequest, ApprovalVerdict, Decision, Question
+from casemate.model.operation import caller
 from casemate.policy.canonical import fingerprint
 
 if TYPE_CHECKING:
@@ -58,9 +59,9 @@ class PendingRequest:
 
 class ApprovalBroker:
     """``rules`` decide without asking; ``channels``: who may be asked besides the stream of a run; ``timeout``: seconds
-    that somebody has to answer, None for as long as it takes. ``asks``: False where asking is switched off. ``record``
-    writes a row, without waiting for anybody, and may raise ``CasemateError``; so does ``record_request``, when
-    somebody is asked."""
+    that somebody has to answer, None for as long as it takes. ``asks``: False where asking is switched off.
+    ``namespace``: of all that ask. ``record`` writes a row, without waiting for anybody, and may raise
+    ``CasemateError``; so does ``record_request``, when somebody is asked."""
 
     def __init__(
         self,
@@ -69,9 +70,11 @@ class ApprovalBroker:
         timeout: float | None,
         *,
         asks: bool,
+        namespace: str = "",
         record_request: Record | None = None,
     ) -> None:
         self.rules = rules
+        self._namespace = namespace
         self.channels: list[Channel] = []
         self.worker = Worker(lambda _error: self._deny_all(FAULT))
         self._record = record
@@ -115,8 +118,15 @@ class ApprovalBroker:
     def answer(self, request: str, decision: Decision, by: str, note: str = "") -> bool:
         """Answer a request; whether that was the first answer, and in time."""
         is_first = self._settle(request, "approved" if decision.allow is True else "denied")
-        self.worker.submit(self._apply_answer if is_first else self._record_late_answer, request, decision, by, note)
+        if is_first:
+            self.worker.submit(self._apply_answer, request, decision, by, note)
+        else:
+            self.ignore(request, decision, by, note)
         return is_first
+
+    def ignore(self, request: str, decision: Decision, by: str, note: str = "") -> None:
+        """Put an answer on record that changes nothing."""
+        self.worker.submit(self._record_late_answer, request, decision, by, note, caller())
 
     def start_timeout(self, request: str) -> bool:
         """Somebody looks at the request from now on, so its time begins; False when that is no longer needed."""
@@ -390,12 +400,15 @@ class ApprovalBroker:
             return
         self._record(requester.run, requester.namespace, _decision_row(pending, verdict, word, decision, note))
 
-    def _record_late_answer(self, request: str, decision: Decision, by: str, note: str) -> None:
+    def _record_late_answer(self, request: str, decision: Decision, by: str, note: str, who: str) -> None:
         with self._lock:
-            state = self._states.state_of(request)
-        answer = "allowed" if decision.allow is True else "denied"
-        detail = {"request": request, "decision": "ignored", "answer": answer, "by": by, "note": note}
-        self._try_record("", "", {**detail, "why": f"the request is {state}" if state else "there is no such request"})
+            state, run = self._states.state_of(request), self._states.run_of(request)
+        why = f"the request is {state}" if state else "there is no such request"
+        detail = {
+            "request": request, "decision": "ignored", "answer": "allowed" if decision.allow is True else "denied",
+            "by": by, "note": note, "caller": who, "why": why,
+        }  # fmt: skip
+        self._try_record(run, self._namespace, detail)
 
     def _try_record(self, run: str, namespace: str, detail: dict[str, Any]) -> None:
         with contextlib.suppress(CasemateError):  # nothing crosses for it

@@ -83,7 +83,7 @@ class RequestStates:
 
     def __init__(self) -> None:
         self._pending: OrderedDict[str, _Pending] = OrderedDict()
-        self._ends: OrderedDict[str, State] = OrderedDict()
+        self._ends: OrderedDict[str, tuple[State, str]] = OrderedDict()  # and the run that asked
         self._runs: dict[str, _RunCounts] = {}
         self._not_shown: dict[str, deque[str]] = {}  # requests by queue; some of them are over
         self._shown_counts: dict[str, int] = {}
@@ -130,14 +130,19 @@ class RequestStates:
             del self._bytes_of[pending.caller]
         if pending.is_shown:
             self._shown_counts[pending.queue] -= 1
-        self._ends[request] = end
+        self._ends[request] = end, pending.run
         if len(self._ends) > _ENDS_KNOWN:
             self._ends.popitem(last=False)
         return True
 
     def state_of(self, request: str) -> State | None:
         """The state of a request; None for one that never was, or was long ago."""
-        return "asked" if request in self._pending else self._ends.get(request)
+        return "asked" if request in self._pending else self._ends.get(request, (None, ""))[0]
+
+    def run_of(self, request: str) -> str:
+        """The run that has asked; empty for one that never was, or was long ago."""
+        pending = self._pending.get(request)
+        return pending.run if pending is not None else self._ends.get(request, (None, ""))[1]
 
     def list_shown(self) -> Iterator[str]:
         """Pending requests that are shown, the oldest first."""

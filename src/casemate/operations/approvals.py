@@ -127,6 +127,9 @@ class ApprovalOperations(Group):
         approvals = self._shared.sandbox.approvals
         found = next((one for one in self._pending_for(principal) if one.id == request), None)
         if found is None:
+            with called_by(principal):
+                approvals.ignore(request, allow=allow)
+            await approvals.drain()
             return False
         if allow and not principal.may_run_commands and _runs_command(found):
             raise Denied(
@@ -134,7 +137,9 @@ class ApprovalOperations(Group):
                 remediation="It needs a token that may run commands: casemate service token add --may-run-commands.",
             )
         with called_by(principal):
-            return approvals.decide(request, allow, **options)
+            is_first = approvals.decide(request, allow, **options)
+        await approvals.drain()  # whoever is answered finds the row
+        return is_first
 
     @operation()
     async def deny_all(self, reason: Reason = "", *, session: Name | None = None, principal: Principal) -> int:
@@ -143,8 +148,11 @@ class ApprovalOperations(Group):
         ``reason``: told to the programs that asked. ``session``: only what this session asks for, by its handle or
         name.
         """
+        approvals = self._shared.sandbox.approvals
         with called_by(principal):
-            return self._shared.sandbox.approvals.deny_all(reason, session=self._id_of(session, principal))
+            denied = approvals.deny_all(reason, session=self._id_of(session, principal))
+        await approvals.drain()
+        return denied
 
 
 def _runs_command(request: ApprovalRequest) -> bool:
