@@ -17,7 +17,7 @@ import pytest
 from tests.operations.conftest import AGENT
 
 from casemate import Sandbox
-from casemate.errors import InvalidArgument, NotFound, Unavailable
+from casemate.errors import InvalidArgument, NotFound, QueueFull
 from casemate.operations import stores
 from casemate.operations.invoke import Invoke, local
 from casemate.operations.operations import Operations
@@ -177,7 +177,7 @@ async def test_archives_are_their_makers_and_count_as_uploads(
     await other("archives.drop", {"handle": handle})
     assert await fetched(operations, handle) == {"a": b"1", "output": None}
     monkeypatch.setattr(stores, "MOST_OF_ONE", stores.MOST_BYTES + operations.uploads._total(AGENT.payer) - 1)
-    with pytest.raises(Unavailable):
+    with pytest.raises(QueueFull):
         await agent("archives.pack", {"session": session})
     await agent("archives.drop", {"handle": handle})
     await agent("archives.drop", {"handle": (await agent("archives.pack", {"session": session}))["handle"]})

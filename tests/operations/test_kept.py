@@ -12,7 +12,7 @@ from tests.operations.conftest import AGENT, OTHER, Checked
 from tests.operations.test_runs import SLOW, until_begun
 
 from casemate import Execution, Sandbox
-from casemate.errors import NotFound, Unavailable
+from casemate.errors import NotFound, QueueFull, Unavailable
 from casemate.operations import kept, sessions
 from casemate.operations.documents import document, event_of, execution_of
 from casemate.operations.invoke import Invoke, local
@@ -101,7 +101,7 @@ async def test_only_so_many_runs_of_a_caller_go_on(sandbox: Sandbox, monkeypatch
     async with Operations(sandbox) as operations:
         agent, other = local(operations, AGENT), local(operations, OTHER)
         run = (await agent("runs.start", {"code": SLOW}))["run"]
-        with pytest.raises(Unavailable):
+        with pytest.raises(QueueFull):
             await agent("runs.start", {"code": "1"})
         assert (await other("runs.start", {"code": "1", "wait": 60}))["outcome"] == "ok"
         assert operations.activity().runs == 1
@@ -182,7 +182,7 @@ async def test_names_of_one_account_share_its_limits_and_see_nothing_of_each_oth
         run = (await one("runs.start", {"code": SLOW}))["run"]
         await one("sessions.open", {})
         for asked in (two("runs.start", {"code": "1"}), two("sessions.open", {})):
-            with pytest.raises(Unavailable):
+            with pytest.raises(QueueFull):
                 await asked
         with pytest.raises(NotFound):
             await two("runs.get", {"run": run})

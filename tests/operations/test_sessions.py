@@ -13,7 +13,7 @@ import pytest
 from tests.operations.conftest import AGENT, OPERATOR, OTHER, Checked
 
 from casemate import Sandbox
-from casemate.errors import InvalidArgument, NotFound, Unavailable, WallUnavailable
+from casemate.errors import InvalidArgument, NotFound, QueueFull, Unavailable, WallUnavailable
 from casemate.operations import sessions, stores
 from casemate.operations.invoke import Invoke, local
 from casemate.operations.operations import Operations
@@ -107,7 +107,7 @@ async def test_a_caller_has_so_many_sessions_at_most(
 ) -> None:
     monkeypatch.setattr(sessions, "MOST_OPEN", 2)
     held = [await opened(agent), await opened(agent)]
-    with pytest.raises(Unavailable):
+    with pytest.raises(QueueFull, match="2 sessions"):
         await opened(agent)
     await other("sessions.close", {"session": await opened(other)})
     for session in held:

@@ -100,6 +100,23 @@ def test_a_session_id_that_nobody_gave_makes_no_other_caller(open_service: Open,
     assert said["result"]["isError"] is False
 
 
+def test_a_token_has_so_many_sessions_over_http_and_over_mcp_together(open_service: Open) -> None:
+    begun = called("execute_code", {"code": "1", "session": "new"})
+    assert ask(open_service, "/mcp", begun, of_tool("execute_code"))[1]["result"]["isError"] is False
+    opened = []
+    while (answer := ask(open_service, "/v1/sessions/open", b"{}"))[0] == 200:
+        opened.append(answer[1]["session"])
+    try:
+        status, said = answer
+        assert (status, said["error"]["kind"], len(opened) < 100) == (429, "busy", True)
+        over_mcp = ask(open_service, "/mcp", begun, of_tool("execute_code"))[1]["result"]
+        assert over_mcp["isError"] is True
+        assert "100 sessions" in json.dumps(over_mcp)
+    finally:
+        for session in opened:
+            ask(open_service, "/v1/sessions/close", json.dumps({"session": session}).encode())
+
+
 def test_an_mcp_session_is_there_for_the_token_alone_that_opened_it(open_service: Open) -> None:
     def post(token: str, body: Any, headers: str = "") -> tuple[int, dict[str, str]]:
         lines = (

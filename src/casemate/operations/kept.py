@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from casemate.errors import CasemateError, Fault, NotFound, SandboxClosed, Unavailable
+from casemate.errors import CasemateError, Fault, NotFound, QueueFull, SandboxClosed, Unavailable
 from casemate.execution.event_log import EventLog
 from casemate.execution.threads import to_thread_to_end
 from casemate.model.approval import ApprovalRequest
@@ -84,7 +84,8 @@ class Retention:
 
 MOST_KEPT = 200  # runs of one caller that are over
 MOST_KEPT_BYTES = 2 << 30  # of their events and files
-MOST_GOING = 200  # runs of one caller that are not over
+MOST_GOING = 200  # runs of one account that are not over
+_SOON = 5.0  # seconds
 _MOST_ALL = 2000  # runs that are over, of all callers
 _LOADED = 32  # executions that need not be read again
 _SMALL = 1 << 16  # characters of one that is kept without another thread
@@ -171,14 +172,14 @@ class KeptRuns:
     async def add(
         self, begin: Callable[[], Run], principal: Principal, session: str | None, language: str
     ) -> StoredRun:
-        """Begin a run of ``principal``'s, and follow it. Raises ``Unavailable`` where too many go on, and as ``begin``
+        """Begin a run of ``principal``'s, and follow it. Raises ``QueueFull`` where too many go on, and as ``begin``
         does."""
         self.check_open()
         if sum(one.payer == principal.payer for one in self._going.values()) >= MOST_GOING:
-            raise Unavailable(
-                f"{MOST_GOING} runs of {principal.payer!r} go on already",
+            raise QueueFull(
+                f"{MOST_GOING} runs of {principal.payer!r} go on already", retry_after=_SOON,
                 remediation="Wait for some of them, or cancel some.",
-            )
+            )  # fmt: skip
         going = begin()
         head: Document = {
             "run": going.id, "owner": principal.name, "account": principal.payer, "session": session,

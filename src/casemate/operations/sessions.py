@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from casemate.api.options import Language, Name, Names, SessionOptions
-from casemate.errors import InvalidArgument, NotFound, SandboxClosed, Unavailable
+from casemate.errors import InvalidArgument, NotFound, QueueFull, SandboxClosed
 from casemate.execution.request import Content
 from casemate.languages.catalogue import LANGUAGES
 from casemate.model.operation import Audience, Between, Most, Principal, called_by, operation
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from casemate.operations.shared import Shared
     from casemate.sessions.session import Session
 
-MOST_OPEN = 100  # sessions of one caller
+MOST_OPEN = 100  # sessions of one account, however it comes
+_SOON = 10.0  # seconds
 Port = Annotated[int, Between(1, MOST_PORT)]
 
 
@@ -105,7 +106,10 @@ class SessionOperations:
         self._shared.kept.check_open()
         own = [one for one in self._all() if one.owner == principal.name]
         if sum(one.payer == principal.payer for one in self._all()) >= MOST_OPEN:
-            raise Unavailable(f"{MOST_OPEN} sessions are open already", remediation="Close some of them.")
+            raise QueueFull(
+                f"{MOST_OPEN} sessions of {principal.payer!r} are open already", retry_after=_SOON,
+                remediation="Close some of them.",
+            )  # fmt: skip
         if name is not None and (not is_plain(name) or not name or name == "new"):
             raise InvalidArgument(
                 "name",

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from casemate.errors import InvalidArgument, NotFound, Unavailable
+from casemate.errors import InvalidArgument, NotFound, QueueFull, Unavailable
 from casemate.execution.threads import to_thread_to_end
 from casemate.files.temporary import TemporaryFolder, sweep
 from casemate.model.limits import format_size
@@ -152,6 +152,7 @@ MOST_BYTES = 256 << 20  # of one upload
 MOST_OF_ONE = 1 << 30  # bytes of one caller's uploads together
 MOST_UPLOADS = 1000  # of one caller
 SECONDS = 3600.0  # that one is kept after its last use
+_SOON = 60.0  # seconds
 _WAIT_FOR_ROOM = "Use some, or wait an hour."
 
 
@@ -188,9 +189,10 @@ class Uploads:
         kept where the block is left without an error. Raises ``Unavailable`` where there is no room."""
         async with self._begin(principal) as (handle, upload):
             if self._total(upload.payer) + MOST_BYTES > MOST_OF_ONE:
-                raise Unavailable(
-                    f"{format_size(MOST_OF_ONE)} of uploads and archives are the most", remediation=_WAIT_FOR_ROOM
-                )
+                raise QueueFull(
+                    f"{format_size(MOST_OF_ONE)} of uploads and archives are the most",
+                    retry_after=_SOON, remediation=_WAIT_FOR_ROOM,
+                )  # fmt: skip
             upload.size = MOST_BYTES
             yield handle, upload.path
             upload.size = await to_thread_to_end(lambda: upload.path.stat().st_size)
@@ -200,7 +202,7 @@ class Uploads:
         await self._sweep()
         own = [one for one in self._uploads.values() if one.payer == principal.payer]
         if len(own) >= MOST_UPLOADS:
-            raise Unavailable(f"{MOST_UPLOADS} uploads are kept already", remediation=_WAIT_FOR_ROOM)
+            raise QueueFull(f"{MOST_UPLOADS} uploads are kept already", retry_after=_SOON, remediation=_WAIT_FOR_ROOM)
         if self._folder is None:
             self._folder = TemporaryFolder("uploads")
         handle = secrets.token_urlsafe(24)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from casemate.errors import InvalidArgument
+from casemate.errors import InvalidArgument, QueueFull
 from casemate.sessions.session import Session
 from casemate.visible import is_plain
 
 _MOST = 5000  # sessions that are open at once
+_SOON = 10.0  # seconds
 _MOST_NAME = 200  # characters
 
 
@@ -24,13 +25,13 @@ class Sessions:
         return sum(not session.is_closed for session in tuple(self._open.values()))
 
     def add(self, session: Session) -> Session:
-        """One more. Raises ``InvalidArgument`` for a name that is taken, or that nobody could use."""
+        """One more. Raises ``InvalidArgument`` for a name that is taken or cannot be used, and ``QueueFull``."""
         _check_name(session.name)
         self._forget_closed()
         if session.name is not None and self._find(session.name) is not None:
             raise InvalidArgument("name", f"a session called {session.name!r} is open already; get it, or take another")
         if len(self._open) >= _MOST:
-            raise InvalidArgument("name", f"{_MOST} sessions are open; close some")
+            raise QueueFull(f"{_MOST} sessions are open", retry_after=_SOON, remediation="Close some of them.")
         self._open[session.id] = session
         session.record_open()
         return session

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from casemate.errors import SandboxClosed, Unavailable
+from casemate.errors import QueueFull, SandboxClosed
 from casemate.execution.threads import to_thread_to_end
 from casemate.operations.operations import Operations
 from casemate.surfaces.http.stores import Database, KeepingChannel, KeptRequests, Results
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from casemate.execution.slots import Slots
 
 MOST_NAMESPACES = 64  # at once
+_SOON = 60.0  # seconds
 _ENDED_WITHIN = 10.0  # seconds that runs have to end when they are told to; a step may ignore that for two
 _LOOK_EVERY = 0.25  # seconds between two looks at whether anything lives
 _log = logging.getLogger("casemate.service")
@@ -85,13 +86,17 @@ class Service:
         self._at_once = asyncio.Event()
 
     async def operations(self, namespace: str) -> Operations:
-        """The operations of a namespace. Raises what making its sandbox raises, and ``Unavailable`` for too many."""
+        """The operations of a namespace. Raises what making its sandbox raises, and ``QueueFull`` for too many."""
         making = self._namespaces.get(namespace)
         if making is None:
             if self.is_draining:
                 raise Ending
             if len(self._namespaces) >= MOST_NAMESPACES:
-                raise Unavailable(f"{MOST_NAMESPACES} namespaces are in use already", remediation="Use one of them.")
+                raise QueueFull(
+                    f"{MOST_NAMESPACES} namespaces are in use",
+                    retry_after=_SOON,
+                    remediation="Use one of them.",
+                )
             making = self._namespaces[namespace] = _Making()
         async with making.lock:
             if making.made is None:

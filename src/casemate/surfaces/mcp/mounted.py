@@ -125,7 +125,7 @@ def _invoke(name: str, request: Request | None, *, may_approve: bool) -> Invoke:
     assert request is not None
     operations: Callable[[], Any] = request.scope["casemate.operations"]
     principal = Principal(
-        name, Audience.AGENT, asking.namespace, may_approve, f"mcp:{asking.payer}", asking.secrets,
+        name, Audience.AGENT, asking.namespace, may_approve, asking.payer, asking.secrets,
         may_approve and asking.may_run_commands,
     )  # fmt: skip
 
