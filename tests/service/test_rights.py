@@ -13,7 +13,7 @@ import pytest
 from tests.service.daemon import Daemon, environment, reserved_port, serving
 from tests.support.waiting import until
 
-from casemate.errors import Denied, InvalidArgument
+from casemate.errors import CasemateError, Denied, InvalidArgument
 from casemate.remote.client import RemoteOperations, connect
 
 APPROVER = ("--operator", "--namespace", "b", "--may-approve")
@@ -117,3 +117,15 @@ async def test_the_whole_record_is_pruned_over_the_unix_socket_alone_and_the_rec
         [row] = await user("audit.tail", {"kind": "pruned"})
         assert row["detail"] == {"dropped": dropped, "max_age": 0.0, "caller": "user"}
         assert (await user("audit.verify"))["ok"] is True
+
+
+async def test_no_time_or_size_is_too_large_for_an_answer(served: tuple[Daemon, str]) -> None:
+    user = await served[0].connect()
+    try:
+        assert await user("audit.prune", {"max_age": 2**40, "max_size": 2**62}) == 0
+        assert await user("audit.crossings", {"since": 2**40}) == []
+        for kind in (["http"], {"http": 1}):
+            with pytest.raises(CasemateError, match="is not known"):
+                await user("tools.add", {"name": "t", "definition": {"url": "https://example.org", "type": kind}})
+    finally:
+        await user.close()

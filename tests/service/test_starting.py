@@ -18,6 +18,7 @@ import yaml
 from tests.service.daemon import Daemon, casemate_command, is_service, on_demand, reserved_port, serving
 from tests.support.waiting import MAX_WAIT, until
 
+import casemate
 from casemate.errors import Unavailable
 from casemate.remote.client import connect
 from casemate.remote.environment import environment_of_service
@@ -162,6 +163,27 @@ async def test_a_service_that_was_set_otherwise_is_not_used_as_if_it_were_not(en
             await connect(environ={**env, "CASEMATE_NETWORK": "none"})
         await remote.close()
         await (await connect(environ={**env, "CASEMATE_SECRET_DEFAULT_X": "12345678"})).close()
+
+
+def test_a_service_that_may_open_too_few_files_says_so_when_it_starts(env: dict[str, str]) -> None:
+    for most in (48, 64, 200):
+        words = [f'ulimit -n {most}; exec "$@"', "sh", *casemate_command("service")]
+        ran = subprocess.run(
+            ["sh", "-c", *words], env=env, capture_output=True, text=True, check=False, timeout=MAX_WAIT
+        )
+        assert (ran.returncode, f"{most} files at once (RLIMIT_NOFILE)" in ran.stderr) == (69, True), ran.stderr
+
+
+async def test_a_service_whose_installation_is_gone_says_so(env: dict[str, str], tmp_path: Path) -> None:
+    package = Path(casemate.__file__).parent
+    shutil.copytree(package, tmp_path / "casemate", ignore=shutil.ignore_patterns("__pycache__"))
+    with serving({**env, "PYTHONPATH": str(tmp_path)}) as daemon:
+        remote = await daemon.connect()
+        assert await remote("runs.list") == []
+        (tmp_path / "casemate").rename(tmp_path / "gone")
+        with pytest.raises(Unavailable, match="removed or installed anew"):
+            await remote("audit.verify")
+        await remote.close()
 
 
 async def test_a_command_with_another_state_folder_is_not_answered_from_the_first(env: dict[str, str]) -> None:

@@ -85,7 +85,7 @@ def prune(
 def _last_to_drop(database: sqlite3.Connection, kept: int, retention: RowRetention) -> int:
     count, last = head_in(database).count, kept
     if retention.max_age is not None:
-        oldest = time.time_ns() - int(retention.max_age * 1e9)
+        oldest = max(0, time.time_ns() - int(retention.max_age * 1e9))
         found = database.execute("SELECT sequence FROM record WHERE wall >= ? ORDER BY sequence LIMIT 1", (oldest,))
         last = next((sequence - 1 for (sequence,) in found), count)
     if retention.max_size is not None:

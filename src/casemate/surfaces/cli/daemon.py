@@ -39,6 +39,7 @@ def run(
     addresses = _check_addresses(options)
     os.umask(0o077)
     gc.enable()  # the command line, which ends soon, goes without
+    take_descriptors()
     places = places_of(environ)
     lock = ServiceLock(places)
     try:
@@ -64,7 +65,6 @@ def run(
                 say("; ".join(["serving at " + str(places.sockets), *options.listen]))
 
         os.chdir("/")
-        take_descriptors()
         _load()
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(live(service, open_servers, ready))

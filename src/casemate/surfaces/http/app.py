@@ -45,6 +45,7 @@ from casemate.surfaces.http.identity import (
 from casemate.surfaces.http.openapi import document_of
 from casemate.surfaces.http.service import describe
 from casemate.telemetry.rows import within_caller
+from casemate.version import INSTALLATION, installation
 
 if TYPE_CHECKING:
     from casemate.surfaces.http.service import Service
@@ -96,7 +97,14 @@ async def answer_request(
         await _send_error(exchange, refused.status, {**reason, "remediation": refused.remediation}, refused.allow)
     except CasemateError as error:
         await _send_error(exchange, status_of(error), error_document(error))
-    except Exception:
+    except Exception as error:
+        if isinstance(error, ImportError) and installation() != INSTALLATION:
+            gone = Unavailable(
+                "casemate was removed or installed anew while this service ran, and what this needs is gone",
+                remediation="casemate service stop; the next command starts it.",
+            )
+            await _send_error(exchange, status_of(gone), error_document(gone))
+            return
         _log.exception("a request failed", extra={"event": "fault", "path": _known_path(exchange.path)})
         fault = Fault("casemate itself failed; its log has more", remediation="casemate service logs")
         await _send_error(exchange, 500, error_document(fault))

@@ -18,6 +18,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from casemate.errors import Unavailable
 from casemate.remote.address import peer_of
 
 _MOST = 24  # connections in one turn, of some tenths of a millisecond each
@@ -51,7 +52,7 @@ _TAKEN_WITHIN = 60.0  # seconds that the other end has to take the rest of an an
 _ACCEPTED_AT_ONCE = 24  # connections in one turn of the loop, so that those that say something get theirs in between
 _MOST_WAITING = 2048  # connections that the kernel holds until they are accepted
 _AT_ONCE = 64 * 1024  # bytes that are held back within a turn of the loop; more than these wait for the other end
-_MOST_DESCRIPTORS = 16384
+_FEWEST_DESCRIPTORS, _MOST_DESCRIPTORS = 256, 16384
 _LAST_WORDS = 5  # seconds that answers under way have when the service ends
 
 
@@ -294,9 +295,15 @@ def _context(cert: str, key: str) -> ssl.SSLContext:
 
 
 def take_descriptors() -> None:
-    """Have as many descriptors as may be had, up to what full places, and cells beside them, need."""
+    """Have as many descriptors as may be had, up to what full places, and cells beside them, need. Raises
+    ``Unavailable`` where these are too few to serve anybody."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if most < _FEWEST_DESCRIPTORS:
+        raise Unavailable(
+            f"the service may open {most} files at once (RLIMIT_NOFILE), and needs {_FEWEST_DESCRIPTORS}",
+            remediation="Raise the hard limit: ulimit -Hn 4096, or LimitNOFILE=4096 in a unit of systemd.",
+        )
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 

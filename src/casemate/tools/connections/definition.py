@@ -278,8 +278,9 @@ def _wall(keys: Mapping[str, Any], server: str) -> ServerWall | None:
 
 def _remote(keys: Mapping[str, Any], server: str) -> RemoteServer:
     kind = keys.get("type", "http")
-    if kind not in _REMOTE_TYPES:
-        raise InvalidArgument(f"{server}.type", f"{kind!r} is not known; choose one of {', '.join(_REMOTE_TYPES)}")
+    if not isinstance(kind, str) or kind not in _REMOTE_TYPES:
+        known = ", ".join(_REMOTE_TYPES)
+        raise InvalidArgument(f"{server}.type", f"{str(kind)[:_SHOWN]!r} is not known; choose one of {known}")
     url = check_placeholders(_text(keys["url"], f"{server}.url"), f"{server}.url")
     if not has_placeholder(url):
         check_url(url, f"{server}.url")
