@@ -127,5 +127,7 @@ async def test_no_time_or_size_is_too_large_for_an_answer(served: tuple[Daemon, 
         for kind in (["http"], {"http": 1}):
             with pytest.raises(CasemateError, match="is not known"):
                 await user("tools.add", {"name": "t", "definition": {"url": "https://example.org", "type": kind}})
+        with pytest.raises(CasemateError, match="at most a day"):
+            await user("tools.add", {"name": "t", "definition": {"url": "https://example.org", "timeout": 10**400}})
     finally:
         await user.close()

@@ -10,7 +10,6 @@ Nothing else of the host's environment can be reached.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -399,6 +398,6 @@ def _read_mapping(given: object, argument: str) -> Mapping[str, str]:
 
 def _seconds(given: object, argument: str) -> float:
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    if not is_number or not math.isfinite(seconds := float(cast(float, given))) or not 0 < seconds <= _LONGEST:
+    if not is_number or not 0 < cast(float, given) <= _LONGEST:  # a whole number may be too large for a float
         raise InvalidArgument(argument, f"{given!r} is not a number of seconds, more than 0 and at most a day")
-    return seconds
+    return float(cast(float, given))
