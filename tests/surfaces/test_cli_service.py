@@ -175,6 +175,19 @@ def test_files_are_copied_in_and_out_and_are_what_their_hashes_say(served: Cli) 
     assert b"DIFFERS" in done.stdout
 
 
+def test_a_file_is_not_verified_as_one_of_a_folder_that_is_called_artifacts(served: Cli) -> None:
+    code = "import os; os.makedirs('x/artifacts'); open('x/artifacts/report.csv', 'w').write('1,2')"
+    run = handle(served("exec", "-", "--detach", code))
+    served("wait", run)
+    served("artifacts", run, "--save", "out")
+    (served.folder / "report.csv").write_bytes(b"1,2")
+    for bundle in ("run.zip", "run.json"):
+        assert served("evidence", run, "-o", bundle).code == 0
+        assert served("verify", "out/x/artifacts/report.csv", "--bundle", bundle).code == 0
+        done = served("verify", "report.csv", "--bundle", bundle)
+        assert (done.code, b"is called" in done.stderr) == (1, True), done
+
+
 def test_evidence_is_written_and_verified_by_the_public_key_alone(served: Cli) -> None:
     served("sessions", "open", "s")
     run = handle(served("exec", "s", "--detach", "open('output/left.txt', 'w').write('what is left')"))

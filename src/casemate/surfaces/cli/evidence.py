@@ -140,13 +140,19 @@ def _name_in(subjects: Mapping[str, str], file: Path) -> str:
     """As what a statement names a file. Raises ``NotProved``."""
     digest, path = _digest_of(file), f"/{os.path.abspath(file)}"
     same = {name for name, one in subjects.items() if hmac.compare_digest(one, digest)}
-    named = {name for name in subjects if path.endswith(f"/{exported_name(name.rpartition(FILES)[2])}")}
+    named = {name for name in subjects if path.endswith(f"/{_path_of(name)}")}
     if found := same & named:
         return min(found)
     if named:
         raise NotProved(f"{str(file)!r} was changed: it is not what was signed as {min(named)!r}")
     why = f"what was is called {min(same)!r}" if same else "nothing of its name or content was"
     raise NotProved(f"{str(file)!r} is not signed: {why}")
+
+
+def _path_of(name: str) -> str:
+    """Where ``--output`` puts what a statement names so. A run may have left a folder that is called as its files are
+    in the statement."""
+    return exported_name(name.partition(FILES)[2] or name)
 
 
 def _compare(file: str, sha256: str, *, is_json: bool) -> int:
