@@ -82,9 +82,9 @@ def wrap(payload_type: str, payload: bytes, *signers: Sign) -> Envelope:
 def read(envelope: Any, payload_type: str, keys: Iterable[PublicKey]) -> tuple[Any, list[PublicKey]]:
     """The JSON in an envelope, and which of ``keys`` have signed it. Raises ``NotProved`` where it is none."""
     try:
-        payload = base64.b64decode(envelope["payload"], validate=True)
+        payload = _decode(envelope["payload"])
         found_type = envelope["payloadType"]
-        signatures = {one["keyid"]: base64.b64decode(one["sig"], validate=True) for one in envelope["signatures"]}
+        signatures = {one["keyid"]: _decode(one["sig"]) for one in envelope["signatures"]}
         parsed = json.loads(payload)
     except (KeyError, TypeError, ValueError, RecursionError):
         raise NotProved("it is no signed envelope") from None
@@ -97,6 +97,14 @@ def read(envelope: Any, payload_type: str, keys: Iterable[PublicKey]) -> tuple[A
 def base64_of(data: bytes) -> str:
     """``data`` in base64."""
     return base64.b64encode(data).decode()
+
+
+def _decode(text: str) -> bytes:
+    """Back from :func:`base64_of`, from exactly what it makes. Raises ``ValueError``."""
+    data = base64.b64decode(text, validate=True)
+    if base64_of(data) != text:  # bits that no byte needs may be other than 0
+        raise ValueError("no base64 in its one form")
+    return data
 
 
 def _encode(payload_type: str, payload: bytes) -> bytes:

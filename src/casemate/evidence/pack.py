@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any
-from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from casemate.errors import CasemateError, NotProved
 from casemate.evidence.dsse import PublicKey
@@ -26,7 +25,7 @@ MANIFEST = "manifest.dsse.json"
 _KIND = "urn:casemate:evidence:1"
 _EARLIEST = (1980, 1, 1, 0, 0, 0)  # of a zip; the same for all, so that the same evidence is the same bytes
 MOST_BYTES = 200 << 20  # of all files that runs left: what is beyond is named with its hash
-_LOCAL, _CENTRAL, _END = 30, 46, 22  # bytes of a zip's headers without names
+_PIECE = 1 << 20
 _MOST_READ = 512 << 20  # bytes of all that is in a pack
 MOST_OF_STATEMENT = 64 << 20  # bytes, which are read before anybody knows who signed them
 
@@ -85,11 +84,16 @@ def _add_file(pack: ZipFile, name: str, content: bytes | Artifact, digests: dict
         return False
     if not isinstance(content, bytes) and sha256(data) != content.sha256:
         raise NotProved(f"the file {name!r} that is kept is not what the run left")
-    info = ZipInfo(name, _EARLIEST)
-    info.compress_type, info.external_attr = ZIP_DEFLATED, 0o644 << 16
-    pack.writestr(info, data)
+    _add_entry(pack, name, data)
     digests[name] = sha256(data)
     return True
+
+
+def _add_entry(pack: ZipFile, name: str, data: bytes) -> None:
+    """Uncompressed: the same content has many compressed forms, and a reader cannot tell which one was written."""
+    info = ZipInfo(name, _EARLIEST)
+    info.external_attr = 0o644 << 16
+    pack.writestr(info, data)
 
 
 def check_statement(text: bytes, trusted: Sequence[PublicKey]) -> tuple[dict[str, Any], PublicKey]:
@@ -103,31 +107,32 @@ def check_statement(text: bytes, trusted: Sequence[PublicKey]) -> tuple[dict[str
 
 
 def check_pack(file: IO[bytes], trusted: Sequence[PublicKey]) -> tuple[dict[str, Any], PublicKey]:
-    """The manifest of a pack in which everything is as it was signed, and who signed it. Raises ``NotProved``."""
+    """The manifest of a pack in which every byte is as it was written, and who signed it. Raises ``NotProved``."""
     try:
         with ZipFile(file) as pack:
-            if not _is_plain(file, pack):
-                raise NotProved("it is no zip as casemate writes it: not every program would find the same in it")
-            return _check(pack, trusted)
-    except (BadZipFile, zlib.error, EOFError, OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
+            checked = _check(pack, trusted)
+            if not _is_as_written(file, pack):
+                raise _foreign()
+            return checked
+    except (BadZipFile, EOFError, OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
         raise NotProved(f"it is no whole evidence pack: {type(error).__name__}") from None
 
 
-def _is_plain(file: IO[bytes], pack: ZipFile) -> bool:
-    """Whether its files lie one after the other, with nothing before, between or behind them, and are said to be the
-    same at both places of a zip where that is said."""
-    at = names = 0
-    for info in pack.infolist():
-        header = info.FileHeader()
-        file.seek(at)
-        if info.header_offset != at or file.read(len(header)) != header or info.extra or info.comment:
-            return False
-        if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
-            return False
-        at += len(header) + info.compress_size
-        names += len(header) - _LOCAL
-    end = at + names + len(pack.infolist()) * _CENTRAL + _END
-    return file.seek(0, os.SEEK_END) == end
+def _is_as_written(file: IO[bytes], pack: ZipFile) -> bool:
+    """Whether the files of ``pack``, written once more, give the bytes of ``file``, which it was read from."""
+    with TemporaryFile() as other:
+        with ZipFile(other, "w") as again:
+            for info in pack.infolist():
+                _add_entry(again, info.filename, pack.read(info))
+        file.seek(0)
+        other.seek(0)
+        while (piece := other.read(_PIECE)) and file.read(len(piece)) == piece:
+            pass
+        return not piece and not file.read(1)
+
+
+def _foreign() -> NotProved:
+    return NotProved("it is no zip as casemate writes it: not every program would find the same in it")
 
 
 def _check(pack: ZipFile, trusted: Sequence[PublicKey]) -> tuple[dict[str, Any], PublicKey]:
@@ -136,6 +141,8 @@ def _check(pack: ZipFile, trusted: Sequence[PublicKey]) -> tuple[dict[str, Any],
         raise NotProved("a name is in it twice, or it is too large to be one of casemate's")
     if pack.getinfo(MANIFEST).file_size > MOST_OF_STATEMENT:
         raise NotProved(f"{MANIFEST} is too large to be one of casemate's")
+    if any(info.compress_type != ZIP_STORED for info in pack.infolist()):
+        raise _foreign()
     manifest, key = check_statement(pack.read(MANIFEST), trusted)
     if manifest["predicateType"] != _KIND:
         raise NotProved(f"{MANIFEST} is a statement about something else")

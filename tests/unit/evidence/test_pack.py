@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import io
 import json
 import sqlite3
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
@@ -367,6 +368,22 @@ def _with_other_compression(data: bytes) -> bytes:
     return other.getvalue()
 
 
+def _with_a_file_as_a_link(data: bytes) -> bytes:
+    """A program that unpacks it makes what a run printed a link to another file."""
+    at = data.index(b"PK\x01\x02")
+    at = data.rindex(b"PK\x01\x02", at, data.index(f"runs/{RUN}/stdout".encode(), at))
+    return data[: at + 38] + (0o120777 << 16).to_bytes(4, "little") + data[at + 42 :]
+
+
+def _with_compressed_files(data: bytes) -> bytes:
+    """Bits behind the end of a compressed stream, and many forms of the same content, change no sum."""
+    other = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(other, "w", zipfile.ZIP_DEFLATED) as pack:
+        for name in old.namelist():
+            pack.writestr(name, old.read(name))
+    return other.getvalue()
+
+
 def _with_a_manifest_without_end(data: bytes) -> bytes:
     other = io.BytesIO()
     with zipfile.ZipFile(other, "w", zipfile.ZIP_DEFLATED) as pack:
@@ -381,6 +398,8 @@ def _with_a_manifest_without_end(data: bytes) -> bytes:
         (_with_another_size_in_front, "no zip as casemate writes it"),
         (_with_a_comment, "no zip as casemate writes it"),
         (_with_other_compression, "no zip as casemate writes it"),
+        (_with_compressed_files, "no zip as casemate writes it"),
+        (_with_a_file_as_a_link, "no zip as casemate writes it"),
         (_with_a_manifest_without_end, "too large"),
     ],
 )
@@ -392,6 +411,37 @@ def test_a_zip_in_which_another_program_may_find_something_else_is_refused(
     check_pack(io.BytesIO(data), signer.public_keys())
     with pytest.raises(NotProved, match=why):
         check_pack(io.BytesIO(change(data)), signer.public_keys())
+
+
+def _accepted(data: bytes, places: Iterable[int], keys: list[PublicKey]) -> list[int]:
+    """At which of ``places`` a pack with another byte is taken for one that nobody has changed."""
+    found = []
+    for at in places:
+        for bits in (0x01, 0xFF):
+            changed = bytearray(data)
+            changed[at] ^= bits
+            with contextlib.suppress(NotProved):
+                check_pack(io.BytesIO(changed), keys)
+                found.append(at)
+    return found
+
+
+def test_a_pack_with_any_byte_changed_is_refused(evidence: Evidence, signer: Signer, tmp_path: Path) -> None:
+    save(evidence, tmp_path / "p.zip", executions=())
+    data = (tmp_path / "p.zip").read_bytes()
+    assert _accepted(data, range(len(data)), signer.public_keys()) == []
+
+
+def test_a_signature_or_payload_in_other_base64_for_the_same_bytes_is_refused(
+    evidence: Evidence, signer: Signer
+) -> None:
+    envelope = evidence.sign(RUN, RAN)
+    (signed,) = envelope["signatures"]
+    assert signed["sig"].endswith("==")
+    other = signed["sig"][:-3] + chr(ord(signed["sig"][-3]) + 1) + "=="
+    assert base64.b64decode(other) == base64.b64decode(signed["sig"])
+    with pytest.raises(NotProved):
+        check_statement(to_json({**envelope, "signatures": [{**signed, "sig": other}]}), signer.public_keys())
 
 
 def test_the_signer_cannot_pack_what_its_own_statement_denies(
