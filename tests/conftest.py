@@ -101,6 +101,7 @@ def _has_browser() -> bool:
 
 NEEDS = {
     "browser": Need(_has_browser, "apt-get install chromium-headless-shell"),
+    "chromium": Need(lambda: Path("/usr/lib/chromium/chromium").exists(), "apt-get install chromium"),
     "playwright": Need(_modules("playwright"), "pip install '.[test]'"),
     "axe_playwright_python": Need(_modules("axe_playwright_python"), "pip install '.[test]'"),
     "certutil": Need(_program("certutil"), "apt-get install libnss3-tools"),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.support.waiting import MAX_WAIT
 
 from casemate.languages.browser import find_browser
 
-__all__ = ["Chromium", "Page", "chromium", "signed_in"]
+__all__ = ["FULL", "Chromium", "Page", "chromium", "signed_in"]
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser as Chromium
@@ -22,13 +23,20 @@ else:
 _ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--host-resolver-rules=MAP *.test ~NOTFOUND"]
 
 
+# What people have. It sends other headers than the headless shell, which the rest of the tests use.
+FULL = Path("/usr/lib/chromium/chromium")
+
+
 @contextlib.contextmanager
-def chromium() -> Iterator[Chromium]:
+def chromium(program: Path | None = None) -> Iterator[Chromium]:
     """A browser that resolves no name of a stranger's."""
     from playwright.sync_api import sync_playwright
 
+    # As a person's window, but that nobody sees it.
+    arguments = [*_ARGUMENTS, "--headless=new"] if program else _ARGUMENTS
+    path = program or find_browser()[0]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(find_browser()[0]), args=_ARGUMENTS)
+        browser = playwright.chromium.launch(executable_path=str(path), args=arguments)
         try:
             yield browser
         finally:

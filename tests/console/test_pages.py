@@ -221,6 +221,22 @@ def test_what_a_program_gives_as_html_is_seen_as_high_as_it_is_and_does_nothing(
     call(daemon, "sessions.close", session=session)
 
 
+TABLE = """
+from IPython.display import display
+display({"text/html": "<table><tr><td>as HTML</td></tr></table>", "text/plain": "as text"}, raw=True)
+"""
+
+
+@pytest.mark.full
+def test_what_a_frame_does_not_show_is_shown_as_text(page: Page, daemon: Daemon) -> None:
+    page.route("**/frame.js", lambda route: route.abort())
+    session = open_session(page, daemon)
+    step(page, TABLE)
+    page.locator(".result").get_by_text("as text", exact=True).wait_for()
+    assert not page.locator("iframe.given").is_visible()
+    call(daemon, "sessions.close", session=session)
+
+
 @pytest.mark.full
 def test_many_requests_are_answered_at_once(page: Page, daemon: Daemon) -> None:
     sessions = [call(daemon, "sessions.open")["session"] for _ in range(5)]

@@ -53,6 +53,25 @@ def test_the_frame_of_what_programs_give_reaches_nothing(browser: Browser, path:
     assert (rules["default-src"], rules["img-src"], rules["script-src"]) == ("'none'", "data:", "'self'")
 
 
+@pytest.mark.parametrize("origin", ["null", "http://evil.test"])
+def test_the_script_of_that_frame_alone_is_served_whatever_page_asks(browser: Browser, origin: str) -> None:
+    answer = browser.ask("GET", "/console/frame.js", Origin=origin)
+    assert (answer.status, answer.headers.get("access-control-allow-origin")) == (200, None)
+    pages = [f"/console/{name}" for name in page_files() if name != "frame.js"]
+    for path in (
+        *pages,
+        "/console",
+        "/console/frame.js/",
+        "/console/session",
+        "/v1/health",
+        "/v1/openapi.json",
+        "/mcp",
+    ):
+        assert browser.ask("GET", path, Origin=origin).status == 403, path
+    assert browser.ask("POST", "/console/session", {"code": browser.code}, Origin=origin).status == 403
+    assert browser.ask("POST", "/v1/sessions/list", {}, Origin=origin).status == 403
+
+
 def test_a_file_that_a_browser_has_is_not_sent_again(browser: Browser) -> None:
     first = browser.ask("GET", "/console/ui.js")
     again = browser.ask("GET", "/console/ui.js", If_None_Match=first.headers["etag"])

@@ -20,6 +20,7 @@ from casemate.visible import is_plain
 _LOCAL = frozenset({"localhost", "casemate"})
 _MOST_NAME = 100  # characters
 PAGES = "/console"  # where the console's pages are
+FRAME_SCRIPT = f"{PAGES}/frame.js"  # in the frame that shows HTML, which has no origin
 CONSOLE = "casemate-console"  # a header that pages of another origin cannot send, with the key of a session
 _SINGLE = frozenset({
     b"host", b"origin", b"authorization", b"cookie", b"casemate-as", b"casemate-namespace", b"content-length",
@@ -91,7 +92,7 @@ def check_place(head: Headers, path: str, listener: Listener) -> None:
     origin = head.get("origin")
     is_of_console = head.get(CONSOLE) is not None or path.startswith(f"{PAGES}/")
     expected = listener.origins | (listener.own_origins if is_of_console else frozenset())
-    if origin is not None and origin.lower() not in expected:
+    if origin is not None and origin.lower() not in expected and path != FRAME_SCRIPT:
         raise Refused(
             403, f"pages of {origin[:100]!r} may not use this service", "Name the page's origin when it is started."
         )

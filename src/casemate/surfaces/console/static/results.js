@@ -11,6 +11,7 @@ const MAGIC = {
 };
 const MOST_TEXT = 200_000; // characters that are shown of a text
 const MOST_HTML = 4 << 20;
+const MOST_SILENCE = 2000; // ms
 // The first that there is of a bundle is shown; the others can be chosen.
 const ORDER = [
   ...Object.keys(MAGIC), "image/svg+xml", "text/html", "application/json", "text/latex", "text/markdown", "text/plain",
@@ -50,19 +51,28 @@ function Svg({ text }) {
   return html`<img class="picture" src=${address} alt="A drawing of the program's" />`;
 }
 
-function Frame({ text }) {
+/** `instead`: the text that is shown as long as the frame has not said how high it is. */
+function Frame({ text, instead }) {
   const own = useRef(null);
+  const [isLate, setLate] = useState(false);
   useEffect(() => {
+    const timer = setTimeout(() => setLate(true), MOST_SILENCE);
     const hear = ({ source, data }) => {
       if (source !== own.current?.contentWindow || !Number.isFinite(data?.height)) return;
+      clearTimeout(timer);
+      setLate(false);
       own.current.style.height = `${Math.min(Math.max(data.height, 24), 640)}px`;
     };
     addEventListener("message", hear);
-    return () => removeEventListener("message", hear);
+    return () => {
+      clearTimeout(timer);
+      removeEventListener("message", hear);
+    };
   }, []);
   const give = () => own.current.contentWindow.postMessage({ html: String(text).slice(0, MOST_HTML) }, "*");
-  return html`<iframe class="given" ref=${own} sandbox="allow-scripts" referrerpolicy="no-referrer"
-    title="What the program gave as HTML" src="frame.html" onLoad=${give}></iframe>`;
+  return html`${isLate && html`<${Text} text=${instead} />`}
+    <iframe class=${isLate ? "given late" : "given"} ref=${own} sandbox="allow-scripts" referrerpolicy="no-referrer"
+      title="What the program gave as HTML" src="frame.html" onLoad=${give}></iframe>`;
 }
 
 export function Text({ text }) {
@@ -78,10 +88,10 @@ function Fetched({ type, bytes }) {
   return html`<${Do} onClick=${fetch}>Download ${type}, ${size(bytes.length)}</${Do}>`;
 }
 
-function One({ type, data }) {
+function One({ type, data, bundle }) {
   if (type in MAGIC) return html`<${Picture} bytes=${bytesOf(data)} name="A picture of the program's" />`;
   if (type === "image/svg+xml") return html`<${Svg} text=${data} />`;
-  if (type === "text/html") return html`<${Frame} text=${data} />`;
+  if (type === "text/html") return html`<${Frame} text=${data} instead=${bundle["text/plain"] ?? data} />`;
   if (/^application\/([\w.-]+\+)?json$/.test(type)) return html`<${Json} value=${data} open=${true} />`;
   if (type === "application/pdf") return html`<${Fetched} type=${type} bytes=${bytesOf(data)} />`;
   if (typeof data === "string") return html`<${Text} text=${data} />`;
@@ -97,7 +107,7 @@ export function Result({ bundle }) {
   return html`<div class="result">
     ${types.length > 1 ? html`<select aria-label="Show it as" value=${type} onChange=${(event) => choose(event.target.value)}>
       ${types.map((one) => html`<option value=${one}>${visible(one)}</option>`)}</select>` : null}
-    <${One} key=${type} type=${type} data=${bundle[type]} />
+    <${One} key=${type} type=${type} data=${bundle[type]} bundle=${bundle} />
   </div>`;
 }
 
