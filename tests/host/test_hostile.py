@@ -244,6 +244,85 @@ async def test_ht_05_git_is_not_run_where_a_repository_within_could_start_someth
     assert not marker.exists()
 
 
+async def test_ht_05_git_is_not_run_in_a_subfolder_where_a_repository_elsewhere_in_it_could_start_something(
+    opened: Opened, repository: Path, marker: Path
+) -> None:
+    inner, below = repository / "inner", repository / "below"
+    for folder in (inner, below):
+        folder.mkdir()
+    git(inner, "init", "-q")
+    git(inner, "commit", "-q", "--allow-empty", "-m", "first")
+    (below / "file").write_text("x")
+    git(repository, "add", "below")
+    rule = {"allow": "host", "command": ["git", "status", "--short"]}
+    async with opened.sandbox(rule, folder=str(below)) as sandbox:
+        assert (await sandbox.host.exec(["git", "status", "--short"])).stdout == "A  file\n?? ../inner/\n"
+        git(repository, "add", "inner")
+        git(inner, "config", "core.fsmonitor", f"touch {marker}")
+        with pytest.raises(Denied, match="submodules"):
+            await sandbox.host.exec(["git", "status", "--short"])
+    assert opened.asked == []
+    assert not marker.exists()
+
+
+def a_program(place: Path, name: str, marker: Path) -> str:
+    """A folder with a program of that name, which says that it was started."""
+    place.mkdir()
+    (place / name).write_text(f"#!/bin/sh\necho started >> {marker}\n")
+    (place / name).chmod(0o755)
+    return str(place)
+
+
+@pytest.mark.parametrize("name", ["pre-commit", "tig", "gh", "git-2.40", "git-lfs"])
+async def test_ht_05_what_starts_git_is_not_run_where_git_would_not_be(
+    opened: Opened, repository: Path, marker: Path, name: str
+) -> None:
+    path = [a_program(opened.place / "bin", name, marker), "/usr/bin"]
+    async with opened.sandbox({"allow": "host", "command": [name, "list"]}, path=path) as sandbox:
+        assert (await sandbox.host.exec([name, "list"])).ok
+        marker.unlink()
+        git(repository, "config", "core.fsmonitor", "true")
+        with pytest.raises(Denied, match=r"core\.fsmonitor"):
+            await sandbox.host.exec([name, "list"])
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("npm", ".npmrc"), ("yarn", ".yarnrc.yml"), ("cargo", ".cargo/config.toml"), ("cargo-1.80", "rust-toolchain"),
+        ("pre-commit", ".pre-commit-config.yaml"), ("tox", "tox.ini"), ("pytest", "conftest.py"),
+        ("pytest-3", "pytest.ini"), ("bundle", "Gemfile"), ("just", "justfile"), ("hg", ".hg/hgrc"), ("go", "go.work"),
+    ],
+)  # fmt: skip
+async def test_ht_05_a_program_is_not_run_below_a_file_that_steers_it_and_that_the_policy_does_not_open(
+    opened: Opened, marker: Path, name: str, file: str
+) -> None:
+    below = opened.place / "project" / "package" / "below"
+    below.mkdir(parents=True)
+    path, words = [a_program(opened.place / "bin", name, marker), "/usr/bin"], [name, "list"]
+    async with opened.sandbox({"allow": "host", "command": words}, folder=str(below), path=path) as sandbox:
+        assert (await sandbox.host.exec(words)).ok
+        marker.unlink()
+        found = opened.place / "project" / file
+        found.parent.mkdir(exist_ok=True)
+        found.write_text("")
+        with pytest.raises(Denied, match=rf"it takes settings or programs from {found.parents[file.count('/')]}/"):
+            await sandbox.host.exec(words)
+    assert not marker.exists()
+    async with opened.sandbox({"allow": "host", "command": words}, path=path) as sandbox:
+        assert (await sandbox.host.exec(words)).ok
+
+
+async def test_make_reads_no_file_above_the_folder_of_commands(opened: Opened, marker: Path) -> None:
+    below = opened.place / "project" / "below"
+    below.mkdir()
+    (opened.place / "project" / "Makefile").write_text(f"all:\n\ttouch {marker}\n")
+    async with opened.sandbox({"allow": "host", "command": ["make"]}, folder=str(below)) as sandbox:
+        assert "No targets" in (await sandbox.host.exec(["make"])).stderr
+    assert not marker.exists()
+
+
 async def test_ht_05_a_configuration_that_cannot_be_read_whole_is_not_taken_for_a_harmless_one(
     opened: Opened, repository: Path, marker: Path
 ) -> None:

@@ -25,7 +25,17 @@ from casemate.host.runner import CommandRunner, HostCommand
 from casemate.model.approval import ApprovalRequest, Question
 from casemate.model.operation import account, agent, caller
 from casemate.model.plan import NO_SECRETS, Secrets
-from casemate.policy.host import ENVIRONMENT, NO_REPOSITORY, HostTerms, risk_of_index, risk_of_keys, words_of
+from casemate.policy.host import (
+    ENVIRONMENT,
+    NO_REPOSITORY,
+    HostTerms,
+    files_above,
+    risk_of_index,
+    risk_of_keys,
+    starts_git,
+    words_of,
+)
+from casemate.policy.patterns import base_name
 from casemate.sessions.files import FileInfo
 from casemate.tools.connections.own import calling_requester
 
@@ -173,6 +183,7 @@ class Host:
             question = _about(words, program, terms, given.names)
             self._remember(question)
             run = await self._ask(question)
+            await asyncio.to_thread(_check_above, words[0], terms)
             await self._check_repository(words[0], terms)
             env = {"PATH": ":".join(terms.path), **ENVIRONMENT, **terms.env, **given.reveal()}
             order = HostCommand(program, words, env, terms.folder or "/", timeout or terms.timeout, terms.output)
@@ -407,12 +418,12 @@ class Host:
     async def _check_repository(self, name: str, terms: HostTerms) -> None:
         """Git starts what a repository's configuration names, so with such a key it is not run there (git-config(1)),
         nor where a repository within has a configuration of its own. Raises ``Denied``."""
-        if name.partition("-")[0] != "git":
+        if not starts_git(base_name(name)):
             return
         keys = await self._ask_git(terms, "config", "--null", "--name-only", "--list", "--local", "--includes")
         why = risk_of_keys(keys) if keys is not None else ""
         if keys is not None and not why:  # with a harmless configuration alone: this, too, may start what it names
-            why = risk_of_index(await self._ask_git(terms, "ls-files", "--stage") or b"")
+            why = risk_of_index(await self._ask_git(terms, "ls-files", "--stage", ":/") or b"")
         if why:
             raise Denied(f"git is not run in {terms.folder}: {why}")
 
@@ -436,6 +447,17 @@ def _about(words: tuple[str, ...], program: str, terms: HostTerms, secrets: Sequ
     arguments: dict[str, Any] = {"argv": [*words], "program": program, "folder": terms.folder}
     arguments |= {"secrets": sorted(secrets)} if secrets else {}
     return Question("host", f"run {shown} on the host, in {terms.folder}", arguments)
+
+
+def _check_above(name: str, terms: HostTerms) -> None:
+    """Raises ``Denied`` where a file above the folder of commands steers the program, which the policy opens not."""
+    above = Path(terms.folder or "/").resolve().parents
+    for found in (folder / file for folder in above for file in files_above(base_name(name))):
+        if os.path.lexists(found):
+            raise Denied(
+                f"{name} is not run in {terms.folder}: it takes settings or programs from {found} above it",
+                remediation=f"Name the folder that has it: host: {{folder: {found.parent}}}.",
+            )
 
 
 def _is_own(request: ApprovalRequest) -> bool:

@@ -41,6 +41,39 @@ HARMLESS_GIT_KEY = re.compile(
 )
 
 
+# Files by which a program is steered that it also looks for above the folder that it is started in, where the policy
+# has opened nothing. Make, for one, looks in its own folder alone.
+_FROM_ABOVE: Mapping[str, str] = {
+    "cargo rustc rustup": ".cargo rust-toolchain rust-toolchain.toml Cargo.toml",  # compilers, wrappers, build scripts
+    "npm npx corepack": "package.json node_modules .npmrc",  # scripts, and the shell that runs them
+    "pnpm": "package.json node_modules .npmrc .pnpmfile.cjs pnpm-workspace.yaml",
+    "yarn": "package.json node_modules .yarnrc .yarnrc.yml .pnp.cjs",  # yarnPath is a program
+    "bun deno": "package.json node_modules bunfig.toml deno.json deno.jsonc",
+    "jest vitest": "package.json node_modules jest.config.js vitest.config.ts vite.config.ts",
+    "pre-commit": ".pre-commit-config.yaml .pre-commit-hooks.yaml",
+    "pytest py.test": "conftest.py pytest.ini .pytest.ini pytest.toml .pytest.toml tox.ini setup.cfg pyproject.toml",
+    "tox nox": "tox.ini tox.toml setup.cfg pyproject.toml noxfile.py",
+    "pip uv uvx poetry hatch pdm": "pyproject.toml uv.toml hatch.toml .python-version",  # build backends
+    "bundle gem rake": "Gemfile gems.rb .bundle Rakefile rakefile Rakefile.rb rakefile.rb",
+    "just task": "justfile Justfile .justfile Taskfile.yml Taskfile.yaml",
+    "gradle mvn bazel": "settings.gradle settings.gradle.kts .mvn WORKSPACE WORKSPACE.bazel MODULE.bazel",
+    "go composer": "go.mod go.work composer.json vendor",
+    "hg": ".hg",
+    "jj": ".jj",
+}
+_STARTS_GIT = frozenset(("git", "pre-commit", "tig", "gitk", "gh", "glab", "jj", "scalar"))
+
+
+def files_above(program: str) -> tuple[str, ...]:
+    """Names of files in folders above its own by which ``program`` is steered."""
+    return tuple(file for names, files in _FROM_ABOVE.items() if program in names.split() for file in files.split())
+
+
+def starts_git(program: str) -> bool:
+    """Whether ``program`` is git, a part of it, or has it look at the folder."""
+    return program in _STARTS_GIT or program.startswith("git-")
+
+
 @dataclass(frozen=True, slots=True)
 class HostRoot:
     """A folder of the host's that agents may read in, and with ``write`` ask to write in. ``path``: absolute."""

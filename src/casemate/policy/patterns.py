@@ -377,7 +377,12 @@ def command(given: object, options: object = (), *, narrowly: bool) -> CommandPa
 def runs_programs(program: str) -> bool:
     """Whether ``program``, by its name, whatever its folder and version, is known to be able to run another."""
     name = program.rpartition("/")[2].casefold()
-    return bool({name, _VERSION.sub("", name), _VERSION.sub("", name.removesuffix(".exe"))} & _runners())
+    return bool({name, base_name(name)} & _runners())
+
+
+def base_name(program: str) -> str:
+    """A program's name without folder and version: ``git`` of ``/usr/bin/git-2.40``."""
+    return _VERSION.sub("", program.rpartition("/")[2].casefold().removesuffix(".exe"))
 
 
 @cache
