@@ -11,9 +11,10 @@ from tests.egress.stage import Stage, allowing, was_reset
 from tests.egress.test_http import answer, request
 
 from casemate.egress.terms import EgressTerms
+from casemate.model.approval import ApprovalVerdict
 from casemate.policy.hosts import HostRules, denied_rule
 
-Question = tuple[str, int, int, "concurrent.futures.Future[bool | str]"]
+Question = tuple[str, int, int, "concurrent.futures.Future[ApprovalVerdict]"]
 
 
 class Person:
@@ -22,8 +23,8 @@ class Person:
     def __init__(self) -> None:
         self.questions: queue.Queue[Question] = queue.Queue()
 
-    def decide(self, host: str, port: int, how_often: int) -> concurrent.futures.Future[bool | str]:
-        answered: concurrent.futures.Future[bool | str] = concurrent.futures.Future()
+    def decide(self, host: str, port: int, how_often: int) -> concurrent.futures.Future[ApprovalVerdict]:
+        answered: concurrent.futures.Future[ApprovalVerdict] = concurrent.futures.Future()
         self.questions.put((host, port, how_often, answered))
         return answered
 
@@ -44,12 +45,12 @@ def test_a_connection_waits_until_it_is_approved(stage: Stage, person: Person, h
         host, port, how_often, answered = person.questions.get(timeout=60)
         assert (host, port, how_often) == ("new.test", 80, 1)
         assert (stage.internet.resolved, stage.internet.dialled) == ([], [])
-        answered.set_result(True)
+        answered.set_result(ApprovalVerdict(True, "a person"))
         assert answer(one)[0] == 200
-    assert stage.crossing("new.test", 80) == [("allowed", "it was asked for and approved")]
+    assert stage.crossing("new.test", 80) == [("allowed", "it was asked for and approved by a person")]
 
 
-@pytest.mark.parametrize("said", [False, None, "yes", 1, ValueError("broken"), "cancelled"])
+@pytest.mark.parametrize("said", [True, None, "yes", ApprovalVerdict(1, "x"), ValueError("broken"), "cancelled"])
 def test_anything_but_yes_is_no(stage: Stage, person: Person, http_port: int, said: object) -> None:
     stage.internet.add("new.test", 80, http_port)
     with stage.connect("new.test", 80) as one:
@@ -72,7 +73,7 @@ def test_where_nobody_was_there_to_ask_that_is_said(stage: Stage, person: Person
     with stage.connect("new.test", 80) as one:
         one.sendall(request(host="new.test"))
         *_, answered = person.questions.get(timeout=60)
-        answered.set_result("nobody is there to ask")
+        answered.set_result(ApprovalVerdict(False, "nobody", "nobody is there to ask"))
         code, text = answer(one)
     assert code == 403
     assert b"not approved: nobody is there to ask" in text
@@ -85,7 +86,7 @@ def test_each_connection_is_asked_for_and_counted(stage: Stage, person: Person, 
             one.sendall(request(host="new.test"))
             *_, counted, answered = person.questions.get(timeout=60)
             assert counted == how_often
-            answered.set_result(how_often != 2)
+            answered.set_result(ApprovalVerdict(how_often != 2, "a person"))
             assert answer(one)[0] == (403 if how_often == 2 else 200)
 
 
@@ -111,7 +112,7 @@ def test_an_approved_name_is_vetted_like_any_other(stage: Stage, person: Person,
     stage.internet.add("new.test", 443, echo_port, "127.0.0.1")
     with stage.connect("new.test", 443) as one:
         *_, answered = person.questions.get(timeout=60)
-        answered.set_result(True)
+        answered.set_result(ApprovalVerdict(True, "a person"))
         assert was_reset(one)
     assert stage.internet.dialled == []
 
@@ -124,14 +125,14 @@ def test_with_another_step_another_person_is_asked_and_an_answer_does_not_outliv
     with stage.proxy() as one:
         one.sendall(request("http://new.test/", host="new.test"))
         *_, answered = person.questions.get(timeout=60)
-        answered.set_result(True)
+        answered.set_result(ApprovalVerdict(True, "a person"))
         assert answer(one)[0] == 200
         one.sendall(request("http://new.test/", host="new.test"))
         assert answer(one)[0] == 200  # the same connection, the same step
         stage.cell_proxy.change(EgressTerms(approvals=other))
         one.sendall(request("http://new.test/", host="new.test"))
         *_, answered = other.questions.get(timeout=60)
-        answered.set_result(False)
+        answered.set_result(ApprovalVerdict(False, "a person"))
         assert answer(one)[0] == 403
 
 

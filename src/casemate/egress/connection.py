@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from casemate.egress.accounting import ConnectionTally, Ledger, TimeShare
     from casemate.egress.dial import Dialler
     from casemate.egress.terms import EgressTerms, HostService
+    from casemate.model.approval import ApprovalVerdict
 
 _MOST_PIECES = 256  # that a head may come in: each is looked at from the start
 _MOST_GRANTED = 64  # hosts that one connection to the proxy remembers as permitted
@@ -95,15 +96,16 @@ class EgressConnection:
         asked_at, self.waits_for_a_person = asyncio.get_running_loop().time(), True
         try:
             await asyncio.wait([answer])
-            allowed = not answer.cancelled() and answer.exception() is None and answer.result() is True
+            verdict = _verdict_in(answer)
         finally:
             answer.cancel()
             self.waits_for_a_person = False
             self.touch()
             self.begun += self.touched - asked_at
-        if not allowed:
-            raise EgressRefused(name, port, f"it was asked for and not approved{_why_not(answer)}")
-        return "it was asked for and approved"
+        if verdict.allow is not True:
+            why = f": {verdict.reason[:_LONGEST_REASON]}" if verdict.reason else ""
+            raise EgressRefused(name, port, f"it was asked for and not approved{why}")
+        return f"it was asked for and approved by {verdict.by[:_LONGEST_REASON] or 'somebody'}"
 
     # -- how
 
@@ -300,7 +302,9 @@ async def something_from(*streams: TcpStream) -> None:
         await readable(*streams)
 
 
-def _why_not(answer: asyncio.Future[bool | str]) -> str:
-    """What is told of an answer that is no yes."""
+def _verdict_in(answer: asyncio.Future[ApprovalVerdict]) -> ApprovalVerdict:
+    """No, for what is none."""
+    from casemate.model.approval import ApprovalVerdict
+
     said = None if answer.cancelled() or answer.exception() is not None else answer.result()
-    return f": {said[:_LONGEST_REASON]}" if isinstance(said, str) and said else ""
+    return said if isinstance(said, ApprovalVerdict) else ApprovalVerdict(False, "")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from casemate.egress.authority import Authority
     from casemate.egress.injection import Injection
     from casemate.egress.stream import TcpStream
+    from casemate.model.approval import ApprovalVerdict
 
 ADDRESS_RANGE = (
     "198.18.0.0/15"  # for benchmarks of networks (RFC 2544): nobody has it, and cells are routed nothing else
@@ -29,9 +30,8 @@ Listen = Callable[["Sequence[tuple[str, int]]"], "concurrent.futures.Future[list
 class EgressApprovals(Protocol):
     """Whoever is asked about what no rule decides, for one run or step."""
 
-    def decide(self, host: str, port: int, how_often: int) -> concurrent.futures.Future[bool | str]:
-        """Whether the connection may be made: True, or a text that says why nobody could be asked; ``how_often``: this
-        is the so-manieth to it. From any thread."""
+    def decide(self, host: str, port: int, how_often: int) -> concurrent.futures.Future[ApprovalVerdict]:
+        """Whether the connection may be made; ``how_often``: this is the so-manieth to it. From any thread."""
 
 
 class HostService(Protocol):

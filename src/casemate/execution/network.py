@@ -241,19 +241,18 @@ class BrokerApprovals(NamedTuple):
     requester: Requester
     hosts: HostRules
 
-    def decide(self, host: str, port: int, how_often: int) -> Future[bool | str]:
-        """Whether the connection may be made, or why not. From any thread."""
+    def decide(self, host: str, port: int, how_often: int) -> Future[ApprovalVerdict]:
+        """Whether the connection may be made. From any thread."""
         from casemate.model.approval import Question
 
         again = f", for the {_ordinal(how_often)} time" if how_often > 1 else ""
         summary = f"connect to {host}, port {port}{again}"
         question = Question("egress", summary, {"host": host, "port": port}, beyond=self.hosts.beyond(host, port))
-        answer: Future[bool | str] = Future()
+        answer: Future[ApprovalVerdict] = Future()
         answer.set_running_or_notify_cancel()
 
         def pass_on(deciding: Future[ApprovalVerdict]) -> None:
-            verdict = deciding.result()
-            answer.set_result(verdict.allow or verdict.reason or False)
+            answer.set_result(deciding.result())
 
         self.requester.decide(question).add_done_callback(pass_on)
         return answer

@@ -34,7 +34,7 @@ class Use:
         kind: As of an approval request: ``"egress"``, ``"tool"``, ``"package"``, ...
         name: Of the host and port, the tool, the package or the command, on one line.
         decision: What was decided.
-        reason: Which rule or answer decided last, or what went wrong.
+        reason: Who or which rule has decided, and why, or what went wrong.
         times: How often it is on record.
     """
 
@@ -142,7 +142,9 @@ def _parts(question: Question) -> Iterator[Question]:
 
 def _use(question: Question, detail: Mapping[str, Any]) -> Use:
     is_allowed = detail.get("decision") == "allowed"
-    name, reason = _on_a_line(question.summary, _MOST_NAME), _on_a_line(str(detail.get("reason", "")), _MOST_REASON)
+    by, why = (str(detail.get(one) or "") for one in ("by", "reason"))
+    told = why if by in why else ": ".join(filter(None, (by, why)))
+    name, reason = _on_a_line(question.summary, _MOST_NAME), _on_a_line(told, _MOST_REASON)
     return Use(question.kind, name, "allowed" if is_allowed else "denied", reason)
 
 

@@ -121,6 +121,17 @@ def test_a_loop_makes_no_more_rules_than_anybody_reads() -> None:
     assert len(proposal.unsaid) == 1
 
 
+def test_a_use_says_who_has_decided_and_why() -> None:
+    said = [
+        {"by": "approver", "reason": ""},
+        {"by": "approver", "reason": "once more"},
+        {"by": "rule 1", "reason": "allowed by rule 1"},
+        {"reason": "late"},
+    ]
+    rows = [decision("host", arguments={"argv": ["wc", str(n)]}, summary=str(n), **one) for n, one in enumerate(said)]
+    assert [one.reason for one in uses_in(rows)] == ["approver", "approver: once more", "allowed by rule 1", "late"]
+
+
 def test_uses_are_counted_by_what_was_decided() -> None:
     rows = [connection("a.test", 443), connection("a.test", 443), connection("a.test", 443, "denied", "late\u202e")]
     uses = [(one.name, one.decision, one.reason, one.times) for one in uses_in(rows)]
