@@ -111,3 +111,19 @@ def test_doctor_works_where_nothing_can_be_written(cli: Cli) -> None:
     advice = done.stdout.partition(b"what would help")[2]
     assert b"TMPDIR" in advice
     assert b"nothing would run: the audit record" in advice
+
+
+@pytest.mark.root_only
+@pytest.mark.parametrize(
+    ("left", "missing"),
+    [("", "DAC_OVERRIDE, SETGID, SETUID, SETPCAP"), (",+setuid,+setgid", "DAC_OVERRIDE, SETPCAP")],
+)
+def test_root_without_capabilities_is_told_once_what_to_do(cli: Cli, left: str, missing: str) -> None:
+    bare = ["setpriv", "--bounding-set", f"-all{left}", "--inh-caps=-all", "--ambient-caps=-all", "--no-new-privs"]
+    for words, code in ((["doctor"], 69), (["run", "-"], 69)):
+        command = [*bare, sys.executable, "-m", "casemate", *words]
+        done = subprocess.run(command, env=cli.env, input="print(1)", capture_output=True, text=True, check=False)
+        assert done.returncode == code
+        assert "Traceback" not in done.stdout + done.stderr
+        assert f"This is root without {missing}, so its cells cannot become other users." in done.stdout + done.stderr
+        assert (done.stdout + done.stderr).count("--user 10001:10001") == 1

@@ -77,7 +77,7 @@ async def examine(wall: Wall, warm_up: Callable[[str], None]) -> Diagnosis:
     advice = [one.remedy for one in languages if one.missing]
     for state in walls:
         advice += state.report.missing if state.report else [state.remedy]
-    told = tuple(line for line in advice if line)
+    told = tuple(dict.fromkeys(line for line in advice if line))  # two walls may need the same
     return Diagnosis(__version__, system, tuple(walls), languages, told, warmth, tuple(_web_states()), look())
 
 

@@ -399,7 +399,8 @@ class SupervisorLink(CellStarter):
         message = wire.decode(data)
         self._looks, self._look_at = 0, time.monotonic() + _QUIET
         if message["op"] in ("ready", "refused"):
-            self.hello.set_result(message)
+            if not self.hello.done():  # who refuses may say so twice: of a stage, and of its own end
+                self.hello.set_result(message)
         elif message["op"] == "listening":
             cell = self._cells.get(message["id"])
             if cell is None or not cell.take_listeners(message, fds):

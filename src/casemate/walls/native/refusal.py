@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from casemate.errors import CasemateError, Fault, InvalidArgument, SandboxClosed, Unavailable, WallUnavailable
 
+_RIGHTS_OF_ROOT = {1: "DAC_OVERRIDE", 6: "SETGID", 7: "SETUID", 8: "SETPCAP"}  # capabilities(7)
 _OLDEST_KERNEL = (5, 14)  # RLIMIT_NPROC counted per user namespace, mount_setattr, unprivileged overlay
 # A cell needs all; an engine ignores those of what its host lacks.
 _ENGINE_OPTIONS = (
@@ -32,7 +33,8 @@ class Unlaunched(Exception):
 
 
 class Facts(NamedTuple):
-    """What the machine says about itself; None where it says nothing."""
+    """What the machine says about itself; None where it says nothing. ``missing_rights``: capabilities that root needs
+    and does not have."""
 
     system: str
     kernel: tuple[int, int]
@@ -42,6 +44,7 @@ class Facts(NamedTuple):
     unprivileged_userns_clone: int | None
     apparmor_restricts_userns: int | None
     wsl1: bool = False
+    missing_rights: tuple[str, ...] = ()
 
 
 def _refusal(reason: str, message: str, remedy: str) -> WallUnavailable:
@@ -60,7 +63,14 @@ def facts() -> Facts:
         unprivileged_userns_clone=_number("/proc/sys/kernel/unprivileged_userns_clone"),
         apparmor_restricts_userns=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
         wsl1="Microsoft" in release and "microsoft-standard" not in release,
+        missing_rights=rights_not_in(_text("/proc/self/status")) if os.geteuid() == 0 else (),
     )
+
+
+def rights_not_in(status: str) -> tuple[str, ...]:
+    """The capabilities that root needs and that ``/proc/PID/status`` does not have."""
+    effective = int(status.partition("\nCapEff:\t")[2][:16] or "0", 16)
+    return tuple(name for number, name in _RIGHTS_OF_ROOT.items() if not effective >> number & 1)
 
 
 def too_old_or_foreign(known: Facts) -> WallUnavailable | None:
@@ -89,6 +99,14 @@ def too_old_or_foreign(known: Facts) -> WallUnavailable | None:
             "old_kernel",
             f"The kernel is {version}; the native wall needs 5.14 or newer.",
             "Update the kernel.",
+        )
+    if known.missing_rights:
+        added = " ".join(f"--cap-add {name}" for name in known.missing_rights)
+        return _refusal(
+            "root_without_capabilities",
+            f"This is root without {', '.join(known.missing_rights)}, so its cells cannot become other users.",
+            "Run casemate as an ordinary user, who needs no capability (--user 10001:10001), or leave root these: "
+            f"{added}",
         )
     return None
 
