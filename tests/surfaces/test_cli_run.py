@@ -139,8 +139,33 @@ def test_a_name_asked_for_in_vain_without_network_is_told_with_the_option_that_o
     assert _WHAT_OPENS_IT not in elsewhere
 
 
+_WHAT_REACHES_THIS_MACHINE = (
+    b"casemate: 127.0.0.1 is the program's own; it reaches a service of this machine as host.casemate.internal:PORT, "
+    b"with --allow-local PORT"
+)
+
+
+@pytest.mark.parametrize("host", ["host.casemate.internal", "127.0.0.1"])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("ask.py", "import urllib.request\nurllib.request.urlopen('http://{}:8000/')"),
+        pytest.param("ask.mjs", "await fetch('http://{}:8000/')", marks=pytest.mark.needs("node")),
+        ("ask.sh", "exec 3<>/dev/tcp/{}/8000"),
+    ],
+)
+def test_a_service_of_this_machine_that_is_not_reached_is_told_with_the_option_that_opens_it(
+    cli: Cli, name: str, text: str, host: str
+) -> None:
+    program = cli.program(text.format(host), name)
+    for options in ((), ("--allow", "other.test")):
+        assert _WHAT_REACHES_THIS_MACHINE in cli("run", *options, program).stderr.splitlines()
+    done = cli("run", "--allow", f"{host}:8000", program)
+    assert (done.code, b"--allow-local" in done.stderr) == (2, True)
+
+
 def test_a_program_that_fails_otherwise_is_told_nothing_of_the_network(cli: Cli) -> None:
-    text = "# Temporary failure in name resolution\nraise ValueError('gaierror')"
+    text = "# Temporary failure in name resolution, Connection refused\nraise ValueError('gaierror')"
     assert b"casemate:" not in cli("run", cli.program(text)).stderr
 
 
@@ -165,6 +190,14 @@ def test_arguments_reach_the_program(cli: Cli) -> None:
 def test_a_hyphen_is_a_program_on_standard_input(cli: Cli) -> None:
     assert cli("run", "-", stdin=b"print('py')").stdout == b"py\n"
     assert cli("run", "-", "--language", "shell", stdin=b"echo $0").stdout == b"/program/main.sh\n"
+
+
+def test_an_empty_standard_input_is_no_program(cli: Cli) -> None:
+    for words in (("run", "-"), ("validate", "-"), ("run", "-", "--language", "shell")):
+        done = cli(*words, stdin=b"")
+        assert (done.code, done.stdout) == (2, b"")
+        assert b"standard input is empty, so there is no program" in done.stderr
+        assert b"docker exec" in done.stderr
 
 
 def test_a_name_that_says_nothing_needs_a_language(cli: Cli) -> None:

@@ -142,7 +142,7 @@ def host_rule(text: object, argument: str = "allowed_domains") -> HostRule:
         raise InvalidArgument(
             argument,
             f"{text!r} names services of this machine, which are given by their ports",
-            remediation=f"For {LOCAL_NAME}:8000: 8000 as allow_local.",
+            remediation=f"For {LOCAL_NAME}:8000: 8000 as allow_local (--allow-local 8000).",
         )
     if "." not in host or host.endswith((".localhost", ".localdomain")):
         raise InvalidArgument(
@@ -218,8 +218,8 @@ def _why_none(text: str, name: str | None) -> tuple[str, str]:
 
 
 _OF_ADDRESSES = (
-    f"For services of this machine: their ports, as allow_local, and {LOCAL_NAME} as the host. For a host in a private "
-    "network: a rule of the policy with its name and its addresses."
+    f"For services of this machine: their ports, as allow_local (--allow-local PORT), and {LOCAL_NAME} as the host. "
+    "For a host in a private network: a rule of the policy with its name and its addresses."
 )
 
 

@@ -29,7 +29,13 @@ def configured_arguments(*names: str) -> dict[str, Any]:
 def program_in(script: str) -> bytes:
     """The program in a file, or on standard input for "-". Raises ``InvalidArgument``."""
     if script == "-":
-        return read(0, _MAX_CODE)
+        if code := read(0, _MAX_CODE):
+            return code
+        raise InvalidArgument(
+            "code",
+            "standard input is empty, so there is no program",
+            remediation="docker exec and docker run pass it on with -i, kubectl exec too.",
+        )
     return read_file("code", script, _MAX_CODE)
 
 

@@ -10,10 +10,13 @@ from collections.abc import Iterator, Sequence
 
 from casemate.files.beneath import write_file
 from casemate.model.execution import Execution, Result, not_reached
+from casemate.policy.hosts import LOCAL_NAME
 from casemate.surfaces.cli.failures import OPTION_OF_CAUSE, option_of
 from casemate.surfaces.cli.inert import visible
 
 MOST_NAMES = 8  # of files or hosts in one go
+# What Python and curl say of an address at which nobody listens. Node says it of a cause, below the error.
+_NOBODY_LISTENS = ("Connection refused", "ECONNREFUSED", "Couldn't connect to server", "Could not connect to server")
 # What the resolvers of Python and Node say where there is nobody to ask (EAI_AGAIN, getaddrinfo(3)).
 _NOBODY_TO_ASK = ("Temporary failure in name resolution", "getaddrinfo EAI_AGAIN")
 
@@ -32,12 +35,17 @@ def not_done(execution: Execution) -> Iterator[str]:
     if _asked_in_vain(execution):
         when = "" if execution.state is None else " when a session is opened"
         yield f"hosts are found and reached only where they are allowed: --allow HOST allows one{when}"
+    in_vain = not_reached(execution.crossings)
+    if _is_refused(execution) or any(where.partition(":")[0] == LOCAL_NAME for where, _ in in_vain):
+        yield (
+            f"127.0.0.1 is the program's own; it reaches a service of this machine as {LOCAL_NAME}:PORT, with "
+            "--allow-local PORT"
+        )
     if execution.error is not None and execution.error.name == "ModuleNotFoundError":
         yield (
             "a package is missing: casemate run --with NAME adds one, %pip install NAME does in a session, and "
             "--environment names an environment that has it"
         )
-    in_vain = not_reached(execution.crossings)
     for where, reason in in_vain[:MOST_NAMES]:
         yield f"not reached: {visible(where)}: {visible(reason)}"
     if len(in_vain) > MOST_NAMES:
@@ -51,6 +59,17 @@ def _asked_in_vain(execution: Execution) -> bool:
     if error is None or execution.ok or execution.crossings:
         return False
     return any(said in error.value for said in _NOBODY_TO_ASK)
+
+
+def _is_refused(execution: Execution) -> bool:
+    """Whether a program that failed says that nobody listens where it has called, or names this machine. What is told
+    for it holds in any case."""
+    if execution.ok:
+        return False
+    error = execution.error
+    said, below = (error.value, error.traceback) if error is not None else (execution.stderr, "")
+    is_named = LOCAL_NAME in said + below or "connect ECONNREFUSED" in below
+    return is_named or any(one in said for one in _NOBODY_LISTENS)
 
 
 def why(execution: Execution) -> str:

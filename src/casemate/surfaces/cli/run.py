@@ -240,7 +240,7 @@ async def _show(event: Event, streams: Streams, asking: _Asking) -> Execution | 
 def _say_outcome(execution: Execution, request: RunRequest) -> None:
     """What casemate itself has to say of a run: nothing, when there was nothing out of the ordinary."""
     unusual = (execution.cause, execution.skipped, execution.artifacts, execution.results, execution.full_output)
-    if not any((*unusual, execution.crossings, execution.error)):
+    if execution.ok and not any((*unusual, execution.crossings)):
         return
     from casemate.surfaces.cli.outcome import account
 
