@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -127,3 +130,27 @@ def test_root_without_capabilities_is_told_once_what_to_do(cli: Cli, left: str, 
         assert "Traceback" not in done.stdout + done.stderr
         assert f"This is root without {missing}, so its cells cannot become other users." in done.stdout + done.stderr
         assert (done.stdout + done.stderr).count("--user 10001:10001") == 1
+
+
+@pytest.mark.root_only
+def test_a_folder_of_another_user_is_told_with_both_users() -> None:
+    """As nobody, with a state folder of root's, as a volume may be that another container has filled."""
+    if Path(sys.executable).resolve().is_relative_to("/root"):
+        pytest.skip("nobody may enter /root, where the interpreter is")
+    place = Path(tempfile.mkdtemp(prefix="casemate-volume-", dir="/var/tmp"))
+    try:
+        place.chmod(0o755)
+        (place / "state" / "casemate").mkdir(parents=True, mode=0o755)
+        (place / "home").mkdir()
+        os.chown(place / "home", 65534, 65534)
+        env = {"HOME": f"{place}/home", "XDG_STATE_HOME": f"{place}/state", "XDG_RUNTIME_DIR": f"{place}/home"}
+        for words in (["doctor"], ["run", "-"], ["service"]):
+            done = subprocess.run(
+                [sys.executable, "-m", "casemate", *words], env={**env, "PATH": "/usr/bin:/bin"}, input="print(1)",
+                user=65534, group=65534, extra_groups=[], capture_output=True, text=True, check=False, cwd="/",
+            )  # fmt: skip
+            said = done.stdout + done.stderr
+            assert done.returncode not in (0, 1), said
+            assert "belongs to the user 0, and casemate runs as the user 65534" in said
+    finally:
+        shutil.rmtree(place)

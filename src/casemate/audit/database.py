@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from casemate.audit.chain import GENESIS, Head, Row
 from casemate.errors import RecordUnavailable
-from casemate.files.user_folders import make_private_folders
+from casemate.files.user_folders import make_private_folders, not_ours
 
 _APPLICATION = 0x63736D74  # marks the file as ours: "csmt"
 _VERSION = 2
@@ -86,6 +86,9 @@ def unavailable(path: str, error: Exception) -> RecordUnavailable:
     else:
         why = getattr(error, "strerror", None) or str(error)
         remedy = _REMEDIES["SQLITE_FULL"] if getattr(error, "errno", 0) in _FULL else remedy
+    is_denied = getattr(error, "errno", 0) in (errno.EACCES, errno.EPERM) or remedy == _REMEDIES["SQLITE_READONLY"]
+    if is_denied and (whose := not_ours(path)):
+        why, remedy = f"{why}; {whose}", f"Run casemate as that user, or give it the folder (chown), {ELSEWHERE}."
     return RecordUnavailable(f"the audit record {path} cannot be used: {why}", remediation=remedy)
 
 

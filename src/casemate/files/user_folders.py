@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,3 +35,12 @@ def make_private_folders(folder: Path) -> None:
     if not folder.is_dir():
         make_private_folders(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def not_ours(path: str | Path) -> str:
+    """That ``path``, or the first folder above it that there is, belongs to another user; empty where it is ours."""
+    for place in (Path(path), *Path(path).absolute().parents):
+        with contextlib.suppress(OSError):
+            owner, user = place.stat().st_uid, os.geteuid()
+            return "" if owner == user else f"{place} belongs to the user {owner}, and casemate runs as the user {user}"
+    return ""

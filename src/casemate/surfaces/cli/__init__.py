@@ -118,10 +118,13 @@ def command(arguments: Sequence[str]) -> int:
         _silence_stdout()
         code = failures.READER_GONE
     except OSError as error:
+        from casemate.files.user_folders import not_ours
         from casemate.surfaces.cli.failures import say
 
         _silence_stdout()
-        say(str(error))
+        is_denied = isinstance(error, PermissionError) and isinstance(error.filename, str)
+        whose = not_ours(error.filename) if is_denied else ""
+        say(f"{error}; {whose}\nRun casemate as that user, or give it the folder (chown)." if whose else str(error))
         code = failures.CANNOT_WRITE
     return code
 

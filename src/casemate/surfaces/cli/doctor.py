@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 from casemate.api.sandbox import Sandbox
 from casemate.errors import CasemateError
 from casemate.execution.overview import examine_alone
+from casemate.files.user_folders import not_ours, user_folder
 from casemate.model.diagnosis import Diagnosis, LanguageState, WallState
 from casemate.model.isolation import IsolationReport
 from casemate.surfaces.cli import interrupts
@@ -42,7 +44,7 @@ def doctor(*, output: Output = "text") -> int:
     same, it is 74 for the record, which cannot be written, and 2 for the configuration, which cannot be read.
     """
     diagnosis, refusal = _diagnose()
-    diagnosis = replace(diagnosis, advice=(*diagnosis.advice, *risky_entries(os.environ)))
+    diagnosis = replace(diagnosis, advice=(*diagnosis.advice, *_closed_folders(), *risky_entries(os.environ)))
     if output == "json":
         print_json(_document(diagnosis))
     elif sys.stdout.isatty():
@@ -61,6 +63,16 @@ def _diagnose() -> tuple[Diagnosis, int]:
         problem = "\n".join(filter(None, (f"nothing would run: {error.message}", remedy_of(error))))
         return replace(found, advice=(*found.advice, problem)), exit_code_of_error(error)
     return interrupts.run_in(sandbox, lambda sandbox: sandbox.doctor()), 0
+
+
+def _closed_folders() -> Iterator[str]:
+    """Those of the user's that the service cannot write in, such as a volume that belongs to somebody else."""
+    for kind in ("state", "cache"):
+        with contextlib.suppress(CasemateError):
+            folder = user_folder(os.environ, kind, "")
+            there = next(one for one in (folder, *folder.parents) if one.exists())
+            if not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
+                yield f"The service cannot write in {folder}: {not_ours(folder) or 'its mode forbids it'}."
 
 
 def _document(diagnosis: Diagnosis) -> dict[str, Any]:
