@@ -50,7 +50,7 @@ def test_a_connection_waits_until_it_is_approved(stage: Stage, person: Person, h
     assert stage.crossing("new.test", 80) == [("allowed", "it was asked for and approved by a person")]
 
 
-@pytest.mark.parametrize("said", [True, None, "yes", ApprovalVerdict(1, "x"), ValueError("broken"), "cancelled"])
+@pytest.mark.parametrize("said", [True, None, "yes", ApprovalVerdict(1, "x"), ValueError("broken"), "cancelled"])  # type: ignore[arg-type]
 def test_anything_but_yes_is_no(stage: Stage, person: Person, http_port: int, said: object) -> None:
     stage.internet.add("new.test", 80, http_port)
     with stage.connect("new.test", 80) as one:
