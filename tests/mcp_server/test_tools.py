@@ -31,6 +31,23 @@ async def test_the_text_of_an_answer_is_complete_and_its_structure_has_it_too(co
 
 
 @pytest.mark.parametrize("era", ERAS)
+async def test_what_earlier_steps_left_running_prints_later_is_a_part_of_its_own(connect: Connect, era: str) -> None:
+    start = "from concurrent.futures import ThreadPoolExecutor as P; pool = P(1); pool.submit(int).result()"
+    async with connect(era) as agent:
+        session = structure_of(await agent.call("execute_code", code=start, session="new"))["session"]
+        code = "for i in range(3): pool.submit(print, '[status: ok]', i).result()\nprint('end')"
+        answer = await agent.call("execute_code", code=code, session=session)
+        run, printed = structure_of(answer)["run"], "[status: ok] 0\n[status: ok] 1\n[status: ok] 2"
+        first, second = [block.text for block in answer.content if block.type == "text"]
+        assert first.endswith("]\nend")
+        assert second == f"[background of run {run}]\n[all below is what earlier steps left running]\n{printed}"
+        assert structure_of(answer)["background"] == printed
+        assert printed not in structure_of(answer)["text"]
+        answer = await agent.call("execute_code", code="print('end')", session=session)
+        assert (output_of(answer), structure_of(answer)["background"]) == ("end", "")
+
+
+@pytest.mark.parametrize("era", ERAS)
 async def test_each_file_comes_as_a_link_and_as_the_call_that_reads_it(connect: Connect, era: str) -> None:
     async with connect(era) as agent:
         answer = await agent.call("execute_code", code="open('a b.txt', 'w').write('left behind')")

@@ -19,6 +19,7 @@ from tests.sessions.driver import (
 )
 from tests.sessions.driver import both_starts as start  # noqa: F401 - a fixture
 
+from casemate.model.front_end import StepTerms
 from casemate.sessions.session import Session
 
 _THREAD = f"""
@@ -110,6 +111,33 @@ async def test_what_is_left_over_says_between_two_steps_is_told_by_the_later_one
     assert sorted(background(events).splitlines()) == ["late", "late error"]
 
 
+@leftovers
+async def test_what_is_left_over_says_is_the_background_of_the_next_outcome_and_of_no_other(
+    opened: Open, language: str, code: str
+) -> None:
+    session = opened(language)
+    assert (await session.run(code)).background == ""
+    during = await session.run(LET_GO[language], timeout=None)
+    assert (during.stdout, sorted(during.background.splitlines())) == ("mine\nend\n", ["late", "late error"])
+    assert "late" not in during.text
+    assert (await session.run("1" if language != "shell" else ":")).background == ""
+
+
+async def test_what_a_pool_prints_for_a_later_step_that_waits_for_it_is_in_its_background(session: Session) -> None:
+    pool = "from concurrent.futures import ThreadPoolExecutor; pool = ThreadPoolExecutor(1); pool.submit(int).result()"
+    await said(session, pool)
+    execution = await session.run("for i in range(3): pool.submit(print, 'job', i).result()\nprint('end')")
+    assert (execution.stdout, execution.background) == ("end\n", "job 0\njob 1\njob 2")
+
+
+async def test_a_step_off_the_record_takes_nothing_of_the_background(session: Session) -> None:
+    await said(session, _THREAD)
+    await session.files.write("go", "")
+    await until_there(session, "gone")
+    await session.steps.run_off_record("1", StepTerms(), PROMPT)
+    assert sorted((await session.run("1")).background.splitlines()) == ["late", "late error"]
+
+
 async def test_what_a_task_says_when_a_later_step_awaits_is_background(session: Session) -> None:
     code = """
 import asyncio, os, sys
@@ -139,6 +167,8 @@ async def test_a_flood_in_the_background_neither_ends_nor_enters_later_steps(ses
     events = await events_of(session.stream("import time; time.sleep(0.1); print('mine')"))
     assert done(events).stdout == "mine\n"
     assert set(background(events).split()) <= {"background", "background" * 2} | set(_pieces("background"))
+    kept = len(done(events).background)
+    assert 0 < kept < 3 * 2**20  # limits.output of each stream, and a line that says what is cut
 
 
 def _pieces(word: str) -> list[str]:

@@ -42,6 +42,16 @@ def handle(done: Done) -> str:
     return done.stdout.decode().strip()
 
 
+def test_what_an_earlier_step_left_running_is_in_the_document_of_a_step(served: Cli) -> None:
+    session = handle(served("sessions", "open"))
+    start = "from concurrent.futures import ThreadPoolExecutor as P; pool = P(1); pool.submit(int).result()"
+    assert served("exec", session, start).code == 0
+    done = served("exec", session, "pool.submit(print, 'job').result(); print('end')", "--format", "json")
+    document = json.loads(done.stdout)
+    execution = document.get("execution", document)
+    assert (execution["stdout"], execution["background"]) == ("end\n", "job")
+
+
 def test_a_session_keeps_its_state_from_one_command_to_the_next(served: Cli) -> None:
     opened = handle(served("sessions", "open", "analysis"))
     assert served("exec", "analysis", "x = 20").code == 0

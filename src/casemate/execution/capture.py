@@ -113,6 +113,7 @@ class Capture:
 
     def __init__(self, limits: Limits, emitter: Emitter | None, redaction: Redaction | None = None) -> None:
         self.transcript = Transcript(limits.output)
+        self.background = Transcript(limits.output)  # what earlier steps left running wrote
         self.results: list[Result] = []
         self.results_dropped = False
         self.error: ProgramError | None = None

@@ -82,6 +82,7 @@ def execution_of(
         isolation=report,
         skipped=skipped,
         metadata=request.metadata,
+        background=capture.background.merge([]),
         **more,
     )
 

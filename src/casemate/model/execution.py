@@ -285,6 +285,8 @@ class Execution(Shown):
         duration: Seconds from the cell's start to its end.
         skipped: Files that the run left and that were not handed out or not written back.
         crossings: The hosts that it reached or tried to reach; what is beyond some hundred is told together.
+        background: What threads, tasks and processes of earlier steps have written since the last step ended, stripped
+            and cut as ``stdout`` is; none of it is in ``stdout``, ``stderr`` or ``text``.
     """
 
     id: str
@@ -307,6 +309,7 @@ class Execution(Shown):
     lost_names: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
     crossings: tuple[Crossing, ...] = ()
+    background: str = ""
     prover: Prover | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -370,6 +373,7 @@ class Execution(Shown):
         texts = {"why": why, "stdout": self.stdout, "stderr": self.stderr}
         if self.error is not None and self.error.traceback.strip() not in self.stderr:
             texts["error"] = self.error.traceback
+        texts["background"] = self.background
         written = (Part(label, text) for label, text in texts.items() if text)
         parts = [*written, *map(part_of, self.results)]
         return Summary(f"Execution {self._describe_end()}", facts, parts, "good" if self.ok else "bad")

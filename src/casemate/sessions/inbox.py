@@ -53,7 +53,8 @@ class RunningStep:
         self.terms = (capture.emitter.terms if capture.emitter else None) or StepTerms()
         self.displays: dict[str, int] = {}  # results by the names that the step gave them
         self.is_clear_due = False  # when the step displays something else
-        self.background_bytes = 0  # that it has emitted
+        self.background_bytes = 0  # that it has taken
+        self.takes_background = True
 
     def clear(self) -> None:
         """Take back what it displayed."""
@@ -100,10 +101,12 @@ class Inbox:
     # -- in the event loop
 
     def begin_step(self, step: RunningStep) -> None:
-        """``step`` is the one that runs from now on. It emits what waits from the background first."""
+        """``step`` is the one that runs from now on. It first takes what waits from the background."""
         was_full = self._is_background_full()
-        waiting, self._background, self._background_bytes, self._idle_bytes = self._background, [], 0, 0
-        _emit(step, waiting)
+        self._idle_bytes = 0
+        if step.takes_background:
+            waiting, self._background, self._background_bytes = self._background, [], 0
+            _add_to(step, waiting)
         self._step = step
         self._pipes.pop(step.number - 1, None)
         if was_full:
@@ -116,7 +119,7 @@ class Inbox:
         for stream, redaction in (self._redactions or {}).items():
             if rest := redaction.finish(cut=True):
                 waiting.append(_background_output(stream, rest))
-        _emit(step, waiting)
+        _add_to(step, waiting)
 
     def pipes_of(self, step: int) -> asyncio.Future[None]:
         """Done when the pipes of ``step`` are there."""
@@ -232,9 +235,9 @@ class Inbox:
         if self._redactions is not None and not (data := self._redactions[stream].feed(data)):
             return
         running = self._step
-        if running is not None and running.capture.emitter is not None and running.done is None:
+        if running is not None and running.takes_background and running.done is None:
             running.background_bytes += len(data)
-            _emit(running, [_background_output(stream, data)])
+            _add_to(running, [_background_output(stream, data)])
         elif self._background_bytes < _MOST_BACKGROUND:
             self._background.append(_background_output(stream, data))
             self._background_bytes += len(data)
@@ -259,10 +262,11 @@ class Inbox:
             self._loop.call_soon_threadsafe(function, *arguments)
 
 
-def _emit(step: RunningStep, outputs: list[Output]) -> None:
-    """To whoever follows the step."""
-    if emitter := step.capture.emitter:
-        for event in outputs:
+def _add_to(step: RunningStep, outputs: list[Output]) -> None:
+    """What comes from the background is part of the step's outcome, and goes to those who follow the step."""
+    for event in outputs:
+        step.capture.background.add(event.stream, event.data)
+        if emitter := step.capture.emitter:
             emitter.emit(event, len(event.data))
 
 

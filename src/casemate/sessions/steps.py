@@ -93,7 +93,7 @@ class SessionSteps:
         async with self._hold_interpreter() as interpreter:
             capture = interpreter.make_capture(interpreter.plan.limits, None, self.redaction)
             step = RunningStep(interpreter.next_number(), capture)
-            step.terms, self._interrupted = terms, False
+            step.terms, step.takes_background, self._interrupted = terms, False, False
             end = await self._run_to_end(interpreter, step, request, seconds)
             if end.done is not None:
                 self.cells.names.update(end.done)

@@ -152,9 +152,13 @@ def end_answer(state: State, page: Page, session: str | None) -> CallToolResult:
     if execution.get("state") == "lost":
         names = ", ".join(execution.get("lost_names") or [])
         lines.append(f"The session's state is lost{': ' + cut(names, 200) if names else ''}. Its files are there.")
+    background = cut(str(execution.get("background") or ""), OUTPUT) if page.is_whole else ""
+    if background:
+        lines.append("earlier steps left something running that has written since: see the second part, or background")
     text = above(page.text, [*lines, *_not_reached(execution), *picture_lines, *file_lines])
     structured: Document = {
         "text": text,
+        "background": background,
         "run": run,
         "session": session,
         "status": execution["status"],
@@ -166,7 +170,11 @@ def end_answer(state: State, page: Page, session: str | None) -> CallToolResult:
         "files": files,
         "cause": _cause(execution),
     }
-    content: list[ContentBlock] = [TextContent(type="text", text=text), *pictures, *links, *file_links]
+    content: list[ContentBlock] = [TextContent(type="text", text=text)]
+    if background:  # no program knows the handle of this run
+        heading = above(background, [f"background of run {run}"], "what earlier steps left running")
+        content.append(TextContent(type="text", text=heading))
+    content += [*pictures, *links, *file_links]
     return CallToolResult(content=content, structured_content=structured, is_error=execution["status"] != "ok")
 
 
@@ -193,7 +201,8 @@ def unfinished_answer(
         lines.append(f"session: {session}")
     text = above(page.text, lines)
     structured: Document = {
-        "text": text, "run": handle, "session": session, "status": state.status, "exit_code": None, "duration": None,
+        "text": text, "background": "", "run": handle, "session": session, "status": state.status, "exit_code": None,
+        "duration": None,
         "cursor": page.cursor, "is_whole": page.is_whole, "images": 0, "files": [], "cause": None,
     }  # fmt: skip
     content: list[ContentBlock] = [TextContent(type="text", text=text)]
@@ -206,6 +215,7 @@ def outcome_schema() -> dict[str, Any]:
             "uri": {"type": "string"}}  # fmt: skip
     return {
         "text": {"type": "string", "description": "What is to be read: how it ended, and the output."},
+        "background": {"type": "string", "description": "What earlier steps left running has written since."},
         "run": {"type": "string", "description": "Handle of the run, for read_output, cancel_run and read_file."},
         "session": {"type": ["string", "null"], "description": "Handle of the session it ran in."},
         "status": {
