@@ -203,6 +203,44 @@ async def test_a_client_that_starts_the_command_runs_programs_with_it(home: dict
         assert structure_of(kept)["session"]
 
 
+_DEEP = '{"jsonrpc":"2.0","id":7,"method":"ping","params":{"x":%s}}' % ("[" * 3000 + "]" * 3000)
+MISSHAPEN = {
+    "half a surrogate pair": (
+        r'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"execute_code","arguments":'
+        r'{"code":"print(1) # \ud83d"}}}',
+        (7, -32700),
+    ),
+    "deep nesting": (_DEEP, (None, -32700)),
+    "no JSON": ("hello", (None, -32700)),
+    "half an object": ('{"jsonrpc":"2.0","id":7,', (None, -32700)),
+    "a byte order mark": ('\ufeff{"jsonrpc":"2.0","id":7,"method":"ping"}', (None, -32700)),
+    "params that are a list": ('{"jsonrpc":"2.0","id":"a","method":"ping","params":[]}', ("a", -32602)),
+    "a method that is a number": ('{"jsonrpc":"2.0","id":7,"method":7}', (7, -32602)),
+    "a batch": ('[{"jsonrpc":"2.0","id":7,"method":"ping"}]', (None, -32602)),
+    "an id that is a fraction": ('{"jsonrpc":"2.0","id":1.5,"method":"ping"}', (None, -32600)),
+    "an id that is null": ('{"jsonrpc":"2.0","id":null,"method":"ping"}', (None, -32600)),
+    "an answer that is none": ('{"jsonrpc":"2.0","id":7,"result":"\\ud83d"}', (None, -32700)),
+}
+
+
+@pytest.mark.parametrize("is_first", [False, True], ids=["later", "first"])
+def test_each_line_over_stdio_that_is_no_message_has_an_answer_and_the_next_one_too(
+    home: dict[str, str], is_first: bool
+) -> None:
+    begin, ping = json.dumps(initialize("2025-11-25")), '{"jsonrpc":"2.0","id":"last","method":"ping"}'
+    lines = [line for line, _ in MISSHAPEN.values()]
+    order = [*lines, begin, "", ping] if is_first else [begin, *lines, "", ping]
+    served = subprocess.run(
+        [sys.executable, "-m", "casemate", "serve", "--embedded"], input="".join(f"{line}\n" for line in order),
+        capture_output=True, encoding="utf-8", env=home, timeout=SECONDS, check=True,
+    )  # fmt: skip
+    told = [json.loads(line) for line in served.stdout.splitlines()]
+    assert [(one["id"], one["error"]["code"]) for one in told if "error" in one] == [
+        answer for _, answer in MISSHAPEN.values()
+    ]
+    assert {one["id"] for one in told if "result" in one} == {0, "last"}
+
+
 @pytest.mark.full
 def test_a_signal_ends_the_server_and_what_runs_in_it(home: dict[str, str]) -> None:
     serving = subprocess.Popen(

@@ -15,7 +15,7 @@ import select
 import signal
 import stat
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import IO, Any
 
 from casemate import __version__
@@ -57,9 +57,10 @@ class Early:
         except (OSError, ValueError):  # the SDK meets it, too
             return
 
-    def open_input(self) -> Incoming:
-        """Standard input as the SDK reads it, from the first request on."""
-        return Incoming(self._thread.join, lambda: self._line, self._input)
+    def open_input(self, refuse: Callable[[str], Awaitable[None]]) -> Incoming:
+        """Standard input as the SDK reads it, from the first request on. ``refuse`` writes the answer to a line that
+        the SDK would pass over."""
+        return Incoming(self._thread.join, lambda: self._line, self._input, refuse)
 
     def open_output(self) -> Outgoing:
         """Standard output as the SDK writes it."""
@@ -89,10 +90,17 @@ def line_of(file: IO[bytes]) -> bytes:
 class Incoming:
     """Lines of text, the first of which was read before. Read in threads, as the SDK does itself."""
 
-    def __init__(self, first_is_there: Callable[[], None], first: Callable[[], bytes], rest: IO[bytes]) -> None:
+    def __init__(
+        self,
+        first_is_there: Callable[[], None],
+        first: Callable[[], bytes],
+        rest: IO[bytes],
+        refuse: Callable[[str], Awaitable[None]],
+    ) -> None:
         self._first_is_there = first_is_there
         self._first = first
         self._rest = rest
+        self._refuse = refuse
 
     async def __aiter__(self) -> AsyncIterator[str]:
         from anyio import to_thread
@@ -100,7 +108,11 @@ class Incoming:
         await to_thread.run_sync(self._first_is_there)
         line = self._first()
         while line:
-            yield line.decode("utf-8", "replace")
+            text = line.decode("utf-8", "replace")
+            if (refusal := await to_thread.run_sync(refusal_of, text)) is None:
+                yield text
+            else:
+                await self._refuse(json.dumps(refusal) + "\n")
             line = await to_thread.run_sync(line_of, self._rest)
 
 
@@ -141,12 +153,46 @@ class Outgoing:
         self._output.flush()
 
 
-def reply_to(line: bytes) -> Json | None:
-    """What is answered to a first request; None for whatever is not exactly one of the two."""
+def refusal_of(line: str) -> Json | None:
+    """The answer to what is no message of JSON-RPC, which the SDK answers over HTTP only; None where it is one."""
+    from mcp_types import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, jsonrpc_message_adapter
+    from pydantic_core import ValidationError, from_json
+
+    if not line.strip():
+        return None
     try:
-        message = json.loads(line)
+        message = from_json(line)
+    except ValueError as error:
+        return _refusal(_parsed(line), PARSE_ERROR, f"this is not JSON: {error}")
+    try:
+        jsonrpc_message_adapter.validate_python(message, by_name=False)
+    except ValidationError:
+        return _refusal(message, INVALID_PARAMS, "this is no request, notification or response of JSON-RPC 2.0")
+    is_odd = "method" in message and "id" in message and _identity(message) is None
+    return _refusal(message, INVALID_REQUEST, "an id is a string or a whole number") if is_odd else None
+
+
+def _refusal(message: object, code: int, why: str) -> Json:
+    return {"jsonrpc": "2.0", "id": _identity(message), "error": {"code": code, "message": why}}
+
+
+def _identity(message: object) -> str | int | None:
+    """The id of a request; None for a response, whose id is one of this server's."""
+    identity = message.get("id") if isinstance(message, dict) and "method" in message else None
+    return identity if isinstance(identity, str | int) and not isinstance(identity, bool) else None
+
+
+def _parsed(line: str | bytes) -> object:
+    """The JSON of a line by a parser that takes more; None where it does not."""
+    try:
+        return json.loads(line)
     except (ValueError, RecursionError):
         return None
+
+
+def reply_to(line: bytes) -> Json | None:
+    """What is answered to a first request; None for whatever is not exactly one of the two."""
+    message = _parsed(line)
     if not isinstance(message, dict) or set(message) != {"jsonrpc", "id", "method", "params"}:
         return None
     identity, params = message["id"], message["params"]

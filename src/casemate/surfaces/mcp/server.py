@@ -161,10 +161,9 @@ async def serve_stdio(server: Server[Callers], early: Early) -> None:
     first request. A signal to end ends what the client has left behind, and the process: the thread that reads standard
     input cannot be woken.
     """
-    incoming_lines, outgoing_lines = (
-        cast("AsyncFile[str]", early.open_input()),
-        cast("AsyncFile[str]", early.open_output()),
-    )
+    output = early.open_output()
+    incoming_lines = cast("AsyncFile[str]", early.open_input(output.write))
+    outgoing_lines = cast("AsyncFile[str]", output)
     async with server.lifespan(server) as callers, anyio.create_task_group() as tasks:
         tasks.start_soon(_end_by_signal, callers)
         async with stdio_server(incoming_lines, outgoing_lines) as (incoming, outgoing):
