@@ -17,7 +17,9 @@ from casemate.sessions.session import Session
 VALUES: list[Any] = [
     None, True, False, 0, -1, 2**53 - 1, 1.5, -0.25, "", "häß 漢字 🦊 \"quoted\" 'x' \\ $HOME `id` \n\t", [], {},
     [1, [2, [None, "x"]]], {"a": {"b": [1, 2, {"c": "d"}]}, "häß": 1, "with space": 2}, "x" * 100_000,
-    list(range(5000)),
+    list(range(5000)), 2**53 + 1, -(2**63), 10**300,
+    {"ids": [9007199254740993, 1234567890123456789, 1.5, "9007199254740993"]},
+    [2**60, '\\"' + "9" * 20, "\\"],
 ]  # fmt: skip
 NO_NODE = [pytest.mark.needs("node")]
 pairs = pytest.mark.parametrize(
@@ -36,6 +38,23 @@ async def test_a_value_that_is_set_is_got_again(opened: Open, language: str) -> 
         await session.set("value", value)
         assert await session.get("value") == value
         assert type(await session.get("value")) is type(value)
+
+
+@pytest.mark.needs("node")
+async def test_integers_that_a_number_would_round_are_bigints_in_node(opened: Open, sandbox: Sandbox) -> None:
+    source, node, back = opened("python"), opened("node"), opened("python")
+    ids = [9007199254740993, 1234567890123456789, -(2**64), 5]
+    await said(source, f"ids = {ids}")
+    await sandbox.sessions.bridge("ids", source, node)
+    assert await said(node, "console.log(ids.join(' '), ids.map((id) => typeof id).join(' '))") == (
+        f"{' '.join(map(str, ids))} bigint bigint bigint number\n"
+    )
+    await said(node, "ids = ids.map((id) => id + (typeof id === 'bigint' ? 1n : 1)); 0")
+    await sandbox.sessions.bridge("ids", node, back)
+    long = [2**60, "x" * 2**22]
+    await node.set("long", long)
+    assert await node.get("long") == long
+    assert await said(back, "print(ids)") == f"{[one + 1 for one in ids]}\n"
 
 
 @pairs
@@ -79,7 +98,8 @@ async def test_what_code_has_made_is_got(opened: Open, language: str) -> None:
 CANNOT = {
     "python": ["object()", "{1: 2}", "float('nan')", "float('inf')", "{'a': {1}}", "b'x'", "1j", "lambda: 0",
                "'\\ud800'", "10 ** 10000", "__import__('functools').reduce(lambda a, _: [a], range(5000), [])"],
-    "node": ["() => 0", "NaN", "1n", "undefined", "new Map()", "(() => { const a = []; a.push(a); return a })()",
+    "node": ["() => 0", "NaN", "10n ** 5000n", "undefined", "new Map()",
+             "(() => { const a = []; a.push(a); return a })()",
              "Symbol('x')", "new Proxy({}, {})", "({ get a() { return 1 } })"],
     "shell": ["'not JSON'", "'{'", "''", "'1 2'"],
 }  # fmt: skip

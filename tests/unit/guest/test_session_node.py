@@ -802,7 +802,7 @@ def test_only_a_name_that_can_be_declared_is_set(session: NodeSession, name: str
     [
         ("undefined", "undefined is not JSON"),
         ("NaN", "NaN is not JSON"),
-        ("10n", "a BigInt is not JSON"),
+        ("10n ** 5000n", "a BigInt of more than 4300 digits is not JSON"),
         ("() => 1", "a function is not JSON"),
         ("Symbol()", "a symbol is not JSON"),
         ("[1, { a: [undefined] }]", "undefined at [1].a[0] is not JSON"),

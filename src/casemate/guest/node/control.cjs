@@ -2,6 +2,7 @@
 // Frames: four bytes of length and JSON, out on descriptor 3 and in on descriptor 6.
 
 const { Buffer } = require('node:buffer');
+const { randomUUID } = require('node:crypto');
 const fs = require('node:fs');
 const net = require('node:net');
 const process = require('node:process');
@@ -12,6 +13,9 @@ const LONGEST = 16 * 2 ** 20;
 
 const { writeSync } = fs;
 const { alloc, allocUnsafe, byteLength, concat } = Buffer;
+const TAG = `${randomUUID()}:`;
+const INTEGER = new RegExp(`"${TAG}(-?\\d+)"`, 'g');
+const STRING_OR_NUMBER = /"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*/g;
 const pause = new Int32Array(new SharedArrayBuffer(4));
 
 /** Write all of `data`, also where the pipe is full and does not block. */
@@ -26,9 +30,30 @@ function writeAll(descriptor, data) {
   }
 }
 
+// Integers that a number would round are bigints here, in every version of Node: in between they are strings with a tag.
+
+/** A value that may hold bigints as JSON, or with them as tagged strings. */
+function write(value, isTagged = false) {
+  const text = JSON.stringify(value, (_, one) => (typeof one === 'bigint' ? TAG + one : one));
+  return isTagged ? text : text.replace(INTEGER, '$1');
+}
+
+/** What `write` has tagged, with bigints. */
+function readTagged(text, parse) {
+  return parse(text, (_, one) => (typeof one === 'string' && one.startsWith(TAG) ? BigInt(one.slice(TAG.length)) : one));
+}
+
+function read(text) {
+  if (!text.startsWith('{"op": "set"') || !/\d{16}/.test(text)) return JSON.parse(text);
+  const tagged = text.replace(STRING_OR_NUMBER, (found) =>
+    /^-?\d+$/.test(found) && !Number.isSafeInteger(Number(found)) ? `"${TAG}${found}"` : found,
+  );
+  return readTagged(tagged, JSON.parse);
+}
+
 /** The frame as it is sent, or null where it is too long. */
 function encode(frame) {
-  const text = JSON.stringify(frame);
+  const text = frame.type === 'reply' ? write(frame) : JSON.stringify(frame);
   const size = byteLength(text);
   if (size > LONGEST) return null;
   const data = allocUnsafe(4 + size);
@@ -52,7 +77,7 @@ function listen(take) {
     data = data.length === 0 ? chunk : concat([data, chunk]);
     while (data.length >= 4 && data.length >= 4 + data.readUInt32BE(0)) {
       const end = 4 + data.readUInt32BE(0);
-      const request = JSON.parse(data.toString('utf8', 4, end));
+      const request = read(data.toString('utf8', 4, end));
       data = data.subarray(end);
       take(request);
     }
@@ -61,4 +86,4 @@ function listen(take) {
   socket.on('error', () => process.exit(0));
 }
 
-Object.assign(exports, { LONGEST, encode, listen, send, writeAll });
+Object.assign(exports, { LONGEST, encode, listen, readTagged, send, write, writeAll });

@@ -2,9 +2,11 @@
 // Values of the user's as JSON, strictly: what JSON cannot hold is an error that says what it is and where.
 
 const { types } = require('node:util');
+const { readTagged, write } = require('./control.cjs');
 const { Object: ObjectOfUsers, JSON: JsonOfUsers } = main;
 
 const DEEPEST = 500;
+const LONGEST_INTEGER = 4300; // digits that the host reads
 const plainPrototypes = new Set([ObjectOfUsers.prototype, null]);
 const parseOfUsers = JsonOfUsers.parse;
 
@@ -12,9 +14,9 @@ const NAMES = { bigint: 'a BigInt', undefined: 'undefined' };
 
 class NotJson extends Error {}
 
-/** A copy of `value` that is this realm's own; raises `NotJson`. */
-function strictJson(value, most = Infinity) {
-  const state = { path: [], open: new Set(), left: most };
+/** A copy of `value` that is this realm's own; raises `NotJson`. With `bigints` these are integers of any size. */
+function strictJson(value, most = Infinity, bigints = false) {
+  const state = { path: [], open: new Set(), left: most, bigints };
   return copied(value, state);
 }
 
@@ -28,6 +30,10 @@ function copied(value, state) {
       return value;
     case 'number':
       if (!Number.isFinite(value)) fail(String(value), state);
+      return value;
+    case 'bigint':
+      if (!state.bigints) fail(NAMES.bigint, state);
+      if (`${value}`.length > LONGEST_INTEGER) fail(`a BigInt of more than ${LONGEST_INTEGER} digits`, state);
       return value;
     case 'object':
       return value === null ? null : copiedObject(value, state);
@@ -88,7 +94,7 @@ function fail(what, { path }) {
 
 /** What came as JSON, as objects of the user's realm. */
 function forUsers(value) {
-  return parseOfUsers(JSON.stringify(value));
+  return readTagged(write(value, true), parseOfUsers);
 }
 
 Object.assign(exports, { NotJson, forUsers, strictJson });

@@ -65,7 +65,7 @@ function makeAssignable() {
 function get(name) {
   const property = propertyOf(name);
   if (property === undefined) throw new NotJson(`there is no variable ${shortened(name)}`);
-  return strictJson(property.get === undefined ? property.value : property.get.call(main));
+  return strictJson(property.get === undefined ? property.value : property.get.call(main), Infinity, true);
 }
 
 function set(name, value) {
