@@ -146,6 +146,11 @@ def listed(mode: str, params: dict[str, Any]) -> dict[str, Any]:
     if mode == "endless":
         number = int(params.get("cursor", "0"))
         return {"tools": [{"name": f"t{number}", "inputSchema": {"type": "object"}}], "nextCursor": str(number + 1)}
+    if mode == "empty cursor":
+        place = params.get("cursor")
+        pages = {None: (tools[:5], ""), "": (tools[5:10], "x"), "x": (tools[10:], None)}
+        page = {"tools": pages[place][0]}
+        return page if pages[place][1] is None else {**page, "nextCursor": pages[place][1]}
     if mode == "pages":
         number = int(params.get("cursor", "0"))
         page = {"tools": tools[number : number + 5]}

@@ -72,7 +72,7 @@ class ToolListing:
 
     def goes_on(self, cursor: object) -> bool:
         """Whether to ask for the page after ``cursor``: there is one, it is new, and there were not too many."""
-        if not cursor or not isinstance(cursor, str):
+        if not isinstance(cursor, str):
             return False
         if cursor in self._cursors:
             self._leave_out("", "pages", "the list of tools comes back to a page that was read before")

@@ -378,7 +378,8 @@ class Connection:
             cursor: str | None = None
             try:
                 while True:
-                    page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor) if cursor else None)
+                    params = None if cursor is None else PaginatedRequestParams(cursor=cursor)
+                    page = await session.list_tools(params=params)
                     kept |= {tool.name for tool in page.tools}
                     cursor = page.next_cursor
                     if not listing.goes_on(cursor):
