@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 _EOPNOTSUPP = 95
 _TERMINALS = ("/dev/ptmx", "/dev/pts")  # others' are closed to a user of the cell's own
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
-# Of the machine's own settings, what a root of its own would have as casemate makes it.
-_ETC = ("passwd", "group", "hosts", "resolv.conf", "nsswitch.conf", "host.conf", "shells")
+# Of the machine's own settings, what a root of its own would have as casemate makes it; but for /etc/hosts (`names`).
+_ETC = ("passwd", "group", "resolv.conf", "nsswitch.conf", "host.conf", "shells")
 # Files of /proc that tell of no process, and those that tell the program's first process of itself alone.
 _PROC = ("cpuinfo", "meminfo", "stat", "loadavg", "uptime", "version", "filesystems",
          "self/auxv", "self/cmdline", "self/comm", "self/environ", "self/fdinfo", "self/io", "self/limits", "self/maps",

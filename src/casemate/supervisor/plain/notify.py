@@ -4,8 +4,8 @@ Nothing that the cell can still change decides what happens. A socket is made he
 or bound is the copy. A path is pinned by a descriptor, and must lie in what the cell can write; then the pinned thing
 is changed. A call is never let through that points to memory (seccomp_unotify(2)).
 
-What is called UDP is one end of a pair, whose other end answers names and nothing else. Nothing here waits for a cell:
-a connection that takes time is made in a process of its own.
+What is called UDP is one end of a pair, whose other end answers names and nothing else: the cell's own here, others at
+the host. Nothing here waits for a cell: a connection that takes time is made in a process of its own.
 
 Sources: seccomp_unotify(2), and ``linux/seccomp.h``, ``linux/un.h`` and ``linux/in6.h`` of the kernel.
 """
@@ -23,6 +23,7 @@ import stat
 import struct
 
 from casemate.supervisor import kernel
+from casemate.supervisor.plain import names
 from casemate.supervisor.plain.connections import BACKLOG, BEGUN, HostConnections, give_up
 from casemate.supervisor.syscall_numbers import numbers
 
@@ -52,6 +53,7 @@ _MOST_HELPERS = 8  # of a cell
 _SIGALRM, _MOST_LINGER = 14, 0.005
 _MOST_COPIES = 256  # sockets of a cell that were never connected
 _MOST_PAIRS = 4096
+_MOST_ASKING = 256  # sockets of a cell that have asked for no names but its own: threads look up many at once
 # IP_RECVERR and IPV6_RECVERR, without which glibc's resolver gives up; IP_OPTIONS, of which one is another destination.
 _OPTIONS = {(0, 11): 0, (41, 25): 0, (0, 4): errno.EPERM}
 _AT_FDCWD, _AT_NOFOLLOW, _AT_EMPTY_PATH = -100, 0x100, 0x1000
@@ -74,6 +76,7 @@ class NotifiedCalls:
         self._folders = tuple(f"{folder}/" for folder in folders)
         self._copies: dict[int, _socket.socket] = {}  # by inode number, the oldest first
         self._pairs: dict[int, None] = {}  # those of what is called UDP
+        self._asking: dict[int, _socket.socket] = {}  # our ends of them, by descriptor, the oldest first
 
     def close(self) -> None:
         """Answer nothing more: every notified call fails from now on."""
@@ -85,6 +88,8 @@ class NotifiedCalls:
         for copy in self._copies.values():
             _close(copy)
         self._copies.clear()
+        for fd in list(self._asking):
+            self._stop_asking(fd)
 
     def answer(self) -> None:
         """Take the next call and answer it. Raises ``OSError`` when there will be none."""
@@ -152,24 +157,41 @@ class NotifiedCalls:
     def _make_pair(self, call: NotifiedCall, flags: int) -> None:
         theirs, ours = _socket.socketpair(_UNIX, _SEQPACKET | flags)
         try:
-            end = self._network.names_end()
-            if end is not None:
-                self._network.hand_over(end, ours.fileno())
             self._pairs[os.fstat(theirs.fileno()).st_ino] = None
             if len(self._pairs) > _MOST_PAIRS:
                 del self._pairs[next(iter(self._pairs))]
+            self._asking[ours.fileno()] = ours
+            self._watch(ours.fileno(), lambda: self._answer_question(ours))
+            if len(self._asking) > _MOST_ASKING:
+                self._stop_asking(next(iter(self._asking)))
             call.add(theirs.fileno(), flags & _CLOEXEC)
         finally:
             theirs.close()
-            ours.close()
+
+    def _answer_question(self, ours: _socket.socket) -> None:
+        """Answer a question about a name, or hand over who asks it."""
+        with contextlib.suppress(OSError):  # it reads no answers, or is gone
+            message = ours.recv(names.MOST_QUESTION, _socket.MSG_PEEK | _socket.MSG_DONTWAIT)
+            answer, end = names.answer(message, os.uname().nodename), self._network.names_end()
+            if message and (answer is not None or end is None):
+                ours.recv(1, _socket.MSG_DONTWAIT)
+                if reply := answer or names.refuse(message):
+                    ours.send(reply, _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)
+                return
+            if message and end is not None:
+                self._network.hand_over(end, ours.fileno())
+        self._stop_asking(ours.fileno())
+
+    def _stop_asking(self, fd: int) -> None:
+        self._unwatch(fd)
+        self._asking.pop(fd).close()
 
     def _connect(self, call: NotifiedCall) -> None:
         address = call.address()
         inode = call.socket_inode(call.arguments[0])
         if inode in self._pairs:
             there = _inet(address)
-            reachable = there is not None and there[1] == _DNS and self._network.names_end() is not None
-            call.send(0 if reachable else errno.ENETUNREACH)
+            call.send(0 if there is not None and there[1] == _DNS else errno.ENETUNREACH)
             return
         if len(self._helpers) >= _MOST_HELPERS:
             self._waiting.append(call)
