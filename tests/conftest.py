@@ -56,6 +56,7 @@ LEFT_TO_ALL = tuple(
         "network": "asked bodies_h2 browser clients console intercepted_h2 narrower private web",
         "packages": "hostile node pip",
         "service": "connected_parts planned previews restart revoked shares silent starting threats tls widget",
+        "settings": "matrix",
         "sessions": "amounts deaths faults hostile left_over previews record",
         "surfaces": "cli_copying cli_doctor cli_service cli_tools cli_vault pictures progress",
         "telemetry": "metrics surfaces",

@@ -14,6 +14,7 @@ import pytest
 MEANS = ("language", "start", "installer", "node", "era")
 ATTACKS = frozenset({"escapes", "supervisor"})  # folders in which each value is another attack
 CHEAP = frozenset({"unit", "operations", "egress", "schemas"})  # folders whose tests start few processes, but for
+CHOSEN = frozenset({"settings"})  # folders whose tests choose their cases themselves
 GUEST = "guest"  # whose start one each
 MOST_VALUES = 2  # cases of a test where each takes long
 Pair = tuple[str, ...]
@@ -50,7 +51,7 @@ def chosen(items: Iterable[pytest.Item], *, is_second: bool = False) -> set[pyte
 def _some(items: list[pytest.Item]) -> list[pytest.Item]:
     """The items of ``MOST_VALUES`` of a test's cases, the first and the last among them, where each takes long."""
     parts = set(items[0].path.parts)
-    takes_long = GUEST in parts or (ATTACKS | CHEAP).isdisjoint(parts)
+    takes_long = GUEST in parts or (ATTACKS | CHEAP | CHOSEN).isdisjoint(parts)
     cases = list(dict.fromkeys(map(_case_of, items)))
     if len(cases) <= MOST_VALUES or not takes_long:
         return items

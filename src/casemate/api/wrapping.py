@@ -72,7 +72,7 @@ class Wrapping:
 
     def __init__(self, request: WrapRequest) -> None:
         options = complete(SandboxOptions, request.options, "wrap")
-        bound = _hiding(request.hidden, bound_by_policy(options, wraps=True))
+        bound = _with_hidden(request.hidden, bound_by_policy(options, wraps=True))
         least = [one for one in (bound.policy.at_least, request.at_least) if one is not None]
         containers = options["image"], options["runtime"]
         at_least = max(least, key=STRENGTHS.index, default=None)
@@ -228,7 +228,7 @@ def wrap_options(isolation: str, policy: Policy) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _hiding(paths: tuple[str, ...], bound: Bounded) -> Bounded:
+def _with_hidden(paths: tuple[str, ...], bound: Bounded) -> Bounded:
     hidden = (*bound.policy.hidden, *((path, "--hide") for path in paths))
     return bound._replace(policy=replace(bound.policy, hidden=hidden))
 

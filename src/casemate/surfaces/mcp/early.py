@@ -163,7 +163,7 @@ def refusal_of(line: str) -> Json | None:
     try:
         message = from_json(line)
     except ValueError as error:
-        return _refusal(_parsed(line), PARSE_ERROR, f"this is not JSON: {error}")
+        return _refusal(_parse(line), PARSE_ERROR, f"this is not JSON: {error}")
     try:
         jsonrpc_message_adapter.validate_python(message, by_name=False)
     except ValidationError:
@@ -182,7 +182,7 @@ def _identity(message: object) -> str | int | None:
     return identity if isinstance(identity, str | int) and not isinstance(identity, bool) else None
 
 
-def _parsed(line: str | bytes) -> object:
+def _parse(line: str | bytes) -> object:
     """The JSON of a line by a parser that takes more; None where it does not."""
     try:
         return json.loads(line)
@@ -192,7 +192,7 @@ def _parsed(line: str | bytes) -> object:
 
 def reply_to(line: bytes) -> Json | None:
     """What is answered to a first request; None for whatever is not exactly one of the two."""
-    message = _parsed(line)
+    message = _parse(line)
     if not isinstance(message, dict) or set(message) != {"jsonrpc", "id", "method", "params"}:
         return None
     identity, params = message["id"], message["params"]

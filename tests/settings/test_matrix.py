@@ -1,0 +1,138 @@
+"""Every setting binds on every surface, behind every wall."""
+
+from __future__ import annotations
+
+import http.server
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kernel.conftest import jupyter
+from tests.pairwise import takes_all
+from tests.service.daemon import environment
+from tests.settings.groups import ELSEWHERE, GROUPS, NOT_KEPT, NOT_OFFERED, PROJECT, SECRET, Group, Seen, filled
+from tests.settings.surfaces import SURFACES, Task, run_on
+from tests.support.walls import skip_without
+
+from casemate.policy.keys import PolicyKeys
+
+__all__ = ["jupyter"]
+
+WALLS = ("native", "landlock", "docker")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each setting on each surface behind one wall, in turn, or with --all behind each."""
+    if "group" not in metafunc.fixturenames:
+        return
+    pairs = [(group, surface) for group in GROUPS for surface in SURFACES]
+    cases = [
+        (group, surface, wall)
+        for number, (group, surface) in enumerate(pairs)
+        for wall in (WALLS if takes_all(metafunc.config) else [WALLS[(number + number // len(SURFACES)) % 3]])
+    ]
+    metafunc.parametrize(("group", "surface", "wall"), cases, ids=["-".join(case) for case in cases])
+
+
+class _Counter(http.server.BaseHTTPRequestHandler):
+    requests: list[str]
+    name: str
+
+    def do_GET(self) -> None:
+        self.requests.append(self.name)
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the base class calls it so
+        pass
+
+
+@contextmanager
+def counting(requests: list[str], name: str) -> Iterator[int]:
+    """The port of a server on this machine's loopback that writes down who came."""
+    handler = type("Counter", (_Counter,), {"requests": requests, "name": name})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def home(jupyter: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of the test's own that every user may enter, since cells are other users where root runs them."""
+    monkeypatch.setenv("CASEMATE_SECRET_DEFAULT_KEY", SECRET)
+    folder = Path(tempfile.mkdtemp(prefix="casemate-settings-"))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_project(home: Path) -> Path:
+    """The caller's folder."""
+    for name, text in PROJECT.items():
+        path = home / "project" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return home / "project"
+
+
+def files_in(project: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(project)): path.read_text(errors="replace")
+        for path in sorted(project.rglob("*"))
+        if path.is_file()
+    }
+
+
+async def test_a_setting_binds(
+    group: str, surface: str, wall: str, home: Path, any_engine: str, tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("DOCKER_HOST", any_engine)
+    if wall == "landlock":
+        skip_without(wall, tmp_path_factory)
+    seen = await tried(GROUPS[group], GROUPS[group].policy, surface, wall, home, any_engine)
+    exceeded = {setting for setting, holds in GROUPS[group].holds.items() if not holds(seen)}
+    assert exceeded <= {setting for setting, where in NOT_KEPT if where == surface}, seen
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("loose_on", SURFACES)
+@pytest.mark.parametrize("loose", GROUPS)
+async def test_a_setting_that_is_loose_is_exceeded(loose: str, loose_on: str, home: Path, any_engine: str) -> None:
+    offered = [setting for setting in GROUPS[loose].holds if (setting, loose_on) not in NOT_OFFERED]
+    if not offered:
+        return
+    seen = await tried(GROUPS[loose], GROUPS[loose].loose, loose_on, "native", home, any_engine)
+    assert [setting for setting in offered if GROUPS[loose].holds[setting](seen)] == [], seen
+
+
+async def tried(what: Group, policy: Mapping[str, Any], surface: str, wall: str, home: Path, engine: str) -> Seen:
+    """What is seen of the group's program under the policy."""
+    requests: list[str] = []
+    with ExitStack() as stack:
+        ports = {name: stack.enter_context(counting(requests, name.lower())) for name in ("OPEN", "CLOSED")}
+        project = make_project(home)
+        file = home / "policy.json"
+        file.write_text(what.written(policy, project, ports))
+        env = {**environment(home), "DOCKER_HOST": engine}
+        indexes = filled(what.indexes, project, ports)
+        task = Task(what.program(project, ports), file, project, wall, env, what.secrets, indexes)
+        return Seen(await run_on(surface, task), files_in(project), requests)
+
+
+def test_each_key_of_a_policy_is_tried() -> None:
+    tried = {setting.split(".")[0] for group in GROUPS.values() for setting in group.holds}
+    tried |= {"allowed_domains" if name == "network" else name for name in tried}
+    assert {*PolicyKeys.model_fields} - tried - {*ELSEWHERE} == set()
