@@ -26,7 +26,7 @@ __all__ = ["pytest_pyfunc_call", "runner"]
 
 OWN_SERVER = Path(__file__).parents[1] / "tools" / "connections" / "own_server.py"
 ERAS = ("legacy", "2026-07-28")
-OPERATOR = Principal("user", Audience.OPERATOR)
+OPERATOR = Principal("user", Audience.OPERATOR, may_run_commands=True)  # as over the Unix socket
 
 
 @pytest.fixture(scope="module")

@@ -69,6 +69,7 @@ async def test_what_the_operator_allows_can_be_imported_in_the_next_cell_of_that
         assert "ModuleNotFoundError" in text_of(before)
         session = structure_of(before)["session"]
         asking = asyncio.ensure_future(agent.call("install_package", packages=["alpha>=1"], session=session))
+        await answered(operator, allow=True)  # that the index hears the name
         asked = await answered(operator, allow=True)
         assert asked["kind"] == "package"
         assert asked["arguments"]["packages"] == ["alpha==1.5", "beta==2.0"]  # type: ignore[index]
@@ -90,7 +91,7 @@ async def test_the_user_of_the_client_can_allow_it_as_well(connect: Connect, era
         session = structure_of(await agent.call("execute_code", code="1", session="new"))["session"]
         told = await agent.call("install_package", packages=["alpha"], session=session)
         assert not told.is_error, told
-        assert len(agent.asked) == 1
+        assert len(agent.asked) == 2  # that the index hears the name, and the files
         assert "alpha" in agent.asked[0].message
         assert output_of(await agent.call("execute_code", code=SHOW, session=session)).startswith("1.5 2.0")
 
@@ -110,9 +111,13 @@ async def test_what_the_operator_denies_is_not_there_and_the_agent_is_told_why(
         assert "ModuleNotFoundError" in text_of(after)
 
 
-async def test_what_the_index_does_not_have_is_said_and_nobody_is_asked(connect: Connect, operator: Invoke) -> None:
+async def test_what_the_index_does_not_have_is_said_once_it_may_hear_the_name(
+    connect: Connect, operator: Invoke
+) -> None:
     async with connect(answer_within=60.0) as agent:
-        told = await agent.call("install_package", packages=["gamma"])
+        asking = asyncio.ensure_future(agent.call("install_package", packages=["gamma"]))
+        await answered(operator, allow=True)
+        told = await asking
         assert told.is_error
         assert "gamma" in text_of(told)
         assert await operator("approvals.pending", {}) == []

@@ -25,7 +25,7 @@ __all__ = ["runner"]
 AGENT = Principal("first", Audience.AGENT)
 OTHER = Principal("second", Audience.AGENT)
 APPROVER = Principal("third", Audience.AGENT, may_approve=True)
-OPERATOR = Principal("user", Audience.OPERATOR)
+OPERATOR = Principal("user", Audience.OPERATOR, may_run_commands=True)  # as over the Unix socket
 
 
 @pytest.fixture(scope="module")
