@@ -158,10 +158,11 @@ class SessionCells:
 
     async def bounds(self) -> WriteBounds:
         """Where the host may write in the workspace for the session, and how much. Raises ``CasemateError``."""
-        usage, limits = await self._current.settled_usage() if self._current else None, self._admitted.limits
-        if self._context.wall.lays_out and (self._bounds.room is None or usage not in (None, self._bounds.usage)):
-            room = (usage.space_left, usage.inodes_left) if usage else (limits.disk, limits.inodes)
-            self._bounds = WriteBounds(None, room, usage)
+        if self._context.wall.lays_out:
+            usage, limits = await self._current.settled_usage() if self._current else None, self._admitted.limits
+            if self._bounds.room is None or usage not in (None, self._bounds.usage):
+                room = (usage.space_left, usage.inodes_left) if usage else (limits.disk, limits.inodes)
+                self._bounds = WriteBounds(None, room, usage)
         if (guard := self._context.guard) is not None and (folder := self._context.workspace) is not None:
             self._bounds.rules = await to_thread_to_end(lambda: guard.rules(folder.resolve(), names=False))
         return self._bounds

@@ -92,6 +92,7 @@ class Inbox:
         self.ready: asyncio.Future[Ready] = self._loop.create_future()
         self.last_usage: StepUsage | None = None
         self._step: RunningStep | None = None
+        self._unsettled: dict[int, RunningStep] = {}  # steps whose usage is not known, by number
         self._pipes: dict[int, asyncio.Future[None]] = {}
         self._replies: dict[int, asyncio.Future[Reply]] = {}
         self._background: list[Output] = []
@@ -107,7 +108,7 @@ class Inbox:
         if step.takes_background:
             waiting, self._background, self._background_bytes = self._background, [], 0
             _add_to(step, waiting)
-        self._step = step
+        self._step = self._unsettled[step.number] = step
         self._pipes.pop(step.number - 1, None)
         if was_full:
             self.cell.read_on()
@@ -168,9 +169,8 @@ class Inbox:
 
     def step_over(self, step: int, usage: StepUsage) -> None:
         self.last_usage = usage
-        running = self._step
-        if running is not None and running.number == step:
-            self._resolve(running.used, usage)
+        if settled := self._unsettled.pop(step, None):
+            self._resolve(settled.used, usage)
 
     def is_full(self, step: int | None) -> bool:
         running = self._step
