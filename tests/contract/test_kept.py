@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,7 @@ def test_nothing_is_written_where_the_policy_does_not_list_it(
     assert tree(folder) == {"a": "a", **{f"{name}/new": "x" for name in listed}}
     assert not (folder / "output").exists()
     assert [one.name for one in done.artifacts] == ["output/made"]
-    if wall == "native":  # there the program itself is told
+    if wall == "native":  # there the program's own call fails
         assert done.skipped == ()
     else:
         assert {"new", "sub/new"} <= {one.name for one in done.skipped}
@@ -223,6 +224,19 @@ def test_what_the_host_puts_into_a_session_is_within_its_limits(
         done = session.run("print('still')")
         assert (done.status, done.stdout) == ("ok", "still\n")
     assert not (folder / "big").exists()
+
+
+def test_the_host_writes_files_while_other_steps_begin_and_end(wall: str, tmp_path: Path) -> None:
+    with sync.Sandbox(isolation=wall, audit=tmp_path / "audit.db") as sandbox, sandbox.session() as session:
+
+        def use(who: int) -> str:
+            for number in range(12):
+                session.files.write(f"file{who}", str(number))
+                session.run("1")
+            return session.files.read_text(f"file{who}")
+
+        with ThreadPoolExecutor() as threads:
+            assert list(threads.map(use, range(4))) == ["11"] * 4
 
 
 def test_the_host_reads_and_writes_nothing_that_is_hidden_or_kept(tmp_path: Path, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A rule that denies secrets holds whoever asks: the application, an operator, and an agent whose token names them."""
+"""A rule that denies secrets binds every caller: the application, an operator, and an agent whose token names them."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ async def test_whoever_answers_hears_of_it_when_the_answer_is_on_record(
 ) -> None:
     state = await agent("runs.start", {"code": ASKS, "wait": 60})
     request, held = state["approvals"][0]["id"], threading.Event()
-    operations.sandbox.approvals._get_broker().worker.submit(held.wait, MAX_WAIT)  # whoever decides is busy
+    operations.sandbox.approvals._get_broker().worker.submit(held.wait, MAX_WAIT)  # the approver's thread is busy
     answering = asyncio.ensure_future(operator(answer, {"request": request} if answer == "approvals.decide" else {}))
     done, _ = await asyncio.wait([answering], timeout=0.3)
     assert not done

@@ -181,7 +181,7 @@ async def test_a_service_whose_installation_is_gone_says_so(env: dict[str, str],
         remote = await daemon.connect()
         assert await remote("runs.list") == []
         (tmp_path / "casemate").rename(tmp_path / "gone")
-        with pytest.raises(Unavailable, match="removed or installed anew"):
+        with pytest.raises(Unavailable, match="removed or reinstalled"):
             await remote("audit.verify")
         await remote.close()
 

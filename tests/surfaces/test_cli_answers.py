@@ -144,7 +144,16 @@ def test_tokens_are_told_once_and_listed_without_their_hashes(in_process: Cli) -
         "name": "laptop", "audience": "agent", "namespace": "default", "may_approve": True,
         "secrets": ["KEY"], "expires": None,
     }  # fmt: skip
-    assert listed.keys() == {"name", "audience", "namespace", "may_approve", "may_run_commands", "secrets", "created", "expires"}
+    assert listed.keys() == {
+        "name",
+        "audience",
+        "namespace",
+        "may_approve",
+        "may_run_commands",
+        "secrets",
+        "created",
+        "expires",
+    }
 
 
 def test_environments_are_listed_with_what_was_asked_for(in_process: Cli) -> None:

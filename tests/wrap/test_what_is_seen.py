@@ -206,7 +206,7 @@ def test_what_may_not_be_written_is_not_though_it_is_made_moved_or_replaced(wrap
     assert kept == {"g/s.txt", "secrets/key"}
     assert (wrap.folder / "g" / "s.txt").read_text() == (wrap.folder / "secrets" / "key").read_text() == "mine\n"
     assert (wrap.folder / "fine").read_text() == "M\n"
-    assert isolation == "native" or b"denyWrite" in done.stderr  # there the command itself is told
+    assert isolation == "native" or b"denyWrite" in done.stderr  # there the command's own call fails
 
 
 @pytest.mark.parametrize("mode", ["overlay", "direct"])

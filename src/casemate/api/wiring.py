@@ -455,7 +455,7 @@ class SandboxParts:
 
 def _needed_by_python(environment: Environment) -> tuple[Entry, ...]:
     """What programs see for its sake; what it is made of later is casemate's own."""
-    with contextlib.suppress(CasemateError):  # which who runs a program is told
+    with contextlib.suppress(CasemateError):  # the program's own run reports it
         return runtime_for("python").launch(environment, "", ()).entries
     return ()
 

@@ -247,7 +247,7 @@ class Approvals:
         self._get_broker().grant(questions, by)
 
     def check(self, question: Question) -> None:
-        """Raises ``Denied`` for what a rule denies, whoever asks. Nobody else is asked, and no use is spent."""
+        """Raise ``Denied`` where a rule denies it to every caller. Nobody is asked, and no use is spent."""
         ruling = self.rules.rule_on(question, time.monotonic()) if self._has_rules else None
         if ruling is None or ruling.verdict.allow:
             return

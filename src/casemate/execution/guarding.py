@@ -48,8 +48,9 @@ def look(context: ExecutionContext) -> GuardedPaths | None:
 
 
 def rules_of(context: ExecutionContext, workspace: Workspace) -> FolderRules:
-    """What of the caller's folder stays as it is, and why, whoever applies or writes something there for a program. It
-    takes as long as the folder is large. Raises ``InvalidArgument``."""
+    """What may not change in the caller's folder, and why: for all that applies or writes a program's changes.
+
+    It walks the whole folder. Raises ``InvalidArgument``."""
     assert context.guard is not None
     assert workspace.folder is not None
     return context.guard.rules(Path(workspace.folder).resolve(), workspace.hidden)

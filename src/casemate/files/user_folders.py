@@ -38,7 +38,7 @@ def make_private_folders(folder: Path) -> None:
 
 
 def not_ours(path: str | Path) -> str:
-    """That ``path``, or the first folder above it that there is, belongs to another user; empty where it is ours."""
+    """Say that ``path``, or its first existing parent, belongs to another user. Empty where it is ours."""
     for place in (Path(path), *Path(path).absolute().parents):
         with contextlib.suppress(OSError):
             owner, user = place.stat().st_uid, os.geteuid()

@@ -138,7 +138,7 @@ class ApprovalOperations(Group):
             )
         with called_by(principal):
             is_first = approvals.decide(request, allow, **options)
-        await approvals.drain()  # whoever is answered finds the row
+        await approvals.drain()  # the caller finds the row
         return is_first
 
     @operation()

@@ -97,7 +97,7 @@ class SessionOperations:
         values["limits"] = self._shared.limits_for(principal, values["limits"])
         if values["idle_timeout"] is None:
             values["idle_timeout"] = self._shared.idle_timeout
-        await self._shared.sandbox._parts.wall.prove()  # else the first step would say that there is none
+        await self._shared.sandbox._parts.wall.prove()  # refused here, not at the first step
         session = self._shared.sandbox.session(language, **values)
         opened = self._open[session.id] = Opened(session, name, principal.name, time.time(), payer=principal.payer)
         return opened.state

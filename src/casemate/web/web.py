@@ -207,7 +207,7 @@ class Web:
         )  # fmt: skip
 
     def _context(self) -> ExecutionContext:
-        """Of a call: the sandbox's, with the hosts of whoever calls."""
+        """The terms of a call: the sandbox's, with the caller's own hosts."""
         return replace(self._sandbox_context(), hosts=self._hosts())
 
     async def close(self) -> None:

@@ -221,7 +221,7 @@ class Looker(Writer):
         """Something is to be removed. ``start``: from there on what is in it was found."""
         stays = path in self.holding or (start is not None and any(one.change.refused for one in self.found[start:]))
         reason = path_problem(path) or self.keep(path, stat.S_ISDIR(there.st_mode)) or ""
-        if reason == HIDDEN:  # no program has seen it: it stays, and nothing is told of it
+        if reason == HIDDEN:  # no program has seen it: it stays, and is not reported
             self.holding |= {path[:depth] for depth in range(1, len(path))}
             return
         if not reason and (stays or not self.skips.complete):

@@ -361,11 +361,7 @@ def _with_a_comment(data: bytes) -> bytes:
 
 def _with_other_compression(data: bytes) -> bytes:
     """LZMA, for which a file says how much memory it takes to read it."""
-    other = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(other, "w", zipfile.ZIP_LZMA) as pack:
-        for name in old.namelist():
-            pack.writestr(name, old.read(name))
-    return other.getvalue()
+    return _packed_by(zipfile.ZIP_LZMA, data)
 
 
 def _with_a_file_as_a_link(data: bytes) -> bytes:
@@ -377,8 +373,12 @@ def _with_a_file_as_a_link(data: bytes) -> bytes:
 
 def _with_compressed_files(data: bytes) -> bytes:
     """Bits behind the end of a compressed stream, and many forms of the same content, change no sum."""
+    return _packed_by(zipfile.ZIP_DEFLATED, data)
+
+
+def _packed_by(method: int, data: bytes) -> bytes:
     other = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(other, "w", zipfile.ZIP_DEFLATED) as pack:
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(other, "w", method) as pack:
         for name in old.namelist():
             pack.writestr(name, old.read(name))
     return other.getvalue()

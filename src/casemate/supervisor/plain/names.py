@@ -34,5 +34,5 @@ def answer(message: bytes, hostname: str) -> bytes | None:
 
 
 def refuse(message: bytes) -> bytes:
-    """The answer that there is nobody to ask."""
+    """The answer where no name server can be asked: SERVFAIL."""
     return message[:2] + bytes((message[2] | 0x80, 0x82)) + message[4:] if len(message) >= 12 else b""

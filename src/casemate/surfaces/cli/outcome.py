@@ -62,8 +62,7 @@ def _asked_in_vain(execution: Execution) -> bool:
 
 
 def _is_refused(execution: Execution) -> bool:
-    """Whether a program that failed says that nobody listens where it has called, or names this machine. What is told
-    for it holds in any case."""
+    """Whether a failed program's error is a refused connection, or names this machine: then a hint is printed."""
     if execution.ok:
         return False
     error = execution.error

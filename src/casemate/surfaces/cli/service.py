@@ -177,7 +177,7 @@ def add(
         namespace: The only namespace that it opens; default unless given.
         may_approve: It may answer what waits to be approved; that of an agent only what its own runs ask for.
         may_run_commands: It may have commands run on this machine outside of every wall, as MCP servers and by allowing
-            them: whoever holds it can do what you can.
+            them: its holder can do what you can.
         expires: Days after which it opens nothing.
         secret: The name of a secret that an agent's programs get without anybody being asked; may be given several
             times.

@@ -100,7 +100,7 @@ async def answer_request(
     except Exception as error:
         if isinstance(error, ImportError) and installation() != INSTALLATION:
             gone = Unavailable(
-                "casemate was removed or installed anew while this service ran, and what this needs is gone",
+                "casemate was removed or reinstalled while this service ran, and what this needs is gone",
                 remediation="casemate service stop; the next command starts it.",
             )
             await _send_error(exchange, status_of(gone), error_document(gone))

@@ -36,7 +36,7 @@ class SignInPrompt:
 class Surroundings:
     """``environ``: the host's variables; ``secrets``: the vault's; ``on_tools``: is told of each list of tools that
     a server gave, in the thread of the connections, and must neither block nor raise; ``on_sign_in``: shows somebody
-    where to sign in, in a thread of its own, and may raise to say that there is nobody; ``wall``: options of ``casemate
+    where to sign in, in a thread of its own, and may raise where nobody can sign in; ``wall``: options of ``casemate
     wrap`` that hold for each server behind a wall."""
 
     environ: Mapping[str, str]
