@@ -132,7 +132,7 @@ def test_a_cell_that_ends_when_there_are_no_descriptors_ends_alone(monkeypatch: 
 
 
 FORKS = """
-import os, sys, threading
+import os, signal, sys, threading
 from casemate import sync
 from casemate.supervisor.trees import remove
 begun, go_on, remove_folder = threading.Event(), threading.Event(), remove.remove_folder
@@ -148,6 +148,7 @@ with sync.Sandbox(isolation="docker") as sandbox:
     begun.wait()
     child = os.fork()
     if child == 0:
+        signal.alarm(50)  # it would outlive the test
         remove.remove_folder = remove_folder
         with sync.Sandbox(isolation="docker") as own:
             print(own.run("print('there')").text.strip(), flush=True)

@@ -233,7 +233,7 @@ def test_the_host_writes_files_while_other_steps_begin_and_end(wall: str, tmp_pa
             for number in range(12):
                 session.files.write(f"file{who}", str(number))
                 session.run("1")
-            return session.files.read_text(f"file{who}")
+            return str(session.files.read_text(f"file{who}"))
 
         with ThreadPoolExecutor() as threads:
             assert list(threads.map(use, range(4))) == ["11"] * 4

@@ -9,7 +9,6 @@ Whoever reads the file can sign as the installation: the user, and root.
 from __future__ import annotations
 
 import base64
-import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.errors import NotProved, Unavailable
 from casemate.evidence.dsse import Envelope, PublicKey, base64_of, read, wrap
-from casemate.files.private_files import open_lock, read_private, replace_private
+from casemate.files.private_files import open_lock, read_private, replace_private, turn
 from casemate.files.user_folders import user_folder
 
 if TYPE_CHECKING:
@@ -94,12 +93,8 @@ class Signer:
     @contextmanager
     def _turn(self) -> Iterator[None]:
         """One thread of one process at a time."""
-        lock = open_lock(self._path.with_name("lock"))
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with turn(open_lock(self._path.with_name("lock"))):
             yield
-        finally:
-            os.close(lock)
 
     def _load(self) -> _KeyPair | None:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

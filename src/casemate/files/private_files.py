@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -46,6 +47,20 @@ def open_lock(path: Path) -> int:
     """
     with private_folder(path.parent) as folder:
         return _open_file(path, folder, os.O_RDWR | os.O_CREAT)
+
+
+@contextmanager
+def turn(lock: int) -> Iterator[None]:
+    """Hold the lock (flock(2)) of a descriptor, which is closed at the end: one thread of one process at a time.
+
+    A process that is forked meanwhile shares the descriptor. The lock is released explicitly, so that it ends here.
+    """
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        os.close(lock)
 
 
 def replace_private(path: Path, content: bytes) -> None:

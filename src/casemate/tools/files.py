@@ -7,7 +7,6 @@ may write is refused, and what is written here only its owner reads.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from casemate.errors import InvalidArgument
+from casemate.files.private_files import turn
 from casemate.files.user_folders import user_folder
 from casemate.policy.canonical import parse
 from casemate.tools.connections.definition import check_server_name, read_servers
@@ -135,13 +135,10 @@ def _edit(path: Path) -> Iterator[Definitions]:
     place = Path(os.path.realpath(path))
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+    with turn(folder):
         kept = read_file(place)
         yield kept
         _write(folder, place.name, json.dumps({_KEY: kept}, indent=2, ensure_ascii=False).encode() + b"\n")
-    finally:
-        os.close(folder)
 
 
 def _write(folder: int, name: str, data: bytes) -> None:

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import fcntl
 import hashlib
 import json
 import os
@@ -35,7 +34,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from casemate.errors import InvalidArgument, Unavailable, VaultUnavailable
-from casemate.files.private_files import open_lock, read_private, replace_private
+from casemate.files.private_files import open_lock, read_private, replace_private, turn
 from casemate.files.user_folders import user_folder
 from casemate.policy.inject import Inject, Injected
 from casemate.vault.store import Kept
@@ -379,9 +378,5 @@ class EncryptedFile:
     @contextmanager
     def _lock_file(self) -> Iterator[None]:
         """Nobody else writes meanwhile (flock(2)): no other thread, and no other process."""
-        lock = open_lock(self.path.with_name(f"{self.path.name}.lock"))
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with turn(open_lock(self.path.with_name(f"{self.path.name}.lock"))):
             yield
-        finally:
-            os.close(lock)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import hmac
 import json
@@ -17,6 +16,7 @@ from typing import Any
 
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.files.beneath import Attributes, write_file
+from casemate.files.private_files import turn
 from casemate.model.operation import Audience, Principal
 from casemate.remote.places import open_private
 from casemate.vault.names import check_asked
@@ -134,13 +134,12 @@ class Tokens:
         folder = open_private(self._folder, make=True)
         lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            known = dict(self._read())
-            yield known
-            text = json.dumps([asdict(one) for one in known.values()], indent=1)
-            write_file(folder, _FILE, [text.encode()], Attributes(mode=0o600), flush=True)
+            with turn(lock):
+                known = dict(self._read())
+                yield known
+                text = json.dumps([asdict(one) for one in known.values()], indent=1)
+                write_file(folder, _FILE, [text.encode()], Attributes(mode=0o600), flush=True)
         finally:
-            os.close(lock)
             os.close(folder)
 
     def _read(self) -> dict[str, Token]:
