@@ -58,8 +58,10 @@ class Daemon:
             casemate_command("service", *self.options), env=self.env, stderr=subprocess.PIPE, text=True, cwd="/"
         )
         assert self.process.stderr is not None
-        said = self.process.stderr.readline()
-        assert "serving at" in said, said + self.process.stderr.read()
+        said = [""]
+        while "serving at" not in said[-1]:  # warnings of its policy come first
+            said.append(self.process.stderr.readline())
+            assert said[-1], "".join(said)
         return self
 
     def send(self, number: int) -> None:

@@ -127,7 +127,8 @@ GROUPS = {
             "allow_local": lambda seen: "closed" not in seen.requests,
             "filesystem.denyWrite": lambda seen: seen.is_untouched("open/there.txt"),
             "filesystem.allowWrite": lambda seen: (
-                {*seen.files} - {*PROJECT} <= {"open/new.txt"} and seen.is_untouched("kept.txt", "kept/inner.txt")
+                all(name.startswith("open/") for name in {*seen.files} - {*PROJECT})
+                and seen.is_untouched("kept.txt", "kept/inner.txt")
             ),
             "limits.memory": lambda seen: f"memory {599 << 20}" not in seen.text,
             "limits.disk": lambda seen: f"disk {32 << 20}" not in seen.text,
@@ -194,9 +195,16 @@ ELSEWHERE = {
 _STREAMS = "it hands on output as it comes; limits.full_output ends the program"
 # Where a setting does not bind, and why.
 NOT_KEPT = {
-    ("limits.output", surface): _STREAMS
-    for surface in ("casemate run", "casemate exec -", "casemate exec new", "casemate wrap, overlay",
-                    "casemate wrap, direct", "kernel")
+    **{
+        ("limits.output", surface): _STREAMS
+        for surface in ("casemate run", "casemate exec -", "casemate exec new", "casemate wrap, overlay",
+                        "casemate wrap, direct", "kernel")
+    },
+    **{
+        ("limits.output", surface): "an answer has a bound of its own, 18,000 characters"
+        for surface in ("MCP, embedded", "MCP, in the service")
+    },
+    ("rules.secret", "kernel"): "a kernel is given no secrets",
 }  # fmt: skip
 _ONE_SHOT = ("Sandbox.run", "sync", "casemate run", "casemate exec -", "casemate wrap, overlay",
              "casemate wrap, direct", "connect, run", "HTTP", "MCP, embedded", "MCP, in the service")  # fmt: skip

@@ -161,9 +161,13 @@ async def _mcp_in_service(task: Task) -> str:
 
 async def _kernel(task: Task) -> str:
     def run() -> str:
-        with Notebook("casemate-python", task.project, task.variables) as notebook:
-            outcome = notebook.run(task.code, allow_stdin=False)
-            return repr((outcome.reply, outcome.messages))
+        asyncio.set_event_loop(loop := asyncio.new_event_loop())  # that of Jupyter's client, which closes none
+        try:
+            with Notebook("casemate-python", task.project, task.variables) as notebook:
+                outcome = notebook.run(task.code, allow_stdin=False)
+                return repr((outcome.reply, outcome.messages))
+        finally:
+            loop.close()
 
     return await asyncio.to_thread(run)
 
@@ -201,8 +205,8 @@ SURFACES: Mapping[str, Callable[[Task], Awaitable[str]]] = {
 
 
 async def run_on(surface: str, task: Task) -> str:
-    """What the surface says, also where it refuses."""
+    """What the surface says, also where it refuses, or waits for an answer that nobody gives."""
     try:
-        return await SURFACES[surface](task)
+        return await asyncio.wait_for(SURFACES[surface](task), MAX_WAIT)
     except (Exception, ExceptionGroup) as refused:  # noqa: BLE001 - whatever it says is looked at
         return repr(refused) if isinstance(refused, ExceptionGroup) else f"{type(refused).__name__}: {refused}"

@@ -13,7 +13,7 @@ BOUNDS = {
     "class names in more than one file": 32,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 9,
-    "lines of tests": 83_490,
+    "lines of tests": 83_510,
 }
 
 
