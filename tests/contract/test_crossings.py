@@ -51,6 +51,30 @@ def test_somebody_is_asked_about_a_host_that_no_rule_names(wall: str, language: 
     assert [one.arguments["host"] for one in asked] == ["nobody.test"]
 
 
+LOOKS_UP = {
+    "python": "import socket\ntry: socket.getaddrinfo('nobody.test', 80)\n"
+    "except socket.gaierror as error: print(error.errno == socket.EAI_NONAME)",
+    "node": "require('dns').lookup('nobody.test', (error) => console.log(error.code == 'ENOTFOUND' && 'True'));",
+    "shell": "case $( (exec 3<>/dev/tcp/nobody.test/80) 2>&1) in *'Name or service not known'*) echo True ;; esac",
+}
+
+
+@pytest.mark.parametrize("network", ["none", "listed"])
+def test_a_name_that_nobody_can_be_asked_about_does_not_exist(wall: str, language: str, network: str) -> None:
+    domains = ["other.test"] if network == "listed" else None
+    with sync.Sandbox(isolation=wall, allowed_domains=domains) as sandbox:
+        execution = sandbox.run(LOOKS_UP[language], language=language)
+    assert execution.stdout == "True\n", execution.text
+
+
+@pytest.mark.needs("node")
+def test_npm_gives_up_at_once_where_there_is_no_network(wall: str) -> None:
+    with sync.Sandbox(isolation=wall) as sandbox:
+        execution = sandbox.run("npm view nothing 2>&1; npm config get fetch-retries", language="shell", timeout=50)
+    assert "ENOTFOUND" in execution.stdout
+    assert execution.stdout.splitlines()[-1] == "0"
+
+
 @pytest.fixture
 def index() -> Iterator[Index]:
     """An index of packages on loopback."""

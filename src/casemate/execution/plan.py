@@ -65,7 +65,8 @@ def plan(
     runtime = context.runtime_for(request.language)
     launch = _launch_of(runtime, admitted, context, session=session)
     trust, entries = trust_for(intercepted, context)
-    env = merged_env(base_env(admitted.limits, trust), launch, request.env)
+    own = base_env(admitted.limits, trust, is_online=admitted.has_network)
+    env = merged_env(own, launch, request.env)
     layer = _layer(context)
     if session:
         env |= runtime.session_env(env, request.env)
@@ -154,10 +155,14 @@ def trust_for(
     return ({}, entries) if intercepted is None else (intercepted.env(), intercepted.entries(entries))
 
 
-def base_env(limits: Limits, trust: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-    """The variables that every program has. ``trust``: those that say whom it trusts."""
+def base_env(
+    limits: Limits, trust: Mapping[str, str] = MappingProxyType({}), *, is_online: bool = False
+) -> dict[str, str]:
+    """The variables that every program has. ``trust``: those that say whom it trusts. Without a network npm does not
+    try again: it would wait 70 s before it says that a name does not exist."""
     threads = str(max(1, math.floor(limits.cpus)))
-    return {**_BASE_ENV, **trust, **dict.fromkeys(THREAD_COUNTS, threads)}
+    retries = "2" if is_online else "0"
+    return {**_BASE_ENV, "npm_config_fetch_retries": retries, **trust, **dict.fromkeys(THREAD_COUNTS, threads)}
 
 
 def _layer(context: ExecutionContext) -> tuple[Entry, ...]:

@@ -61,12 +61,12 @@ def plan_of(
     """Decide everything about the cell. ``intercepted``: what its network is told, too."""
     request, limits = wrapped.request, admitted.limits
     trust, entries = trust_for(intercepted, context)
-    env = base_env(limits, trust)
+    env = base_env(limits, trust, is_online=admitted.opens)
     del env["CASEMATE_OUTPUT"]  # files of a command are its own affair
     env["PATH"] = ":".join(dict.fromkeys(wrapped.folders))
     if wrapped.heap:
         if not admitted.opens:
-            env["npm_config_offline"] = "true"  # else npx asks its registry for minutes before it looks at its cache
+            env["npm_config_offline"] = "true"  # else npx asks its registry before it looks at its cache
         env["NODE_OPTIONS"] = f"--max-old-space-size={max(16, (limits.memory * 3 // 4) >> 20)}"
     return Plan(
         id=request.id,

@@ -70,9 +70,9 @@ def test_whatever_else_is_asked_is_nothing_of_the_cells_own(message: bytes) -> N
     assert names.answer(message, "machine") is None
 
 
-def test_where_nobody_answers_names_a_question_is_answered_at_once_with_a_failure() -> None:
+def test_where_no_server_answers_names_no_name_exists() -> None:
     asked = question("good.test")
     refused = names.refuse(asked)
-    assert struct.unpack_from("!HHHHHH", refused) == (4711, 0x8100 | 0x80 | wire.SERVER_FAILURE, 1, 0, 0, 0)
+    assert struct.unpack_from("!HHHHHH", refused) == (4711, 0x8100 | 0x80 | wire.NO_SUCH_NAME, 1, 0, 0, 0)
     assert refused[12:] == asked[12:]
     assert names.refuse(b"short") == b""

@@ -34,5 +34,5 @@ def answer(message: bytes, hostname: str) -> bytes | None:
 
 
 def refuse(message: bytes) -> bytes:
-    """The answer where no name server can be asked: SERVFAIL."""
-    return message[:2] + bytes((message[2] | 0x80, 0x82)) + message[4:] if len(message) >= 12 else b""
+    """The answer where no name server can be asked: the name does not exist (NXDOMAIN)."""
+    return message[:2] + bytes((message[2] | 0x80, 0x83)) + message[4:] if len(message) >= 12 else b""

@@ -17,8 +17,8 @@ from casemate.surfaces.cli.inert import visible
 MOST_NAMES = 8  # of files or hosts in one go
 # What Python and curl say of an address at which nobody listens. Node says it of a cause, below the error.
 _NOBODY_LISTENS = ("Connection refused", "ECONNREFUSED", "Couldn't connect to server", "Could not connect to server")
-# What the resolvers of Python and Node say where there is nobody to ask (EAI_AGAIN, getaddrinfo(3)).
-_NOBODY_TO_ASK = ("Temporary failure in name resolution", "getaddrinfo EAI_AGAIN")
+# What the resolvers of Python and Node say of a name that does not exist (EAI_NONAME, getaddrinfo(3)).
+_NO_SUCH_NAME = ("Name or service not known", "getaddrinfo ENOTFOUND")
 
 
 def outcome(execution: Execution) -> Iterator[str]:
@@ -58,7 +58,7 @@ def _asked_in_vain(execution: Execution) -> bool:
     error = execution.error
     if error is None or execution.ok or execution.crossings:
         return False
-    return any(said in error.value for said in _NOBODY_TO_ASK)
+    return any(said in error.value for said in _NO_SUCH_NAME)
 
 
 def _is_refused(execution: Execution) -> bool:

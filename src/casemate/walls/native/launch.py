@@ -49,7 +49,10 @@ _SYNTHESISED = {
     "/etc/hosts": "127.0.0.1 localhost casemate\n::1 localhost casemate\n",
     "/etc/hostname": "casemate\n",
     "/etc/resolv.conf": f"nameserver {PROXY_ADDRESS}\noptions ndots:1\n",  # unreachable at once without an egress proxy
-    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
+    # Without an egress proxy the last one asked is a file, so that a name does not exist (EAI_NONAME) rather than fails
+    # for now (EAI_AGAIN): clients would try again. nsswitch.conf(5).
+    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns [!UNAVAIL=return] files\n"
+    "services: files\nprotocols: files\n",
     "/etc/host.conf": "multi on\n",
     "/etc/machine-id": "00000000000000000000000000000000\n",
     "/etc/shells": "/bin/sh\n/bin/bash\n",
