@@ -47,6 +47,31 @@ async def test_what_is_installed_can_be_required_and_imported_at_once_also_after
     assert [(one.name, one.version) for one in listed] == [("alpha", "1.0.0"), ("beta", "2.0.0")]
 
 
+async def test_modules_of_the_workspace_import_what_is_installed_also_after_it_was_looked_for_in_vain(
+    opened: Opened, registry: Registry
+) -> None:
+    registry.add(
+        "beta", "2.0.0", type="module", exports="./index.mjs", files={"package/index.mjs": "export const B = {};"}
+    )
+    files = {"app/uses.mjs": "export { B } from 'beta'; console.log('found');"}
+    opening = "try { await import('./app/uses.mjs'); } catch (error) { console.log(error.code); }"
+    async with (
+        opened() as sandbox,
+        sandbox.session("node", files=files) as session,
+        sandbox.session("shell", files=files) as shell,
+    ):
+        before = await session.run(opening)
+        await sandbox.packages.install(["beta"], language="node", session=session)
+        after = await session.run(f"{opening} (await import('./app/uses.mjs')).B === (await import('beta')).B")
+        npm = await shell.run("cd app; npm init -y >init.txt; npm i beta; node uses.mjs; ls", timeout=60)
+        await sandbox.packages.install(["beta"], language="node")
+        ran = await sandbox.run("import './app/uses.mjs'", language="node", program_name="main.mjs", files=files)
+    assert before.stdout == "ERR_MODULE_NOT_FOUND\n"
+    assert after.text == "found\ntrue", after.text
+    assert npm.stdout == "added beta@2.0.0\nfound\ninit.txt\npackage.json\nuses.mjs\n", npm.text
+    assert ran.stdout == "found\n", ran.text
+
+
 async def test_without_a_session_later_runs_have_it_and_one_question_shows_exactly_what_comes(
     opened: Opened, registry: Registry, asked: list[ApprovalRequest]
 ) -> None:

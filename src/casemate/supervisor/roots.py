@@ -25,6 +25,10 @@ _LINKS = {
     "/home/user": "/tmp/.home",
     "/packages/node/node_modules": "/opt/casemate/node_packages",  # until packages are shown there
 }
+# Where Node looks last, also for what a module of the workspace imports. It leads nowhere until something is installed:
+# npm would take it for the project that every folder is part of.
+NODE_MODULES = "/node_modules"
+INSTALLED_NODE = "packages/node/current/node_modules"
 _READ_ONLY = kernel.ATTR_RDONLY | kernel.ATTR_NOSUID | kernel.ATTR_NODEV
 _DEVICE = kernel.ATTR_RDONLY | kernel.ATTR_NOSUID | kernel.ATTR_NOEXEC
 
@@ -45,6 +49,8 @@ def build(key: str, entries: list[dict[str, Any]]) -> str:
         os.symlink(points_to, root + target)
     for entry in entries:
         _add(root, entry)
+    if not os.path.lexists(root + NODE_MODULES):  # the machine may have a folder of that name, which a command may see
+        os.symlink(INSTALLED_NODE, root + NODE_MODULES)
     kernel.set_attributes(tmpfs, kernel.ATTR_RDONLY, recursive=False)
     os.close(tmpfs)
     return root

@@ -7,7 +7,7 @@ import errno
 import fcntl
 import os
 
-from casemate.supervisor import folders, scratch
+from casemate.supervisor import folders, roots, scratch
 from casemate.supervisor.namespaces import Identity
 from casemate.supervisor.plain import packages
 from casemate.supervisor.trees.copies import FolderCopy
@@ -202,6 +202,7 @@ def make_folders(path: str, identity: Identity) -> None:
     os.makedirs(f"{path}/packages/.none", 0o755)
     os.symlink("../../opt/casemate/node_packages", f"{path}/packages/.none/node_modules")
     os.symlink(".none", f"{path}/packages/node")
+    os.symlink(roots.INSTALLED_NODE, path + roots.NODE_MODULES)
     identity.chown(path)
 
 
