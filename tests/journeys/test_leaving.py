@@ -217,7 +217,40 @@ with sync.Sandbox(audit=sys.argv[1]) as sandbox, sandbox.session() as session:
 
 
 def test_a_forked_child_cannot_use_the_sandbox_and_leaves_it_to_its_parent(audit: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _FORKS, str(audit)], stdout=subprocess.PIPE, text=True, timeout=MAX_WAIT, check=True
-    )
-    assert done.stdout == "3 on\n"
+    assert _output(_FORKS, audit) == "3 on\n"
+
+
+_LEAVES = """
+import asyncio, atexit, sys, threading
+from casemate import Sandbox, sync
+atexit.register(lambda: print([thread.name for thread in threading.enumerate()]))
+kept = [(sync.Sandbox if sys.argv[2] == "sync" else Sandbox)(audit=sys.argv[1])]
+async def use():
+    return await kept[0].run("print('on')")
+done = asyncio.run(use()) if sys.argv[2] == "async" else kept[0].run("print('on')")
+print(done.stdout, end="")
+"""
+_USES_LATE = """
+import sys, threading
+from casemate import sync
+sandbox = sync.Sandbox(audit=sys.argv[1])
+def use():
+    threading.main_thread().join()
+    with sandbox:
+        print(sandbox.run("print('on')").stdout, end="")
+threading.Thread(target=use).start()
+"""
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_sandbox_that_nobody_closed_is_closed_when_the_interpreter_ends(audit: Path, kind: str) -> None:
+    assert _output(_LEAVES, audit, kind) == "on\n['MainThread']\n"
+
+
+def test_a_thread_that_outlives_the_main_one_may_use_its_sandbox(audit: Path) -> None:
+    assert _output(_USES_LATE, audit) == "on\n"
+
+
+def _output(program: str, audit: Path, *arguments: str) -> str:
+    words = [sys.executable, "-c", program, str(audit), *arguments]
+    return subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=MAX_WAIT, check=True).stdout

@@ -83,6 +83,9 @@ class _Part(Generic[T]):
         with parts.making:
             made = vars(parts)
             if self._name not in made:
+                from casemate.event_loop import close_at_exit
+
+                close_at_exit(parts)
                 made[self._name] = self._make(parts)
             return cast("T", made[self._name])
 
@@ -435,11 +438,13 @@ class SandboxParts:
             raise SandboxClosed("the sandbox was closed")
 
     async def close(self) -> None:
-        """End every cell and everything that was started. Bounded; harmless when repeated."""
-        self._closed = True
-        SANDBOXES.discard(self)
+        """End every cell and everything that was started. Bounded; it may be called again."""
+        from casemate.event_loop import forget_at_exit
         from casemate.execution.threads import to_thread_to_end
 
+        self._closed = True
+        forget_at_exit(self)
+        SANDBOXES.discard(self)
         made = vars(self)
         async with contextlib.AsyncExitStack() as closing:  # in reverse, each whatever becomes of the others
             closing.callback(self.log.close)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 from casemate.api import sandbox as api
 from casemate.api.options import SandboxOptions
 from casemate.errors import SandboxClosed
-from casemate.event_loop import polling_loop, run_in_loop
+from casemate.event_loop import close_at_exit, forget_at_exit, polling_loop, run_in_loop
 from casemate.model.foreign import HintingClass, no_attribute
 from casemate.model.options import takes_options
 from casemate.sync.parts import ApprovalRequest, Approvals, Blocking, Wait, block_on, block_on_stream
@@ -93,6 +93,7 @@ class Sandbox(Blocking, metaclass=HintingClass):
             raise
         self._owner = os.getpid()
         self._thread.start()
+        close_at_exit(self)
 
     @classmethod
     def from_file(cls, path: str | PathLike[str], **options: Unpack[SandboxOptions]) -> Self:
@@ -146,7 +147,8 @@ class Sandbox(Blocking, metaclass=HintingClass):
         return Blocking(getattr(self.asynchronous, name), self._wait)
 
     def close(self) -> None:
-        """End every cell and the sandbox's own thread. Harmless when repeated."""
+        """End every cell and the sandbox's own thread. It may be called again. The end of the interpreter calls it."""
+        forget_at_exit(self)
         if self._loop.is_closed() or self._is_inherited():
             return
         self._wait(self.asynchronous.close)
