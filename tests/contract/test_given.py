@@ -48,6 +48,13 @@ def test_a_variable_arrives_as_it_was_given(sandbox: sync.Sandbox, language: str
     assert execution.stdout == value
 
 
+def test_a_byte_order_mark_is_no_part_of_a_program(sandbox: sync.Sandbox, language: str) -> None:
+    code = "\ufeff" + {"python": "print(1)", "node": "console.log(1)", "shell": "echo 1"}[language]
+    with sandbox.session(language) as session:
+        outcomes = sandbox.run(code, language=language), session.run(code), session.run(code.encode())
+    assert [(one.status, one.stdout) for one in outcomes] == [("ok", "1\n")] * 3, outcomes
+
+
 def test_arguments_arrive_one_by_one(sandbox: sync.Sandbox, language: str) -> None:
     given = ["a b", "", "-x", "--", "häß", "$HOME", "*", "'"]
     execution = sandbox.run(programs.ARGUMENTS[language], language=language, arguments=given)

@@ -44,11 +44,19 @@ def test_an_uncaught_error_is_given_with_name_value_and_traceback(sandbox: sync.
     assert f"{name}: {value}" in execution.stderr
 
 
-def test_a_traceback_shows_the_lines_and_the_file_name_of_the_program(sandbox: sync.Sandbox) -> None:
-    execution = sandbox.run("x = 1\n1 / 0  # here", program_name="sum of it.py")
-    assert 'File "/program/sum of it.py", line 2' in execution.stderr
+@pytest.mark.parametrize("name", ["sum of it.py", "größe 日本 (1).py", "-c", "a'b\"$x`.txt"])
+def test_a_traceback_shows_the_lines_and_the_file_name_of_the_program(sandbox: sync.Sandbox, name: str) -> None:
+    execution = sandbox.run("x = 1\n1 / 0  # here", program_name=name)
+    assert f'File "/program/{name}", line 2' in execution.stderr
     assert "1 / 0  # here" in execution.stderr
     assert "casemate" not in execution.stderr
+
+
+@pytest.mark.parametrize("name", ["größe (1)", "-x", ".hidden"])
+def test_a_program_knows_the_name_of_its_file(sandbox: sync.Sandbox, language: str, name: str) -> None:
+    code = {"python": "print(__file__)", "node": "console.log(__filename)", "shell": 'echo "$0"'}[language]
+    execution = sandbox.run(code, language=language, program_name=name)
+    assert execution.stdout.endswith(f"/program/{name}{'.js' if language == 'node' else ''}\n"), execution.text
 
 
 def test_an_error_that_the_program_caught_is_none(sandbox: sync.Sandbox) -> None:

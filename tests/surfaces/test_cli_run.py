@@ -192,6 +192,26 @@ def test_a_hyphen_is_a_program_on_standard_input(cli: Cli) -> None:
     assert cli("run", "-", "--language", "shell", stdin=b"echo $0").stdout == b"/program/main.sh\n"
 
 
+def test_a_program_whose_name_cannot_be_kept_runs_with_a_word_about_it(cli: Cli) -> None:
+    done = cli("run", cli.program("print(__file__)", "a\\b.py"))
+    assert done.stdout == b"/program/main.py\n"
+    assert b"its name contains a backslash" in done.stderr
+
+
+def test_a_notebook_is_run_by_a_kernel(cli: Cli) -> None:
+    done = cli("run", cli.program("{}", "a.ipynb"))
+    assert (done.code, b"casemate kernel install" in done.stderr) == (2, True)
+
+
+def test_a_process_that_may_open_too_few_files_says_so(cli: Cli) -> None:
+    program = cli.program("print(1)")
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'ulimit -n 64; exec "$@"', "sh", sys.executable, "-m", "casemate", "run", program],
+        capture_output=True, timeout=60, check=False, cwd=cli.folder, env=dict(cli.env),
+    )  # fmt: skip
+    assert (done.returncode, b"ulimit" in done.stderr) == (69, True), done.stderr
+
+
 def test_an_empty_standard_input_is_no_program(cli: Cli) -> None:
     for words in (("run", "-"), ("validate", "-"), ("run", "-", "--language", "shell")):
         done = cli(*words, stdin=b"")

@@ -473,6 +473,7 @@ def test_a_host_that_nobody_allows_is_refused_with_a_code_of_its_own(served: Cli
         (("verify", "x", "abc"), "SHA256: 'abc' is no SHA-256"),
         (("expose", "nosuch", "70000"), "PORT: "),
         (("kernel", "install", "--set", "nosuch=1"), "--set: 'nosuch=1' is no KEY=VALUE"),
+        (("kernel", "install", "--set", "policy=/no/such.yaml"), "CASEMATE_POLICY: cannot read '/no/such.yaml'"),
     ],
     ids=lambda one: one[0] if isinstance(one, tuple) else "",
 )

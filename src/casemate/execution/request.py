@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 import os
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from casemate.errors import InvalidArgument
+from casemate.files.names import problem
 from casemate.languages.catalogue import runtime_for
 from casemate.model.call_options import Priority
 from casemate.model.limits import Limits, format_size
@@ -35,7 +37,6 @@ _MAX_ARGUMENTS = 1000
 _MAX_METADATA = 64 << 10  # characters as JSON: it is in every record and result
 _MAX_METADATA_DEPTH = 50
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_PROGRAM_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. +@=-]{0,199}\Z")
 
 Content = bytes | bytearray | memoryview | str | os.PathLike[str]
 
@@ -123,7 +124,8 @@ def domains_of(domains: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def code_of(code: str | bytes) -> bytes:
-    """A program's bytes. Raises ``InvalidArgument``."""
+    """A program's bytes, without a byte order mark: editors write one, and not every interpreter reads it. Raises
+    ``InvalidArgument``."""
     if not isinstance(code, str | bytes):
         raise InvalidArgument("code", f"must be str or UTF-8 bytes, not {type(code).__name__}")
     if len(code) > MAX_CODE:
@@ -137,15 +139,19 @@ def code_of(code: str | bytes) -> bytes:
         raise InvalidArgument("code", f"is not valid UTF-8: {error}") from None
     if b"\0" in data:
         raise InvalidArgument("code", f"has a NUL byte at offset {data.index(0)}; programs are text")
-    return data
+    return data.removeprefix(codecs.BOM_UTF8)
 
 
 def _program_name(name: str | None, runtime: Runtime, language: str) -> str:
-    """The file name for tracebacks: the caller's where it is plain and fits the language, else the usual one of what
-    the caller called the language."""
-    if name and _PROGRAM_NAME.match(name) and name.endswith(runtime.extensions):
-        return name
-    return runtime.default_names.get(language.lower(), runtime.default_name)
+    """The file name for tracebacks: the caller's, with the usual ending where the interpreter goes by endings; without
+    one, the usual name of what the caller called the language."""
+    usual = runtime.default_names.get(language.lower(), runtime.default_name)
+    if not name:
+        return usual
+    if why := problem(name.encode("utf-8", "surrogatepass")):
+        raise InvalidArgument("program_name", f"{brief(name)} names no program: {why}")
+    is_kept = not runtime.goes_by_endings or name.endswith(runtime.extensions)
+    return name if is_kept else name + os.path.splitext(usual)[1]
 
 
 def _arguments(arguments: Sequence[str]) -> tuple[str, ...]:
@@ -245,8 +251,9 @@ def check_name(name: str, argument: str = "files") -> None:
     for part in name.split("/"):
         if part in ("", ".", "..") or len(part.encode("utf-8", "surrogatepass")) > _MAX_NAME:
             raise InvalidArgument(argument, f"{name!r} is not a plain relative path beneath the workspace")
-    bad = "\\" if "\\" in name else hidden_in(name)
-    if bad:
+    if "\\" in name:
+        raise InvalidArgument(argument, f"{name!r} holds a backslash; folders are separated by /")
+    if bad := hidden_in(name):
         raise InvalidArgument(argument, f"{name!r} holds the character U+{ord(bad):04X}; use printable ones")
 
 

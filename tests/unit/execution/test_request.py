@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from typing import Any
 
 import pytest
@@ -17,8 +18,8 @@ DEFAULTS: dict[str, Any] = {"timeout": 1.0, "limits": None, "env": None,
 anything = st.text(st.characters(), max_size=20)
 
 
-def made(code: Any = "x", **given: Any) -> Request:
-    return make_request(code, "python", **{**DEFAULTS, **given})
+def made(code: Any = "x", language: str = "python", **given: Any) -> Request:
+    return make_request(code, language, **{**DEFAULTS, **given})
 
 
 @given(st.text(st.characters(), max_size=50) | st.binary(max_size=50))
@@ -29,7 +30,7 @@ def test_any_code_is_taken_as_it_is_or_refused(code: str | bytes) -> None:
         refused = error.argument
     else:
         refused = "code"
-        assert data == (code if isinstance(code, bytes) else code.encode())
+        assert data == (code if isinstance(code, bytes) else code.encode()).removeprefix(codecs.BOM_UTF8)
         assert b"\0" not in data
     assert refused == "code"
 
@@ -65,12 +66,19 @@ def test_any_environment_of_text_is_taken_as_it_is_or_refused(env: dict[str, str
     assert refused == "env"
 
 
-@pytest.mark.parametrize(("name", "used"), [
-    ("sum.py", "sum.py"), ("my program.py", "my program.py"), ("x.js", "main.py"), ("../x.py", "main.py"),
-    ("-c.py", "main.py"), ("a\nb.py", "main.py"), ("/etc/x.py", "main.py"), ("", "main.py"), (None, "main.py"),
-    ("x" * 300 + ".py", "main.py")], ids=repr)  # fmt: skip
-def test_a_program_keeps_its_name_only_where_it_is_plain(name: str | None, used: str) -> None:
-    assert made(program_name=name).program_name == used
+@pytest.mark.parametrize(("name", "language", "used"), [
+    ("sum.py", "python", "sum.py"), ("x.js", "python", "x.js"), ("-c.py", "python", "-c.py"), ("tool", "shell", "tool"),
+    ("", "python", "main.py"), (None, "shell", "main.sh"), ("größe (1).mjs", "node", "größe (1).mjs"),
+    ("node_modules", "node", "node_modules.js")], ids=repr)  # fmt: skip
+def test_a_program_keeps_its_name(name: str | None, language: str, used: str) -> None:
+    assert made(program_name=name, language=language).program_name == used
+
+
+@pytest.mark.parametrize("name", ["../x.py", "a\nb.py", "a\\b.py", "/etc/x.py", "..", "x" * 300, "\ud800"], ids=repr)
+def test_a_name_that_no_file_may_have_is_refused(name: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        made(program_name=name)
+    assert caught.value.argument == "program_name"
 
 
 @pytest.mark.parametrize("content", [b"x", bytearray(b"x"), memoryview(b"x"), "x"])

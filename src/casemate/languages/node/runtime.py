@@ -69,6 +69,7 @@ class NodeRuntime(Runtime):
 
     language = "node"
     extensions = (".js", ".mjs", ".cjs", *_TYPESCRIPT)
+    goes_by_endings = True
     default_name = "main.js"
     default_names = {"typescript": "main.ts", "ts": "main.ts"}  # noqa: RUF012 - as the protocol has it
     reports = True

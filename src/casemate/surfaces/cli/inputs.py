@@ -44,6 +44,12 @@ def language_of(script: str) -> str:
     from casemate.api.sandbox import Sandbox
 
     language = "python" if script == "-" else Sandbox.language_of(script)
+    if script.endswith(".ipynb"):
+        raise InvalidArgument(
+            "script",
+            f"{script!r} is a notebook, which a kernel runs",
+            remediation="casemate kernel install, then jupyter execute --kernel_name=casemate-python NOTEBOOK.",
+        )
     if language is None:
         raise InvalidArgument("language", f"cannot be told from the name of {script!r}: give python, node or shell")
     return language

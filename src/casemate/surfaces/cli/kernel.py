@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from casemate.api.keys import KEYS, settings_in
+from casemate.api.keys import KEYS
+from casemate.api.settings import arguments_of_environment
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.languages.catalogue import session_runtime
 from casemate.languages.notebooks import NOTEBOOKS
@@ -104,6 +105,6 @@ def _variables(settings: tuple[str, ...]) -> dict[str, str]:
         known = KEYS.get(key)
         if not equals or known is None or known.variable is None:
             raise InvalidArgument("set", f"{setting!r} is no KEY=VALUE that casemate config lists")
-        variables[known.variable] = value
-    settings_in(variables)
+        variables[known.variable] = os.path.abspath(value) if key == "policy" else value
+    arguments_of_environment(variables)
     return variables

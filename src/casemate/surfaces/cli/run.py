@@ -18,11 +18,13 @@ from casemate.api.config_files import is_configured
 from casemate.api.options import SandboxOptions
 from casemate.api.sandbox import Sandbox
 from casemate.errors import CasemateError, InvalidArgument, Unavailable
+from casemate.files.names import problem
 from casemate.model.call_options import USUAL_SECONDS
 from casemate.model.limits import Limits
 from casemate.surfaces.cli import failures
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.inputs import env_of, given_limits, language_of, program_in, read, read_file
+from casemate.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -266,6 +268,7 @@ def _explain(sandbox: Sandbox, request: RunRequest, language: str) -> int:
 
 
 _MAX_STDIN = (256 << 20) + 1
+_MOST_NAME = 200  # characters, as `casemate.api.options.Name` has it
 _MAX_WAIT = 1.0  # seconds until casemate says what it is waiting for
 
 
@@ -371,9 +374,18 @@ def run_arguments(request: RunRequest, language: str) -> dict[str, Any]:
         "secrets": option("secrets", ()),
         "files": _files(option("files", ())),
         "stdin": _stdin(request),
-        "program_name": None if request.script == "-" else os.path.basename(request.script),
+        "program_name": _program_name(request.script),
         "arguments": request.arguments,
     }
+
+
+def _program_name(script: str) -> str | None:
+    """The name of the program's file, where it can have it in the cell, too."""
+    name = os.path.basename(script)
+    why = problem(os.fsencode(name)) or (len(name) > _MOST_NAME and f"its name has more than {_MOST_NAME} characters")
+    if script != "-" and why:
+        say(f"tracebacks show the usual name instead of {visible(name)}: {why}")
+    return None if script == "-" or why else name
 
 
 def _files(chosen: tuple[str, ...]) -> dict[str, Path]:

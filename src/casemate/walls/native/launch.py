@@ -57,6 +57,7 @@ _SYNTHESISED = {
     "/etc/machine-id": "00000000000000000000000000000000\n",
     "/etc/shells": "/bin/sh\n/bin/bash\n",
 }
+_FEWEST_DESCRIPTORS = 96  # that a process with one cell and its supervisor get along with
 _GUEST_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "guest")
 
 
@@ -71,6 +72,11 @@ def check_process() -> None:
         raise Unavailable(
             f"SIGPIPE has its default action in this process ({os.getpid()}): a cell could end it by closing a pipe",
             remediation="In its main thread: signal.signal(signal.SIGPIPE, signal.SIG_IGN), as when Python starts.",
+        )
+    if 0 <= (most := resource.getrlimit(resource.RLIMIT_NOFILE)[1]) < _FEWEST_DESCRIPTORS:
+        raise Unavailable(
+            f"this process may open {most} files at once (RLIMIT_NOFILE), and a cell needs {_FEWEST_DESCRIPTORS}",
+            remediation="Raise the hard limit: ulimit -Hn 4096.",
         )
     if installation() != INSTALLATION:
         raise Unavailable(
