@@ -121,6 +121,7 @@ def test_a_program_that_opens_a_hidden_file_gets_a_plain_error(
         assert DENIED[language] in told(execution)
         assert SECRET not in told(execution)
         assert any("'.env'" in note for note in execution.isolation.notes)
+        assert "Hidden from programs" in execution._repr_mimebundle_()["text/html"]
     check_untouched(folder)
 
 

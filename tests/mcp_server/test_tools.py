@@ -449,3 +449,20 @@ async def test_a_cell_has_no_more_than_the_sandbox_where_nobody_gave_a_time(conn
                 assert "50 s is beyond limits.wall, 45 s" in text_of(refused)
         finally:
             await one.close()
+
+
+async def test_a_program_that_opens_a_hidden_file_is_answered_with_what_hides_it(
+    connect: Connect, tmp_path: Path
+) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / ".env").write_text("TOKEN=x")
+    async with Sandbox(audit=tmp_path / "audit.db", workspace=tmp_path / "work") as sandbox:
+        one = await Operations(sandbox).load()
+        try:
+            async with connect(over=one) as agent:
+                for language, code in (("python", "open('.env')"), ("shell", "cat .env")):
+                    answer = text_of(await agent.call("execute_code", code=code, language=language))
+                    assert "[Hidden from programs, which cannot open or change it: '.env' in the workspace." in answer
+                assert "Hidden" not in text_of(await agent.call("execute_code", code="1 / 0"))
+        finally:
+            await one.close()

@@ -311,6 +311,7 @@ def test_an_env_file_of_a_workspace_is_hidden_unless_it_is_named(cli: Cli) -> No
     hidden = cli("run", program, "--workspace", "work")
     assert hidden.code == 1
     assert b"PermissionError" in hidden.stderr
+    assert hidden.stderr.count(b"'.env' in the workspace. A .env that allow_read (--read) names is shown.") == 1
     assert b"/workspace/.env" in cli("run", program, "--workspace", "work", "--explain").stdout
     shown = cli("run", program, "--workspace", "work", "--read", "work/.env")
     assert (shown.code, shown.stdout) == (0, b"TOKEN=hidden-value\n")

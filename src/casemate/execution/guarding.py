@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from casemate.errors import InvalidArgument
+from casemate.model.isolation import HIDDEN
 
 if TYPE_CHECKING:
     from casemate.execution.context import ExecutionContext
@@ -60,7 +61,8 @@ def note_of(hidden: tuple[str, ...]) -> str:
     """What the report of a program says of it."""
     names = ", ".join(map(ascii, hidden[:_MOST_NAMES]))
     more = f" and {len(hidden) - _MOST_NAMES} more" if len(hidden) > _MOST_NAMES else ""
-    return f"Hidden from programs, which cannot open or change it: {names}{more} in the workspace."
+    remedy = "A .env that allow_read (--read) names is shown."
+    return f"{HIDDEN}, which cannot open or change it: {names}{more} in the workspace. {remedy}"
 
 
 class Watch:

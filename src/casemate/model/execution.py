@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from casemate.errors import ExecutionFailed, Unavailable
-from casemate.model.isolation import IsolationReport
+from casemate.model.isolation import IsolationReport, hidden_notes
 from casemate.model.shown import Shown
 
 if TYPE_CHECKING:
@@ -55,6 +55,12 @@ def not_reached(crossings: Iterable[Crossing]) -> list[tuple[str, str]]:
     return [
         (f"{where}:{','.join(map(str, ports))}" if ports else where, why) for (where, why, _), ports in found.items()
     ]
+
+
+def hidden_in_vain(execution: Execution) -> list[str]:
+    """What is hidden from a failed program that says that it may not open a file."""
+    said = execution.stderr + (execution.error.traceback if execution.error else "")
+    return [] if execution.ok else hidden_notes(execution.isolation.notes, said)
 
 
 def since(before: Sequence[Crossing], now: Sequence[Crossing]) -> tuple[Crossing, ...]:
@@ -362,6 +368,7 @@ class Execution(Shown):
         facts = (
             ("files", list_first([f"{one.name} ({format_size(one.size)})" for one in self.artifacts])),
             ("left out", list_first([f"{one.name}: {one.reason}" for one in self.skipped])),
+            ("hidden", " ".join(hidden_in_vain(self))),
             ("not reached", list_first([f"{where}: {why}" for where, why in not_reached(self.crossings)])),
             ("output", "cut; full_output has all of it" if self.truncated else ""),
             ("state", self.state or ""),

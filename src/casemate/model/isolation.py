@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -106,3 +107,12 @@ class IsolationReport(Shown):
             ("notes", " ".join(self.notes)),
         )
         return Summary(f"Isolation: {self.wall}", facts, tone="good" if self.proved else "bad")
+
+
+HIDDEN = "Hidden from programs"  # how the note of a report about hidden files begins
+_CLOSED = ("Permission denied", "EACCES", "PermissionError")  # what programs say of a file that they may not open
+
+
+def hidden_notes(notes: Iterable[str], said: str) -> list[str]:
+    """The note about hidden files, where a failed program ``said`` that it may not open one."""
+    return [note for note in notes if note.startswith(HIDDEN)] if any(one in said for one in _CLOSED) else []

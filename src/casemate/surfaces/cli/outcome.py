@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 
 from casemate.files.beneath import write_file
-from casemate.model.execution import Execution, Result, not_reached
+from casemate.model.execution import Execution, Result, hidden_in_vain, not_reached
 from casemate.policy.hosts import LOCAL_NAME
 from casemate.surfaces.cli.failures import OPTION_OF_CAUSE, option_of
 from casemate.surfaces.cli.inert import visible
@@ -32,6 +32,7 @@ def not_done(execution: Execution) -> Iterator[str]:
     """What of a folder was not written, and what was not reached."""
     for skipped in execution.skipped:
         yield f"left out: {visible(skipped.name)}: {visible(skipped.reason)}"
+    yield from hidden_in_vain(execution)
     if _asked_in_vain(execution):
         when = "" if execution.state is None else " when a session is opened"
         yield f"hosts are found and reached only where they are allowed: --allow HOST allows one{when}"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError
+from casemate.model.execution import hidden_in_vain
 from casemate.model.showing import list_first
 from casemate.visible import inert, visible
 
@@ -26,6 +27,7 @@ def notes_on(execution: Execution, *, is_loss_new: bool) -> list[str]:
         lost = list_first(execution.lost_names)
         notes.append(f"The state is lost{f': {lost}' if lost else ''}. Files are kept, and the next cell begins anew.")
     notes += [f"left out: {skipped.name}: {skipped.reason}" for skipped in execution.skipped]
+    notes += hidden_in_vain(execution)
     return [visible(note) for note in notes]
 
 

@@ -22,6 +22,7 @@ from urllib.parse import quote, unquote
 from mcp_types import CallToolResult, ImageContent, ResourceLink, TextContent
 
 from casemate.model.execution import Crossing, not_reached
+from casemate.model.isolation import hidden_notes
 from casemate.operations.documents import known_fields
 from casemate.policy.shown import escape_text, shown_value
 from casemate.visible import plain
@@ -256,6 +257,9 @@ def _failure_lines(execution: Document, page: Page) -> list[str]:
         lines.append(cut(f"error: {error.get('name', '')}: {error.get('value', '')}", 1000))
     if error and error.get("name") == "ModuleNotFoundError":
         lines.append("a package is missing: %pip install NAME, or the tool install_package, adds one to a session")
+    if execution["status"] != "ok":
+        notes = (execution.get("isolation") or {}).get("notes") or []
+        lines += hidden_notes(map(str, notes), page.text + str((error or {}).get("name", "")))
     if (cause := execution.get("cause")) is not None:
         lines.append(cut(" ".join(filter(None, (cause["message"], cause.get("remediation")))), 600))
     return lines
