@@ -18,6 +18,8 @@ from tests.contract import witness
 from tests.support.walls import skip_without
 from tests.wrap.conftest import WITHIN, Wrap, line_of
 
+import casemate
+
 Starting = Callable[..., "subprocess.Popen[bytes]"]
 SECRET = b"hidden-value"
 
@@ -375,3 +377,9 @@ def test_variables_with_a_prefix_are_the_commands_and_not_casemates(wrap: Wrap, 
     assert shown.stdout.decode().split() == [names["HOME"], names["XDG_STATE_HOME"], "given"]
     assert not (tmp_path / "theirs").exists()
     assert (tmp_path / "state").exists()
+
+
+def test_casemate_in_a_cell_says_that_it_is_in_one(wrap: Wrap) -> None:
+    source = Path(casemate.__file__).parents[1]
+    done = wrap("--read", str(source), "--", sys.executable, "-m", "casemate", "run", "-", stdin=b"print(1)")
+    assert (done.returncode, b"This already runs in a cell" in done.stderr) == (69, True), done.stderr

@@ -118,7 +118,7 @@ def test_a_profile_for_a_container_is_its_hosts() -> None:
 
 @pytest.mark.parametrize(("changed", "reason"), [
     ({"system": "win32"}, "windows"), ({"system": "darwin"}, "not_linux"), ({"wsl1": True}, "wsl1"),
-    ({"missing_rights": ("SETUID",)}, "root_without_capabilities"),
+    ({"missing_rights": ("SETUID",)}, "root_without_capabilities"), ({"in_cell": True}, "in_a_cell"),
     ({"kernel": (5, 13)}, "old_kernel"), ({"kernel": (4, 18)}, "old_kernel")])  # fmt: skip
 def test_a_machine_that_cannot_is_told_without_a_trial(changed: dict[str, Any], reason: str) -> None:
     refusal = too_old_or_foreign(Facts(**{**LINUX, **changed}))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from casemate.errors import CasemateError, Fault, InvalidArgument, SandboxClosed, Unavailable, WallUnavailable
+from casemate.model.plan import GUEST
 
 _RIGHTS_OF_ROOT = {1: "DAC_OVERRIDE", 6: "SETGID", 7: "SETUID", 8: "SETPCAP"}  # capabilities(7)
 _OLDEST_KERNEL = (5, 14)  # RLIMIT_NPROC counted per user namespace, mount_setattr, unprivileged overlay
@@ -34,7 +35,7 @@ class Unlaunched(Exception):
 
 class Facts(NamedTuple):
     """What the machine says about itself; None where it says nothing. ``missing_rights``: capabilities that root needs
-    and does not have."""
+    and does not have; ``in_cell``: this is a program in a cell, as far as it can tell."""
 
     system: str
     kernel: tuple[int, int]
@@ -45,6 +46,7 @@ class Facts(NamedTuple):
     apparmor_restricts_userns: int | None
     wsl1: bool = False
     missing_rights: tuple[str, ...] = ()
+    in_cell: bool = False
 
 
 def _refusal(reason: str, message: str, remedy: str) -> WallUnavailable:
@@ -54,16 +56,18 @@ def _refusal(reason: str, message: str, remedy: str) -> WallUnavailable:
 def facts() -> Facts:
     """Read the facts of this machine."""
     release = os.uname().release if hasattr(os, "uname") else ""
+    filtered = "\nSeccomp:\t2" in _text("/proc/self/status")
     return Facts(
         system=sys.platform,
         kernel=_kernel_version(release),
         in_container=os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv"),
-        seccomp_filtered="\nSeccomp:\t2" in _text("/proc/self/status"),
+        seccomp_filtered=filtered,
         max_user_namespaces=_number("/proc/sys/user/max_user_namespaces"),
         unprivileged_userns_clone=_number("/proc/sys/kernel/unprivileged_userns_clone"),
         apparmor_restricts_userns=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
         wsl1="Microsoft" in release and "microsoft-standard" not in release,
         missing_rights=rights_not_in(_text("/proc/self/status")) if os.geteuid() == 0 else (),
+        in_cell=filtered and ("CASEMATE_OUTPUT" in os.environ or os.path.exists(GUEST)),
     )
 
 
@@ -99,6 +103,12 @@ def too_old_or_foreign(known: Facts) -> WallUnavailable | None:
             "old_kernel",
             f"The kernel is {version}; the native wall needs 5.14 or newer.",
             "Update the kernel.",
+        )
+    if known.in_cell:
+        return _refusal(
+            "in_a_cell",
+            "This already runs in a cell of casemate, and a cell makes no others.",
+            "Start casemate outside; a program in a cell runs others as its own children.",
         )
     if known.missing_rights:
         added = " ".join(f"--cap-add {name}" for name in known.missing_rights)
