@@ -4,6 +4,12 @@ import os
 import sys
 
 __version__ = "0.1.0"
+SOURCE = "."  # what pip installs casemate from: a clone, until there is a release
+
+
+def how_to_install(extra: str) -> str:
+    """The command that adds an extra."""
+    return f"pip install '{SOURCE}[{extra}]' in a clone of casemate"
 
 
 def installation() -> str:

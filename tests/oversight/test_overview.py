@@ -14,6 +14,7 @@ from casemate import InvalidArgument, Limits, Sandbox, SandboxClosed, WallUnavai
 from casemate.languages.node import runtime as node_runtime
 from casemate.languages.shell import runtime as shell_runtime
 from casemate.languages.shell.runtime import ShellRuntime
+from casemate.version import how_to_install
 from casemate.walls.native.wall import NativeWall
 
 _HOLD = "import os, time\nopen('began', 'w')\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
@@ -42,7 +43,7 @@ async def test_a_language_that_is_missing_says_what_would_help(
     monkeypatch.setattr(node_runtime.NodeRuntime, "_find", lambda _: None)
     found = {one.language: one for one in await sandbox.runtimes()}
     assert [found[language].available for language in ("python", "node", "shell")] == [True, False, False]
-    assert found["node"].remedy == "pip install 'casemate[node]'"
+    assert found["node"].remedy == how_to_install("node")
     assert found["shell"].problem
 
 

@@ -120,7 +120,7 @@ def test_a_sandbox_without_await_has_it_too(tmp_path: Path) -> None:
 
 def test_where_ipywidgets_is_missing_the_extra_is_button(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
-    with pytest.raises(Unavailable, match=r"pip install 'casemate\[notebook\]'"):
+    with pytest.raises(Unavailable, match=r"pip install '\.\[notebook\]'"):
         casemate.widget(Sandbox(audit=tmp_path / "audit.db"))
 
 

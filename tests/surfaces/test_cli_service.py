@@ -36,9 +36,13 @@ def served(in_process: Cli) -> Iterator[Cli]:
     in_process("service", "stop")
 
 
+_HOW_LONG = b"casemate: it ends after 3600 s at the latest; --timeout gives it another limit\n"
+
+
 def handle(done: Done) -> str:
     """What a command has printed: one handle."""
-    assert (done.code, done.stderr) == (0, b""), done
+    assert done.code == 0, done
+    assert done.stderr in (b"", _HOW_LONG), done
     return done.stdout.decode().strip()
 
 
@@ -146,6 +150,13 @@ def test_whoever_stops_reading_ends_what_prints_and_a_step_but_no_run_that_goes_
         going.stderr.close()
     assert served("exec", "s", "1").stdout == b"1\n"
     served("kill", alone)
+
+
+def test_a_run_that_is_left_alone_has_the_time_that_it_was_given(served: Cli) -> None:
+    done = served("exec", "-", "--detach", "--timeout", "1", "while True: pass")
+    assert b"it ends after 1 s at the latest" in done.stderr
+    assert served("wait", done.stdout.decode().strip()).code == 124
+    assert served("exec", "-", "--detach", "1").stderr == _HOW_LONG
 
 
 def test_ctrl_c_leaves_a_run_alone_that_was_attached_to_and_kill_ends_it(served: Cli) -> None:

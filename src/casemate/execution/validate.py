@@ -23,6 +23,7 @@ from casemate.languages.python.runtime import ruff_path
 from casemate.model.limits import Limits, format_size
 from casemate.model.overview import Fix, Issue, Severity, Validation
 from casemate.model.plan import Bind
+from casemate.version import how_to_install
 from casemate.visible import plain
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ class _Look:
             return "", (), ""
         program = ruff_path()
         if program is None:
-            return "", (), "ruff is not installed, so only the syntax was looked at: pip install 'casemate[check]'"
+            return "", (), f"ruff is not installed, so only the syntax was looked at: {how_to_install('check')}"
         entries = self.runtime.launch(self.context.environment, self.runtime.default_name, ()).entries
         places = [entry.target for entry in entries if isinstance(entry, Bind) and entry.source == entry.target]
         if any(program.is_relative_to(place) for place in places) and not program.is_symlink():

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError, InvalidArgument, Unavailable
+from casemate.version import how_to_install
 from casemate.visible import visible
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def widget(sandbox: Any) -> ApprovalWidget:
         import ipywidgets  # noqa: F401 - whether it is there
     except ImportError:
         raise Unavailable(
-            "widgets need ipywidgets, which is not installed", remediation="pip install 'casemate[notebook]'"
+            "widgets need ipywidgets, which is not installed", remediation=how_to_install("notebook")
         ) from None
     return ApprovalWidget(sandbox.approvals)
 

@@ -38,6 +38,7 @@ from casemate.files.private_files import open_lock, read_private, replace_privat
 from casemate.files.user_folders import user_folder
 from casemate.policy.inject import Inject, Injected
 from casemate.vault.store import Kept
+from casemate.version import how_to_install
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -129,7 +130,7 @@ def _cipher(key: bytes) -> AESGCM:
         raise VaultUnavailable(
             "a vault on disk is encrypted with the library cryptography, which is not installed",
             reason="library",
-            remediation="pip install 'casemate[vault]'",
+            remediation=how_to_install("vault"),
         ) from None
     return AESGCM(key)
 
@@ -253,7 +254,7 @@ def _library() -> ModuleType:
         raise VaultUnavailable(
             "the key of this vault is in the user's keyring, and the library keyring is not installed",
             reason="library",
-            remediation="pip install 'casemate[vault]'",
+            remediation=how_to_install("vault"),
         ) from None
     return keyring
 

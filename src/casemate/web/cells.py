@@ -17,6 +17,7 @@ from casemate.model.call_options import USUAL_PAGE_SECONDS
 from casemate.model.limits import Limits
 from casemate.model.web import WebLink
 from casemate.policy.hosts import HTTP, HTTPS, canonical
+from casemate.version import how_to_install
 from casemate.visible import is_plain
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ async def run_program(order: ProgramOrder, context: ExecutionContext, namespace:
     Raises ``Unavailable`` where a module is missing, ``WebUnavailable`` for whatever else keeps it from answering.
     """
     if missing := [name for name in order.modules if importlib.util.find_spec(name) is None]:
-        raise Unavailable(f"{', '.join(missing)} is not installed", remediation="pip install 'casemate[web]'")
+        raise Unavailable(f"{', '.join(missing)} is not installed", remediation=how_to_install("web"))
     request = make_request(
         _PROGRAM.format(order.program), "python", timeout=order.seconds, limits=_LIMITS,
         stdin=json.dumps(order.order), namespace=namespace,

@@ -10,6 +10,7 @@ import pytest
 from casemate.errors import RuntimeMissing
 from casemate.languages.node.runtime import NodeInterpreter, NodeRuntime, launch_of
 from casemate.model.plan import Bind, Symlink
+from casemate.version import how_to_install
 
 PACKAGES = Symlink("/program/node_modules", "/packages/node/node_modules")  # where a program looks for packages
 MIB = 2**20
@@ -63,7 +64,7 @@ def test_typescript_needs_a_node_that_strips_types(version: str, runs: bool, nam
         return
     with pytest.raises(RuntimeMissing, match=f"TypeScript, which Node {version}") as caught:
         launch_of(found, name, (), None)
-    assert "casemate[node]" in caught.value.remediation
+    assert how_to_install("node") in caught.value.remediation
 
 
 def test_a_node_of_a_version_manager_is_shown_with_its_modules_and_nothing_else(tmp_path: Path) -> None:
@@ -109,8 +110,8 @@ def test_without_any_node_the_command_that_helps_is_said() -> None:
     with pytest.raises(RuntimeMissing, match="no Node was found") as caught:
         runtime("/nowhere").launch(None, "main.js", ())
     assert caught.value.language == "node"
-    assert "pip install 'casemate[node]'" in caught.value.remediation
-    assert runtime("/nowhere").find_installation().remedy == "pip install 'casemate[node]'"
+    assert how_to_install("node") in caught.value.remediation
+    assert runtime("/nowhere").find_installation().remedy == how_to_install("node")
 
 
 @pytest.mark.needs("node")

@@ -17,13 +17,14 @@ from casemate.languages.places import entries_for, hops, is_program, is_system, 
 from casemate.languages.runtime import CELL_PATH, SYSTEM_PATH, Environment, LanguageInstallation, Runtime, prepend_path
 from casemate.languages.waiting import RequestedProgram, json_order, read_at_start, too_special
 from casemate.model.plan import GUEST, NODE_PACKAGES, NODE_PROGRAMS, PROGRAM, Entry, Launch, ReadyStart, Symlink
+from casemate.version import how_to_install
 
 if TYPE_CHECKING:
     pass
 
 _HOOK = f"{GUEST}/node_hook.cjs"
 _MIB = 2**20
-_REMEDY = "pip install 'casemate[node]'"
+_REMEDY = how_to_install("node")
 _OLDEST = (18, 0)
 _NPM = Path("node_modules", "npm", "bin", "npm-cli.js")
 _TYPESCRIPT = (".ts", ".mts", ".cts")

@@ -17,6 +17,7 @@ from casemate.errors import InvalidArgument, Unavailable
 from casemate.languages.catalogue import session_runtime
 from casemate.languages.notebooks import NOTEBOOKS
 from casemate.surfaces.cli.failures import say
+from casemate.version import how_to_install
 
 if TYPE_CHECKING:
     from jupyter_client.kernelspec import KernelSpecManager
@@ -92,7 +93,7 @@ def _specs() -> KernelSpecManager:
     except ImportError:
         raise Unavailable(
             "kernels need Jupyter's own packages, which are not installed",
-            remediation=f"{os.path.basename(sys.executable)} -m pip install 'casemate[notebook]'",
+            remediation=how_to_install("notebook"),
         ) from None
     return KernelSpecManager(ensure_native_kernel=False)
 

@@ -145,17 +145,22 @@ def execute(
         session: Its handle or name; "new" opens one, whose handle is said; "-" runs in a fresh cell of its own.
         code: The program; "-", or nothing, reads it from standard input.
         file: The program's file, instead.
-        detach: Print the run's handle and leave it alone: casemate attach follows it.
+        detach: Print the run's handle and leave it alone: casemate attach follows it. Unless --timeout is given, it
+            may take as long as its namespace lets it.
     """
     from casemate.surfaces.cli.inputs import sent_options  # commands that only ask need none of it
 
     sent = sent_options(options, code=_program(code, file), session=None if session == "-" else session)
+    if detach:
+        sent.setdefault("timeout", None)  # as long as its namespace lets it, which is more than a snippet has
 
     async def start_run(remote: RemoteOperations) -> int:
         state = await remote("runs.start", sent)
         if session == "new":
             say(f"session {state['session']}")
         if detach:
+            seconds = sent["timeout"] or (await remote("explain", {"code": "", "timeout": None}))["deadline"]
+            say(f"it ends after {seconds:g} s at the latest; --timeout gives it another limit")
             return print_answer(state, [state["run"]], is_json=service.is_json)
         try:
             return await _follow(remote, state["run"], service, raw=raw)

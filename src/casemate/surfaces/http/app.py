@@ -45,7 +45,7 @@ from casemate.surfaces.http.identity import (
 from casemate.surfaces.http.openapi import document_of
 from casemate.surfaces.http.service import describe
 from casemate.telemetry.rows import within_caller
-from casemate.version import INSTALLATION, installation
+from casemate.version import INSTALLATION, how_to_install, installation
 
 if TYPE_CHECKING:
     from casemate.surfaces.http.service import Service
@@ -269,7 +269,7 @@ class HttpApplication:
         from casemate.telemetry.metrics import prometheus
 
         if (write := prometheus()) is None:
-            raise Unavailable("prometheus-client is not installed", remediation="pip install 'casemate[telemetry]'")
+            raise Unavailable("prometheus-client is not installed", remediation=how_to_install("telemetry"))
         text = await asyncio.to_thread(write)
         await exchange.begin(200, {"content-type": _METRICS_TYPE, "content-length": str(len(text))})
         await exchange.more(text)
