@@ -60,7 +60,8 @@ async def test_a_person_allows_a_command_by_a_button_for_the_whole_session(
             assert texts_of(widget) == "Nothing waits to be approved."
             step = asyncio.create_task(session.run(f"echo '{FAR}'"))
             allow = await until_async(lambda: button(widget, "Allow"))
-            assert "&lt;img src=x onerror=alert(1)&gt;\\u202e" in texts_of(widget)
+            shown = texts_of(widget).replace("<span>\\</span>", "\\")  # else front ends find LaTeX
+            assert "&lt;img src=x onerror=alert(1)&gt;\\u202e" in shown
             assert "<img" not in texts_of(widget)
             having(widget, "options", "for this session").value = "session"
             await asyncio.to_thread(allow.click)

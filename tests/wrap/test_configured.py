@@ -76,7 +76,7 @@ def test_its_record_and_its_namespace_are_those_that_are_configured(wrap: Wrap, 
     ({"TIMEOUT": "soon"}, "CASEMATE_TIMEOUT: 'soon' is no number"),
     ({"POLICY": "/no/such.yaml"}, "CASEMATE_POLICY: cannot read"),
     ({"AUDIT": "memory"}, "CASEMATE_AUDIT: 'memory'"),
-    ({"NAMESPACE": "a\nb"}, "namespace"),
+    ({"NAMESPACE": "n" * 1000}, "namespace"),
     ({"LIMITS_MEMROY": "1GiB"}, "CASEMATE_LIMITS_MEMROY: is no variable that casemate knows"),
     ({"WORKSPACE_MODE": "review"}, "'review' is not known here"),
 ])  # fmt: skip

@@ -16,7 +16,6 @@ from casemate.api.options import SandboxOptions
 from casemate.errors import InvalidArgument
 from casemate.execution.request import domains_of
 from casemate.languages.places import is_system
-from casemate.model.approval import Question
 from casemate.model.limits import Limits
 from casemate.model.options import defaults_of
 from casemate.model.plan import OUTPUT_NAME, Bind, Network
@@ -328,6 +327,10 @@ def check_seen(most: Policy, wall: Wall, needed: Iterable[Entry]) -> None:
 
 def _why_denied(most: Policy, workspace: str | os.PathLike[str] | None, namespace: str) -> str:
     """Why nothing is applied to the caller's folder, as a rule or a default about files says; empty where it is."""
+    if most is NO_POLICY:
+        return ""
+    from casemate.model.approval import Question
+
     question = Question("files", "", {"folder": str(workspace)}, namespace)
     found = {rule.effect: rule.where for rule in _written_rules(most) if rule.covers(question)}
     effect, where = most.rules.default("files") if most.written and not found else ("deny", found.get("deny", ""))

@@ -262,7 +262,7 @@ def test_a_server_is_only_where_it_may_be_whatever_its_name_leads_to(connections
         servers.add("gone", {"url": f"http://localhost:{port}/", "addresses": "public", "connect_timeout": SECONDS})
         assert json.loads(said(servers, "echo", "there", a="b")) == {"a": "b"}
         assert {one["host"] for one in rough.headers} == {f"elsewhere.test:{port}"}
-        with pytest.raises(ToolUnavailable, match=r"is 127\.0\.0\.1 now, which is not"):
+        with pytest.raises(ToolUnavailable, match=r"is at 127\.0\.0\.1, and only public addresses are allowed"):
             servers.tools("gone").result(SECONDS)
 
 
