@@ -58,7 +58,7 @@ DEATHS: dict[str, dict[str, tuple[str, int | None]]] = {
         "SIGKILL": ("process.kill(process.pid, 'SIGKILL'); for (;;) {}", KILLED),
         "abort": ("process.abort()", ABORTED),
         "every descriptor closed": (
-            "for (let fd = 0; fd < 300; fd++) try { fs.closeSync(fd) } catch {}\nfor (;;) {}", ABORTED),
+            "for (let fd = 0; fd < 300; fd++) try { fs.closeSync(fd) } catch {}\nfor (;;) {}", None),
     },
     "shell": {
         "exit": ("exit 7", 7),
