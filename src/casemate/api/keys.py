@@ -214,6 +214,7 @@ POLICY_KEYS = (*(key.name for key in POLICY if key.name != "policy"), "limits")
 ALIASES = (
     Alias("CASEMATE_BACKEND", "isolation", words={"process": "native", "auto": None}),
     Alias("CASEMATE_MAX_CONCURRENT", "concurrency"),
+    Alias("CASEMATE_NETWORK", "network", words={"false": "none", "0": "none", "true": "public", "1": "public"}),
     Alias("CASEMATE_MAX_RAM_MB", "limits.memory", unit="MiB"),
     Alias("CASEMATE_MAX_CPU_CORES", "limits.cpus"),
     Alias("CASEMATE_MAX_PROCESSES", "limits.processes"),

@@ -67,11 +67,20 @@ KEYS = {
     "max_disk_mb": "limits.disk",
     "max_output_size": "limits.output",
     "images_dir": "output_dir",
-    "backend": "isolation",
-    "max_concurrent": "concurrency",
+    **dict.fromkeys(("backend", "default_backend"), "isolation"),
+    **dict.fromkeys(("max_concurrent", "max_concurrent_jobs"), "concurrency"),
     "vault_path": "vault",
     "mcp_servers": "tools",
     "sandbox_config": "policy",
+}
+
+# Options of the command line, without their hyphens.
+OPTIONS = {
+    "backend": "--isolation",
+    "no_auto_fix": "validate as it is: it mends with --fix alone",
+    "auto_fix": "--fix",
+    "mem_limit": "--memory",
+    "network": "--allow HOST",
 }
 
 # Classes, functions and methods.
@@ -104,6 +113,12 @@ def key_hint(name: str, known: Iterable[str]) -> str:
     """As :func:`equivalent_of`, for a key of a configuration."""
     equivalent = KEYS.get(name.lower())
     return f"; use {equivalent} here" if equivalent else suggest(name, known)
+
+
+def option_hint(word: str) -> str:
+    """What an option of another sandbox is called here, or nothing."""
+    equivalent = OPTIONS.get(word.partition("=")[0].lstrip("-").replace("-", "_"))
+    return f"; use {equivalent}" if equivalent else ""
 
 
 def no_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeError:

@@ -120,6 +120,8 @@ def test_there_is_one_policy_the_last_that_is_named(home: dict[str, str], tmp_pa
     ("limits:\n  wall: long\n", "2: limits.wall: 'long': input should be a valid integer or a valid number"),
     ("limits:\n  memory: [1]\n", "2: limits.memory: 'list': input should be a valid string or a valid integer"),
     ("limits:\n  wall: -1\n", "2: limits.wall: -1 is not a number"),
+    ("default_backend: docker\n", "1: default_backend: is no key that casemate knows; use isolation here"),
+    ("max_concurrent_jobs: 4\n", "1: max_concurrent_jobs: is no key that casemate knows; use concurrency here"),
     ("a: [\n", "2: is no YAML"),
     ("timeout: 1\ntimeout: 2\n", "2: the key 'timeout' stands twice"),
 ])  # fmt: skip
@@ -214,6 +216,8 @@ def test_of_a_variable_that_is_unknown_the_nearest_is_told(home: dict[str, str])
     ("CASEMATE_AUDIT", "sqlite", "audit", None),
     ("CASEMATE_VAULT", "env", "vault", "memory"),
     ("CASEMATE_NETWORK", "none", "network", "none"),
+    ("CASEMATE_NETWORK", "false", "network", "none"),
+    ("CASEMATE_NETWORK", "true", "network", "public"),
     ("CASEMATE_TIMEOUT", "5", "timeout", 5.0),
     ("CASEMATE_SERVE_EMBEDDED", "yes", "serve.embedded", True),
     ("CASEMATE_SERVICE_LISTEN", "127.0.0.1:8, [::1]:8", "service.listen", ["127.0.0.1:8", "[::1]:8"]),

@@ -186,13 +186,15 @@ def _run_parsed(words: list[str]) -> int:
     try:
         code = app(words, exit_on_error=False, print_error=False)
     except CycloptsError as error:
+        from casemate.model.foreign import option_hint
         from casemate.surfaces.cli.failures import say
         from casemate.surfaces.cli.inert import inert
 
         known = " ".join(error.command_chain or ()) if words[0] in COMMANDS else ""
         left = error.unused_tokens if isinstance(error, UnusedCliTokensError) else None
         problem = _too_much(app, error.command_chain or (), left) if left else error
-        say(inert(f"{problem}\nTry: casemate {known} --help".replace("  ", " ")))
+        hint = "".join(map(option_hint, words)).replace("; use", "\nUse")
+        say(inert(f"{problem}{hint}\nTry: casemate {known} --help".replace("  ", " ")))
         return failures.USAGE
     return code if isinstance(code, int) else 0
 

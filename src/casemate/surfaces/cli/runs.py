@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from casemate.errors import InvalidArgument
+from casemate.model.foreign import option_hint
 from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import format_age, print_answer, print_json, print_lines, print_rows
 from casemate.surfaces.cli.connection import PLAIN, Filter, Quiet, ServiceOptions, ask_each, list_rows, with_service
@@ -61,7 +62,8 @@ def run(
     from casemate.surfaces.cli.run import run as run_program
 
     if script.startswith("-") and script != "-":
-        raise InvalidArgument("code", f"there is no option {script}; a file of that name is ./{script}")
+        hint = option_hint(script) or f"; a file of that name is ./{script}"
+        raise InvalidArgument("code", f"there is no option {script}{hint}")
     if review:
         if options.get("workspace_mode") not in (None, "review"):
             raise InvalidArgument("workspace_mode", "is review with --review")

@@ -24,6 +24,7 @@ from casemate.errors import CasemateError, InvalidArgument
 from casemate.event_loop import run_in_loop
 from casemate.execution.request import redaction_of
 from casemate.model.execution import Execution
+from casemate.model.foreign import option_hint
 from casemate.model.isolation import Strength
 from casemate.model.limits import Limits
 from casemate.surfaces.cli import failures, interrupts
@@ -93,7 +94,8 @@ def wrap(
         raw: Send its bytes to a terminal as they are. They can do to it whatever it obeys.
     """
     if command.startswith("-"):
-        raise InvalidArgument("command", f"there is no option {command}; casemate wrap --help lists them")
+        hint = option_hint(command) or "; casemate wrap --help lists them"
+        raise InvalidArgument("command", f"there is no option {command}{hint}")
     from casemate.api.settings import settings_of
 
     settings = settings_of(os.environ, arguments={"policy": policy})
