@@ -12,7 +12,7 @@ import pytest
 from tests.packages.conftest import Opened
 from tests.packages.index import Index, wheel
 
-from casemate import ApprovalRequest, InvalidArgument, Unavailable, allow_all, sync
+from casemate import ApprovalRequest, Denied, InvalidArgument, Unavailable, allow_all, sync
 
 
 async def test_runs_and_sessions_of_it_have_its_packages(
@@ -40,7 +40,7 @@ async def test_the_second_time_it_comes_from_the_cache_and_is_asked_about_all_th
         assert (await sandbox.run("import alpha, beta")).ok
     assert [path for path in index.paths() if "alpha" in path] == []
     assert asked[0].arguments == asked[1].arguments
-    with pytest.raises(Unavailable, match="denied"):
+    with pytest.raises(Denied, match="denied"):
         await opened(environment=["alpha"], approve=lambda _: False).run("1")
     async with opened(environment=["alpha"], approve=allow_all) as sandbox:
         assert not (await sandbox.run("import beta")).ok
@@ -146,11 +146,13 @@ def test_the_command_line_installs_what_is_agreed_to_and_lists_it(index: Index, 
     refused = casemate(tmp_path, "install", "alpha", "--index", index.url)
     agreed = casemate(tmp_path, "install", "alpha", "--index", index.url, "--yes")
     listed = casemate(tmp_path, "list")
-    assert refused.returncode != 0
+    assert refused.returncode == 77
     assert "not approved" in refused.stderr
     assert "sha256:" in refused.stderr
     assert agreed.stdout.startswith("alpha==1.0 sha256:"), agreed.stderr
     assert listed.stdout == "alpha: alpha==1.0\n"
+    there = casemate(tmp_path, "install", "packaging", "--index", index.url, "--yes")
+    assert (there.returncode, "is there already" in there.stderr) == (0, True), there.stderr
 
 
 def test_the_command_line_refuses_what_is_no_name(index: Index, tmp_path: Path) -> None:

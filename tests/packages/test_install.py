@@ -166,7 +166,37 @@ async def test_where_nobody_can_be_asked_nothing_is_even_looked_for(opened: Open
     async with opened(approve=None) as sandbox:
         installed = await sandbox.packages.install(["alpha"])
     assert installed.status == "denied"
+    assert "no rule allows alpha: nobody is there to ask" in installed.reason
     assert index.asked == []
+
+
+async def test_what_no_rule_allows_of_what_comes_is_named(opened: Opened, index: Index) -> None:
+    index.add(wheel("alpha", requires=("beta", "gamma")))
+    index.add(wheel("beta"))
+    index.add(wheel("gamma"))
+    rules = [{"allow": "package", "package": name} for name in ("alpha", "gamma")]
+    async with opened(approve=None, policy={"rules": rules}) as sandbox, sandbox.session() as session:
+        installed = await sandbox.packages.install(["alpha"])
+        ran = await session.run("%pip install alpha")
+    assert "no rule allows beta==1.0: " in installed.reason
+    assert "no rule allows beta==1.0: " in ran.stderr
+
+
+@pytest.mark.parametrize("default", ["ask", "deny"])
+async def test_a_rule_for_a_package_with_its_dependencies_allows_these_and_nothing_else(
+    opened: Opened, index: Index, default: str
+) -> None:
+    index.add(wheel("alpha", requires=("beta",)))
+    index.add(wheel("beta", requires=("gamma; extra != 'x'", "delta; extra == 'x'")))
+    index.add(wheel("gamma"))
+    index.add(wheel("delta"))
+    rules = [{"allow": "package", "package": "alpha", "with_dependencies": True}]
+    async with opened(approve=None, policy={"rules": rules, "defaults": {"package": default}}) as sandbox:
+        stranger = await sandbox.packages.install(["alpha", "delta"])
+        installed = await sandbox.packages.install(["alpha"])
+    assert stranger.status == "denied", stranger
+    assert "delta" in stranger.reason
+    assert [one.name for one in installed.packages] == ["alpha", "beta", "gamma"], installed
 
 
 RULES = {"rules": [{"allow": "package", "package": "alpha==1.0"}, {"deny": "package", "package": "beta"}]}

@@ -85,6 +85,7 @@ async def test_without_a_session_later_runs_have_it_and_one_question_shows_exact
     assert ran.stdout == "1.0.0\n", ran.text
     (request,) = asked
     assert request.arguments["packages"] == ["@acme/alpha@1.0.0", "beta@1.2.0"]
+    assert request.arguments["needed_by"] == {"beta@1.2.0": ["@acme/alpha@1.0.0"]}
     assert request.arguments["language"] == "node"
     assert request.arguments["files"][1]["sha256"] == hashlib.sha256(content).hexdigest()
     assert "/@acme%2Falpha" in registry.paths() or "/@acme%2falpha" in registry.paths()

@@ -179,6 +179,16 @@ def test_a_program_runs_with_packages_that_the_command_line_names(tmp_path: Path
     command = [sys.executable, "-m", "casemate", "run", "--with", "alpha", str(tmp_path / "program.py")]
     done = subprocess.run(command, env={**env, "PIP_NO_INDEX": "1"}, capture_output=True, text=True, check=False)
     assert done.stdout == "1.0\n", done.stderr
+    assert "installed alpha" in done.stderr
+    (tmp_path / "policy.yaml").write_text("rules: [{deny: package, package: alpha}]")
+    denied = [*command[:4], "--policy", str(tmp_path / "policy.yaml"), *command[4:]]
+    refused = subprocess.run(denied, env={**env, "PIP_NO_INDEX": "1"}, capture_output=True, text=True, check=False)
+    assert (refused.returncode, "installing" in refused.stderr) == (77, False), refused.stderr
+    full = [*command[:4], "--disk", "1MiB", *command[4:]]
+    (tmp_path / "wheels" / name).write_bytes(wheel("alpha", files={"alpha/data.bin": os.urandom(4 << 20).hex()})[1])
+    ended = subprocess.run(full, env={**env, "PIP_NO_INDEX": "1"}, capture_output=True, text=True, check=False)
+    assert "limits.disk" in ended.stderr
+    assert "--disk" in ended.stderr, ended.stderr
     without = subprocess.run([*command[:4], command[-1]], env=env, capture_output=True, text=True, check=False)
     assert "--with NAME adds one" in without.stderr
 
@@ -186,7 +196,8 @@ def test_a_program_runs_with_packages_that_the_command_line_names(tmp_path: Path
 async def test_where_nobody_can_be_asked_pip_says_so(opened: Opened, index: Index) -> None:
     async with opened(approve=None, network="none") as sandbox, sandbox.session() as session:
         ran = await session.run("%pip install alpha")
-    assert "nobody can be asked" in ran.stderr
+    assert "no rule allows alpha and nobody can be asked" in ran.stderr
+    assert "resol" not in ran.text
     assert not ran.ok
 
 

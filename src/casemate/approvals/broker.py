@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from casemate.policy.rules import Rulebook
 
 Record = Callable[[str, str, dict[str, Any]], object]  # run, namespace, detail; raises CasemateError
+_MOST_NAMES = 20  # packages in a reason
 _QUICK = 50_000  # steps of looking through rules: some milliseconds at the very most
 
 NOBODY = "nobody is there to ask; a rule of the policy can allow it, or an approver (in Python: approve)"
@@ -224,6 +225,16 @@ class ApprovalBroker:
         requester.after_output(lambda: self.worker.submit(self._show_due, requester.queue))
 
     def _decide_without_asking(self, pending: PendingRequest) -> ApprovalVerdict | None:
+        verdict = self._rule_without_asking(pending)
+        names = (
+            [] if verdict is None or verdict.allow else self.rules.list_unallowed(pending.question, time.monotonic())
+        )
+        if verdict is None or not names:
+            return verdict
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        return replace(verdict, reason=f"no rule allows {', '.join(names[:_MOST_NAMES])}{more}: {verdict.reason}")
+
+    def _rule_without_asking(self, pending: PendingRequest) -> ApprovalVerdict | None:
         if pending.requester.is_over:
             return _withdrawal(pending.requester)
         verdict = self.rules.verdict(pending.question, time.monotonic())

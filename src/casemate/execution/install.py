@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -32,10 +33,12 @@ from casemate.execution.seal import seal
 from casemate.execution.threads import to_thread_to_end
 from casemate.files.bounds import TreeBounds
 from casemate.model.approval import ApprovalVerdict, Effect, Question
+from casemate.model.limits import format_size
 from casemate.model.overview import Installed, InstalledPackage, InstallTerms
 from casemate.model.plan import PROXY_ADDRESS, ListeningSocket
 from casemate.packages.gateway import Gateway
 from casemate.packages.names import Requirement
+from casemate.packages.needs import label_of, needed_by
 from casemate.supervisor.trees.walk import open_folder
 from casemate.workspace.apply import apply
 from casemate.workspace.rules import FolderRules
@@ -45,10 +48,13 @@ if TYPE_CHECKING:
     from casemate.execution.context import ExecutionContext
     from casemate.languages.node.installer import NodeInstaller
     from casemate.languages.python.installer import PythonInstaller
+    from casemate.model.execution import Cause
     from casemate.model.plan import Plan, Request
+    from casemate.packages.store import PackageStore
     from casemate.walls.wall import Cell
 
 _PORT = 80
+_BLOCK = 4096
 _BOUNDS = TreeBounds(files=100_000, file_bytes=1 << 30, total_bytes=4 << 30, depth=64, entries=200_000, reports=20)
 _MOST_REASON = 1000  # characters
 _MOST_OUTPUT = 20_000  # characters of what the installer printed, from its end
@@ -70,8 +76,9 @@ async def install(order: Order, context: ExecutionContext, gateway: Gateway, req
 
     Raises ``CasemateError`` for what is not the packages' doing.
     """
-    names = LookedUp(context, requester, order.installer.language)
-    if denial := await names.find_denial([one.name for one in order.requirements], gateway.upstream.is_local):
+    wanted = tuple(one.name for one in order.requirements)
+    names = LookedUp(context, requester, order.installer.language, wanted)
+    if denial := await names.find_denial(gateway.upstream.is_local):
         return Installed("denied", reason=denial)
     gateway.refusal = names.find_refusal
     report = await context.wall.prove()
@@ -79,6 +86,7 @@ async def install(order: Order, context: ExecutionContext, gateway: Gateway, req
     async with record_execution(context, request, plan) as record:
         finished = await _run(plan, context, gateway)
         try:
+            finished.capture.errno = finished.capture.errno or _errno_in(finished.capture.transcript.text_of("stderr"))
             execution = seal(
                 Collected(finished, (), (), complete=True), request, report_for(plan, context, report, finished.ending)
             )
@@ -87,7 +95,7 @@ async def install(order: Order, context: ExecutionContext, gateway: Gateway, req
             if execution.ok:
                 installed = await _keep(order, finished, gateway, requester)
             else:
-                said = execution.cause.message if execution.cause else _last_line(execution.stderr)
+                said = _explain(execution.cause, finished) if execution.cause else _last_line(execution.stderr)
                 installed = Installed("failed", reason="; ".join([*gateway.problems, said]))
         finally:
             os.close(finished.ending.tree_fd)
@@ -106,24 +114,27 @@ class LookedUp:
     context: ExecutionContext
     requester: Requester
     language: str
+    wanted: tuple[str, ...]
 
-    def _judge(self, name: str) -> Effect:
-        question = self.requester.bind(self._question([name]))
+    def _judge(self, name: str, **about: object) -> Effect:
+        question = self._question([name])
+        question = self.requester.bind(replace(question, arguments={**question.arguments, **about}))
         return self.context.approvals().rules.judge_name(question, time.monotonic())
 
     def find_refusal(self, name: str) -> str:
-        """Why it may not; empty where it may."""
-        return "it is denied by a rule" if self._judge(name) == "deny" else ""
+        """Why the installer may not ask for it; empty where it may: the index says that what is wanted needs it."""
+        is_denied = self._judge(name, needed_by={name: self.wanted}) == "deny"
+        return "it is denied by a rule" if is_denied else ""
 
-    async def find_denial(self, names: list[str], is_local: bool) -> str:
-        """Why these that somebody wants may not; empty where they may. ``is_local``: no other machine hears them."""
-        if denied := [name for name in names if self.find_refusal(name)]:
+    async def find_denial(self, is_local: bool) -> str:
+        """Why what is wanted may not; empty where it may. ``is_local``: no other machine hears it."""
+        if denied := [name for name in self.wanted if self._judge(name) == "deny"]:
             return f"{', '.join(denied)}: denied by a rule, so no index is asked"
         if is_local:
             return ""
         if self.context.hosts is None:
             return "this sandbox has none as network, so no index is asked"
-        asked = [name for name in names if self.requester.is_code and self._judge(name) == "ask"]
+        asked = [name for name in self.wanted if self.requester.is_code and self._judge(name) == "ask"]
         if not asked:
             return ""
         verdict = await asyncio.wrap_future(self.requester.decide(self._question(asked)))
@@ -191,7 +202,7 @@ async def _keep(order: Order, finished: Finished, gateway: Gateway, requester: R
     if found:
         texts = [one.text for one in order.requirements]
         verdict = await permission(
-            requester, texts, found, language=order.installer.language, built=order.terms.sources
+            requester, texts, found, gateway.store, language=order.installer.language, built=order.terms.sources
         )
         if not verdict.allow:
             return Installed("denied", reason=verdict.reason or "it was asked for and not approved")
@@ -224,17 +235,21 @@ async def permission(
     requester: Requester,
     requested: list[str],
     found: tuple[InstalledPackage, ...],
+    store: PackageStore,
     *,
     language: str = "python",
     built: bool = False,
 ) -> ApprovalVerdict:
-    """Whether exactly these may be installed. ``built``: some may have been built from their sources."""
-    return await asyncio.wrap_future(requester.decide(_question(requested, found, language, built=built)))
+    """Whether exactly these may be installed; ``store`` has their files. ``built``: some may have been built from their
+    sources."""
+    question = _question(requested, found, language, built=built)
+    if above := await asyncio.to_thread(needed_by, found, requested, language, store):
+        question = replace(question, arguments={**question.arguments, "needed_by": above})
+    return await asyncio.wrap_future(requester.decide(question))
 
 
 def _question(requested: list[str], found: tuple[InstalledPackage, ...], language: str, *, built: bool) -> Question:
-    mark = "==" if language == "python" else "@"
-    names = [f"{one.name}{mark}{one.version}" for one in found]
+    names = [label_of(one, language) for one in found]
     shown = ", ".join(names) if len(names) <= 10 else f"{', '.join(names[:10])} and {len(names) - 10} more"
     files = [{"file": one.file, "source": one.source, "sha256": one.sha256, "bytes": one.size} for one in found]
     arguments = {
@@ -245,6 +260,23 @@ def _question(requested: list[str], found: tuple[InstalledPackage, ...], languag
         **({"built": True} if built else {}),
     }
     return Question("package", f"install {shown}", arguments)
+
+
+_OF_LIMITS = (errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.EAGAIN)
+
+
+def _errno_in(text: str) -> int | None:
+    """The error of a limit that an installer names: it ends with a number of its own, and tidies up before."""
+    return next((one for one in _OF_LIMITS if os.strerror(one) in text or errno.errorcode[one] in text), None)
+
+
+def _explain(cause: Cause, finished: Finished) -> str:
+    """Which limit it was. What an installer has taken away again may have been bytes or files."""
+    limits = finished.plan.limits
+    if cause.code == "disk_limit" and finished.ending.space_left >= _BLOCK:
+        met = f"limits.disk is {format_size(limits.disk)} and limits.inodes is {limits.inodes}"
+        return f"No more could be written; {met}. Raise the one that was met."
+    return f"{cause.message} {cause.remediation}"
 
 
 def _last_line(text: str) -> str:

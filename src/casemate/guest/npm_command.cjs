@@ -56,18 +56,19 @@ function ask(request, done) {
   const pieces = [];
   socket.on('connect', () => socket.write(`${JSON.stringify(request)}\n`));
   socket.on('data', (piece) => pieces.push(piece));
-  socket.on('error', (error) => pieces.length || noAnswer(error.message));
+  socket.on('error', () => pieces.length || noAnswer(request.packages));
   socket.on('end', () => {
     try {
       done(JSON.parse(Buffer.concat(pieces).toString()));
     } catch {
-      noAnswer('no answer');
+      noAnswer(request.packages);
     }
   });
 }
 
-function noAnswer(why) {
-  fail(`packages cannot be installed from here (no rule allows it and nobody can be asked, or this is no session): ${why}`);
+function noAnswer(names) {
+  const why = `no rule allows ${names.join(', ')} and nobody can be asked, or this is no session`;
+  fail(`packages cannot be installed from here: ${why}`);
 }
 
 function tell(answer, does, quiet) {

@@ -164,11 +164,9 @@ def _ask(request: "dict[str, Any]") -> "dict[str, Any]":
             host.sendall(asked)
             line = host.makefile("rb").readline(_MOST)
         answer: "dict[str, Any]" = json.loads(line)
-    except (OSError, ValueError) as error:
-        why = (
-            "packages cannot be installed from here (no rule allows it and nobody can be asked, or this is no session)"
-        )
-        return {"ok": False, "message": f"{why}: {error}"}
+    except (OSError, ValueError):  # of a name that is not there: its words would lead to the network's options
+        why = f"no rule allows {', '.join(request['packages'])} and nobody can be asked, or this is no session"
+        return {"ok": False, "message": f"packages cannot be installed from here: {why}"}
     return answer
 
 

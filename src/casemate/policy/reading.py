@@ -41,7 +41,7 @@ _EFFECTS: tuple[Effect, ...] = get_args(Effect)
 _ABOUT: Mapping[Kind, tuple[str, ...]] = {
     "tool": ("server", "tool", "schema", "arguments"),
     "egress": ("host", "addresses"),
-    "package": ("package", "language"),
+    "package": ("package", "language", "with_dependencies"),
     "shell": ("arguments",),
     "process": ("arguments",),
     "host": ("command", "options"),
@@ -110,6 +110,7 @@ def rule(given: Mapping[str, Any], where: str) -> Rule:
         host=read("host", lambda value: host_rule(value, "host") if narrowly else denied_rule(value, "host")),
         addresses=read("addresses", private_networks) or (),
         package=read("package", lambda value: _package(value, language)),
+        with_dependencies=given.get("with_dependencies", False),
         command=read("command", lambda value: command(value, given.get("options", ()), narrowly=narrowly)),
         arguments=read("arguments", lambda value: _arguments(value, kind, narrowly)),
         namespace=read("namespace", _name),
@@ -151,6 +152,8 @@ def _check_keys(given: Mapping[str, Any], effect: Effect, kind: Kind, where: str
             )
         if key == "addresses" and effect != "allow":
             raise InvalidArgument("policy", f"{where}: {key}: only a rule that allows a host says where it is")
+        if key == "with_dependencies" and (effect != "allow" or not isinstance(given[key], bool)):
+            raise InvalidArgument("policy", f"{where}: {key}: is true or false, in a rule that allows")
         if key in _AT_TIMES and "addresses" in given:
             raise InvalidArgument("policy", f"{where}: {key}: a rule with addresses holds always, and for all")
     if effect != "allow":

@@ -106,6 +106,7 @@ class Rule:
     host: HostRule | None = None
     addresses: tuple[IPv4Network, ...] = ()
     package: Package | None = None
+    with_dependencies: bool = False
     command: CommandPattern | None = None
     arguments: Mapping[str, Pattern] | None = None
     exactly: str = ""
@@ -183,9 +184,22 @@ class Rule:
         names = question.arguments.get("packages")
         asked = [package(name, question.arguments.get("language")) for name in names] if isinstance(names, list) else []
         if self._allows:
-            return bool(asked) and all(one is not None and self.package.covers(one) for one in asked)
+            return bool(asked) and all(one is not None and self._allows_package(one, question) for one in asked)
         anyhow = replace(self.package, version=None)  # a range, or none, may come out as the version that is meant
         return not asked or any(one is None or _could_be(self.package, anyhow, one) for one in asked)
+
+    def _allows_package(self, asked: Package, question: Question) -> bool:
+        """Whether it is the rule's, or, where the rule says so, one that the rule's needs, directly or over others."""
+        meant = self.package
+        assert meant is not None
+        above = question.arguments.get("needed_by") if self.with_dependencies else None
+        seen, due = {str(asked)}, [str(asked)]
+        while above and due:
+            new = set(above.get(due.pop(), ())) - seen
+            seen |= new
+            due += new
+        named = (package(one, asked.language) for one in seen)
+        return any(one is not None and meant.covers(one) for one in named)
 
     def _covers_arguments(self, question: Question) -> bool:
         if self.arguments is None:
@@ -314,6 +328,13 @@ class Rulebook:
         if any(effect == "ask" for effect, _ in found) or any(self._uses_left(r, now) < n for r, n in used.items()):
             return "ask", []
         return "allow", list(used.elements())
+
+    def list_unallowed(self, question: Question, now: float) -> list[str]:
+        """The packages of ``question`` that no rule allows."""
+        if question.kind != "package":
+            return []
+        parts = [part for part in _parts(question) if self._judge_one(part, now)[0] != "allow"]
+        return [str(name) for part in parts for name in part.arguments.get("packages") or ()]
 
     def judge_name(self, question: Question, now: float) -> Effect:
         """Whether an index may be asked for the one package that ``question`` names: what rules say of any version.

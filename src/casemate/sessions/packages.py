@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from casemate.errors import CasemateError, InvalidArgument, Unavailable
+from casemate.errors import CasemateError, Denied, InvalidArgument, Unavailable
 from casemate.execution.request import check_timeout
 from casemate.execution.threads import to_thread_to_end
 from casemate.files.lines import LineClient, line_of, read_line, read_object, while_there
@@ -282,7 +282,8 @@ class Packages:
         that was made before comes from the user's cache; its files are asked about all the same.
 
         Raises:
-            Unavailable: It was denied, or could not be made.
+            Denied: It was denied.
+            Unavailable: It could not be made.
             CasemateError: As of :meth:`install`.
         """
         self._preparing = self._preparing or asyncio.Lock()
@@ -307,9 +308,8 @@ class Packages:
                 self._wanted, None, InstallTerms(False, False, self._context.limits.wall)
             )
             if not made.ok:
-                raise Unavailable(
-                    f"environment: {made.reason}", remediation="Look at the index, the rules or who is asked."
-                )
+                error = Denied if made.status == "denied" else Unavailable
+                raise error(f"environment: {made.reason}", remediation="Look at the index, the rules or who is asked.")
             made_set = await self._package_set("python", "")
             assert isinstance(made_set, PackageSet)
             if self._has_hosts_programs:
@@ -317,9 +317,9 @@ class Packages:
             return made.packages
         cached, packages = found
         async with self._context.approvals().open_requester(self._namespace) as requester:
-            verdict = await permission(requester, texts, packages)
+            verdict = await permission(requester, texts, packages, PackageStore(default_folder(self._env) / "files"))
         if not verdict.allow:
-            raise Unavailable(f"environment: denied: {verdict.reason or 'it was asked for and not approved'}")
+            raise Denied(f"environment: denied: {verdict.reason or 'it was asked for and not approved'}")
         await asyncio.to_thread(_begin_with, await self._package_set("python", ""), cached)
         return packages
 
@@ -492,4 +492,4 @@ async def _refuse_install(requester: Requester, wanted: tuple[Requirement, ...],
     names = [one.text for one in wanted]
     asked = Question("package", f"install {', '.join(names)}", {"packages": names, "language": language})
     verdict = await asyncio.wrap_future(requester.decide(asked))
-    return Installed("denied", reason=f"no rule allows packages, and {verdict.reason}")
+    return Installed("denied", reason=verdict.reason)

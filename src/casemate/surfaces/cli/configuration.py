@@ -182,7 +182,8 @@ def _about(one: Rule) -> str:
     named = (
         ("server", one.server), ("tool", one.tool), ("schema", one.schema[:12]), ("host", one.host),
         ("at", ", ".join(map(str, one.addresses))),
-        ("package", one.package), ("command", one.command), ("namespace", one.namespace),
+        ("package", one.package), ("with", "what it needs" if one.with_dependencies else ""),
+        ("command", one.command), ("namespace", one.namespace),
     )  # fmt: skip
     parts = [f"{name} {value}" for name, value in named if value]
     if one.arguments is not None:

@@ -45,6 +45,8 @@ MEANINGS = (
     (153, "the program wrote more than --full-output"),
 )
 
+EVERYTHING_THERE = "every package that was asked for is there already"
+
 # The option that moves the limit which a cause names.
 OPTION_OF_CAUSE = {
     "timeout": "--timeout",

@@ -18,7 +18,7 @@ from casemate.packages.package_sets import Environments
 from casemate.packages.store import default_folder
 from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import print_answer
-from casemate.surfaces.cli.failures import say
+from casemate.surfaces.cli.failures import EVERYTHING_THERE, say
 from casemate.surfaces.cli.inert import inert
 from casemate.surfaces.cli.inputs import configured_arguments
 from casemate.surfaces.cli.parameters import Name, Output
@@ -67,6 +67,8 @@ def install(
 
     with Progress(shows=output == "text") as progress:
         packages = interrupts.run_in(sandbox, prepare)
+    if not packages:
+        say(EVERYTHING_THERE)
     lines = (f"{one.name}=={one.version} sha256:{one.sha256}" for one in packages)
     return print_answer(document(Installed("installed", packages)), lines, is_json=output == "json")
 

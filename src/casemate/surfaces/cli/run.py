@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import select
 import signal
 import stat
@@ -17,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from casemate.api.config_files import is_configured
 from casemate.api.options import SandboxOptions
 from casemate.api.sandbox import Sandbox
-from casemate.errors import CasemateError, InvalidArgument, Unavailable
+from casemate.errors import CasemateError, Denied, InvalidArgument, Unavailable
 from casemate.files.names import problem
 from casemate.model.call_options import USUAL_SECONDS
 from casemate.model.limits import Limits
 from casemate.surfaces.cli import failures
-from casemate.surfaces.cli.failures import say
+from casemate.surfaces.cli.failures import EVERYTHING_THERE, say
 from casemate.surfaces.cli.inputs import env_of, given_limits, language_of, program_in, read, read_file
 from casemate.visible import visible
 
@@ -173,18 +174,22 @@ def _progress(request: RunRequest) -> Progress:
 
 
 async def _install(sandbox: Sandbox, request: RunRequest, language: str) -> None:
-    """The packages that were asked for: whoever asks allows them. Raises ``Unavailable`` where they do not come."""
+    """The packages that were asked for: whoever asks allows them. Raises ``Denied`` or ``Unavailable``."""
     if not request.packages:
         return
     from casemate.languages.catalogue import runtime_for
 
-    say(f"installing {', '.join(request.packages)}")
     with _progress(request) as progress:
         progress.wait("installing")
         sandbox.packages.report = progress.bytes
         done = await sandbox.packages.install(request.packages, language=runtime_for(language).language)
-    if done.status != "installed":
-        raise Unavailable(f"{', '.join(request.packages)} cannot be installed: {done.reason}")
+    if not done.ok:
+        limits = dict.fromkeys(re.findall(r"limits\.[a-z_]+", done.reason))
+        raise (Denied if done.status == "denied" else Unavailable)(
+            f"{', '.join(request.packages)} cannot be installed: {done.reason}",
+            remediation=" or ".join(f"{failures.option_of(name)} raises {name}" for name in limits),
+        )
+    say(f"installed {', '.join(one.name for one in done.packages)}" if done.packages else EVERYTHING_THERE)
 
 
 async def _execute(sandbox: Sandbox, request: RunRequest, arguments: dict[str, Any], asking: _Asking) -> Execution:
