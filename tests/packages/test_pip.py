@@ -171,7 +171,7 @@ async def test_what_was_installed_is_listed_by_the_real_pip_and_taken_away_again
 
 def test_a_program_runs_with_packages_that_the_command_line_names(tmp_path: Path) -> None:
     """From a folder of the operator's, as pip's find-links has it."""
-    name, content = wheel("alpha")
+    name, content = wheel("alpha", scripts={"say-alpha": "alpha:main"})
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / name).write_bytes(content)
     (tmp_path / "program.py").write_text("import alpha; print(alpha.VERSION)")
@@ -180,6 +180,15 @@ def test_a_program_runs_with_packages_that_the_command_line_names(tmp_path: Path
     done = subprocess.run(command, env={**env, "PIP_NO_INDEX": "1"}, capture_output=True, text=True, check=False)
     assert done.stdout == "1.0\n", done.stderr
     assert "installed alpha" in done.stderr
+    said = subprocess.run(
+        [*command[:4], "--language", "shell", *command[4:6], "-"],
+        env={**env, "PIP_NO_INDEX": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        input="say-alpha; python3 -c 'import alpha; print(alpha.VERSION)'",
+    )
+    assert said.stdout == "I am 1.0\n1.0\n", said.stderr
     (tmp_path / "policy.yaml").write_text("rules: [{deny: package, package: alpha}]")
     denied = [*command[:4], "--policy", str(tmp_path / "policy.yaml"), *command[4:]]
     refused = subprocess.run(denied, env={**env, "PIP_NO_INDEX": "1"}, capture_output=True, text=True, check=False)

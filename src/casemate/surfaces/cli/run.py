@@ -6,6 +6,7 @@ import gc
 import os
 import re
 import select
+import shutil
 import signal
 import stat
 import sys
@@ -20,6 +21,7 @@ from casemate.api.options import SandboxOptions
 from casemate.api.sandbox import Sandbox
 from casemate.errors import CasemateError, Denied, InvalidArgument, Unavailable
 from casemate.files.names import problem
+from casemate.languages.runtime import SYSTEM_PATH
 from casemate.model.call_options import USUAL_SECONDS
 from casemate.model.limits import Limits
 from casemate.surfaces.cli import failures
@@ -58,7 +60,10 @@ def _do(request: RunRequest) -> int:
     if (environment := request.options.get("environment")) is not None:
         _check_environment(environment, language)
     asking = _Asking(request)
-    sandbox = Sandbox(**sandbox_arguments(request), approve=asking.answer_for(request.packages))
+    given = sandbox_arguments(request)
+    if language == "shell" and request.packages:  # for the Python that programs of Shell find
+        given["environment"] = shutil.which("python3", path=SYSTEM_PATH)
+    sandbox = Sandbox(**given, approve=asking.answer_for(request.packages))
     if request.explain:
         return _explain(sandbox, request, language)
     sandbox.warm_up()
@@ -182,7 +187,8 @@ async def _install(sandbox: Sandbox, request: RunRequest, language: str) -> None
     with _progress(request) as progress:
         progress.wait("installing")
         sandbox.packages.report = progress.bytes
-        done = await sandbox.packages.install(request.packages, language=runtime_for(language).language)
+        known = runtime_for(language).language
+        done = await sandbox.packages.install(request.packages, language="python" if known == "shell" else known)
     if not done.ok:
         limits = dict.fromkeys(re.findall(r"limits\.[a-z_]+", done.reason))
         raise (Denied if done.status == "denied" else Unavailable)(
