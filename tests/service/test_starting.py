@@ -42,6 +42,11 @@ async def main():
     await (await connect()).close()
 asyncio.run(main())
 """
+CONNECTED = """
+from casemate.sync import Sandbox
+with Sandbox.connect() as sandbox, sandbox.session() as session:
+    print(session.run("1 + 1").text)
+"""
 
 
 def pid_of(env: dict[str, str]) -> int:
@@ -163,6 +168,47 @@ async def test_a_service_that_was_set_otherwise_is_not_used_as_if_it_were_not(en
             await connect(environ={**env, "CASEMATE_NETWORK": "none"})
         await remote.close()
         await (await connect(environ={**env, "CASEMATE_SECRET_DEFAULT_X": "12345678"})).close()
+
+
+async def test_programs_do_not_get_the_variables_of_another_shell(env: dict[str, str]) -> None:
+    other = {**env, "CASEMATE_NETWORK": "public"}
+    with on_demand(other):
+        remote = await connect(environ=other)
+        await remote("sessions.open")
+        with pytest.raises(Unavailable, match="another value of CASEMATE_NETWORK"):
+            await connect(environ=env, runs=True)
+        await (await connect(environ=env)).close()  # such as to answer what programs ask
+        await remote.close()
+    with serving(other):
+        await (await connect(environ=env, runs=True)).close()
+
+
+def test_sessions_open_where_their_steps_can_run_once_casemate_was_installed_again(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    def install() -> None:
+        if (tmp_path / "casemate").exists():
+            (tmp_path / "casemate").rename(tmp_path / f"gone {len(list(tmp_path.iterdir()))}")
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(Path(casemate.__file__).parent, tmp_path / "casemate", ignore=ignored)
+
+    def ran(*words: str) -> tuple[int, str]:
+        command = casemate_command(*words) if words else [sys.executable, "-c", CONNECTED]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=MAX_WAIT)
+        return done.returncode, done.stdout + done.stderr
+
+    env["PYTHONPATH"] = str(tmp_path)
+    install()
+    with on_demand(env):
+        assert ran("sessions", "open", "first")[0] == ran("sessions", "close", "first")[0] == 0
+        install()
+        assert ran() == (0, "2\n")
+        install()
+        assert ran("sessions", "open", "second")[0] == 0
+        assert ran("exec", "second", "print(2)") == (0, "2\n")
+        install()
+        code, said = ran("sessions", "open", "third")
+        assert (code, "installed anew while" in said, "service stop" in said) == (69, True, True), said
 
 
 def test_a_service_that_may_open_too_few_files_says_so_when_it_starts(env: dict[str, str]) -> None:

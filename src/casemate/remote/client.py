@@ -227,7 +227,8 @@ async def connect(
     ``agent``: a name under which calls are those of an agent, which may do less and sees only its own;
     ``may_approve``: this one may answer what it asks for itself, since a person does that. ``insecure``: permits http
     to other machines. ``runs``: programs are to find the packages of this installation: a service of another one is
-    replaced where nothing lives in it. ``environ``: instead of this process's variables.
+    replaced where nothing lives in it, and one that a command with more variables has started does not fit.
+    ``environ``: instead of this process's variables.
 
     Raises ``InvalidArgument`` and ``Unavailable``.
     """
@@ -272,7 +273,7 @@ async def _own(
         if address is None:
             raise _none_runs()
         remote = RemoteOperations(address, headers)
-        why = await _unfit(remote, environ)
+        why = await _unfit(remote, environ, runs=runs)
         if not why and start and runs and attempt == 1 and await _is_anothers(remote) and await _stop_if_idle(remote):
             continue
         if not why:
@@ -292,7 +293,7 @@ async def _is_anothers(remote: RemoteOperations) -> bool:
     return (await remote.health()).get("installation") not in (None, INSTALLATION)
 
 
-async def _unfit(remote: RemoteOperations, environ: Mapping[str, str]) -> str:
+async def _unfit(remote: RemoteOperations, environ: Mapping[str, str], *, runs: bool) -> str:
     """Why the service that runs is not the one that this process would start; empty where it is."""
     try:
         said = await remote.health()
@@ -304,7 +305,7 @@ async def _unfit(remote: RemoteOperations, environ: Mapping[str, str]) -> str:
         return _IS_ENDING
     if said.get("version") != __version__:
         return f"the service that runs is casemate {said.get('version')}, and this is {__version__}"
-    if others := different(fingerprints(environ), said.get("settings") or {}):
+    if others := different(fingerprints(environ), said.get("settings") or {}, runs=runs):
         return f"the service that runs was started with another value of {', '.join(others)}"
     return ""
 

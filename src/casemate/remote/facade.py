@@ -187,4 +187,4 @@ async def _call(remote: RemoteOperations, operation: str, code: str | bytes, val
 async def connected_sandbox(url: str | None, token: str | None, **options: Any) -> ConnectedSandbox:
     """A sandbox of the service at ``url``, or of the user's own. The arguments and errors are those of
     :func:`casemate.remote.client.connect`."""
-    return ConnectedSandbox(await connect(url, token, **options))
+    return ConnectedSandbox(await connect(url, token, runs=True, **options))

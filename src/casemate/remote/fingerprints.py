@@ -12,10 +12,11 @@ from casemate.remote.environment import own_variables
 from casemate.remote.places import places_of
 
 _FILE, _STATE = "the configuration file", "the state folder"
+_BY = "its start by a command"  # so that its variables are that command's; nobody has chosen them for a service
 _MOST = 1 << 20  # bytes of it
 
 
-def fingerprints(environ: Mapping[str, str]) -> dict[str, str]:
+def fingerprints(environ: Mapping[str, str], *, on_demand: bool = False) -> dict[str, str]:
     """Casemate's own variables, the path of the state folder, and the user's configuration file where there is one,
     each with a hash of its content.
 
@@ -23,6 +24,8 @@ def fingerprints(environ: Mapping[str, str]) -> dict[str, str]:
     """
     values = {name: value.encode("utf-8", "surrogateescape") for name, value in own_variables(environ).items()}
     values[_STATE] = os.fsencode(places_of(environ).state)
+    if on_demand:
+        values[_BY] = b""
     place = users_file(environ)
     if place is not None:
         try:
@@ -33,6 +36,8 @@ def fingerprints(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: hashlib.sha256(value).hexdigest() for name, value in values.items()}
 
 
-def different(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    """What is not the same on both sides: variables that ours has, and the file that either has."""
-    return sorted(name for name in {*ours, *({_FILE} & theirs.keys())} if ours.get(name) != theirs.get(name))
+def different(ours: Mapping[str, str], theirs: Mapping[str, str], *, runs: bool) -> list[str]:
+    """What is not the same on both sides: variables that ours has, and the file that either has. ``runs``: what runs
+    programs has all variables of a service that another command started."""
+    names = {*ours, *(theirs if runs and _BY in theirs else {_FILE} & theirs.keys())} - {_BY}
+    return sorted(name for name in names if ours.get(name) != theirs.get(name))

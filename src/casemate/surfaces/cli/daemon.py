@@ -48,7 +48,7 @@ def run(
         service = Service(places.state, partial(sandbox_of, environ), terms)
         sign_ins = SignIns(Tokens(places.state).principals_of)
         admitted = Admitted(sign_ins.principals_of)
-        settings = fingerprints(environ)
+        settings = fingerprints(environ, on_demand=on_demand)
 
         def open_servers(servers: Servers) -> None:  # the Unix socket is the last: whoever finds it is served
             def application(listener: Listener) -> HttpApplication:

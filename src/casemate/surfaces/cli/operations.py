@@ -178,7 +178,7 @@ def open_session(name: str | None = None, *, service: ServiceOptions = PLAIN, **
         name: What it can be called besides its handle.
     """
     sent = sent_options(options, name=name)
-    state = ask(service, "sessions.open", **sent)
+    state = with_service(lambda remote: remote("sessions.open", sent), service, runs=True)
     return print_answer(state, [state["session"]], is_json=service.is_json)
 
 

@@ -81,12 +81,13 @@ class NativeWall:
         """The self-test's outcome: from this wall's life, else the cache, else by running it now.
 
         Raises ``WallUnavailable`` with the reason and the remedy where the machine refuses,
-        or where an escape of the self-test succeeded.
+        or where an escape of the self-test succeeded; ``Unavailable`` where this process can have no cells.
         """
         import asyncio  # not before: it loads while the supervisor starts
 
         from casemate.walls.native import selftest
 
+        launch.check_process()
         self._proving = self._proving or asyncio.Lock()
         async with self._proving:
             if self._report is None:
