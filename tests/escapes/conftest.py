@@ -181,6 +181,9 @@ def _remove(folder: Path) -> None:
         os.chmod(os.path.dirname(path), 0o700)
         with contextlib.suppress(OSError):
             os.chmod(path, 0o700)
+        if function is os.open:  # of what may not be entered
+            _remove(Path(path))
+            return
         assert callable(function)
         function(path)
 

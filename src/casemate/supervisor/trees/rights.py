@@ -30,7 +30,7 @@ class OwnersRights:
         self._uid, self._gid = status.st_uid, status.st_gid
         self._is_root = os.geteuid() == 0
         if self._is_root:
-            self._groups, self._all = os.getgroups(), _capabilities()
+            self._groups, self._all = _groups_to_set(), _capabilities()
             self._reduced = _Sets(self._all[0] & ~_FILES_OF_OTHERS, *self._all[1:])
             _call(_SETFSUID, self._uid)
             self._stays_root = _call(_SETFSUID, _QUERY) == 0
@@ -48,11 +48,26 @@ class OwnersRights:
 
     def _set(self, uid: int, gid: int, groups: list[int], capabilities: ctypes.Array[ctypes.c_uint32]) -> None:
         if self._groups:
-            _call(_SETGROUPS, len(groups), (ctypes.c_uint32 * len(groups))(*groups))
+            _set_groups(groups)
         _call(_SETFSGID, gid)
         _call(_SETFSUID, uid)  # the kernel takes the rights over files from whom is not root, and gives them back
         if self._stays_root:
             _call(_CAPSET, _header(), capabilities)
+
+
+def _groups_to_set() -> list[int]:
+    """The groups of this thread; none where it cannot change them: a user namespace may keep those that it was made
+    with, or not know them (user_namespaces(7))."""
+    groups = os.getgroups()
+    try:
+        _set_groups(groups)
+    except OSError:
+        return []
+    return groups
+
+
+def _set_groups(groups: list[int]) -> None:
+    _call(_SETGROUPS, len(groups), (ctypes.c_uint32 * len(groups))(*groups))
 
 
 def _call(number: int, *arguments: object) -> int:
