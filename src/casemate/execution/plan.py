@@ -68,7 +68,7 @@ def plan(
     own = base_env(admitted.limits, trust, is_online=admitted.has_network)
     env = merged_env(own, launch, request.env)
     layer = _layer(context)
-    if session or (launch.language == "shell" and context.layer()):  # packages are on the PATH
+    if session or (runtime.packages_of and context.layer()):
         env |= runtime.session_env(env, request.env)
     secrets = request.secrets.for_program()
     program = _program_to_begin(admitted, context, launch, trust, env, secrets.reveal(), session=session)

@@ -36,6 +36,7 @@ class Runtime(Protocol):
     ``language`` is its public name, ``extensions`` the endings of its programs' names, the usual one first,
     ``default_name`` a program's name when the caller gave none, ``default_names`` those of dialects that only whole
     programs may be in, by the names that people use for these;
+    ``packages_of``: the language whose packages its programs have on their PATH, where it has none of its own;
     ``goes_by_endings``: whether a program of another ending would be read otherwise;
     ``reports``: whether its guest hook speaks on the control pipe (when not, the program must not hold it);
     ``reserve``: bytes that its interpreter reserves at start and never touches, to be added to RLIMIT_DATA;
@@ -48,6 +49,7 @@ class Runtime(Protocol):
     extensions: tuple[str, ...]
     default_name: str
     default_names: Mapping[str, str] = {}
+    packages_of: str = ""
     goes_by_endings: bool = False
     reports: bool
     reserve: int = 0

@@ -32,6 +32,7 @@ class ShellRuntime(Runtime):
 
     language = "shell"
     extensions = (".sh", ".bash")
+    packages_of = "python"
     default_name = "main.sh"
     reports = False
     holds_nul = False

@@ -6,7 +6,6 @@ import gc
 import os
 import re
 import select
-import shutil
 import signal
 import stat
 import sys
@@ -21,6 +20,7 @@ from casemate.api.options import SandboxOptions
 from casemate.api.sandbox import Sandbox
 from casemate.errors import CasemateError, Denied, InvalidArgument, Unavailable
 from casemate.files.names import problem
+from casemate.languages.catalogue import runtime_for
 from casemate.languages.runtime import SYSTEM_PATH
 from casemate.model.call_options import USUAL_SECONDS
 from casemate.model.limits import Limits
@@ -61,7 +61,9 @@ def _do(request: RunRequest) -> int:
         _check_environment(environment, language)
     asking = _Asking(request)
     given = sandbox_arguments(request)
-    if language == "shell" and request.packages:  # for the Python that programs of Shell find
+    if request.packages and runtime_for(language).packages_of:  # for the Python that its programs find
+        import shutil
+
         given["environment"] = shutil.which("python3", path=SYSTEM_PATH)
     sandbox = Sandbox(**given, approve=asking.answer_for(request.packages))
     if request.explain:
@@ -182,13 +184,11 @@ async def _install(sandbox: Sandbox, request: RunRequest, language: str) -> None
     """The packages that were asked for: whoever asks allows them. Raises ``Denied`` or ``Unavailable``."""
     if not request.packages:
         return
-    from casemate.languages.catalogue import runtime_for
-
     with _progress(request) as progress:
         progress.wait("installing")
         sandbox.packages.report = progress.bytes
-        known = runtime_for(language).language
-        done = await sandbox.packages.install(request.packages, language="python" if known == "shell" else known)
+        runtime = runtime_for(language)
+        done = await sandbox.packages.install(request.packages, language=runtime.packages_of or runtime.language)
     if not done.ok:
         limits = dict.fromkeys(re.findall(r"limits\.[a-z_]+", done.reason))
         raise (Denied if done.status == "denied" else Unavailable)(
