@@ -231,3 +231,46 @@ async def test_a_request_that_does_not_end_is_given_up(opened: Opened) -> None:
     async with opened() as sandbox, sandbox.session() as session:
         ran = await session.run(f"{PROTOCOL}\ntry:\n    print(ask(b'x' * 200_000))\nexcept OSError:\n    print(None)")
     assert ran.stdout == "None\n"
+
+
+def test_a_program_has_the_packages_of_a_requirements_file_a_group_and_its_own_head(
+    tmp_path: Path, index: Index
+) -> None:
+    """From an index, which the command line alone lets be asked."""
+    for name in ("alpha", "beta"):
+        index.add(wheel(name))
+    (tmp_path / "requirements.txt").write_text("# these\nalpha >=1  # one\n")
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\nname = "x"\nversion = "1"\ndependencies = ["alpha"]\n'
+        '[dependency-groups]\ntest = ["beta", {include-group = "more"}]\nmore = ["alpha"]\n'
+    )
+    (tmp_path / "both.py").write_text("import alpha, beta; print(alpha.VERSION, beta.VERSION)")
+    (tmp_path / "one.py").write_text("import alpha; print(alpha.VERSION)")
+    head = '# /// script\n# requires-python = ">=3.11"\n# dependencies = [\n#   "alpha",\n# ]\n# ///\n'
+    (tmp_path / "declares.py").write_text(f"{head}import alpha; print(alpha.VERSION)")
+    (tmp_path / "rules.yaml").write_text("rules: [{allow: package, package: alpha}]")
+    (tmp_path / "options.txt").write_text("-r other.txt\n")
+
+    def run(*words: str) -> tuple[int, str, str]:
+        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PIP_INDEX_URL": index.url}
+        command = [sys.executable, "-m", "casemate", "run", *words]
+        done = subprocess.run(
+            command, env=env, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    assert run("--with", "alpha", "one.py")[:2] == (0, "1.0\n")
+    assert run("--with-requirements", "requirements.txt", "one.py")[:2] == (0, "1.0\n")
+    assert run("--with-requirements", "pyproject.toml", "one.py")[:2] == (0, "1.0\n")
+    assert run("--with-requirements", "pyproject.toml:test", "both.py")[:2] == (0, "1.0 1.0\n")
+    assert run("--policy", "rules.yaml", "declares.py")[:2] == (0, "1.0\n")
+    assert run("--policy", "rules.yaml", "--environment", "requirements.txt", "one.py")[:2] == (0, "1.0\n")
+    code, _, said = run("declares.py")
+    assert (code, "no rule allows alpha" in said) == (77, True), said
+    for words, wrong in (
+        (("--with-requirements", "options.txt"), "is an option of pip"),
+        (("--with-requirements", "missing.txt"), "cannot be read: No such file"),
+        (("--with-requirements", "pyproject.toml:none"), "has no group 'none'"),
+    ):
+        code, _, said = run(*words, "one.py")
+        assert (code, wrong in said) == (2, True), said

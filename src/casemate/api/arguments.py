@@ -14,6 +14,7 @@ from casemate.model.plan import WORKSPACE
 
 if TYPE_CHECKING:
     from casemate.model.plan import Request
+    from casemate.packages.names import Requirement
     from casemate.vault.store import VaultStore
 
 _DEFAULT_CONCURRENCY = 16  # cells at once where the caller sets no number
@@ -38,6 +39,20 @@ def check_namespace(namespace: object) -> None:
     sound = isinstance(namespace, str) and not any("\ud800" <= character <= "\udfff" for character in namespace)
     if not sound or not 0 < len(str(namespace)) <= _MAX_NAMESPACE:
         raise InvalidArgument("namespace", f"{namespace!r} is not a name of 1 to {_MAX_NAMESPACE} characters")
+
+
+def requirements_in(environment: object) -> tuple[Requirement, ...]:
+    """The requirements that an environment is to be made of: a list, or a file of them. Raises ``InvalidArgument``."""
+    named = os.fspath(environment) if isinstance(environment, str | os.PathLike) else ""
+    if named.partition(":")[0].endswith((".txt", ".toml")):
+        from casemate.packages.requirement_files import read_file
+
+        environment = read_file(named, "environment")
+    if not isinstance(environment, list | tuple):
+        return ()
+    from casemate.packages.names import requirements
+
+    return requirements(environment, "environment")
 
 
 def check_preload(preload: object) -> None:

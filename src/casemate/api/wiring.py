@@ -21,6 +21,7 @@ from casemate.api.arguments import (
     checked_folder,
     checked_output_dir,
     opened_store,
+    requirements_in,
 )
 from casemate.api.policy_options import bound_by_policy, check_seen, rulebook
 from casemate.api.record import open_log
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from casemate.model.overview import InstalledPackage, Stats
     from casemate.model.plan import Entry, Request
     from casemate.packages.indexes import Index
-    from casemate.packages.names import Requirement
     from casemate.policy.hosts import HostRules
     from casemate.previews.gateway import PreviewGateway
     from casemate.sessions.packages import Packages
@@ -111,7 +111,7 @@ class SandboxParts:
         check_apart(bound.workspace_mode, output_folder, folder)
         self._written_through = os.path.realpath(folder) if folder and bound.workspace_mode == "direct" else None
         check_preload(preload)
-        self._indexes, self._wanted = _indexes_in(options["package_indexes"]), _wanted_in(environment)
+        self._indexes, self._wanted = _indexes_in(options["package_indexes"]), requirements_in(environment)
         self.namespace: str = options["namespace"]
         check_namespace(self.namespace)
         self._definitions = _definitions_in(options["tools"])
@@ -463,15 +463,6 @@ def _needed_by_python(environment: Environment) -> tuple[Entry, ...]:
     with contextlib.suppress(CasemateError):  # the program's own run reports it
         return runtime_for("python").launch(environment, "", ()).entries
     return ()
-
-
-def _wanted_in(environment: Environment) -> tuple[Requirement, ...]:
-    """The requirements that an environment is to be made of. Raises ``InvalidArgument``."""
-    if not isinstance(environment, list | tuple):
-        return ()
-    from casemate.packages.names import requirements
-
-    return requirements(environment, "environment")
 
 
 def _definitions_in(tools: object) -> Mapping[str, Mapping[str, Any]]:

@@ -59,17 +59,19 @@ def _do(request: RunRequest) -> int:
     language = request.options.get("language") or language_of(request.script)
     if (environment := request.options.get("environment")) is not None:
         _check_environment(environment, language)
-    asking = _Asking(request)
+    arguments = run_arguments(request, language)
+    declared = _declared(arguments["code"], language)
+    asking = _Asking(request, declared)
+    request = replace(request, packages=(*request.packages, *declared))
     given = sandbox_arguments(request)
     if request.packages and runtime_for(language).packages_of:  # for the Python that its programs find
         import shutil
 
         given["environment"] = shutil.which("python3", path=SYSTEM_PATH)
-    sandbox = Sandbox(**given, approve=asking.answer_for(request.packages))
+    sandbox = Sandbox(**given, approve=asking.answer())
     if request.explain:
         return _explain(sandbox, request, language)
     sandbox.warm_up()
-    arguments = run_arguments(request, language)
     from casemate.event_loop import run_in_loop
     from casemate.surfaces.cli.terminal import ReaderGone
 
@@ -87,11 +89,13 @@ class _Asking:
     """Whoever is asked what a program may do. ``approve``: None where nobody is; ``screen``: held while somebody is,
     and by whatever else is written."""
 
-    def __init__(self, request: RunRequest) -> None:
+    def __init__(self, request: RunRequest, declared: tuple[str, ...]) -> None:
+        """``declared``: the packages that the program itself asks for."""
+        self._is_answered = bool(request.packages) and not declared
         self.screen: AbstractAsyncContextManager[object] = nullcontext()
         self.approve: Callable[[ApprovalRequest], Awaitable[bool]] | None = None
         # A program whose bytes the terminal obeys could change what is shown; and its input is no answer.
-        asks = request.options.get("tools") or request.options.get("workspace_mode") == "review"
+        asks = declared or request.options.get("tools") or request.options.get("workspace_mode") == "review"
         if not asks or request.raw or "-" in (request.script, request.options.get("stdin")):
             return
         from casemate.surfaces.cli.terminal import Terminal, somebody_is_there
@@ -111,20 +115,29 @@ class _Asking:
         self._reached[request.id].set()
 
     async def _ask(self, request: ApprovalRequest) -> bool:
-        if self._is_streamed:
+        if self._is_streamed and request.kind != "package":  # which is asked before it begins
             await self._reached[request.id].wait()
         return await self._terminal.ask(request)
 
-    def answer_for(self, packages: tuple[str, ...]) -> Callable[[ApprovalRequest], Awaitable[bool]] | None:
-        """The same, where packages are asked for on the command line: which is the answer about these. A program of
-        ``casemate run`` can ask for none itself: packages come into sessions, or ahead."""
-        if not packages:
+    def answer(self) -> Callable[[ApprovalRequest], Awaitable[bool]] | None:
+        """The same, where packages are asked for on the command line alone: which is the answer about these. A program
+        of ``casemate run`` can ask for none while it runs: packages come into sessions, or ahead."""
+        if not self._is_answered:
             return self.approve
 
         async def answer(request: ApprovalRequest) -> bool:
             return request.kind == "package" or (self.approve is not None and await self.approve(request))
 
         return answer
+
+
+def _declared(code: bytes, language: str) -> tuple[str, ...]:
+    """The packages that a Python program asks for itself. Raises ``InvalidArgument``."""
+    if b"# /// script" not in code or runtime_for(language).default_name[-3:] != ".py":
+        return ()
+    from casemate.packages.requirement_files import in_script
+
+    return in_script(code)
 
 
 class _Terminated(Exception):
@@ -345,7 +358,7 @@ def sandbox_arguments(request: RunRequest) -> dict[str, Any]:
 
         vault = users_store(os.environ)
     return {
-        "network": None if _may_reach_some(request, policy, said) else "none",
+        "network": None if request.packages or _may_reach_some(request, policy, said) else "none",
         "vault": vault,
         **said,
         **{name: value for name, value in chosen.items() if value not in (None, (), [])},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
@@ -36,6 +37,7 @@ def run(
     review: bool = False,
     format: Literal["text", "json"] = "text",  # noqa: A002 - the option's name
     with_: Annotated[tuple[str, ...], Parameter(name="--with")] = (),
+    with_requirements: tuple[str, ...] = (),
     **options: Any,
 ) -> int:
     """Run a program in a cell of its own.
@@ -57,6 +59,8 @@ def run(
         format: text (unless given), or json: one JSON object with the whole outcome on stdout, instead of the program's
             output.
         with_: A package from the operator's index that it needs, such as pandas or pandas==2.3.0. May be repeated.
+        with_requirements: The same, of a requirements.txt, a pyproject.toml, or a dependency group of one:
+            pyproject.toml:test. May be repeated. What a script declares itself (# /// script) is asked about.
     """
     from casemate.surfaces.cli.run import RunRequest
     from casemate.surfaces.cli.run import run as run_program
@@ -68,7 +72,12 @@ def run(
         if options.get("workspace_mode") not in (None, "review"):
             raise InvalidArgument("workspace_mode", "is review with --review")
         options["workspace_mode"] = "review"
-    return run_program(RunRequest(script, args, options, packages=with_, explain=explain, raw=raw, format=format))
+    packages = with_
+    if with_requirements:
+        from casemate.packages.requirement_files import read_file
+
+        packages = (*with_, *chain.from_iterable(map(read_file, with_requirements)))
+    return run_program(RunRequest(script, args, options, packages=packages, explain=explain, raw=raw, format=format))
 
 
 def validate(
