@@ -212,6 +212,14 @@ def test_a_process_that_may_open_too_few_files_says_so(cli: Cli) -> None:
     assert (done.returncode, b"ulimit" in done.stderr) == (69, True), done.stderr
 
 
+def test_typescript_that_is_run_as_javascript_is_named(cli: Cli) -> None:
+    for program in (b"const x: number = 1", b"interface A { b: string }", b"let y = 1 as any"):
+        done = cli("run", "-", "--language", "node", stdin=program)
+        assert (done.code, b"casemate run --language ts" in done.stderr) == (1, True), done.stderr
+        assert cli("run", "-", "--language", "ts", stdin=program).code == 0
+    assert b"--language ts" not in cli("run", "-", "--language", "node", stdin=b"missing()").stderr
+
+
 def test_an_empty_standard_input_is_no_program(cli: Cli) -> None:
     for words in (("run", "-"), ("validate", "-"), ("run", "-", "--language", "shell")):
         done = cli(*words, stdin=b"")

@@ -20,6 +20,9 @@ _NOBODY_LISTENS = ("Connection refused", "ECONNREFUSED", "Couldn't connect to se
 # What the resolvers of Python and Node say of a name that does not exist (EAI_NONAME, getaddrinfo(3)).
 _NO_SUCH_NAME = ("Name or service not known", "getaddrinfo ENOTFOUND")
 
+# What Node says where JavaScript has no types.
+_TYPES_TO_NODE = ("Missing initializer in const declaration", "Unexpected token ':'", "Unexpected identifier")
+
 
 def outcome(execution: Execution) -> Iterator[str]:
     """Why casemate ended it, what of a folder was not written, and what was not reached."""
@@ -47,6 +50,8 @@ def not_done(execution: Execution) -> Iterator[str]:
             "a package is missing: casemate run --with NAME adds one, %pip install NAME does in a session, and "
             "--environment names an environment that has it"
         )
+    if execution.error is not None and execution.error.value.startswith(_TYPES_TO_NODE):
+        yield "Node takes types in TypeScript alone: casemate run --language ts, or a file whose name ends in .ts"
     for where, reason in in_vain[:MOST_NAMES]:
         yield f"not reached: {visible(where)}: {visible(reason)}"
     if len(in_vain) > MOST_NAMES:
