@@ -14,7 +14,7 @@ from casemate.languages import catalogue
 from casemate.languages.browser import find_browser
 from casemate.model.diagnosis import Diagnosis, LanguageState, WallState, Warmth
 from casemate.model.overview import RuntimeInfo, Stats, Totals
-from casemate.version import __version__
+from casemate.version import __version__, command_with_extra
 from casemate.walls.machine import look
 from casemate.walls.registry import open_wall
 from casemate.walls.wall import Wall
@@ -55,7 +55,6 @@ def stats(wall: Wall, queue: tuple[int, int, int], sessions: int, approvals: int
     return Stats(*queue, wall.in_use(), zygotes, sessions, approvals, totals, look())
 
 
-_WEB_EXTRA = "casemate[web]"
 _LOOK_AGAIN = 0.01
 _SETTLED_WITHIN = 15.0  # seconds a zygote may take to load everything
 
@@ -88,9 +87,9 @@ def _refusal_state(wall: str, error: WallUnavailable) -> WallState:
 def _web_states() -> Iterator[LanguageState]:
     try:
         version = metadata.version("trafilatura")
-        yield LanguageState("pages", version, f"trafilatura, of {_WEB_EXTRA}")
+        yield LanguageState("pages", version, "trafilatura, of casemate[web]")
     except metadata.PackageNotFoundError:
-        yield LanguageState("pages", "", "", "trafilatura is not installed", f"pip install '{_WEB_EXTRA}'")
+        yield LanguageState("pages", "", "", "trafilatura is not installed", command_with_extra("web"))
     try:
         yield LanguageState("browser", "", str(find_browser()[0]))
     except Unavailable as error:
