@@ -170,6 +170,21 @@ async def test_a_service_that_was_set_otherwise_is_not_used_as_if_it_were_not(en
         await (await connect(environ={**env, "CASEMATE_SECRET_DEFAULT_X": "12345678"})).close()
 
 
+def test_runs_of_another_installation_are_listed_with_its_folder(env: dict[str, str], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", other], check=True)
+    packages = "\n".join(path for path in sys.path if path.endswith("-packages"))
+    next(Path(other, "lib").glob("python*/site-packages"), other).joinpath("others.pth").write_text(packages)
+    owners = []
+    with on_demand(env):
+        for python in (str(other / "bin" / "python"), sys.executable):
+            command = [python, *casemate_command()[1:]]
+            subprocess.run([*command, "exec", "-", "1"], env=env, capture_output=True, check=True, timeout=MAX_WAIT)
+            listed = subprocess.run([*command, "ps", "--all"], env=env, capture_output=True, text=True, check=True)
+            owners.append([line.split("\t")[-1] for line in listed.stdout.splitlines()])
+    assert owners == [["user"], [f"user of {other}", "user"]]
+
+
 async def test_programs_do_not_get_the_variables_of_another_shell(env: dict[str, str]) -> None:
     other = {**env, "CASEMATE_NETWORK": "public"}
     with on_demand(other):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -184,7 +185,7 @@ class KeptRuns:
         head: Document = {
             "run": going.id, "owner": principal.name, "account": principal.payer, "session": session,
             "language": language, "started": time.time(), "ended": None, "is_done": False,
-            "outcome": None, "error": None, "bytes": 0,
+            "outcome": None, "error": None, "bytes": 0, "installation": sys.prefix,
         }  # fmt: skip
         kept = self._going[going.id] = StoredRun(head, None, going)
         kept.follower = asyncio.ensure_future(self._follow(kept, going))  # noqa: TID251 - ended by `close`

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack, get_args
@@ -70,7 +71,8 @@ class RunState:
     """A run. ``run`` and ``session`` are handles; ``cursor``: how many characters of text there are so far.
 
     ``execution``: its outcome once it is done, ``outcome`` the status of that, and ``error`` why there is none.
-    ``approvals``: what it waits for. ``started`` and ``ended`` in seconds since 1970.
+    ``approvals``: what it waits for. ``started`` and ``ended`` in seconds since 1970. ``installation``: the folder of
+    the environment whose service it ran in, where that was another one.
     """
 
     run: str
@@ -85,6 +87,7 @@ class RunState:
     ended: float | None
     outcome: str | None
     error: Failure | None
+    installation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +306,7 @@ class RunOperations(Group):
             language=head["language"], owner=kept.owner, started=head["started"], ended=head["ended"],
             outcome=head["outcome"],
             error=Failure(**known_fields(Failure, head["error"])) if head["error"] else None,
+            installation="" if head.get("installation") in (None, sys.prefix) else str(head["installation"]),
         )  # fmt: skip
 
     def _status(self, kept: StoredRun) -> Status:

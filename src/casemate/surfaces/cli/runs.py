@@ -227,7 +227,9 @@ def ps(
 
     def row(run: dict[str, Any]) -> dict[str, Any]:
         took = format_age((run["ended"] or now) - run["started"])
-        return {**run, "status": run["outcome"] or run["status"], "age": format_age(now - run["started"]), "took": took}
+        whose = f"{run['owner']} of {run['installation']}" if run.get("installation") else run["owner"]
+        status, age = run["outcome"] or run["status"], format_age(now - run["started"])
+        return {**run, "status": status, "age": age, "took": took, "owner": whose}
 
     def choose(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         over = sorted((run for run in runs if run["status"] == "done" and are_over), key=lambda run: run["started"])
