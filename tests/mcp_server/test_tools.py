@@ -424,6 +424,8 @@ async def test_a_toolset_has_its_tools_in_one_order(connect: Connect, toolset: s
         assert by_name["cancel_run"].annotations.destructive_hint is True  # type: ignore[union-attr]
         packages = by_name["install_package"].input_schema["properties"]
         assert ("package_name" in packages) == (toolset in ("ipybox", "full"))
+        listed = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
+        assert toolset == "full" or len(json.dumps(listed)) / 4 <= 6000  # tokens, about
 
 
 async def test_tools_of_servers_are_found_by_words(connect: Connect) -> None:

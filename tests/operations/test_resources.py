@@ -119,15 +119,16 @@ async def test_a_server_that_an_agent_registers_is_nowhere_that_only_this_machin
 
 async def test_what_a_server_said_last_is_for_operators(agent: Invoke, operator: Invoke) -> None:
     """It may have printed what its definition gives it."""
-    starts = "import os, sys; sys.exit('cannot use ' + os.environ['KEY'] + ' and pass-1')"
-    definition = {"command": sys.executable, "args": ["-c", starts], "env": {"KEY": "plainly-in-the-definition"}}
+    starts = "import os, sys; sys.exit('cannot use ' + os.environ['KEY'] + ' and pass-1 ' + os.environ['LEVEL'])"
+    env = {"KEY": "plainly-in-the-definition", "LEVEL": "information"}
+    definition = {"command": sys.executable, "args": ["-c", starts], "env": env}
     await operator("tools.add", {"name": "broken", "definition": definition})
     try:
         seen, told = await agent("tools.problems"), await operator("tools.problems")
     finally:
         await operator("tools.remove", {"name": "broken"})
     assert "pass-1" not in seen["broken"]
-    assert "cannot use [secret:env.KEY] and pass-1" in told["broken"]
+    assert "cannot use [secret:env.KEY] and pass-1 information" in told["broken"]
 
 
 async def test_a_list_of_what_waits_tells_long_arguments_in_short(

@@ -105,6 +105,8 @@ def test_there_is_one_policy_the_last_that_is_named(home: dict[str, str], tmp_pa
 
 
 @pytest.mark.parametrize(("text", "told"), [
+    ("default_backend: a\n", "1: default_backend: is no key that casemate knows; use isolation here"),
+    ("max_concurrent_jobs: 1\n", "1: max_concurrent_jobs: is no key that casemate knows; use concurrency here"),
     ("namespce: a\n", "1: namespce: is no key that casemate knows; did you mean namespace?"),
     ("namespace: a\nmemory: 1\n", "2: memory: is no key that casemate knows; did you mean limits.memory?"),
     ("limits:\n  memry: 1\n", "2: limits.memry: is no key that casemate knows; did you mean memory?"),

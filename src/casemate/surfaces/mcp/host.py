@@ -69,7 +69,7 @@ HOST_TOOLS = (
     Definition(
         "request_host_access", "Ask for a command of the host",
         "Ask whether a command may be run with host_exec later: a person decides, and for how long.",
-        {"pattern": texts(f"{_WORDS} Exactly as it will be run.") | _EITHER,
+        {"pattern": texts("As command of host_exec, exactly as it will be run.") | _EITHER,
          "reason": text("Shown to whoever decides.")},
         _asks("host.request_access", "host", tell_decision, pattern="command"), required=("pattern",),
     ),

@@ -19,6 +19,10 @@ Schema = dict[str, Any]
 Handler = Callable[["Call"], Awaitable["CallToolResult | InputRequiredResult"]]
 
 
+def _object(properties: Mapping[str, Schema], required: tuple[str, ...]) -> Schema:
+    return {"type": "object", "properties": dict(properties), **({"required": list(required)} if required else {})}
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """What a tool does to the world: hints for clients (MCP's annotations), no promise and no check."""
@@ -53,18 +57,11 @@ class Definition:
 
     @property
     def input_schema(self) -> Schema:
-        return {
-            "type": "object",
-            "properties": dict(self.properties),
-            "required": list(self.required),
-            "additionalProperties": False,
-        }
+        return _object(self.properties, self.required) | {"additionalProperties": False}
 
     @property
     def output_schema(self) -> Schema | None:
-        if self.gives is None:
-            return None
-        return {"type": "object", "properties": dict(self.gives), "required": list(self.given_always)}
+        return None if self.gives is None else _object(self.gives, self.given_always)
 
     def definition(self) -> Tool:
         """As clients are told of it."""

@@ -87,6 +87,11 @@ def check_placeholders(text: str, argument: str) -> str:
     return text
 
 
+def names_secret(variable: str, text: str) -> bool:
+    """Whether a variable, or one that its text is filled in from, is named as a secret is."""
+    return any(_SECRET.search(name) for name in (variable, *(found[1] for found in _PLACEHOLDER.finditer(text))))
+
+
 def has_placeholder(text: str) -> bool:
     """Whether something of it is filled in later."""
     return "${" in text
@@ -94,6 +99,7 @@ def has_placeholder(text: str) -> bool:
 
 SERVER_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}\Z")
+_SECRET = re.compile(r"key|token|secret|passw|passphrase|credential|auth", re.IGNORECASE)
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}\Z")  # RFC 9110, 5.6.2
 _LOADERS = "LD_"  # variables of the dynamic loader (ld.so(8))
 _MOST_TEXTS = 1000  # arguments, variables or headers of one server

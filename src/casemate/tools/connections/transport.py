@@ -21,6 +21,7 @@ from casemate.tools.connections.definition import (
     SignIn,
     Sources,
     check_url,
+    names_secret,
 )
 from casemate.tools.connections.reports import OutputTail
 from casemate.tools.connections.stdio import INHERITED, ServerCommand, stdio
@@ -45,8 +46,8 @@ class ResolvedDefinition:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def redaction(self) -> Redaction | None:
-        """What takes out of all that the server says: its secrets, and what its definition gives it in variables,
-        headers and to sign in, which may be keys. None where there is none."""
+        """What takes out of all that the server says: its secrets, and what its definition gives it in variables
+        that are named as secrets, in headers and to sign in. None where there is none."""
         known = {name: value for name, value in self.secrets.items() if len(value.encode()) >= _SHORTEST}
         if not known:
             return None
@@ -66,7 +67,8 @@ def resolve_definition(definition: ServerDefinition, surroundings: Surroundings)
         args = [expansion.public(text, f"{name}.args") for text in how.args]
         if any("\0" in text for text in (*args, *env.values())):
             raise InvalidArgument(name, "a value that was filled in holds a NUL character")
-        given = {f"env.{key}": text for key, text in env.items() if not os.path.exists(text)}  # a file's name is no key
+        named = {key for key, text in how.env.items() if names_secret(key, text)}
+        given = {f"env.{key}": env[key] for key in named if not os.path.exists(env[key])}  # a file's name is no key
         if how.wall:  # its definition says all of its wall
             own, env = {**own, "CASEMATE_CONFIG": "none"}, {f"{_APART}{key}": text for key, text in env.items()}
         command = ServerCommand(
