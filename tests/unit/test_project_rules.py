@@ -349,21 +349,6 @@ def test_every_link_in_a_document_leads_somewhere() -> None:
     assert [f"{relative(path)}: {link}" for path, link in links if not (path.parent / link).exists()] == []
 
 
-def test_a_link_that_names_a_page_names_it_as_the_page_does() -> None:
-    def stems(words: str) -> set[str]:
-        return {word[:5].lower() for word in re.findall(r"[A-Za-z0-9]{3,}", words)} - {"and", "the", "what"}
-
-    wrong = []
-    for page, found in in_documents(r"(?<!!)(\[[^\]]+\]\((?!https?:)[^)#]+\.md)\)"):
-        text, _, link = found[1:].partition("](")
-        title = re.search(r"^# (.*)$", (page.parent / link).read_text(encoding="utf-8"), re.MULTILINE)
-        assert title is not None
-        is_name = text.endswith(".md") and Path(text).name != Path(link).name
-        is_title = text[0].isupper() and not stems(text) & stems(f"{title[1]} {Path(link).stem}")
-        wrong += [f"{relative(page)}: {text}: {title[1]}"] * (is_name or is_title)
-    assert wrong == []
-
-
 def test_no_document_holds_both_sides_of_a_merge() -> None:
     assert list(in_documents(r"^(?:<{7}|>{7}) .*")) == []
 

@@ -14,7 +14,7 @@ from casemate.languages import catalogue
 from casemate.languages.browser import find_browser
 from casemate.model.diagnosis import Diagnosis, LanguageState, WallState, Warmth
 from casemate.model.overview import RuntimeInfo, Stats, Totals
-from casemate.version import __version__, command_with_extra
+from casemate.version import __version__, how_to_install
 from casemate.walls.machine import look
 from casemate.walls.registry import open_wall
 from casemate.walls.wall import Wall
@@ -89,7 +89,7 @@ def _web_states() -> Iterator[LanguageState]:
         version = metadata.version("trafilatura")
         yield LanguageState("pages", version, "trafilatura, of casemate[web]")
     except metadata.PackageNotFoundError:
-        yield LanguageState("pages", "", "", "trafilatura is not installed", command_with_extra("web"))
+        yield LanguageState("pages", "", "", "trafilatura is not installed", how_to_install("web"))
     try:
         yield LanguageState("browser", "", str(find_browser()[0]))
     except Unavailable as error:

@@ -60,7 +60,7 @@ def _do(request: RunRequest) -> int:
     if (environment := request.options.get("environment")) is not None:
         _check_environment(environment, language)
     arguments = run_arguments(request, language)
-    declared = _declared(arguments["code"], language)
+    declared = _packages_declared_in(arguments["code"], language)
     asking = _Asking(request, declared)
     request = replace(request, packages=(*request.packages, *declared))
     given = sandbox_arguments(request)
@@ -131,7 +131,7 @@ class _Asking:
         return answer
 
 
-def _declared(code: bytes, language: str) -> tuple[str, ...]:
+def _packages_declared_in(code: bytes, language: str) -> tuple[str, ...]:
     """The packages that a Python program asks for itself. Raises ``InvalidArgument``."""
     if b"# /// script" not in code or runtime_for(language).default_name[-3:] != ".py":
         return ()
