@@ -10,8 +10,8 @@ if [[ ${__casemate_code+set} ]]; then \builtin eval "$__casemate_code"; \builtin
 #
 #     \builtin eval "${__casemate_code-. /opt/casemate/shell_session.sh}"
 #
-# Descriptors: 20 control, 21 requests (both closed while a step runs), 22 and 23 unlinked files. While we serve, the
-# user's `set` flags are off; `__casemate_flags` remembers them.
+# Descriptors: 20 control, 21 requests, 24 what turns the steps (all closed while a step runs), 22 and 23 unlinked files.
+# While we serve, the user's `set` flags are off; `__casemate_flags` remembers them.
 
 # --- Frames ---
 
@@ -110,11 +110,11 @@ __casemate_no_request() {
     builtin exit 0
 }
 
-__casemate_next() {  # answers requests until one asks for a step; fails then, so that `set -n` ends the loop that calls it
+__casemate_next() {  # answers requests until one asks for a step
     while :; do
         __casemate_read_line
         case ${__casemate_words[0]-} in
-            run) __casemate_begin "${__casemate_words[@]:1}" && return 1 ;;
+            run) __casemate_begin "${__casemate_words[@]:1}" && return ;;
             variables) __casemate_variables "${__casemate_words[1]}" ;;
             get) __casemate_get "${__casemate_words[@]:1}" ;;
             set) __casemate_set "${__casemate_words[@]:1}" ;;
@@ -138,7 +138,7 @@ __casemate_begin() {  # the words of a `run`; fails where there is nothing to ru
     fi
     exec <"$__casemate_stdin" >"$__casemate_root$5" 2>"$__casemate_root$6" || builtin exit 70
     exec 23<&-
-    __casemate_running=1 __casemate_exiting= __casemate_interrupted=
+    __casemate_running=1 __casemate_interrupted=
     if [[ $3 != - ]] && ! CDPATH= builtin cd -- "$__casemate_root$__casemate_cwd" >/dev/null; then
         __casemate_ended 1
         __casemate_done
@@ -163,7 +163,7 @@ __casemate_over() { __casemate_ended "$?"; }
 
 __casemate_with_status() { return "$__casemate_status"; }  # the last step's $?, for the next one
 
-# What the traps of a step do. The loop that serves is at depth 2 of the sources, a step at 3.
+# What the traps of a step do. What serves is at depth 2 of the sources, a step at 3.
 #
 # Interrupted: bash may run the trap wherever it reaps a child, even while it parses, so that trap is a mere call and never a
 # `return`. A DEBUG trap then leaves each function and sourced file before its next command. Without -e a command that
@@ -216,24 +216,23 @@ __casemate_done() {
 \"new\":$__casemate_new,\"gone\":$__casemate_gone}"
 }
 
-exit() {  # an `exit` of the user's is told from an error that ends a shell
-    { __casemate_exiting=${1-$?}; } 2>/dev/null
-    builtin exit "$__casemate_exiting"
-}
-
 # --- Names and values ---
 
 builtin . "${BASH_SOURCE[0]%/*}/shell_session_names.sh"
 
 # --- An error that ends a shell: `set -u`, `${x?}`, `set -e` within a function ---
 
-__casemate_on_exit() {  # status, the positional parameters: goes on in a new bash with the same state, and the same process
-    [[ $__casemate_running && ! $__casemate_exiting && ! -o posix ]] && ((BASH_SUBSHELL == 0)) || return 0
+# The command that ends it, status, the positional parameters: goes on in a new bash with the same state, and the same
+# process, unless it is an `exit`; one in a trap is known by its status, the command then being what the trap interrupted.
+__casemate_on_exit() {
+    [[ $__casemate_running && ! -o posix ]] && ((BASH_SUBSHELL == 0)) || return 0
+    [[ $1 != *(?(\\)@(builtin|command) )?(\\)exit?( *) && ($2 == 1 || $2 == 127 || $- == *e*) ]] || return 0
+    builtin shift
     { : >&20 <&21; } 2>/dev/null || return 0
     __casemate_ended "$1"
     __casemate_unlinked 23 && __casemate_state "${@:2}" >|/proc/self/fd/23 2>/dev/null || return 0
     builtin trap - INT
-    __casemate_resumed=1 builtin exec "${BASH:-bash}" "$0" 3>&20 6<&21 20>&- 21<&- 22<&-
+    __casemate_resumed=1 builtin exec "${BASH:-bash}" "$0" 3>&20 6<&21 20>&- 21<&- 22<&- 24<&-
 }
 
 __casemate_state() {
@@ -302,19 +301,26 @@ if [[ ${__casemate_resumed-} ]]; then
     __casemate_done
 else
     __casemate_ignore_names
-    builtin trap '{ __casemate_on_exit "$?" "$@"; } 2>/dev/null' EXIT
+    builtin trap '{ __casemate_on_exit "$BASH_COMMAND" "$?" "$@"; } 2>/dev/null' EXIT
     exec </dev/null >/dev/null 2>&1
     __casemate_send '{"type":"ready"}'
 fi
-until __casemate_next; do
-    builtin trap "$__casemate_on_error" ERR
-    [[ $__casemate_flags == - ]] || builtin set "$__casemate_flags"
-    builtin trap '{ __casemate_interrupt; } 2>/dev/null' INT
-    __casemate_with_status && :
-    builtin . "${BASH_SOURCE[1]}" 20>&- 21<&- 22<&-
+# No loop of the shell's, which a `break` of the step's would end. Whoever runs no command any more (`set -n`) leaves
+# nothing to read behind, which ends it.
+__casemate_turn='\__casemate_next
+    \exec 24</dev/null
+    \builtin trap "$__casemate_on_error" ERR
+    [[ $__casemate_flags == - ]] || \builtin set "$__casemate_flags"
+    \builtin trap "{ __casemate_interrupt; } 2>/dev/null" INT
+    \__casemate_with_status && :
+    \builtin . "${BASH_SOURCE[1]}" 20>&- 21<&- 22<&- 24<&-
     {
-        __casemate_over
-        builtin trap - DEBUG ERR RETURN
+        \__casemate_over
+        \builtin trap - DEBUG ERR RETURN
     } >/dev/null 2>&1
-    __casemate_done
-done
+    \__casemate_done
+    __casemate_turns=()
+    \exec 24</dev/zero
+    #'
+exec 24</dev/zero
+builtin mapfile -t -d '' -c 1 -u 24 -C "$__casemate_turn" __casemate_turns

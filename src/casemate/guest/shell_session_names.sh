@@ -35,7 +35,7 @@ __casemate_read_names() {  # the listing -> __casemate_lines
 
 __casemate_is_own() {  # of the shell's or ours
     case $1 in
-        __casemate_* | 'exit()' | _ | BASH | BASH_* | BASHOPTS | BASHPID | SHELLOPTS | SHLVL | PPID | UID | EUID | GROUPS | \
+        __casemate_* | _ | BASH | BASH_* | BASHOPTS | BASHPID | SHELLOPTS | SHLVL | PPID | UID | EUID | GROUPS | \
             FUNCNAME | LINENO | RANDOM | SRANDOM | SECONDS | EPOCHSECONDS | EPOCHREALTIME | PIPESTATUS | DIRSTACK | REPLY | \
             MAPFILE | COPROC | OPTARG | OPTIND | OPTERR | COMP_* | COMPREPLY | PWD | OLDPWD | COLUMNS | LINES | \
             HISTCMD | TMOUT | IFS | LC_ALL | PS4) return 0 ;;

@@ -100,6 +100,10 @@ ENDS: dict[str, tuple[str, int, str]] = {
     "its syntax is wrong": ("echo 1\nif then\necho 2", 2, "1\n"),
     "it comments its end": ("echo 1 # ' \"", 0, "1\n"),
     "it continues its last line": ("echo 1 \\", 0, "1 \\\n"),
+    "it continues no loop": ("[ -f none ] || continue; echo 1", 0, "1\n"),
+    "it continues more loops than it has": ("for f in a b; do echo $f; continue 2; done; echo 1", 0, "a\nb\n1\n"),
+    "it breaks no loop": ("break 3; echo 1; f() { break; echo 2; }; f", 0, "1\n2\n"),
+    "a trap of its own ends a subshell": ("(trap 'exit 3' USR1; kill -USR1 $BASHPID; echo 1)", 3, ""),
 }
 
 
@@ -120,6 +124,24 @@ def test_errors_name_the_program_and_the_line_of_the_step(live: Session) -> None
     assert live.run("echo $LINENO\necho $LINENO").stdout == "1\n2\n"
     assert "line 2: syntax error near unexpected token `then'" in live.run("echo 1\nif then").stderr
     assert "__casemate" not in live.run("if then").stderr
+
+
+def test_what_is_no_loop_and_no_status_is_said_as_bash_says_it(live: Session) -> None:
+    said = live.run("\ncontinue\n( exit status )").stderr.splitlines()
+    assert said == [
+        f"{live.folder}/main.sh: line 2: continue: only meaningful in a `for', `while', or `until' loop",
+        f"{live.folder}/main.sh: line 3: exit: status: numeric argument required",
+    ]
+    assert live.run("declare -F exit").visible == (1, "", "")
+
+
+ENDINGS = {"exit 3": 3, "builtin exit 3": 3, "f() { set -e; exit 3; }; f": 3, "trap 'exit 3' USR1; kill -USR1 $$": 3}
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+def test_a_session_is_ended_by(live: Session, how: str) -> None:
+    live.begin(how)
+    assert live.ended() == ENDINGS[how]
 
 
 def test_exit_in_a_subshell_ends_only_that(live: Session) -> None:
