@@ -136,6 +136,36 @@ def test_what_may_be_read_appears_where_it_lies_and_in_the_home_folder(wrap: Wra
     assert (shown / "file").read_text() == "seen\n"
 
 
+def environment(folder: Path, marker: str) -> Path:
+    """One of Python's with 450 packages, each of which has a name that is kept."""
+    (folder / marker).parent.mkdir(parents=True)
+    (folder / marker).write_text("")
+    for number in range(450):
+        (folder / f"lib/p{number}/__pycache__").mkdir(parents=True)
+    return folder
+
+
+@pytest.mark.parametrize("marker", ["pyvenv.cfg", "conda-meta/history"])
+def test_an_environment_with_many_packages_is_one_name(wrap: Wrap, marker: str) -> None:
+    environment(wrap.folder / "env", marker)
+    done = wrap.shell("echo x >file; echo x >env/lib/p7/m.py; cat env/lib/../pyvenv.cfg sub/.env; true")
+    assert (done.returncode, (wrap.folder / "file").read_text()) == (0, "x\n")
+    assert not (wrap.folder / "env/lib/p7/m.py").exists()
+    assert b"hidden-value" not in done.stdout
+
+
+def test_of_a_folder_that_is_only_read_what_is_hidden_counts_alone(wrap: Wrap, tmp_path: Path) -> None:
+    folder = environment(tmp_path / "venv", "pyvenv.cfg")
+    done = wrap("--read", str(folder), "--", "ls", str(folder))
+    assert (done.returncode, done.stdout.split()) == (0, [b"lib", b"pyvenv.cfg"])
+    for number in range(401):
+        (folder / f"lib/p{number}/.env").touch()
+    refused = wrap("--read", str(folder), "--", "true")
+    assert b"401 names" in refused.stderr
+    assert b"--read" in refused.stderr.splitlines()[0]
+    assert b"--workspace" not in refused.stderr
+
+
 def test_what_is_written_to_a_copy_is_gone_with_the_command(wrap: Wrap) -> None:
     cache = wrap.folder.parent / "home" / "cache"
     cache.mkdir()

@@ -192,7 +192,9 @@ class Wrapping:
                 continue
             inside = [f"{HOME}/{path.relative_to(home)}" for home in homes() if is_inside(path, home)]
             places = tuple(dict.fromkeys((str(path), *inside[:1])))
-            yield Shown(str(path), places, self._guard.find(path).hidden, copied=path in self._copied)
+            is_copied = path in self._copied
+            hidden = self._guard.find_hidden(path, "copy" if is_copied else "read")
+            yield Shown(str(path), places, hidden, copied=is_copied)
 
     async def secrets(self) -> Secrets:
         """Those that it gets: whoever passes on what it says takes them out. Raises ``CasemateError``."""

@@ -24,6 +24,7 @@ from casemate.workspace.rules import FolderRules, path_of
 HIDDEN = ("/**/.env",)  # in each folder that a cell is given, unless it is named as to be seen
 _ANYWHERE = "/**/"
 _HEAD = "HEAD"
+_ENVIRONMENT = ("pyvenv.cfg", "conda-meta")  # what lies at the top of an environment of Python's
 _MOST_LOOKED_AT = 2_000_000  # files and folders: some seconds
 _MOST_FOUND = 400  # each is a mount, and while it is watched an open file
 _MOST_BYTES = 64 << 10  # of names, in the one message that they travel in
@@ -83,7 +84,7 @@ class Guard:
 
         Raises ``InvalidArgument`` where there is too much to look at, or to guard.
         """
-        names = _Names(folder)
+        names = _Names(folder, "workspace")
         rules = FolderRules(self._protection, kept_by_policy=partial(self._why_denied, str(folder)))
         links = self._look(folder, names, rules)
         if self._keeps and (leads := self._leads(folder, links)):
@@ -94,6 +95,12 @@ class Guard:
         inside = [path for one in self._writable if (path := _relative(one, folder)) and os.path.lexists(one)]
         kept = "", *(path for path in found.kept if path)
         return replace(found, kept=kept, writable=(*inside, *filter(None, [self._output])))
+
+    def find_hidden(self, folder: Path, argument: str) -> tuple[str, ...]:
+        """What of ``folder``, which is only read, is hidden. Raises as :meth:`find`, for ``argument``."""
+        names = _Names(folder, argument)
+        self._look(folder, names)
+        return names.guarded_paths().hidden
 
     def rules(self, folder: Path, hidden: tuple[str, ...] = (), *, names: bool = True) -> FolderRules:
         """What of ``folder`` stays as it is, and why, as it lies there now. ``hidden``: what was found there;
@@ -110,13 +117,15 @@ class Guard:
         """Note in ``names`` what is hidden, and kept by ``rules``. The links in ``folder``, each with its path as the
         protected names see it: what has a HEAD is a repository, whatever it is called."""
         links, repositories = [], set()
-        for path, is_folder, is_link in _walk(folder, names or _Names(folder), self._listings):
+        for path, is_folder, is_link in _walk(folder, names or _Names(folder, "workspace"), self._listings):
             if is_link:
                 links.append(path)
             if os.path.basename(path) == _HEAD:
                 repositories.add(os.path.dirname(path))
             if names and self._is_hidden(f"{folder}/{path}".rstrip("/")):
                 names.hide({path} | _behind(folder, path) if is_link else {path})
+            elif names and rules and self._protection and "/" in path and os.path.basename(path) in _ENVIRONMENT:
+                names.keep(os.path.dirname(path))
             elif names and rules and self._keeps and rules.reason(path_of(path), folder=is_folder):
                 names.keep(path)
         outer = {link: next((one for one in ("", *_above(link)) if one in repositories), None) for link in links}
@@ -146,7 +155,7 @@ class Guard:
             if is_covered or any(start.startswith(f"{one}/") for start in starts):
                 return one
         walked = own if any(map(is_pattern, self._named)) else ()
-        return next((f"{one}/{found[0]}" for one in walked if (found := self.find(Path(one)).hidden)), "")
+        return next((f"{one}/{found[0]}" for one in walked if (found := self.find_hidden(Path(one), "workspace"))), "")
 
     def why_closed(self, path: str, workspace: Path | None, *, writes: bool) -> str:
         """Why the host neither reads a file of its own for a program, nor writes it where ``writes``; empty where it
@@ -154,7 +163,7 @@ class Guard:
         place = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
         folder = workspace.resolve() if workspace else Path("/")
         inside = _relative(place, folder) if workspace else ""
-        found = {*self.find(folder).hidden} if inside else set()
+        found = {*self.find_hidden(folder, "workspace")} if inside else set()
         if _is_beneath(f"{inside}/", found) or any(map(self._is_hidden, (*_above(place), place))):
             return "the policy hides it"
         if writes and inside and (why := self.rules(folder).reason(path_of(inside), folder=False)):
@@ -183,9 +192,11 @@ class Guard:
 
 
 class _Names:
-    """What of ``folder`` was found so far: never many more names than can be laid over, however many lie there."""
+    """What of ``folder``, which ``argument`` named, was found so far: never many more names than can be laid over,
+    however many lie there."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, argument: str) -> None:
+        self.argument = argument
         self.hidden: set[str] = set()
         self._kept: set[str] = set()
         self._folder = folder
@@ -203,16 +214,17 @@ class _Names:
 
     def guarded_paths(self) -> GuardedPaths:
         """All of it. Raises ``InvalidArgument`` where that does not fit."""
-        found = GuardedPaths(_outermost(self.hidden), tuple(sorted(self._kept)))
-        _check_fits((*found.hidden, *found.kept), self._folder)
+        found = GuardedPaths(_outermost(self.hidden), _outermost(self._kept))
+        _check_fits((*found.hidden, *found.kept), self._folder, self.argument)
         return found
 
     def _check(self) -> None:
         """Not at each name, but at each 400: those that lie in others are left out, which takes a look at all."""
         if len(self.hidden) + len(self._kept) > 2 * _MOST_FOUND:
-            self.hidden = set(_outermost(self.hidden))
+            self.hidden, self._kept = set(_outermost(self.hidden)), set(_outermost(self._kept))
             if len(self.hidden) + len(self._kept) > _MOST_FOUND:
-                _check_fits((*sorted(self.hidden), *sorted(self._kept)), self._folder, is_all=False)
+                names = (*sorted(self.hidden), *sorted(self._kept))
+                _check_fits(names, self._folder, self.argument, is_all=False)
 
 
 _MOST_LINKS = 40  # that a path leads through, as for the kernel (path_resolution(7))
@@ -349,7 +361,7 @@ def _walk(folder: Path, names: _Names, listings: Listings | None) -> Iterator[tu
             if is_folder:
                 waiting.append(f"{path}/{name}")
         waiting.extend(listed.folders)
-        _check_number(looked_at, folder)
+        _check_number(looked_at, folder, names.argument)
 
 
 def _list_all(path: str, most: int) -> FolderListing:
@@ -360,16 +372,16 @@ def _list_all(path: str, most: int) -> FolderListing:
     return FolderListing((), (), named, len(named))
 
 
-def _check_number(looked_at: int, folder: Path) -> None:
+def _check_number(looked_at: int, folder: Path, argument: str) -> None:
     if looked_at > _MOST_LOOKED_AT:
         raise InvalidArgument(
-            "workspace",
+            argument,
             f"more than {_MOST_LOOKED_AT} files lie in {str(folder)!r}, too many to look through for what to hide",
             remediation="Give a smaller folder.",
         )
 
 
-def _check_fits(names: tuple[str, ...], folder: Path, *, is_all: bool = True) -> None:
+def _check_fits(names: tuple[str, ...], folder: Path, argument: str, *, is_all: bool = True) -> None:
     """Raises ``InvalidArgument`` where so many names cannot be laid over: it says which, and where most of them lie.
     ``is_all``: False where more of them may lie there."""
     size = sum(len(os.fsencode(name)) + 8 for name in names)
@@ -383,7 +395,7 @@ def _check_fits(names: tuple[str, ...], folder: Path, *, is_all: bool = True) ->
     inside, count = _where_most_lie(names)
     where = f"; {count} of them lie in {inside[:_LONGEST_SHOWN]!a}" if inside else ""
     raise InvalidArgument(
-        "workspace",
+        argument,
         f"{number} in {str(folder)!r} are to be hidden or kept, which is too many: {most}. "
         f"They begin with {some}{where}",
         remediation="Remove those that nobody needs: a program that writes through may have made them. Or have the "
