@@ -47,12 +47,13 @@ def script(peers: Path, name: str) -> str:
 @contextlib.contextmanager
 def everything(peers: Path, transport: str) -> Iterator[str]:
     """The reference server with everything, by HTTP: its address."""
-    with reserved_port() as port, _everything(peers, transport, port):
+    with reserved_port() as port, everything_at(peers, transport, port):
         yield f"http://127.0.0.1:{port}"
 
 
 @contextlib.contextmanager
-def _everything(peers: Path, transport: str, port: int) -> Iterator[None]:
+def everything_at(peers: Path, transport: str, port: int) -> Iterator[None]:
+    """The same at a port."""
     server = subprocess.Popen(
         ["node", script(peers, "server-everything"), transport],
         env={**os.environ, "PORT": str(port)},

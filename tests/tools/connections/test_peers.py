@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.service.daemon import reserved_port
 from tests.tools.connections.conftest import SECONDS, Made, said
-from tests.tools.connections.peers import everything, peers, script
+from tests.tools.connections.peers import everything, everything_at, peers, script
 
 from casemate.tools.connections.answers import CallProgress
 
@@ -52,6 +53,17 @@ def test_the_server_with_everything_is_used_by_http(
 ) -> None:
     with everything(peers, transport) as url:
         used(connections, {"url": f"{url}{path}", "type": kind})
+
+
+@pytest.mark.needs("npm")
+def test_a_server_that_was_restarted_is_called_as_before(connections: Made, peers: Path) -> None:
+    servers = connections()
+    with reserved_port() as port:
+        servers.add("own", {"url": f"http://127.0.0.1:{port}/mcp"})
+        for message in ("before", "after"):
+            with everything_at(peers, "streamableHttp", port):
+                assert said(servers, "echo", message=message) == f"Echo: {message}"
+        servers.close()
 
 
 @pytest.mark.needs("npm")

@@ -92,17 +92,23 @@ def test_an_answer_that_is_too_much_or_none_is_refused(connections: Made, header
         servers.close()
 
 
-def test_a_session_that_the_server_has_forgotten_is_made_anew(connections: Made) -> None:
-    rough = Rough()
+@pytest.mark.parametrize("is_json_rpc", [True, False])
+@pytest.mark.parametrize("status", [404, 400])
+def test_a_session_that_the_server_has_forgotten_is_made_anew(
+    connections: Made, status: int, is_json_rpc: bool
+) -> None:
+    error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": "no such session"}}
+    rough = Rough(forgotten=(status, [], error if is_json_rpc else b"no such session"))
     with serving(rough) as url:
         servers = connections()
         servers.add("own", {"url": f"{url}/mcp"})
         assert said(servers, "echo", n=1) == '{"n": 1}'
         rough.sessions = {"another"}
-        assert said(servers, "echo", n=2) == '{"n": 2}'
+        many = [servers.call("own", "echo", {"n": 2}) for _ in range(5)]
+        assert [one.result(SECONDS).content[0]["text"] for one in many] == ['{"n": 2}'] * 5
         servers.close()
-    answered = [one for one in rough.seen if one.get("params", {}).get("arguments") == {"n": 2}]
-    assert len(answered) == 2  # the first was answered 404, so nobody looked at it
+    answered = [one["params"]["arguments"]["n"] for one in rough.seen if one.get("method") == "tools/call"]
+    assert answered.count(2) == 10  # the first five were refused, so nobody looked at them
 
 
 class Opening(Rough):
@@ -167,22 +173,54 @@ def test_a_server_that_is_away_is_found_again_when_it_is_back(connections: Made)
     with serving(Rough()) as url:
         servers.add("own", {"url": f"{url}/mcp"})
         assert said(servers, "echo") == "{}"
-    with pytest.raises(ToolUnavailable):
+    with pytest.raises(ToolUnavailable, match="it was not reached, and nothing was sent: ") as failure:
         servers.call("own", "echo", {}).result(SECONDS)
+    assert (failure.value.reason, "not known" in str(failure.value)) == ("connect", False)
+    never = connections()
+    never.add("own", {"url": f"{url}/mcp"})
+    with pytest.raises(ToolUnavailable, match="it was not reached, and nothing was sent: "):
+        never.call("own", "echo", {}).result(SECONDS)
     with serving(Rough(), int(url.rpartition(":")[2])):
         assert said(servers, "echo") == "{}"
         servers.close()
 
 
-@pytest.mark.parametrize(("status", "said_too"), [(401, "auth"), (403, "HTTP 403"), (500, "HTTP 500")])
-def test_a_server_that_lets_nobody_in_is_told_of_with_its_status(connections: Made, status: int, said_too: str) -> None:
+RETRY = [(b"retry-after", b"30")]
+
+
+@pytest.mark.parametrize("is_json_rpc", [True, False])
+@pytest.mark.parametrize("status", [400, 401, 403, 429, 500, 503])
+def test_a_call_that_http_refuses_is_not_the_tools_answer_and_is_not_sent_again(
+    connections: Made, status: int, is_json_rpc: bool
+) -> None:
+    error = {"code": -32000, "message": "not today", "data": ["why"]}
+    body = {"jsonrpc": "2.0", "id": None, "error": error} if is_json_rpc else b"not today"
+    plain = [] if is_json_rpc else [(b"content-type", b"text/plain")]
+    rough = Rough(lambda _message: (status, [*plain, *RETRY], body))
+    with serving(rough) as url:
+        servers = connections()
+        servers.add("own", {"url": f"{url}/mcp"})
+        servers.tools("own").result(SECONDS)
+        with pytest.raises(ToolUnavailable) as failure:
+            servers.call("own", "echo", {}).result(SECONDS)
+        servers.close()
+    doubt = "; whether 'echo' took effect is not known" if status >= 500 else ""
+    said_there = f"it answered with HTTP {status} (Retry-After: 30): not today{doubt}"
+    assert failure.value.message == f"the server 'own': {said_there}"
+    is_about_sign_in = status in (401, 403)
+    assert failure.value.reason == ("sign-in" if is_about_sign_in else "answer")
+    assert ("'headers' with a token" in failure.value.remediation) is is_about_sign_in
+    assert [one["method"] for one in rough.seen if one].count("tools/call") == 1
+
+
+@pytest.mark.parametrize("status", [401, 403, 500])
+def test_a_server_that_lets_nobody_in_is_told_of_with_its_status(connections: Made, status: int) -> None:
     with serving(Rough(before=lambda _scope, _message: (status, [], b"no"))) as url:
         servers = connections()
         servers.add("own", {"url": f"{url}/mcp"})
-        with pytest.raises(ToolUnavailable) as failure:
+        with pytest.raises(ToolUnavailable, match=f"it answered with HTTP {status}") as failure:
             servers.tools("own").result(SECONDS)
-        assert f"HTTP {status}" in str(failure.value)
-        assert said_too in str(failure.value)
+        assert ("give its definition 'auth'" in failure.value.remediation) is (status != 500)
         servers.close()
 
 

@@ -138,8 +138,10 @@ def test_credentials_are_sent_to_nobody_but_their_issuer(connections: Made, guar
     secrets.values["ROBOT"] = "robots-own-secret"
     servers = connections(on_sign_in=nobody)
     servers.add("own", credentials(guarded, issuer="https://issuer.test"))
-    with pytest.raises(ToolUnavailable):
+    with pytest.raises(ToolUnavailable, match="its sign-in failed: ") as failure:
         servers.tools("own").result(SECONDS)
+    assert "issuer.test" in failure.value.message
+    assert (failure.value.reason, failure.value.remediation) == ("sign-in", "")
     assert guarded.log == []
     servers.close()
 

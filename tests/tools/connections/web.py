@@ -36,11 +36,12 @@ def serving(app: App, port: int = 0) -> Iterator[str]:
 
 class Rough:
     """An MCP server in raw HTTP. ``answer``: what it does with a tool's call, a status, headers and a body, or None for
-    what is right; ``before``: the same with every request."""
+    what is right; ``before``: the same with every request; ``forgotten``: of sessions it does not know."""
 
-    def __init__(self, answer: Any = None, before: Any = None) -> None:
+    def __init__(self, answer: Any = None, before: Any = None, forgotten: Any = (404, [], b"no such session")) -> None:
         self.answer = answer
         self.before = before
+        self.forgotten = forgotten
         self.sessions: set[str] = set()
         self.seen: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
@@ -77,12 +78,14 @@ class Rough:
         if method == "server/discover":
             return 200, [], {"jsonrpc": "2.0", "id": number, "error": {"code": -32601, "message": "no"}}
         if headers.get("mcp-session-id") not in self.sessions:
-            return 404, [], b"no such session"
+            return self.forgotten  # type: ignore[no-any-return]
         if method == "tools/list":
             result = {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}
             return 200, [], {"jsonrpc": "2.0", "id": number, "result": result}
-        special = self.answer(message) if self.answer else None
+        special = self.answer(message) if self.answer and method == "tools/call" else None
         if special is not None:
             return special  # type: ignore[no-any-return]
+        if method == "ping":
+            return 200, [], {"jsonrpc": "2.0", "id": number, "result": {}}
         result = {"content": [{"type": "text", "text": json.dumps(message["params"]["arguments"])}]}
         return 200, [], {"jsonrpc": "2.0", "id": number, "result": result}

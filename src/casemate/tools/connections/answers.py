@@ -270,6 +270,40 @@ class Elicited:
     content: Mapping[str, Any] | None = None
 
 
+_HTTP = "casemate/http"  # in the data of an error
+Outcome = Literal["answered", "not sent", "broken off"]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """What is known of a request that HTTP brought no result for, besides the server's words.
+
+    Attributes:
+        status: Of the answer.
+        outcome: Whether there was one; else whether the server may have had the request.
+        had_session: The request named an MCP session.
+        retry_after: The header of that name.
+    """
+
+    status: int
+    outcome: Outcome
+    had_session: bool
+    retry_after: str
+
+    def as_data(self) -> dict[str, Any]:
+        """In the data of an error of JSON-RPC."""
+        return {_HTTP: [self.status, self.outcome, self.had_session, self.retry_after]}
+
+    @classmethod
+    def of(cls, error: object) -> HttpAnswer | None:
+        """The one in an error of the SDK's; None where it was no HTTP error."""
+        data = getattr(error, "data", None)
+        held = data.get(_HTTP) if isinstance(data, dict) else None
+        if not isinstance(held, list) or [type(one) for one in held] != [int, str, bool, str]:
+            return None
+        return cls(*held)
+
+
 Elicit = Callable[[Elicitation], "Future[Elicited]"]
 
 

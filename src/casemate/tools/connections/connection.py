@@ -17,12 +17,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from casemate.errors import CasemateError, InvalidArgument
-from casemate.tools.connections.answers import Answer, MalformedAnswer, ServerTools, ToolListing, answer_of, failure
+from casemate.tools.connections.answers import (
+    Answer,
+    HttpAnswer,
+    MalformedAnswer,
+    ServerTools,
+    ToolListing,
+    answer_of,
+    failure,
+)
 from casemate.tools.connections.calling import Calling, call, raw_result
 from casemate.tools.connections.context import Surroundings
 from casemate.tools.connections.definition import RemoteServer, ServerDefinition
 from casemate.tools.connections.reports import OutputTail, Reports, clean_text, redact_answer
-from casemate.tools.connections.streams import HTTP_STATUS, MessageFilter
+from casemate.tools.connections.streams import MessageFilter
 from casemate.tools.connections.transport import ResolvedDefinition, resolve_definition, transport
 
 if TYPE_CHECKING:
@@ -69,7 +77,7 @@ class RestartBackoff:
 T = TypeVar("T")
 
 _SOON = 1.0  # seconds between two readings of a list that changes, and to learn of an end that others noticed first
-_NOT_FOUND = 404  # the server does not know this session
+_NOT_FOUND, _BAD_REQUEST = 404, 400  # how a server says, by HTTP, that it does not know a session
 CHANGED = "changed"  # why a call is refused, as `ToolUnavailable.reason`
 _CHANGED = "notifications/tools/list_changed"
 
@@ -89,6 +97,8 @@ class Life:
     over: asyncio.Event
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     callings: set[Calling] = field(default_factory=set)
+    idle: asyncio.Event = field(default_factory=asyncio.Event)  # it has no callings any more
+    is_forgotten: bool = False  # the server does not know its session
     was_of_use: bool = False
 
 
@@ -100,7 +110,7 @@ class Connection:
         self.tools: ServerTools | None = None  # as it was last read
         self._surroundings = surroundings
         self._name = definition.name
-        self._reports = Reports(definition.name)
+        self._reports = Reports(definition.name, signs_in=getattr(definition.how, "sign_in", None) is not None)
         self._backoff = RestartBackoff()
         self._life: Life | None = None
         self._next: asyncio.Future[Life] | None = None  # what whoever needs a connection waits for
@@ -267,14 +277,19 @@ class Connection:
         try:
             return await use(life)
         except _Forgotten:
+            await self._settle(life)
             life.over.set()
         life = await self._alive()
         try:
             return await use(life)
-        except _Forgotten:
-            raise self._reports.unavailable(
-                "it forgets its sessions at once", "answer", life.words, life.redaction
-            ) from None
+        except _Forgotten as forgotten:
+            why = f"it forgets its sessions at once: {forgotten}"
+            raise self._reports.unavailable(why, "answer", None, life.redaction) from None
+
+    async def _settle(self, life: Life) -> None:
+        """Calls that were sent beside one that the server did not look at are refused as well, a moment later."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(life.idle.wait(), _SOON)
 
     async def _call(self, life: Life, calling: Calling, expected: str) -> Answer:
         self._check_tool(calling.tool, expected)
@@ -286,19 +301,19 @@ class Connection:
             return await self._call_timed(life, calling)
         except MCPError as error:
             if error.code != HEADER_MISMATCH:
-                doubt = f"while {calling.tool!r} ran; whether that took effect is not known"
-                return await self._handle_refusal(life, error, doubt)
+                return await self._handle_refusal(life, error, f"while {calling.tool!r} ran", repr(calling.tool))
         await self._list(life)  # which arguments are sent as headers has changed, and the call was not looked at
         self._check_tool(calling.tool, expected)
         try:
             return await self._call_timed(life, calling)
         except MCPError as error:
-            return failure(clean_text(error.message, life.redaction))
+            return await self._handle_refusal(life, error, f"while {calling.tool!r} ran", repr(calling.tool))
 
     async def _call_timed(self, life: Life, calling: Calling) -> Answer:
         import anyio
 
         life.callings.add(calling)
+        life.idle.clear()
         try:
             with anyio.CancelScope() as scope:
                 calling.begin(scope)
@@ -312,6 +327,8 @@ class Connection:
             ) from None
         finally:
             life.callings.discard(calling)
+            if not life.callings:
+                life.idle.set()
             calling.end()
         raise self._reports.unavailable(
             f"{calling.tool!r} did not answer within {calling.timeout:g} s, and was cancelled", "timeout"
@@ -346,25 +363,45 @@ class Connection:
         if expected and tools.hashes[tool] != expected:
             raise self._reports.unavailable(f"its tool {tool!r} is not described as it was before", CHANGED)
 
-    async def _handle_refusal(self, life: Life, error: MCPError, while_what: str) -> Answer:
-        """What an error of the protocol means: an answer of the server's, or that there is no server any more."""
+    async def _handle_refusal(self, life: Life, error: MCPError, while_what: str, call: str = "") -> Answer:
+        """What an error of the protocol means: an answer of the server's, or that there is no server any more.
+        ``call``: what may have taken effect."""
         from mcp_types import CONNECTION_CLOSED, PARSE_ERROR
 
-        status = error.data.get(HTTP_STATUS) if isinstance(error.data, dict) else None
-        if status == _NOT_FOUND:
-            raise _Forgotten
+        if (answer := HttpAnswer.of(error)) is not None:
+            if answer.had_session and not await self._knows_session(life, answer.status):
+                raise _Forgotten(f"HTTP {answer.status} {clean_text(error.message, life.redaction)}".rstrip())
+            raise self._reports.http_error(answer, error.message, life.redaction, call)
         if error.code == CONNECTION_CLOSED:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SOON):
                     await life.over.wait()
+        if call:
+            while_what = f"{while_what}; whether that took effect is not known"
         if life.over.is_set():
             raise self._reports.unavailable(f"it ended {while_what}", "died", life.words, life.redaction)
         # The SDK uses the same code for the end of a remote server's stream, without which there is no answer.
         is_cut_off = error.code == CONNECTION_CLOSED and isinstance(self.definition.how, RemoteServer)
-        if status is not None or error.code == PARSE_ERROR or is_cut_off:
+        if error.code == PARSE_ERROR or is_cut_off:
             raise self._reports.unavailable(f"{error.message} {while_what}", "answer", life.words, life.redaction)
         life.was_of_use = True
         return failure(clean_text(error.message, life.redaction))
+
+    async def _knows_session(self, life: Life, status: int) -> bool:
+        """Whether a server that answered with ``status`` knows the session of the request. By 400 some say that they do
+        not, and others that it was malformed: then a ping is answered."""
+        from mcp import MCPError
+
+        if status == _BAD_REQUEST and not life.is_forgotten:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SOON):
+                    try:
+                        await life.client.session.send_ping()
+                    except MCPError as error:
+                        refused = HttpAnswer.of(error)
+                        life.is_forgotten |= refused is not None and refused.status in (_BAD_REQUEST, _NOT_FOUND)
+        life.is_forgotten |= status == _NOT_FOUND
+        return not (life.is_forgotten and status in (_BAD_REQUEST, _NOT_FOUND))
 
     async def _list(self, life: Life) -> None:
         """Read all pages of its list of tools."""

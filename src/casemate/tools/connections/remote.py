@@ -18,10 +18,11 @@ import httpx2
 
 from casemate.errors import InvalidArgument
 from casemate.model.addresses import is_loopback, is_metadata, place_of
+from casemate.tools.connections.answers import HttpAnswer, Outcome
 from casemate.tools.connections.definition import RemoteServer
 from casemate.tools.connections.reports import OutputTail
 from casemate.tools.connections.stdio import MOST_MESSAGE
-from casemate.tools.connections.streams import HTTP_STATUS, Streams
+from casemate.tools.connections.streams import Streams
 
 _MOST_ADDRESSES = 16  # of one name
 
@@ -46,6 +47,8 @@ def check_addresses(host: str, addresses: Iterable[str]) -> dict[str, str]:
 _SECONDS = 30.0  # to connect, and to send; answers have the deadlines of whoever waits for them
 _MOST_CONNECTIONS = 50
 _FIRST_ERROR, _NOT_FOUND, _UNAVAILABLE = 400, 404, 503
+_LONGEST_WORDS = 500  # characters of what a server says beside a status
+_NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 _OF_BODY = {"content-length", "content-type", "transfer-encoding"}
 _HEARD = 1.0  # seconds for a server to say that it streams; some say so only with the first event, perhaps hours later
 
@@ -69,8 +72,10 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         try:
             response = await self._send(request)
         except httpx2.TransportError as error:
-            self._note(f"{place}: {str(error) or type(error).__name__}")
-            return await _as_json_rpc(request, httpx2.Response(_UNAVAILABLE, request=request))
+            why = str(error) or type(error).__name__
+            self._note(f"{place}: {why}")
+            lost = httpx2.Response(_UNAVAILABLE, request=request, headers={"content-type": "text/plain"}, text=why)
+            return await _as_json_rpc(request, lost, "not sent" if isinstance(error, _NOT_SENT) else "broken off")
         if response.status_code >= _FIRST_ERROR:
             self._note(f"{place}: HTTP {response.status_code}")
             return await _as_json_rpc(request, response)
@@ -119,32 +124,50 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
             raise httpx2.UnsupportedProtocol(f"{url.host} is not in the public network, as the server is that names it")
 
 
-async def _as_json_rpc(request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
-    """An HTTP error as a JSON-RPC error that names the status, where the server did not give one itself.
+async def _as_json_rpc(
+    request: httpx2.Request, response: httpx2.Response, outcome: Outcome = "answered"
+) -> httpx2.Response:
+    """An HTTP error as a JSON-RPC error, which holds what is known of it, with the server's words.
 
-    The codes are those that the SDK uses for such answers. 404 is left to the SDK while there is no session.
+    The code is the server's own where it gave one, which the SDK needs to agree on a revision, else the one that the
+    SDK uses for such answers.
     """
-    from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, JSONRPCError, jsonrpc_message_adapter
+    from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND
 
-    is_call = request.method == "POST" and "text/event-stream" in request.headers.get("accept", "")
-    is_gone = response.status_code == _NOT_FOUND
-    if not is_call or (is_gone and "mcp-session-id" not in request.headers):
+    if request.method != "POST" or "text/event-stream" not in request.headers.get("accept", ""):
         return response
+    code, words, data = await _words_of(response)
     headers = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in _OF_BODY]
-    if response.headers.get("content-type", "").lower().startswith("application/json"):
-        with contextlib.suppress(httpx2.StreamError, ValueError):
-            body = await response.aread()
-            if isinstance(jsonrpc_message_adapter.validate_json(body, by_name=False), JSONRPCError):
-                headers.append(("content-type", "application/json"))
-                return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
-    await response.aclose()
+    had_session = "mcp-session-id" in request.headers
+    is_unknown = response.status_code == _NOT_FOUND and not had_session
+    about = HttpAnswer(response.status_code, outcome, had_session, response.headers.get("retry-after", ""))
     error = {
-        "code": INVALID_REQUEST if is_gone else INTERNAL_ERROR,
-        "message": f"the server answered with HTTP {response.status_code}",
-        "data": {HTTP_STATUS: response.status_code},
+        "code": code or (METHOD_NOT_FOUND if is_unknown else INTERNAL_ERROR),
+        "message": words,
+        "data": {**data, **about.as_data()},
     }
     content = {"jsonrpc": "2.0", "id": None, "error": error}
     return httpx2.Response(response.status_code, headers=headers, json=content, request=request)
+
+
+async def _words_of(response: httpx2.Response) -> tuple[int, str, dict[str, Any]]:
+    """The code, the message and the data of a JSON-RPC error; of other text the beginning."""
+    from mcp_types import JSONRPCError, jsonrpc_message_adapter
+
+    text = ""
+    try:
+        if response.headers.get("content-type", "").lower().startswith(("application/json", "text/plain")):
+            with contextlib.suppress(httpx2.StreamError):
+                await response.aread()
+                text = response.text
+    finally:
+        await response.aclose()
+    with contextlib.suppress(ValueError):
+        message = jsonrpc_message_adapter.validate_json(text, by_name=False)
+        if isinstance(message, JSONRPCError):
+            error = message.error
+            return error.code, error.message, error.data if isinstance(error.data, dict) else {}
+    return 0, text.strip()[:_LONGEST_WORDS], {}
 
 
 class _Limited(httpx2.AsyncByteStream):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from casemate.errors import CasemateError, ToolUnavailable
-from casemate.tools.connections.answers import Answer
+from casemate.tools.connections.answers import Answer, HttpAnswer
 from casemate.visible import inert, visible
 
 if TYPE_CHECKING:
@@ -59,14 +59,16 @@ def shorten(text: str, most: int) -> str:
 
 _LONGEST_REASON = 2000  # characters
 _MOST_CAUSES = 5
-_NOT_SIGNED_IN = "HTTP 401"
+_NOT_SIGNED_IN, _FORBIDDEN, _OF_THE_SERVER = 401, 403, 500  # statuses of HTTP
 
 
 class Reports:
     """Makes the errors of the server ``name``; nothing in them is a secret of its, or misleads a terminal."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, signs_in: bool) -> None:
+        """``signs_in``: the definition has ``auth``."""
         self._name = name
+        self._signs_in = signs_in
 
     def unavailable(
         self,
@@ -88,18 +90,41 @@ class Reports:
         """It is no longer one of ours."""
         return self.unavailable("it was removed, or all connections were closed", "closed")
 
+    def http_error(self, answer: HttpAnswer, said: str, redaction: Redaction | None, call: str = "") -> ToolUnavailable:
+        """HTTP brought no result: ``said`` are the server's words, or the system's. ``call``: what took effect or not,
+        which is unknown where the server may have begun it."""
+        words = f": {clean_text(said, redaction)}" if said else ""
+        doubt = f"; whether {call} took effect is not known" if call else ""
+        if answer.outcome == "not sent":
+            return self.unavailable(f"it was not reached, and nothing was sent{words}", "connect", None, redaction)
+        if answer.outcome == "broken off":
+            return self.unavailable(f"the connection broke off{words}{doubt}", "died", None, redaction)
+        later = f" (Retry-After: {clean_text(answer.retry_after, redaction)})" if answer.retry_after else ""
+        why = f"it answered with HTTP {answer.status}{later}{words}"
+        if answer.status in (_NOT_SIGNED_IN, _FORBIDDEN):
+            advice = "It wants to know who asks: give its definition 'auth', or 'headers' with a token."
+            if self._signs_in:
+                advice = "It does not accept the sign-in of its definition's 'auth': look at the account and 'scope'."
+            return self.unavailable(why, "sign-in", None, redaction, advice)
+        return self.unavailable(why + doubt * (answer.status >= _OF_THE_SERVER), "answer", None, redaction)
+
     def connect_error(self, error: Exception, words: OutputTail, redaction: Redaction | None) -> CasemateError:
         """It could not be connected because of ``error``, which may be a group of them."""
+        from mcp.client.auth import OAuthFlowError
+
         causes = list(_causes(error))
         ours = [cause for cause in causes if isinstance(cause, CasemateError)]
         if ours:
             return ours[0]
+        for cause in causes:
+            if isinstance(cause, OAuthFlowError):
+                return self.unavailable(f"its sign-in failed: {clean_text(str(cause), redaction)}", "sign-in")
+            if answer := HttpAnswer.of(cause):
+                return self.http_error(answer, _describe_error(cause), redaction)
         said = "; ".join(dict.fromkeys(_describe_error(cause) for cause in causes[:_MOST_CAUSES]))
-        told = clean_text(said, redaction)
-        advice = ""
-        if _NOT_SIGNED_IN in words.text():
-            advice = "It wants to know who asks: give its definition 'auth', or 'headers' with a token."
-        return self.unavailable(f"it could not be connected: {told}", "connect", words, redaction, advice)
+        return self.unavailable(
+            f"it could not be connected: {clean_text(said, redaction)}", "connect", words, redaction
+        )
 
 
 def clean_text(text: str, redaction: Redaction | None) -> str:
@@ -126,6 +151,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _describe_error(error: BaseException) -> str:
-    text = str(getattr(error, "message", "") or error)
+    text = str(getattr(error, "message", error))
     kind = type(error).__name__
     return text if kind == "MCPError" else f"{kind}: {text}" if text else kind

@@ -16,7 +16,6 @@ from casemate.tools.connections.reports import OutputTail
 if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
 
-HTTP_STATUS = "casemate/http-status"  # in the data of an error: the status of an answer without JSON-RPC in it
 Streams = tuple[Any, Any]  # a reader and a writer of messages, as the SDK's transports give them
 
 _AT_ONCE = 10_000.0
