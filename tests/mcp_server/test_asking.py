@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.mcp_server.conftest import ERAS, Connect, Connected, output_of, struc
 from casemate.operations.invoke import Invoke
 from casemate.surfaces.mcp.answers import Page, end_answer
 from casemate.surfaces.mcp.callers import State
+from casemate.surfaces.mcp.work import follow
 
 CALLS = """\
 from mcptools.own.echo import run
@@ -54,6 +56,30 @@ def test_a_host_that_was_allowed_and_has_no_address_is_told_above_the_output_onc
     assert output == "[not reached: own words]"
 
 
+async def test_a_call_that_waits_says_so_before_it_waits_again() -> None:
+    said: list[str] = []
+
+    class Working:
+        handle = "r"
+
+        async def wait(self, _seconds: float, _seen: frozenset[str]) -> State:
+            return State("done", (), {"said": list(said)})
+
+        async def cancel(self) -> None: ...
+
+    async def tell(status: str) -> None:
+        said.append(status)
+
+    async def answer(state: State) -> Any:
+        return state.document
+
+    callers = SimpleNamespace(is_alone=False)
+    held = {"resumed": None, "callers": callers, "seconds_left": 9.0}
+    call: Any = SimpleNamespace(**held, tell=tell, can_ask=lambda *_kind: False)
+    first = State("running", (), {})  # as `runs.start` gives it after a second
+    assert await follow(call, Working(), answer, first) == {"said": ["running"]}
+
+
 COUNTS = "import os; print(len(os.environ['KEY']))"
 
 
@@ -67,10 +93,11 @@ async def test_the_user_gives_a_program_a_secret_in_the_client(
         answer = await agent.call("execute_code", code=COUNTS, secrets=["KEY"], **where)
         assert (output_of(answer).strip(), answer.is_error) == ("15", False)
         assert ["the secret KEY" in one.message for one in agent.asked] == [True]
-    async with connect(era, says("deny")) as agent:
-        answer = await agent.call("execute_code", code=COUNTS, secrets=["KEY"], **where)
-        assert "does not get the secret KEY" in text_of(answer)
-        assert answer.is_error
+    for given, why in (({"reason": "not today"}, "a person denied it: not today"), ({}, "a person denied it")):
+        async with connect(era, says("deny", **given)) as agent:
+            answer = await agent.call("execute_code", code=COUNTS, secrets=["KEY"], **where)
+            assert f"does not get the secret KEY: {why}" in text_of(answer)
+            assert answer.is_error
     await operator("vault.delete", {"name": "KEY"})
 
 

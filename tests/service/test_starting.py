@@ -22,6 +22,7 @@ import casemate
 from casemate.errors import Unavailable
 from casemate.remote.client import connect
 from casemate.remote.environment import environment_of_service
+from casemate.remote.fingerprints import fingerprints
 from casemate.remote.places import LOG, places_of, read_running
 from casemate.surfaces.cli.service import options
 
@@ -90,6 +91,7 @@ def test_the_service_gets_no_secret_of_the_shell_that_started_it(env: dict[str, 
         "CASEMATE_SECRET_DEFAULT_TOKEN": "hidden-value", "AWS_SECRET_ACCESS_KEY": "hidden-value",
         "HTTPS_PROXY": "http://user:hidden-value@proxy.test", "PIP_INDEX_URL": "https://u:hidden-value@index.test",
         "SSH_AUTH_SOCK": "/hidden-value", "LD_PRELOAD": "/hidden-value", "PYTHONSTARTUP": "/hidden-value",
+        "CASEMATE_SERVE_TOKEN": "hidden-value", "CASEMATE_TOKEN": "hidden-value",
     }  # fmt: skip
     with on_demand(env):
         shell = {**env, **secrets, "LD_PRELOAD": ""}
@@ -97,6 +99,7 @@ def test_the_service_gets_no_secret_of_the_shell_that_started_it(env: dict[str, 
         given = Path(f"/proc/{pid_of(env)}/environ").read_bytes()
         assert b"hidden-value" not in given
         assert b"XDG_STATE_HOME" in given
+        assert fingerprints({**env, **secrets}) == fingerprints(env)  # so no other service is wanted
     kept = environment_of_service({**env, **secrets, "LC_ALL": "C.UTF-8", "CASEMATE_NETWORK": "none"})
     assert kept.keys() == {*env, "LC_ALL", "CASEMATE_NETWORK"}
 

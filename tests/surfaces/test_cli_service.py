@@ -535,6 +535,13 @@ def test_servers_of_tools_are_there_in_a_service_that_runs_and_in_one_that_is_st
     for _ in range(2):
         assert b"convert_time" in served("exec", "-", program).stdout
         served("service", "stop")
+    for change in (("remove", "time"), ("add", "time", "--", *server)):  # where no service has read the file yet
+        with served.start("service") as service:
+            assert service.stderr
+            assert b"serving at" in service.stderr.readline()
+            changed, used = served("tools", *change), served("exec", "-", program)
+            served("service", "stop")
+        assert (changed.stderr, b"convert_time" in used.stdout) == (b"", change[0] == "add")
     served("exec", "-", "1")
     assert served("tools", "remove", "time").stderr == b""
     assert b"ModuleNotFoundError: this program has no tools" in served("exec", "-", program).stderr

@@ -38,6 +38,11 @@ def servers_of(cli: Cli) -> Path:
     return Path(cli.env["HOME"], ".config", "casemate", "servers.json")
 
 
+def test_a_picture_is_told_of_with_its_size(kept: Cli) -> None:
+    words = ("source_timezone=UTC", "time=12:00", "target_timezone=picture")
+    assert kept("tools", "call", "time.convert_time", *words).stdout == b"[image, image/png, 4,033 bytes]\n"
+
+
 def test_a_server_is_kept_in_a_file_that_only_its_owner_reads_and_forgotten_again(kept: Cli) -> None:
     place = servers_of(kept)
     assert stat.S_IMODE(place.stat().st_mode) == 0o600

@@ -20,6 +20,8 @@ def call(arguments: dict[str, str]) -> dict[str, Any]:
     zone = arguments["target_timezone"]
     if zone == "No/Where":
         return {"content": [{"type": "text", "text": f"no time zone {zone}"}], "isError": True}
+    if zone == "picture":
+        return {"content": [{"type": "image", "mimeType": "image/png", "data": "AAAA" * 1344 + "AA=="}]}
     structured = {"target": {"timezone": zone}}
     return {"content": [{"type": "text", "text": json.dumps(structured)}], "structuredContent": structured}
 

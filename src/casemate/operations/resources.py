@@ -21,6 +21,7 @@ from casemate.operations.sessions import Group
 from casemate.policy.inject import Inject
 from casemate.policy.proposal import Proposal
 from casemate.policy.rules import PACKAGE_LANGUAGES
+from casemate.tools.connections.definition import read_definition
 from casemate.tools.tools import ToolSummary
 
 Rows = Annotated[int, Between(1, MOST_ROWS)]
@@ -233,7 +234,9 @@ class ToolOperations(Group):
         """
         if not principal.may_run_commands:
             definition = _check_public(definition, principal)
-        await self._shared.sandbox.tools.add(name, definition)
+        tools = self._shared.sandbox.tools
+        if read_definition(name, definition) not in tools.servers.definitions():  # the user's file may be read by now
+            await tools.add(name, definition)
 
     @operation(audience=Audience.AGENT)
     async def register(self, name: Name, definition: Definition, *, principal: Principal) -> list[ToolSummary]:

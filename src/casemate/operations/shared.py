@@ -18,6 +18,7 @@ from casemate.vault.names import check_asked
 
 if TYPE_CHECKING:
     from casemate.api.sandbox import Sandbox
+    from casemate.model.approval import ApprovalVerdict
     from casemate.model.operation import Principal
     from casemate.model.plan import Secrets
     from casemate.operations.stores import FolderStore
@@ -46,8 +47,9 @@ class Shared:
                 async with self.sandbox.approvals.open_requester(self.sandbox.namespace) as requester:
                     verdicts = [requester.decide(_about_secret(name, principal)) for name in asked]
                     for name, verdict in zip(asked, verdicts, strict=True):
-                        if not (await asyncio.wrap_future(verdict)).allow:
-                            raise Denied(f"{principal.name!r} does not get the secret {name}: nobody has allowed it")
+                        decided = await asyncio.wrap_future(verdict)
+                        if not decided.allow:
+                            raise Denied(f"{principal.name!r} does not get the secret {name}: {_why_denied(decided)}")
         return await vault.resolve_async(names)
 
     def limits_for(self, principal: Principal, limits: Limits | None) -> Limits | None:
@@ -71,6 +73,12 @@ class Shared:
         for own in self._limits.values():
             own.pop(caller, None)
         return self.sandbox.limits
+
+
+def _why_denied(verdict: ApprovalVerdict) -> str:
+    """Only somebody's answer has a scope."""
+    by_person = "a person denied it" if verdict.scope else ""
+    return ": ".join(part for part in (by_person, verdict.reason) if part) or "nobody has allowed it"
 
 
 def _about_secret(name: str, principal: Principal) -> Question:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 _OWN = "CASEMATE_"
 _SECRET = ("CASEMATE_SECRET_", "CASEMATE_INJECT_", "CASEMATE_TOKEN", "CASEMATE_TESTS_")
+_OF_SERVE = "CASEMATE_SERVE_TOKEN"  # a secret too; CASEMATE_SERVE_TOKEN_FILE is a path
 _NAMES = frozenset({
     "HOME", "USER", "LOGNAME", "PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR",
     "DBUS_SESSION_BUS_ADDRESS",  # of the keyring that has the vault's key
@@ -26,4 +27,5 @@ def environment_of_service(environ: Mapping[str, str]) -> dict[str, str]:
 
 def own_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Casemate's own variables, which say what may be run: those of a caller must be those of its service."""
-    return {n: v for n, v in environ.items() if n.startswith(_OWN) and not n.startswith(_SECRET)}
+    own = {n: v for n, v in environ.items() if n.startswith(_OWN) and not n.startswith(_SECRET)}
+    return {n: v for n, v in own.items() if n != _OF_SERVE}

@@ -220,5 +220,6 @@ def text_of_block(block: Mapping[str, Any]) -> str:
         case {"type": "resource", "resource": {"text": str(text)}} | {"uri": str(), "text": str(text)}:
             return text
         case {"type": str(kind), "data": str(data), "mimeType": str(media_type)}:
-            return f"[{kind}, {media_type}, {len(data) * 3 // 4:,} bytes]"
+            size = len(data) * 3 // 4 - data[-2:].count("=")
+            return f"[{kind}, {media_type}, {size:,} bytes]"
     return json.dumps(block, ensure_ascii=False)

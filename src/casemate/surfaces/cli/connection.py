@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from cyclopts import Parameter
 
-from casemate.errors import InvalidArgument
+from casemate.errors import CasemateError, InvalidArgument
 from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import print_lines, print_rows
 from casemate.surfaces.cli.failures import say
@@ -101,9 +101,10 @@ def ask_each(service: ServiceOptions, operation: str, argument: str, names: Sequ
     return with_service(ask_all, service)
 
 
-def tell_service(operation: str, **arguments: Any) -> None:
-    """Do in the user's service, where one runs, what was done to a file of the user's, and say where it failed."""
-    from casemate.errors import CasemateError, Unavailable
+def tell_service(operation: str, is_done: type[CasemateError] | tuple[()] = (), **arguments: Any) -> None:
+    """Do in the user's service, where one runs, what was done to a file of the user's, and say where it failed.
+    ``is_done``: the error of a service that has read the file since."""
+    from casemate.errors import Unavailable
     from casemate.remote.client import attach
     from casemate.surfaces.cli.inert import inert
 
@@ -111,6 +112,8 @@ def tell_service(operation: str, **arguments: Any) -> None:
         remote = await attach(os.environ)
         try:
             await remote(operation, arguments)
+        except is_done:
+            pass
         except CasemateError as error:
             say(inert(f"the service that runs has not taken it: {error.message}"))
         finally:

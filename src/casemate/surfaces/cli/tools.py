@@ -145,7 +145,7 @@ def remove(name: Name, /, *, file: File = None) -> int:
     """
     remove_from_file(_file(file), name)
     if file is None:
-        tell_service("tools.remove", name=name)
+        tell_service("tools.remove", InvalidArgument, name=name)
     return 0
 
 

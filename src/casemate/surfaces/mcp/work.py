@@ -172,6 +172,7 @@ async def _follow(call: Call, work: Work, answer: Answer, first: State | None) -
     seen: frozenset[str] = frozenset()
     state = first if first is not None else await work.wait(min(_EACH, call.seconds_left), seen)
     while not state.is_done:
+        await call.tell("waits for an approval" if state.status == "waiting" else state.status)
         can_ask = call.can_ask() or call.can_ask("url")
         fresh = await questions(call, state.awaited_ids - seen) if can_ask else []
         seen = state.awaited_ids
@@ -189,6 +190,4 @@ async def _follow(call: Call, work: Work, answer: Answer, first: State | None) -
         if call.seconds_left <= 0:
             break
         state = await work.wait(min(_EACH, call.seconds_left), seen)
-        if not state.is_done:
-            await call.tell("waits for an approval" if state.status == "waiting" else state.status)
     return await answer(state)
