@@ -398,6 +398,18 @@ def test_a_log_that_cannot_be_opened_ends_nobody_and_goes_on_when_it_can(
     assert "after" in (folder / "service.log").read_text()
 
 
+def test_a_port_that_the_system_chose_is_said(env: dict[str, str]) -> None:
+    words = ["service", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(casemate_command(*words), env=env, stderr=subprocess.PIPE, text=True, cwd="/") as service:
+        assert service.stderr is not None
+        said = service.stderr.readline()
+        connection = http.client.HTTPConnection("127.0.0.1", int(said.rpartition(":")[2]), timeout=MAX_WAIT)
+        connection.request("GET", "/v1/health")
+        assert connection.getresponse().status in (200, 401)
+        connection.close()
+        service.terminate()
+
+
 def test_the_command_says_what_it_is_told_wrongly(env: dict[str, str]) -> None:
     daemon = Daemon(env)
     for words, said in (

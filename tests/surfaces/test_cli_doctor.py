@@ -14,6 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from tests.support.walls import skip_without
 from tests.surfaces.conftest import Cli
 
 import casemate
@@ -29,6 +30,12 @@ def test_doctor_says_what_was_proved_and_what_holds_each_limit(cli: Cli) -> None
         assert re.search(rf"^  {limit.name} +(hard|best effort) +(cell|process) +\S", text, re.MULTILINE), limit.name
     assert re.search(r"^  python +\d+\.\d+", text, re.MULTILINE)
     assert "\x1b" not in text
+
+
+def test_doctor_lists_each_wall_that_can_be_chosen(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> None:
+    skip_without("landlock", tmp_path_factory)
+    walls = json.loads(cli("doctor", "--format", "json").stdout)["walls"]
+    assert [(wall["name"], wall["available"]) for wall in walls] == [("native", True), ("landlock", True)]
 
 
 @pytest.mark.parametrize("option", ["--format"])

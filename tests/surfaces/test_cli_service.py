@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -371,6 +372,7 @@ def test_programs_get_json_and_nothing_else(served: Cli) -> None:
         assert (done.code, done.stderr) == (0, b""), words
         json.loads(done.stdout)
         assert served(*words.split()).code == 0, words
+    assert re.search(rb"memory total: +[\d.]+ .iB", served("stats").stdout)
 
 
 def test_the_record_is_exported_verified_against_a_copy_and_pruned(served: Cli, tmp_path: Path) -> None:

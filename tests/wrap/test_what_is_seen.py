@@ -241,6 +241,11 @@ def test_what_may_not_be_written_is_not_though_it_is_made_moved_or_replaced(wrap
     assert isolation == "native" or b"denyWrite" in done.stderr  # there the command's own call fails
 
 
+def test_a_wall_that_writes_no_folder_through_names_the_mode_that_it_has(wrap: Wrap, isolation: str) -> None:
+    done = wrap.shell("true", "--isolation", isolation, "--workspace", ".")
+    assert isolation == "native" or b"wrap --mode overlay" in done.stderr
+
+
 @pytest.mark.parametrize("mode", ["overlay", "direct"])
 @pytest.mark.parametrize("listed", [(), ("sub",)])
 def test_a_command_writes_in_the_folders_that_are_listed_alone(

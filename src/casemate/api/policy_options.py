@@ -209,8 +209,11 @@ def _hosts(most: Policy, network: Network | None, domains: Sequence[str] | None)
         raise _beyond(most, "network", repr(network_in_force), repr(bound))
     if network_in_force == "none":
         if host_rules:
+            where = f" ({most.where('network')})" if bound == "none" else ""
             raise InvalidArgument(
-                "allowed_domains", "network is none, which lets nothing through", remediation="Leave network out."
+                "allowed_domains",
+                f"network is none{where}, which lets nothing through",
+                remediation="Change network there, or leave the hosts out." if where else "Leave network out.",
             )
         return network_in_force, HostRules(denied=most.denied)
     everything = network_in_force == "public"

@@ -87,7 +87,7 @@ def read(envelope: Any, payload_type: str, keys: Iterable[PublicKey]) -> tuple[A
         signatures = {one["keyid"]: _decode(one["sig"]) for one in envelope["signatures"]}
         parsed = json.loads(payload)
     except (KeyError, TypeError, ValueError, RecursionError):
-        raise NotProved("it is no signed envelope") from None
+        raise NotProved("this is not a signed envelope") from None
     if found_type != payload_type:
         raise NotProved(f"it is signed as {str(found_type)[:200]!r}, not as {payload_type!r}")
     data = _encode(payload_type, payload)

@@ -102,7 +102,7 @@ def check_statement(text: bytes, trusted: Sequence[PublicKey]) -> tuple[dict[str
         statement, key = unseal(json.loads(text), STATEMENT, trusted)
         subjects_of(statement)
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise NotProved("it is no signed statement") from None
+        raise NotProved("this is not a signed statement") from None
     return statement, key
 
 
@@ -115,7 +115,7 @@ def check_pack(file: IO[bytes], trusted: Sequence[PublicKey]) -> tuple[dict[str,
                 raise _foreign()
             return checked
     except (BadZipFile, EOFError, OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
-        raise NotProved(f"it is no whole evidence pack: {type(error).__name__}") from None
+        raise NotProved(f"this is not a whole evidence pack: {type(error).__name__}") from None
 
 
 def _is_as_written(file: IO[bytes], pack: ZipFile) -> bool:
@@ -132,7 +132,7 @@ def _is_as_written(file: IO[bytes], pack: ZipFile) -> bool:
 
 
 def _foreign() -> NotProved:
-    return NotProved("it is no zip as casemate writes it: not every program would find the same in it")
+    return NotProved("this zip is not as casemate writes one: not every program would find the same in it")
 
 
 def _check(pack: ZipFile, trusted: Sequence[PublicKey]) -> tuple[dict[str, Any], PublicKey]:

@@ -76,6 +76,11 @@ async def examine(wall: Wall, warm_up: Callable[[str], None]) -> Diagnosis:
     advice = [one.remedy for one in languages if one.missing]
     for state in walls:
         advice += state.report.missing if state.report else [state.remedy]
+    if walls[-1].report and wall.name == "native":  # what may be chosen instead
+        weaker = open_wall("landlock", catalogue.launch_probe, concurrency=1)
+        with contextlib.suppress(CasemateError):
+            walls.append(WallState(weaker.name, await weaker.prove()))
+        await weaker.close()
     told = tuple(dict.fromkeys(line for line in advice if line))  # two walls may need the same
     return Diagnosis(__version__, system, tuple(walls), languages, told, warmth, tuple(_web_states()), look())
 

@@ -190,6 +190,6 @@ def _size(name: str, value: Any, low: int, high: int) -> int:
         raise InvalidArgument(f"limits.{name}", str(error)) from None
     if not low <= size <= high:
         bounds = f"{format_size(low)} to {format_size(high)}"
-        unit = f", such as {value}MiB" if size < low and str(value).isdigit() else ""
+        unit = f", such as {value}MiB" if str(value).isdigit() and low <= size << 20 <= high else ""
         raise InvalidArgument(f"limits.{name}", f"{value!r} bytes is out of range; give {bounds}{unit}")
     return size

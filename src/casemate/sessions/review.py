@@ -30,8 +30,9 @@ async def open_review(
     """For who holds the session's lock. Raises ``InvalidArgument`` where nothing is kept back."""
     if context.workspace is None or context.workspace_mode != "review":
         raise InvalidArgument(
-            "session", "keeps no changes back", remediation="The sandbox, or the service's configuration, gives its "
-            "sessions a folder as workspace, and workspace_mode review.",
+            "session", "its changes are not kept back",
+            remediation="The sandbox, or the service's configuration, gives its sessions a folder as workspace, and "
+            "workspace_mode review.",
         )  # fmt: skip
     requester = context.approvals().requester(origin, None, redaction, asks=context.asks)
     try:

@@ -47,21 +47,21 @@ def check_name(name: object) -> str:
 def check_value(name: str, value: object) -> str:
     """A value that a variable can hold, and that can be told from innocent text. Raises ``InvalidArgument``."""
     if not isinstance(value, str):
-        raise InvalidArgument("value", f"of {name} must be a str, not {type(value).__name__}")
+        raise InvalidArgument("value", f"must be a str, not {type(value).__name__} ({name})")
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        raise InvalidArgument("value", f"of {name} cannot be encoded as UTF-8") from None
+        raise InvalidArgument("value", f"cannot be encoded as UTF-8 ({name})") from None
     if "\0" in value:
-        raise InvalidArgument("value", f"of {name} holds a NUL character, which no variable can")
+        raise InvalidArgument("value", f"holds a NUL character, which no variable can ({name})")
     if len(unicodedata.normalize("NFC", value.strip()).encode()) < SHORTEST:
         raise InvalidArgument(
             "value",
-            f"of {name} is too short: it could not be told from innocent text in what a program prints; "
+            f"is too short for {name}: it could not be told from innocent text in what a program prints; "
             f"give one of at least {SHORTEST} bytes",
         )
     if size > _MOST_VALUE:
-        raise InvalidArgument("value", f"of {name} is longer than {_MOST_VALUE} bytes; give it to a run as a file")
+        raise InvalidArgument("value", f"is longer than {_MOST_VALUE} bytes ({name}); give it to a run as a file")
     return value
 
 

@@ -42,7 +42,7 @@ def open_wall(
         if value is not None and name != "docker":
             from casemate.errors import InvalidArgument
 
-            raise InvalidArgument(argument, f"{value!r} is for cells in containers: isolation='docker'")
+            raise InvalidArgument(argument, f"{value!r} is for cells in containers; give isolation='docker' with it")
     if name != "auto" and name not in WALLS:
         from casemate.errors import InvalidArgument
 

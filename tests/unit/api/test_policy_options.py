@@ -148,6 +148,13 @@ def test_a_workspace_lies_in_the_policys(tmp_path: Path, policy: str, given: str
         in_force(file, workspace=tmp_path / given)
 
 
+def test_a_policy_without_a_network_is_named_where_a_host_is_given(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text("network: none")
+    with pytest.raises(InvalidArgument, match=r"network is none \(.*p\.yaml:1\)"):
+        in_force(file, allowed_domains=["a.test"])
+
+
 def test_what_is_to_be_hidden_may_lie_in_the_workspace(tmp_path: Path) -> None:
     found = in_force({"filesystem": {"denyRead": [str(tmp_path / "key.pem")]}}, workspace=tmp_path)
     assert [path for path, _ in found.policy.hidden] == [str(tmp_path / "key.pem")]

@@ -94,3 +94,9 @@ def test_any_value_of_a_limit_is_taken_or_refused_by_its_name(name: str, value: 
     else:
         refused = f"limits.{name}"
     assert refused == f"limits.{name}"
+
+
+@pytest.mark.parametrize(("given", "example"), [("1", ""), ("64", ", such as 64MiB")])
+def test_a_size_without_its_unit_is_answered_with_one_that_is_in_range(given: str, example: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"give 16 MiB to 16 TiB{example}$"):
+        Limits(memory=given)

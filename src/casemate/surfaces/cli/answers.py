@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from casemate.errors import CasemateError
 
 
-_SIZES = {"memory", "output", "full_output", "disk", "peak_memory"}  # fields that are bytes
+_SIZES = {"memory", "output", "full_output", "disk", "peak_memory", "memory_total"}  # fields that are bytes
 _SPANS = {"age", "idle", "idle_timeout", "wall"}  # seconds
 _MOMENTS = {"since", "expires"}  # seconds since 1970
 _HANDLE = re.compile(r"\A[0-9a-f]{32}\Z")

@@ -50,19 +50,22 @@ def run(
         admitted = Admitted(sign_ins.principals_of)
         settings = fingerprints(environ, on_demand=on_demand)
 
+        opened = [f"serving at {places.sockets}"]
+
         def open_servers(servers: Servers) -> None:  # the Unix socket is the last: whoever finds it is served
             def application(listener: Listener) -> HttpApplication:
                 return HttpApplication(service, listener, admitted, settings, mounts, console)
 
             console = Console(sign_ins, Loopback(options, application, servers.add).open)
             for host, port in addresses:
-                servers.add(_tcp_server(options, application, host, port))
+                servers.add(server := _tcp_server(options, application, host, port))
+                opened.append(f"[{host}]:{server.port}" if ":" in host else f"{host}:{server.port}")
             servers.add(Server(application(UNIX), lock.bind_socket()))
 
         def ready() -> None:
             log.info("listening", extra={"event": "listening", "address": str(places.sockets)})
             if not on_demand:
-                say("; ".join(["serving at " + str(places.sockets), *options.listen]))
+                say("; ".join(opened))
 
         os.chdir("/")
         _load()

@@ -152,12 +152,16 @@ def _ask(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise InvalidArgument("yes", "nobody is there to be asked; give it, to have this done", remediation="")
+        raise InvalidArgument(
+            "yes",
+            "nothing has been changed, for nobody is there to be asked; give --yes to have this done",
+            remediation="",
+        )
     termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # what was typed before is no answer
     sys.stdout.write("Do it? [y/N] ")
     sys.stdout.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise InvalidArgument("yes", "was not said; nothing has been changed")
+        raise InvalidArgument("yes", "nothing has been changed, for the answer was not yes")
 
 
 Shell = Literal["bash", "zsh", "fish"]

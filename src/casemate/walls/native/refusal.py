@@ -238,6 +238,8 @@ def _workspace(error: Unlaunched) -> InvalidArgument:
             remediation=remedy,
         )
     remedy = "It was changed while the run was prepared; try again." if error.errno in _CHANGED else ""
+    if error.errno == errno.EOPNOTSUPP:
+        remedy = "Have it copied: wrap --mode overlay, run --workspace-mode overlay, workspace_mode='overlay'."
     return InvalidArgument("workspace", f"cannot be used: {error.detail}", remediation=remedy)
 
 
