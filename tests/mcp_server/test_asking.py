@@ -77,7 +77,8 @@ async def test_a_call_that_waits_says_so_before_it_waits_again() -> None:
     held = {"resumed": None, "callers": callers, "seconds_left": 9.0}
     call: Any = SimpleNamespace(**held, tell=tell, can_ask=lambda *_kind: False)
     first = State("running", (), {})  # as `runs.start` gives it after a second
-    assert await follow(call, Working(), answer, first) == {"said": ["running"]}
+    answered: Any = await follow(call, Working(), answer, first)
+    assert answered == {"said": ["running"]}
 
 
 COUNTS = "import os; print(len(os.environ['KEY']))"

@@ -275,7 +275,7 @@ Outcome = Literal["answered", "not sent", "broken off"]
 
 
 @dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class ServerAnswer:
     """What is known of a request that HTTP brought no result for, besides the server's words.
 
     Attributes:
@@ -295,7 +295,7 @@ class HttpAnswer:
         return {_HTTP: [self.status, self.outcome, self.had_session, self.retry_after]}
 
     @classmethod
-    def of(cls, error: object) -> HttpAnswer | None:
+    def of(cls, error: object) -> ServerAnswer | None:
         """The one in an error of the SDK's; None where it was no HTTP error."""
         data = getattr(error, "data", None)
         held = data.get(_HTTP) if isinstance(data, dict) else None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from casemate.errors import CasemateError, InvalidArgument
 from casemate.tools.connections.answers import (
     Answer,
-    HttpAnswer,
+    ServerAnswer,
     MalformedAnswer,
     ServerTools,
     ToolListing,
@@ -368,7 +368,7 @@ class Connection:
         ``call``: what may have taken effect."""
         from mcp_types import CONNECTION_CLOSED, PARSE_ERROR
 
-        if (answer := HttpAnswer.of(error)) is not None:
+        if (answer := ServerAnswer.of(error)) is not None:
             if answer.had_session and not await self._knows_session(life, answer.status):
                 raise _Forgotten(f"HTTP {answer.status} {clean_text(error.message, life.redaction)}".rstrip())
             raise self._reports.http_error(answer, error.message, life.redaction, call)
@@ -398,7 +398,7 @@ class Connection:
                     try:
                         await life.client.session.send_ping()
                     except MCPError as error:
-                        refused = HttpAnswer.of(error)
+                        refused = ServerAnswer.of(error)
                         life.is_forgotten |= refused is not None and refused.status in (_BAD_REQUEST, _NOT_FOUND)
         life.is_forgotten |= status == _NOT_FOUND
         return not (life.is_forgotten and status in (_BAD_REQUEST, _NOT_FOUND))

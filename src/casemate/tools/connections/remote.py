@@ -18,7 +18,7 @@ import httpx2
 
 from casemate.errors import InvalidArgument
 from casemate.model.addresses import is_loopback, is_metadata, place_of
-from casemate.tools.connections.answers import HttpAnswer, Outcome
+from casemate.tools.connections.answers import ServerAnswer, Outcome
 from casemate.tools.connections.definition import RemoteServer
 from casemate.tools.connections.reports import OutputTail
 from casemate.tools.connections.stdio import MOST_MESSAGE
@@ -140,7 +140,7 @@ async def _as_json_rpc(
     headers = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in _OF_BODY]
     had_session = "mcp-session-id" in request.headers
     is_unknown = response.status_code == _NOT_FOUND and not had_session
-    about = HttpAnswer(response.status_code, outcome, had_session, response.headers.get("retry-after", ""))
+    about = ServerAnswer(response.status_code, outcome, had_session, response.headers.get("retry-after", ""))
     error = {
         "code": code or (METHOD_NOT_FOUND if is_unknown else INTERNAL_ERROR),
         "message": words,

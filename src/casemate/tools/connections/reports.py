@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from casemate.errors import CasemateError, ToolUnavailable
-from casemate.tools.connections.answers import Answer, HttpAnswer
+from casemate.tools.connections.answers import Answer, ServerAnswer
 from casemate.visible import inert, visible
 
 if TYPE_CHECKING:
@@ -90,7 +90,9 @@ class Reports:
         """It is no longer one of ours."""
         return self.unavailable("it was removed, or all connections were closed", "closed")
 
-    def http_error(self, answer: HttpAnswer, said: str, redaction: Redaction | None, call: str = "") -> ToolUnavailable:
+    def http_error(
+        self, answer: ServerAnswer, said: str, redaction: Redaction | None, call: str = ""
+    ) -> ToolUnavailable:
         """HTTP brought no result: ``said`` are the server's words, or the system's. ``call``: what took effect or not,
         which is unknown where the server may have begun it."""
         words = f": {clean_text(said, redaction)}" if said else ""
@@ -119,7 +121,7 @@ class Reports:
         for cause in causes:
             if isinstance(cause, OAuthFlowError):
                 return self.unavailable(f"its sign-in failed: {clean_text(str(cause), redaction)}", "sign-in")
-            if answer := HttpAnswer.of(cause):
+            if answer := ServerAnswer.of(cause):
                 return self.http_error(answer, _describe_error(cause), redaction)
         said = "; ".join(dict.fromkeys(_describe_error(cause) for cause in causes[:_MOST_CAUSES]))
         return self.unavailable(
