@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from casemate.errors import CasemateError, InvalidArgument
 from casemate.tools.connections.answers import (
     Answer,
-    ServerAnswer,
     MalformedAnswer,
+    ServerAnswer,
     ServerTools,
     ToolListing,
     answer_of,

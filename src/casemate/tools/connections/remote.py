@@ -18,7 +18,7 @@ import httpx2
 
 from casemate.errors import InvalidArgument
 from casemate.model.addresses import is_loopback, is_metadata, place_of
-from casemate.tools.connections.answers import ServerAnswer, Outcome
+from casemate.tools.connections.answers import Outcome, ServerAnswer
 from casemate.tools.connections.definition import RemoteServer
 from casemate.tools.connections.reports import OutputTail
 from casemate.tools.connections.stdio import MOST_MESSAGE
