@@ -24,17 +24,19 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http import EventMessage, EventStore
 from mcp.shared.exceptions import MCPError
-from mcp_types import ElicitResult, InputRequiredResult
+from mcp_types import ElicitResult, InputRequiredResult, JSONRPCNotification, JSONRPCResponse
 from tests.mcp_server.conftest import ERAS, OWN_SERVER, output_of, structure_of, text_of
 from tests.mcp_server.serving import CALLER, by_http
 
 from casemate import InvalidArgument, Sandbox
 from casemate.operations.operations import Operations
 from casemate.surfaces.cli.serve import ServeOptions, options_of, serve
-from casemate.surfaces.mcp import early
+from casemate.surfaces.mcp import early, resuming
 from casemate.surfaces.mcp.callers import Callers, LocalBackend
 from casemate.surfaces.mcp.early import reply_to
+from casemate.surfaces.mcp.resuming import ResumingSessions
 from casemate.surfaces.mcp.server import make_server
 
 SECONDS = 60.0
@@ -296,6 +298,72 @@ async def test_clients_run_programs_by_http(address: str, path: str, era: str) -
         assert output_of(answer).startswith("42")
         (content,) = (await client.read_resource(structure_of(answer)["files"][0]["uri"])).contents
         assert getattr(content, "text", None) == "b"
+
+
+class Cutting(httpx2.AsyncHTTPTransport):
+    """A network that breaks the stream of the first call after its first bytes. ``resumed``: events to go on from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.resumed: list[str] = []
+        self.first = b""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await super().handle_async_request(request)
+        if "last-event-id" in request.headers:
+            self.resumed.append(request.headers["last-event-id"])
+        elif b'"tools/call"' in request.content and not self.first:
+            stream = aiter(response.stream)  # type: ignore[arg-type]
+            self.first = await anext(stream)
+            await response.aclose()
+            return httpx2.Response(200, headers=response.headers, content=self.first)
+        return response
+
+
+async def test_a_call_whose_stream_breaks_is_answered_to_the_client_that_comes_back(address: str) -> None:
+    network = Cutting()
+    async with (
+        httpx2.AsyncClient(transport=network, timeout=SECONDS) as http,
+        Client(streamable_http_client(f"{address}/mcp", http_client=http), mode="legacy") as client,
+    ):
+        answer = await client.call_tool("execute_code", {"code": "import time; time.sleep(1); print(6 * 7)"})
+        assert output_of(answer).startswith("42")
+        session = {"mcp-session-id": http.headers.get("mcp-session-id", ""), "accept": "text/event-stream"}
+        gone = await http.get(f"{address}/mcp", headers={**session, "last-event-id": "999999-1"})
+    begin = network.resumed[0]
+    assert set(network.first.decode().split("\r\n")) == {f"id: {begin}", "data: ", "retry: 1000", ""}
+    assert (gone.status_code, "not kept" in gone.text) == (400, True)
+
+
+async def test_of_a_stream_so_much_is_kept_and_to_no_other_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resuming, "KEPT_SECONDS", 0.1)
+    sessions = ResumingSessions(Server("s"))
+    own, other = sessions.event_store, sessions.event_store
+    assert own
+    assert other
+
+    async def kept(of: EventStore, begin: str, *messages: Any) -> list[Any]:
+        for message in messages:
+            await of.store_event("1", message)
+        await of.store_event("1", JSONRPCResponse(jsonrpc="2.0", id=1, result={}))
+        found: list[Any] = []
+
+        async def take(event: EventMessage) -> None:
+            found.append(event.message)
+
+        await of.replay_events_after(begin, take)
+        return found
+
+    small = JSONRPCNotification(jsonrpc="2.0", method="x")
+    large = JSONRPCNotification(jsonrpc="2.0", method="x" * (1 << 20))
+    begin = await own.store_event("1", None)
+    assert await kept(other, begin) == []
+    assert len(await kept(own, begin, *[small] * 1200)) == 1000
+    begin = await own.store_event("1", None)  # the same number once more
+    assert len(await kept(own, begin, *[large] * 20)) == 16
+    while sessions.find(begin)[0] is not None:
+        await asyncio.sleep(0.05)
+    assert await kept(own, begin) == []
 
 
 @pytest.mark.full

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcp.server.sse import SseServerTransport
-from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
+from mcp.server.streamable_http import LAST_EVENT_ID_HEADER
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.requests import Request
 from starlette.responses import Response
@@ -32,6 +33,7 @@ from casemate.surfaces.http.identity import Listener, check_principal, hosts_of,
 from casemate.surfaces.http.server import Server as Place
 from casemate.surfaces.http.server import listen, take_descriptors
 from casemate.surfaces.mcp.callers import PRINCIPAL
+from casemate.surfaces.mcp.resuming import RETRY, ResumingSessions
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -58,11 +60,11 @@ def streamable(
 ) -> Mounted:  # fmt: skip
     """Streamable HTTP at ``path``. ``hosts``, ``origins``: what requests may name, with ``:*`` for any port;
     None where that has been checked."""
-    manager = StreamableHTTPSessionManager(
+    manager = ResumingSessions(
         server, security_settings=_security(hosts, origins), session_idle_timeout=_IDLE, max_sessions=most_sessions,
-        max_request_body_size=MOST_BODY,
+        max_request_body_size=MOST_BODY, retry_interval=RETRY,
     )  # fmt: skip
-    return Mounted((Route(path, endpoint=_Leaving(StreamableHTTPASGIApp(manager), server)),), manager.run())
+    return Mounted((Route(path, endpoint=_Leaving(manager, server)),), manager.run())
 
 
 def sse(
@@ -89,13 +91,19 @@ def sse(
 
 class _Leaving:
     """The same application, after which what the client of an MCP session has left behind ends with that: by DELETE, to
-    which the SDK says 200 (MCP 2025-11-25, transports, session management)."""
+    which the SDK says 200 (MCP 2025-11-25, transports, session management). And who comes back to a stream that is
+    not kept hears so, rather than nothing, which would be a stream that breaks at once."""
 
-    def __init__(self, app: ASGIApp, server: Server[Callers]) -> None:
-        self._app = app
+    def __init__(self, manager: ResumingSessions, server: Server[Callers]) -> None:
+        self._app = StreamableHTTPASGIApp(manager)
+        self._streams = manager
         self._server = server
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        last = Request(scope).headers.get(LAST_EVENT_ID_HEADER)
+        if scope["method"] == "GET" and last and self._streams.find(last)[0] is None:
+            await Response("this stream is not kept any more", 400, media_type="text/plain")(scope, receive, send)
+            return
         said: list[int] = []
 
         async def hear(message: Message) -> None:
