@@ -23,7 +23,7 @@ _MOST_STREAMS, _MOST_IN_ALL = 1000, 64 << 20  # streams of one server, and their
 
 
 @dataclass(slots=True, eq=False)
-class _Stream:
+class _KeptStream:
     number: int
     events: deque[tuple[int, JSONRPCMessage, int]] = field(default_factory=deque)  # number, message, bytes
     bytes: int = 0
@@ -50,14 +50,14 @@ class _SessionStreams(EventStore):
 
     def __init__(self, sessions: ResumingSessions) -> None:
         self._sessions = sessions
-        self._own: dict[str, _Stream] = {}
+        self._own: dict[str, _KeptStream] = {}
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
         stream = self._own.get(stream_id)
         if stream is None or message is None:  # a request begins, perhaps with a number that was used before
             stream = self._own[stream_id] = self._sessions.begin(self._own, stream_id)
         event = stream.add(message)
-        self._sessions.bound(stream)
+        self._sessions.keep_bounds(stream)
         return event
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> None:
@@ -79,7 +79,7 @@ class ResumingSessions(StreamableHTTPSessionManager):
 
     def __init__(self, *given: Any, **terms: Any) -> None:
         self._numbers = itertools.count(1)
-        self._streams: dict[_Stream, tuple[dict[str, _Stream], str]] = {}  # the oldest come first
+        self._streams: dict[_KeptStream, tuple[dict[str, _KeptStream], str]] = {}  # the oldest come first
         super().__init__(*given, **terms)
 
     @property
@@ -89,26 +89,26 @@ class ResumingSessions(StreamableHTTPSessionManager):
     @event_store.setter
     def event_store(self, _given: EventStore | None) -> None: ...
 
-    def begin(self, own: dict[str, _Stream], name: str) -> _Stream:
+    def begin(self, own: dict[str, _KeptStream], name: str) -> _KeptStream:
         """A new stream, of that name among a session's ``own``."""
-        stream = _Stream(next(self._numbers))
+        stream = _KeptStream(next(self._numbers))
         self._streams[stream] = own, name
         return stream
 
-    def find(self, event: str) -> tuple[_Stream | None, int]:
+    def find(self, event: str) -> tuple[_KeptStream | None, int]:
         """The stream that an event is of, None where it is not kept, and the event's number in it."""
         found = re.fullmatch(r"([0-9]{1,18})-([0-9]{1,18})", event)
         number, place = map(int, found.groups()) if found else (0, 0)
         return next((one for one in self._streams if one.number == number), None), place
 
-    def bound(self, stream: _Stream) -> None:
+    def keep_bounds(self, stream: _KeptStream) -> None:
         """Forget it a minute after its answer, and the oldest of too many."""
         if stream.is_answered:
             asyncio.get_running_loop().call_later(KEPT_SECONDS, self._forget, stream)
         while len(self._streams) > _MOST_STREAMS or sum(one.bytes for one in self._streams) > _MOST_IN_ALL:
             self._forget(next(iter(self._streams)))
 
-    def _forget(self, stream: _Stream) -> None:
+    def _forget(self, stream: _KeptStream) -> None:
         own, name = self._streams.pop(stream, ({}, ""))
         if own.get(name) is stream:
             del own[name]
