@@ -28,7 +28,7 @@ def test_the_page_shows_the_example_and_what_it_prints(tmp_path: Path) -> None:
 
 
 def test_the_policy_that_the_page_shows_is_one(audit: Path) -> None:
-    (shown,) = re.findall(r"```yaml\n(.*?)```\n", PAGE, re.DOTALL)
+    (shown,) = re.findall(r"```yaml(?: fragment)?\n(.*?)```\n", PAGE, re.DOTALL)
     Sandbox(audit=audit, policy=yaml.safe_load(shown))
 
 

@@ -333,4 +333,4 @@ def test_without_the_library_the_error_names_the_extra() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("library")
-    assert "casemate[vault]" in done.stdout
+    assert ".[vault]" in done.stdout

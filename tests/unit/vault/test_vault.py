@@ -94,7 +94,7 @@ def test_a_secret_of_the_environment_is_read_and_hidden_but_not_changed() -> Non
 
 
 def test_va_09_a_short_secret_of_the_environment_is_refused_where_it_is_asked_for() -> None:
-    with pytest.raises(InvalidArgument, match="secrets: of TOKEN is too short"):
+    with pytest.raises(InvalidArgument, match="secrets: is too short for TOKEN"):
         vault(EnvironmentStore({"CASEMATE_SECRET_DEFAULT_TOKEN": "yes"})).resolve(["TOKEN"])
 
 

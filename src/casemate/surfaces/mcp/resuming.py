@@ -84,10 +84,12 @@ class ResumingSessions(StreamableHTTPSessionManager):
 
     @property
     def event_store(self) -> EventStore | None:
+        """One for each session, whatever is set."""
         return _SessionStreams(self)
 
     @event_store.setter
-    def event_store(self, _given: EventStore | None) -> None: ...
+    def event_store(self, _given: EventStore | None) -> None:
+        """What is set is not used."""
 
     def begin(self, own: dict[str, _KeptStream], name: str) -> _KeptStream:
         """A new stream, of that name among a session's ``own``."""
