@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
+from casemate.files.heads import Heads
 from casemate.packages.names import normalize
 
 if TYPE_CHECKING:
@@ -18,7 +21,8 @@ if TYPE_CHECKING:
     from casemate.packages.store import PackageStore
 
 _MOST_METADATA = 4 << 20  # bytes of what one package says of itself
-_MOST_BEFORE = 64 << 20  # bytes of an archive of npm's before its package.json
+_MOST_BEFORE = 64 << 20  # bytes of an archive of npm's to the end of its package.json
+_MOST_MEMBERS = 10_000  # before it
 _MEMBERS = ("dependencies", "optionalDependencies", "peerDependencies")
 
 
@@ -46,6 +50,7 @@ def _python_needs(
     files: dict[InstalledPackage, IO[bytes] | None], requested: Iterable[str]
 ) -> dict[InstalledPackage, set[str]]:
     """An extra's are needed where somebody asked for the extra; other markers were the installer's to judge."""
+    from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
     from packaging.requirements import Requirement
 
     said = {one: _requires_dist(file) for one, file in files.items() if file is not None}
@@ -56,7 +61,9 @@ def _python_needs(
     def is_needed(one: Requirement, by: str) -> bool:
         if one.marker is None or "extra" not in str(one.marker):
             return True
-        return any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras.get(by, ())))
+        with suppress(UndefinedComparison, UndefinedEnvironmentName, ValueError):
+            return any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras.get(by, ())))
+        return False
 
     return {one: {normalize(each.name) for each in all_ if is_needed(each, one.name)} for one, all_ in said.items()}
 
@@ -85,11 +92,22 @@ def _node_needs(
 
 
 def _package_json(file: IO[bytes]) -> dict[str, Any]:
-    bad = (OSError, ValueError, EOFError, RecursionError, tarfile.TarError)
-    with file, suppress(*bad), tarfile.open(fileobj=file, mode="r|gz") as archive:
-        for member in archive:
-            if member.offset > _MOST_BEFORE:
-                break
+    bad = (OSError, ValueError, EOFError, RecursionError, OverflowError, tarfile.TarError, zlib.error)
+    with file, suppress(*bad), gzip.GzipFile(fileobj=file) as unpacked:
+        heads = Heads(cast("BinaryIO", unpacked))
+        with tarfile.TarFile(fileobj=cast("BinaryIO", heads), mode="r", tarinfo=heads.member) as archive:
+            return _find_package_json(archive, heads)
+    return {}
+
+
+def _find_package_json(archive: tarfile.TarFile, heads: Heads) -> dict[str, Any]:
+    """The first one in a folder at the top. Raises what tarfile does."""
+    for _ in range(_MOST_MEMBERS):
+        member = archive.next()
+        if member is None or member.size < 0 or member.offset_data + member.size > _MOST_BEFORE:
+            break
+        heads.complete(member)
+        with heads.content():
             if member.isfile() and member.name.count("/") == 1 and member.name.endswith("/package.json"):
                 content = archive.extractfile(member)
                 said = json.loads(content.read(_MOST_METADATA)) if content else {}
