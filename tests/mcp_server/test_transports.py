@@ -366,6 +366,19 @@ async def test_of_a_stream_so_much_is_kept_and_to_no_other_session(monkeypatch: 
     assert await kept(own, begin) == []
 
 
+async def test_a_client_that_waits_for_a_stream_that_is_given_up_is_let_go() -> None:
+    sessions = ResumingSessions(Server("s"))
+    own, other = sessions.event_store, sessions.event_store
+    assert own
+    assert other
+    begin = await own.store_event("1", None)
+    waits = asyncio.create_task(own.replay_events_after(begin, lambda _: asyncio.sleep(0)))
+    await asyncio.sleep(0)
+    for number in range(1000):  # as many streams as one server keeps
+        await other.store_event(str(number), None)
+    await asyncio.wait_for(waits, 10)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("transport", ["stdio", "http"])

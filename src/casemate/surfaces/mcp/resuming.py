@@ -114,3 +114,4 @@ class ResumingSessions(StreamableHTTPSessionManager):
         own, name = self._streams.pop(stream, ({}, ""))
         if own.get(name) is stream:
             del own[name]
+        stream.changed.set()  # who waits for more of it ends
