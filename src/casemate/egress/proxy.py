@@ -151,8 +151,7 @@ class CellProxy:
         return await self._places.reach(name, _ports(terms, name), terms.limits)
 
     def _unknown(self, name: str) -> None:
-        what = "packages" if name == "packages.casemate.internal" else "it"
-        self.ledger.note(name, 0, "denied", f"no rule allows {what}: its name does not resolve")
+        self.ledger.note(name, 0, "denied", "no rule allows it: its name does not resolve")
 
     # -- connections
 

@@ -305,8 +305,8 @@ else
     exec </dev/null >/dev/null 2>&1
     __casemate_send '{"type":"ready"}'
 fi
-# No loop of the shell's, which a `break` of the step's would end. Whoever runs no command any more (`set -n`) leaves
-# nothing to read behind, which ends it.
+# No loop of the shell's, which a `break` of the step's would end. A step that
+# runs no command any more (`set -n`) leaves nothing to read behind, which ends it.
 __casemate_turn='\__casemate_next
     \exec 24</dev/null
     \builtin trap "$__casemate_on_error" ERR

@@ -116,9 +116,9 @@ def key_hint(name: str, known: Iterable[str]) -> str:
 
 
 def option_hint(word: str) -> str:
-    """What an option of another sandbox is called here, or nothing."""
+    """``"use --isolation"`` for an option of another sandbox, or nothing."""
     equivalent = OPTIONS.get(word.partition("=")[0].lstrip("-").replace("-", "_"))
-    return f"; use {equivalent}" if equivalent else ""
+    return f"use {equivalent}" if equivalent else ""
 
 
 def no_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeError:

@@ -193,7 +193,7 @@ def _run_parsed(words: list[str]) -> int:
         known = " ".join(error.command_chain or ()) if words[0] in COMMANDS else ""
         left = error.unused_tokens if isinstance(error, UnusedCliTokensError) else None
         problem = _too_much(app, error.command_chain or (), left) if left else error
-        hint = "".join(map(option_hint, words)).replace("; use", "\nUse")
+        hint = "".join(f"\nOr {hint}" for hint in map(option_hint, words) if hint)
         say(inert(f"{problem}{hint}\nTry: casemate {known} --help".replace("  ", " ")))
         return failures.USAGE
     return code if isinstance(code, int) else 0

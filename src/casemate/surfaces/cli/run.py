@@ -194,7 +194,7 @@ def _progress(request: RunRequest) -> Progress:
 
 
 async def _install(sandbox: Sandbox, request: RunRequest, language: str) -> None:
-    """The packages that were asked for: whoever asks allows them. Raises ``Denied`` or ``Unavailable``."""
+    """Install the packages that were asked for. Raises ``Denied`` or ``Unavailable``."""
     if not request.packages:
         return
     with _progress(request) as progress:

@@ -66,8 +66,8 @@ def run(
     from casemate.surfaces.cli.run import run as run_program
 
     if script.startswith("-") and script != "-":
-        hint = option_hint(script) or f"; a file of that name is ./{script}"
-        raise InvalidArgument("code", f"there is no option {script}{hint}")
+        hint = option_hint(script) or f"a file of that name is ./{script}"
+        raise InvalidArgument("code", f"there is no option {script}; {hint}")
     if review:
         if options.get("workspace_mode") not in (None, "review"):
             raise InvalidArgument("workspace_mode", "is review with --review")

@@ -94,8 +94,8 @@ def wrap(
         raw: Send its bytes to a terminal as they are. They can do to it whatever it obeys.
     """
     if command.startswith("-"):
-        hint = option_hint(command) or "; casemate wrap --help lists them"
-        raise InvalidArgument("command", f"there is no option {command}{hint}")
+        hint = option_hint(command) or "casemate wrap --help lists them"
+        raise InvalidArgument("command", f"there is no option {command}; {hint}")
     from casemate.api.settings import settings_of
 
     settings = settings_of(os.environ, arguments={"policy": policy})
