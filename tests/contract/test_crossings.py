@@ -70,6 +70,8 @@ def test_a_name_that_nobody_can_be_asked_about_does_not_exist(wall: str, languag
 @pytest.mark.needs("node")
 def test_npm_gives_up_at_once_where_there_is_no_network(wall: str) -> None:
     with sync.Sandbox(isolation=wall) as sandbox:
+        if not sandbox.run("command -v npm", language="shell").ok:
+            pytest.skip("the image of the engine has no npm")
         execution = sandbox.run("npm view nothing 2>&1; npm config get fetch-retries", language="shell", timeout=50)
     assert "ENOTFOUND" in execution.stdout
     assert execution.stdout.splitlines()[-1] == "0"
