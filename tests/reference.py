@@ -25,6 +25,7 @@ from casemate.model.limits import LimitOptions
 from casemate.model.options import defaults_of, docs_of
 from casemate.operations.catalogue import Operation, catalogue
 from casemate.operations.documents import type_named
+from casemate.policy.enforcement import ENFORCED
 
 PAGE, LOCK = Path("docs", "reference", "operations.md"), Path("operations.lock.json")
 _BEGIN = """# Operations
@@ -172,10 +173,55 @@ def _markdown(doc: str) -> str:
     return re.sub(r"^ {4}", "", doc, flags=re.MULTILINE)
 
 
+def enforcement_table() -> str:
+    """What enforces each setting, as Markdown."""
+    rows = [
+        f"| `{name}` | `{one.by}` | {one.covers} | {'; '.join(f'{wall}: {how}' for wall, how in one.walls.items())} |"
+        for name, one in ENFORCED.items()
+    ]
+    return "\n".join(
+        [
+            "| setting | enforced by | what passes through it | at other walls than native |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def surfaces_table() -> str:
+    """Where each setting is tried and binds, as Markdown."""
+    from tests.settings.groups import ELSEWHERE, GROUPS, NOT_KEPT, NOT_OFFERED
+    from tests.settings.surfaces import SURFACES
+
+    tried = dict.fromkeys(setting for group in GROUPS.values() for setting in group.holds)
+    notes: dict[str, int] = {}
+    rows = []
+    for setting in tried:
+        cells = [
+            f"[{notes.setdefault(why, len(notes) + 1)}]"
+            if (why := NOT_KEPT.get((setting, surface)))
+            else "-"
+            if (setting, surface) in NOT_OFFERED
+            else "yes"
+            for surface in SURFACES
+        ]
+        rows.append(f"| `{setting}` | {' | '.join(cells)} |")
+    places = [f"`{name}` ({place})" for name, place in ELSEWHERE.items()]
+    return "\n".join([
+        f"| setting | {' | '.join(SURFACES)} |", "|---" * (len(SURFACES) + 1) + "|", *rows, "",
+        *(f"[{number}] {why}.\n" for why, number in notes.items()),
+        f"Tested apart, as no program exceeds them by running: {', '.join(places)}.", "",
+    ])  # fmt: skip
+
+
 _API, _CONFIGURATION = Path("docs", "reference", "api.md"), Path("docs", "reference", "configuration.md")
+_SETTINGS = Path("docs", "reference", "settings.md")
 BLOCKS: Mapping[tuple[Path, str], Callable[[], str]] = {
     (_CONFIGURATION, "aliases: casemate.api.keys_page"): other_words,
     (_CONFIGURATION, "keys: casemate config reference"): tables,
+    (_SETTINGS, "settings: casemate.policy.enforcement"): enforcement_table,
+    (_SETTINGS, "settings by surface: tests.settings"): surfaces_table,
     **{
         (_API, f"options: {one.__name__}"): partial(options_table, one)
         for one in (SandboxOptions, RunOptions, SessionOptions, LimitOptions)
