@@ -56,7 +56,6 @@ LEFT_TO_ALL = tuple(
         "network": "asked bodies_h2 browser clients console intercepted_h2 narrower private web",
         "packages": "hostile node pip",
         "service": "connected_parts planned previews restart revoked shares silent starting threats tls widget",
-        "settings": "matrix",
         "sessions": "amounts deaths faults hostile left_over previews record",
         "surfaces": "cli_copying cli_doctor cli_service cli_tools cli_vault pictures progress",
         "telemetry": "metrics surfaces",
@@ -248,8 +247,10 @@ def world_of(nodeid: str) -> str | None:
 
 
 def scope_of(item: pytest.Item) -> str:
-    """Tests of a file stay together, since they share what is made for them; those of one world, too."""
-    return world_of(item.nodeid) or item.nodeid.partition("::")[0]
+    """Tests of a file stay together, since they share what is made for them; those of one world, too. Of the settings
+    those of one surface: the file takes longer than all others."""
+    surface = item.callspec.params.get("surface", "") if hasattr(item, "callspec") else ""
+    return world_of(item.nodeid) or item.nodeid.partition("::")[0] + str(surface)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

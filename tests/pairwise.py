@@ -35,7 +35,7 @@ def chosen(items: Iterable[pytest.Item], *, is_second: bool = False) -> set[pyte
     keep: set[pytest.Item] = set()
     tests: defaultdict[object, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if hasattr(item, "callspec"):
+        if hasattr(item, "callspec") and CHOSEN.isdisjoint(item.path.parts):
             tests[item.path, item.originalname].append(item)  # type: ignore[attr-defined]
         else:
             keep.add(item)
@@ -51,7 +51,7 @@ def chosen(items: Iterable[pytest.Item], *, is_second: bool = False) -> set[pyte
 def _some(items: list[pytest.Item]) -> list[pytest.Item]:
     """The items of ``MOST_VALUES`` of a test's cases, the first and the last among them, where each takes long."""
     parts = set(items[0].path.parts)
-    takes_long = GUEST in parts or (ATTACKS | CHEAP | CHOSEN).isdisjoint(parts)
+    takes_long = GUEST in parts or (ATTACKS | CHEAP).isdisjoint(parts)
     cases = list(dict.fromkeys(map(_case_of, items)))
     if len(cases) <= MOST_VALUES or not takes_long:
         return items

@@ -44,7 +44,7 @@ SLOWEST = 10
 SPREAD, USERS_SPREAD = ["--processes=7"], ["--processes=2"]
 EQUAL_SPREAD = ["--processes=3"], ["--processes=2"]  # where both users run the same
 # What may differ for an ordinary user; everything else is the same code whoever runs it.
-USERS_FOLDERS = ("escapes", "contract", "wrap", "unit/supervisor", "unit/audit", "unit/workspace")
+USERS_FOLDERS = ("escapes", "contract", "settings", "wrap", "unit/supervisor", "unit/audit", "unit/workspace")
 # Unit tests that start interpreters or wait for processes: not within --quick.
 SLOW_UNITS = tuple(f"unit/{one}" for one in ("guest", "supervisor", "walls", "sessions", "tools", "benchmarks"))
 # Without --all only the ordinary user runs these, whom no rights of root's help.

@@ -23,6 +23,8 @@ from tests.support.whole import whole
 from casemate import CasemateError, Sandbox, sync
 from casemate.remote.facade import ConnectedSandbox
 
+NOBODY_ANSWERS = 3  # seconds after which a question counts as denied
+
 
 @dataclass(frozen=True)
 class Task:
@@ -41,7 +43,13 @@ class Task:
         """For a sandbox of this process."""
         known = {"policy": self.policy, "workspace": self.project, "isolation": self.wall}
         indexes = {"package_indexes": [self.indexes]} if self.indexes else {}
-        return {**known, "preload": (), "audit": Path(self.env["HOME"]) / "audit.db", **indexes}
+        return {
+            **known,
+            "preload": (),
+            "approval_timeout": NOBODY_ANSWERS,
+            "audit": Path(self.env["HOME"]) / "audit.db",
+            **indexes,
+        }
 
     @property
     def variables(self) -> dict[str, str]:
@@ -49,7 +57,8 @@ class Task:
         indexes = {"CASEMATE_PACKAGE_INDEXES": self.indexes} if self.indexes else {}
         return {
             **self.env, "CASEMATE_POLICY": str(self.policy), "CASEMATE_WORKSPACE": str(self.project),
-            "CASEMATE_ISOLATION": self.wall, "CASEMATE_SECRET_DEFAULT_KEY": SECRET, **indexes,
+            "CASEMATE_ISOLATION": self.wall, "CASEMATE_SECRET_DEFAULT_KEY": SECRET,
+            "CASEMATE_APPROVAL_TIMEOUT": str(NOBODY_ANSWERS), **indexes,
         }  # fmt: skip
 
     @property
