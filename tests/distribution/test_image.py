@@ -108,8 +108,8 @@ def test_a_policy_that_wants_namespaces_refuses_programs_without_the_options(eng
 
 
 def test_with_the_profile_everything_of_the_native_wall_is_proved(engine: Docker) -> None:
-    assert doctor(engine, *NATIVE) == (0, "native", "")
-    assert doctor(engine, *NATIVE, *CLOSED) == (0, "native", "")
+    assert doctor(engine, *NATIVE) == (0, "native landlock", "")
+    assert doctor(engine, *NATIVE, *CLOSED) == (0, "native landlock", "")
 
 
 def test_either_option_alone_is_not_enough_for_it(engine: Docker) -> None:
@@ -179,5 +179,5 @@ def test_in_podman_the_same_options_give_the_same_wall(folder: Path, loaded: Non
         return podman(folder, arguments[0], *usual, *arguments[1:])
 
     assert doctor(run) == (0, "landlock", "masked_proc")
-    assert doctor(run, *NATIVE) == (0, "native", "")
-    assert doctor(run, *NATIVE, *CLOSED[:3]) == (0, "native", "")
+    assert doctor(run, *NATIVE) == (0, "native landlock", "")
+    assert doctor(run, *NATIVE, *CLOSED[:3]) == (0, "native landlock", "")
