@@ -51,7 +51,7 @@ LEFT_TO_ALL = tuple(
         "egress": "fairness limits",
         "escapes": "honest_work",
         "journeys": "current_folder endurance folder.py full_disk leaving refusals review room",
-        "kernel": "conformance notebooks",
+        "kernel": "notebooks",
         "mcp_server": "asking service",
         "network": "asked bodies_h2 browser clients console intercepted_h2 narrower private web",
         "packages": "hostile node pip",
@@ -130,6 +130,7 @@ USER_REMEDY = "run ./test as an ordinary user (as root, it does both)"
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of every test command."""
     parser.addoption("--all", action="store_true", help="also what is marked full, and every crossing of parameters")
+    parser.addoption("--outside", action="store_true", help="tests/outside too, which other projects' code judges")
     parser.addoption("--second-user", action="store_true", help="each test once, where another user runs them all")
     parser.addoption("--processes", metavar="N", type=int, default=1, help="run the tests in so many processes")
     parser.addoption("--outcomes", metavar="FILE", help="write the outcome of each test there, a JSON object a line")
@@ -222,6 +223,11 @@ def any_engine() -> Iterator[str]:
         return
     with standin_engine.running() as address:
         yield address
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Only ``--outside`` has what is judged by other projects' code."""
+    return True if collection_path.name == "outside" and not config.getoption("--outside") else None
 
 
 @pytest.hookimpl(trylast=True)

@@ -4,6 +4,7 @@
     ./test --all           all tests, every crossing of languages and ways to start, both users whole, wheels
     ./test --quick         formatting, lint, types, layers and the unit tests that take no time
     ./test --outcomes FILE ...  also writes there what became of each test and how long it took, a JSON object a line
+    ./test --outside       what other projects' code judges, each in an environment of its own; nothing else
     ./test ARGS...         the same checks, with ARGS given to pytest: ./test tests/escapes -k fork
 
 As root it also tests as an ordinary user, beside its own: from a copy in that user's home, installed there as a user
@@ -124,6 +125,8 @@ def main(arguments: list[str]) -> int:
     if "--help" in arguments or "-h" in arguments:
         print(__doc__)
         return 0
+    if "--outside" in arguments:
+        return run_outside()
     is_quick, is_all = "--quick" in arguments, "--all" in arguments
     rest = [one for one in arguments if one not in ("--quick", "--all")]
     outcomes = _take_value(rest, "--outcomes")
@@ -156,6 +159,29 @@ def main(arguments: list[str]) -> int:
     if outcomes:
         Path(outcomes).write_text("".join(json.dumps(row) + "\n" for row in outcome.rows))
     return outcome.report()
+
+
+def run_outside() -> int:
+    """Jupyter's tests of kernels, and MCP's conformance suite in both roles."""
+    from tests.outside import environments
+
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    os.environ["PATH"] = f"{ROOT}/.venv/bin:{os.environ['PATH']}"
+    outcome = Outcome()
+    alone = ["--noconftest", "-q", "-o", "addopts=", "-W", "ignore"]  # it has none of what our tests stand on
+    for name, program, arguments in (
+        ("Jupyter's tests of kernels", environments.kernels(), [*alone, "tests/outside/test_kernels.py"]),
+        ("MCP's conformance suite", Path(sys.executable), ["-q", "--all", "--outside", "tests/outside", *_NOT_KERNELS]),
+    ):
+        say(name)
+        began = time.monotonic()
+        done = subprocess.run([str(program), "-m", "pytest", *arguments], cwd=ROOT, check=False)
+        outcome.stages[name] = time.monotonic() - began
+        outcome.failed += [name] * bool(done.returncode)
+    return outcome.report()
+
+
+_NOT_KERNELS = ["--ignore=tests/outside/test_kernels.py"]
 
 
 def _take_value(arguments: list[str], option: str) -> str | None:
@@ -297,7 +323,9 @@ def prepare_ordinary_user() -> None:
     for one in copy.iterdir():
         if one.name != ".venv":
             shutil.rmtree(one) if one.is_dir() and not one.is_symlink() else one.unlink()
-    left_out = shutil.ignore_patterns(".git", ".venv", ".peers", ".*_cache", "__pycache__", ".world", ".hypothesis")
+    left_out = shutil.ignore_patterns(
+        ".git", ".venv", ".peers", ".outside", ".*_cache", "__pycache__", ".world", ".hypothesis"
+    )
     shutil.copytree(ROOT, copy, ignore=left_out, symlinks=True, dirs_exist_ok=True)
     make_venv(copy)
 

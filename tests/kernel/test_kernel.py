@@ -299,3 +299,31 @@ def test_a_cell_of_shell_that_fails_says_its_exit_code(jupyter: Mapping[str, str
         opened.run("x=3")
         outcome = opened.run("echo $x; (exit 5)")
     assert (outcome.text, outcome.failure) == ("3\n", "exit: its exit code is 5\nits exit code is 5")
+
+
+def test_kernels_are_found_by_name(jupyter: Mapping[str, str]) -> None:
+    from jupyter_client.kernelspec import KernelSpecManager
+
+    found = KernelSpecManager().get_all_specs()
+    assert {"casemate-python", "casemate-node", "casemate-shell"} <= set(found)
+    assert found["casemate-node"]["spec"]["display_name"] == "JavaScript (casemate)"
+
+
+@pytest.mark.parametrize(
+    ("language", "name", "extension", "says", "fails"),
+    [
+        ("python", "python", ".py", "import sys; print('a'); print('b', file=sys.stderr)", "raise ValueError('so')"),
+        ("node", "javascript", ".js", "console.log('a'); console.error('b')", "throw new Error('so')"),
+        ("shell", "bash", ".sh", "echo a; echo b >&2", "false"),
+    ],
+)
+def test_each_kernel_says_what_it_is_and_what_its_cells_say(
+    jupyter: Mapping[str, str], language: str, name: str, extension: str, says: str, fails: str
+) -> None:
+    with Notebook(f"casemate-{language}") as opened:
+        about = opened.ask(opened.client.kernel_info)
+        assert (about["language_info"]["name"], about["language_info"]["file_extension"]) == (name, extension)
+        streams = {one["name"]: one["text"] for one in opened.run(says).of("stream")}
+        assert streams == {"stdout": "a\n", "stderr": "b\n"}
+        assert opened.run(fails).reply["status"] == "error"
+        assert opened.run(says).reply["status"] == "ok"

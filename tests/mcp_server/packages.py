@@ -1,4 +1,4 @@
-"""Programs of npm's that judge the MCP server, installed once: the official conformance suite and the inspector."""
+"""A program of npm's that talks to the MCP server, installed once: the inspector."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 PEERS = Path(__file__).resolve().parents[2] / ".peers"
-PACKAGES = ("@modelcontextprotocol/conformance@0.2.0-alpha.12", "@modelcontextprotocol/inspector@2.12.0")
+PACKAGES = ("@modelcontextprotocol/inspector@2.12.0",)
 
 
 def install() -> Path:

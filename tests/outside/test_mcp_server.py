@@ -14,7 +14,8 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from tests.mcp_server.packages import install, node
+from tests.mcp_server.packages import node
+from tests.outside.environments import conformance
 from tests.service.daemon import environment
 from tests.support.waiting import until
 
@@ -24,7 +25,7 @@ TOKEN = "a-token-of-the-tests-alone"
 PROGRAM = """
 import sys
 from casemate.surfaces.mcp import server as serving
-from tests.mcp_server.conformance_fixtures import add_fixtures
+from tests.outside.conformance_fixtures import add_fixtures
 make = serving.make_server
 def make_with_fixtures(*given, **terms):
     server = make(*given, **terms)
@@ -100,13 +101,11 @@ def signing_in(port: int) -> Iterator[int]:
         thread.join()
 
 
-@pytest.mark.full
-@pytest.mark.needs("npm", "node-wheel")
 @pytest.mark.parametrize(("revision", "least"), [("2025-11-25", 80), ("2026-07-28", 160)])
 def test_everything_that_a_revision_requires_of_servers_holds(
     revision: str, least: int, address: str, tmp_path: Path
 ) -> None:
-    command = [node(), str(install() / "conformance"), "server", "--url", address, "--requirements", revision]
+    command = [node(), str(conformance()), "server", "--url", address, "--requirements", revision]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, cwd=tmp_path, check=False)
     summary = done.stdout.rpartition("=== SUMMARY ===")[2]
     scored, _, unscored = summary.partition("Not scored")

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.mcp_server.packages import install, node
+from tests.mcp_server.packages import node
+from tests.outside.environments import conformance
 
 CLIENT = Path(__file__).with_name("conformance_client.py")
 FAILURES = Path(__file__).with_name("conformance_failures.yaml")
@@ -42,12 +43,11 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def judged(request: pytest.FixtureRequest, command: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     """What the suite printed of the revision that is the parameter; what it saw is in ``tmp_path``. It has more time
     here than in a test, for all scenarios at once on a busy machine."""
-    judge = [node(), str(install() / "conformance"), "client", "--command", command, "--requirements", request.param]
+    judge = [node(), str(conformance()), "client", "--command", command, "--requirements", request.param]
     bounds = ["--timeout", str(SECONDS * 1000), "--expected-failures", str(FAILURES), "--output-dir", str(tmp_path)]
     return subprocess.run([*judge, *bounds], capture_output=True, text=True, timeout=SECONDS, cwd=tmp_path, check=False)
 
 
-@pytest.mark.needs("npm", "node-wheel")
 @pytest.mark.parametrize(("judged", "least"), [("2025-11-25", 300), ("2026-07-28", 450)], indirect=["judged"])
 def test_everything_that_a_revision_requires_of_clients_holds(
     judged: subprocess.CompletedProcess[str], least: int, tmp_path: Path

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jupyter_kernel_test
 import pytest
+from tests.kernel.conftest import jupyter
 from tests.kernel.notebook import SECONDS, Notebook
+
+__all__ = ["jupyter"]
 
 
 class _Kernel(jupyter_kernel_test.KernelTests):  # type: ignore[misc]
@@ -64,7 +66,6 @@ class TestPython(_Kernel):
     code_clear_output = "from IPython.display import clear_output; clear_output()"
 
 
-@pytest.mark.needs("node")
 @pytest.mark.usefixtures("jupyter")
 class TestNode(_Kernel):
     __test__ = True
@@ -86,11 +87,3 @@ class TestShell(_Kernel):
     code_hello_world = "echo hello, world"
     code_stderr = "echo oh >&2"
     code_generate_error = "false"
-
-
-def test_kernels_are_found_by_name(jupyter: Mapping[str, str]) -> None:
-    from jupyter_client.kernelspec import KernelSpecManager
-
-    found = KernelSpecManager().get_all_specs()
-    assert {"casemate-python", "casemate-node", "casemate-shell"} <= set(found)
-    assert found["casemate-node"]["spec"]["display_name"] == "JavaScript (casemate)"
