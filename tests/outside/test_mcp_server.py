@@ -21,6 +21,13 @@ from tests.support.waiting import until
 
 SECONDS = 100  # on a busy machine; it takes five
 TOKEN = "a-token-of-the-tests-alone"
+# Tasks are an extension that is not offered: a long call gives the handle of its run instead. What passes all
+# the same is an error here.
+EXPECTED_FAILURES = {"2025-11-25": set[str](), "2026-07-28": {
+    "tasks-lifecycle", "tasks-capability-negotiation", "tasks-wire-fields", "tasks-request-state-removal",
+    "tasks-mrtr-input", "tasks-request-headers", "tasks-dispatch-and-envelope", "tasks-required-task-error",
+    "tasks-mrtr-composition",
+}}  # fmt: skip
 # The command as it is, whose server has the suite's fixtures, too.
 PROGRAM = """
 import sys
@@ -109,9 +116,8 @@ def test_everything_that_a_revision_requires_of_servers_holds(
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, cwd=tmp_path, check=False)
     summary = done.stdout.rpartition("=== SUMMARY ===")[2]
     scored, _, unscored = summary.partition("Not scored")
-    ignored = set(re.findall(r"[✗✓] ([\w-]+) \((?:extension|pending|added-after-release)\)", unscored))
-    failed = [name for name in re.findall(r"✗ ([\w-]+):", scored) if name not in ignored]
-    assert failed == [], done.stdout[-4000:]
+    failed = re.findall(r"✗ ([\w-]+)", scored) + re.findall(r"✗ ([\w-]+) \(", unscored)
+    assert set(failed) == EXPECTED_FAILURES[revision], done.stdout[-4000:]
     passed = re.search(r"Total: (\d+) passed", scored)
     assert passed, done.stdout[-4000:] + done.stderr[-4000:]
     assert int(passed[1]) >= least, scored
