@@ -99,6 +99,72 @@ open("own", "w").close()
 os.chmod("own", 0o640)
 os.utime("own", (1, 2))
 print(oct(os.stat("own").st_mode), os.stat("own").st_mtime)
+os.chdir(os.environ["TMPDIR"])
+for kind, name in ((socket.SOCK_STREAM, "relative"), (socket.SOCK_SEQPACKET, place + "2")):
+    with socket.socket(socket.AF_UNIX, kind) as server, socket.socket(socket.AF_UNIX, kind) as client:
+        server.bind(name)
+        client.connect(server.getsockname())
+        print(client.getpeername() == name)
+        client.sendall(b"x")
+        print(server.accept()[0].recv(9))
+with multiprocessing.Manager() as manager:
+    print(manager.list([1])[0])
+"""
+
+COPYING = """
+set -e
+echo x >a; chmod 640 a; mkdir -p d/e; ln -s a l; touch -d @1 a
+cp -p a b; cp -a d l c/ 2>/dev/null || cp -a d c; install -m 644 a i; install -d -m 2755 g
+mkdir h; chmod g+s h; cp -a h h2; tar cpf t.tar a d h; mkdir out; tar xpf t.tar -C out
+stat -c '%a %Y' b i | head -1; stat -c %a g h h2 out/h
+git init -q --shared repo 2>/dev/null; cd repo; echo x >f; git add f; echo added; cd ..
+chmod g+s a 2>/dev/null || chmod u+s d 2>/dev/null || echo refused
+"""
+
+CALLS = """
+import ctypes, errno, os, resource, socket, subprocess, sys
+def name(call, *arguments):
+    try:
+        call(*arguments)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return "ok"
+open("own", "w").close()
+os.symlink("own", "link")
+own, child = os.getpid(), subprocess.Popen(["sleep", "100"])
+other, high = child.pid, os.getppid()
+libc = ctypes.CDLL(None, use_errno=True)
+by_name = lambda path, mode: libc.fchmodat(-100, path, mode, 0x100) and ctypes.get_errno()
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+fd = os.open("own", os.O_RDONLY)
+print(name(os.fchmod, 999, 0o600), name(os.fchown, 999, -1, -1), name(os.chmod, f"/proc/self/fd/{fd}", 0o640))
+print(by_name(b"own", 0o600), oct(os.stat("own").st_mode), by_name(b"link", 0o600) in (errno.EOPNOTSUPP, errno.ENOTSUP))
+print(name(os.chown, "own", -1, -1), name(os.chown, "own", os.getuid(), os.getgid()), name(os.chown, "own", 12345, -1))
+print(name(os.chown, "none", -1, -1), name(os.lchown, "link", -1, -1), name(os.setxattr, "own", "user.a", b"1"))
+print(*(name(resource.prlimit, pid, resource.RLIMIT_NOFILE, (soft, hard)) for pid in (own, other, high)))
+print(*(name(os.sched_setaffinity, pid, os.sched_getaffinity(0)) for pid in (own, other, high)))
+print(*(name(os.setpriority, os.PRIO_PROCESS, pid, 5) for pid in (own, other, high)))
+print(*(name(os.setpriority, kind, 0, 6) for kind in (os.PRIO_PGRP, os.PRIO_USER)))
+for place in ("/dev/shm/s", "/usr/s", "/tmp/../etc/s", "\\0abstract", "/proc/self/fd/0/s"):
+    print(name(socket.socket(socket.AF_UNIX).bind, place))
+os.symlink("/var/tmp", "out")
+print(name(socket.socket(socket.AF_UNIX).bind, "out/s"), name(socket.socketpair, socket.AF_UNIX, socket.SOCK_DGRAM))
+child.kill()
+"""
+CALLED = """EBADF EBADF ok
+0 0o100600 True
+ok ok EPERM
+ENOENT ok ENOTSUP
+ok EPERM EPERM
+ok EPERM EPERM
+ok EPERM EPERM
+EPERM EPERM
+EACCES
+EACCES
+EACCES
+EACCES
+ENOENT
+EACCES EPERM
 """
 
 PROC = """
@@ -213,7 +279,18 @@ def test_an_environment_in_a_folder_that_each_cell_has_of_its_own_is_used() -> N
 
 
 def test_servers_and_files_of_its_own_are_as_everywhere(sandbox: sync.Sandbox) -> None:
-    assert sandbox.run(HONEST).stdout == "b'tcp'\nb'unix'\n0o100640 2.0\n"
+    said = sandbox.run(HONEST)
+    assert said.stdout == "b'tcp'\nb'unix'\n0o100640 2.0\n" + 2 * "True\nb'x'\n" + "1\n", said.stderr
+
+
+def test_files_and_folders_are_copied_installed_and_unpacked_with_their_modes(sandbox: sync.Sandbox) -> None:
+    said = sandbox.run(COPYING, language="shell")
+    assert said.stdout == "640 1\n2755\n2755\n2755\n2755\nadded\nrefused\n", said.stderr
+
+
+def test_calls_about_oneself_are_answered_as_on_a_machine_and_no_others_are_reached(sandbox: sync.Sandbox) -> None:
+    said = sandbox.run(CALLS)
+    assert said.stdout == CALLED, said.stderr
 
 
 def test_what_becomes_of_a_callers_folder_is_applied_to_it(sandbox: sync.Sandbox, tmp_path: Path) -> None:

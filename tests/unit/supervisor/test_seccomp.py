@@ -214,8 +214,6 @@ SETTERS_OF_BITS: list[tuple[str, tuple[int, ...]]] = [
     ("fchmodat", (0, 0)),
     ("fchmodat2", (0, 0)),
     ("creat", (0,)),
-    ("mkdir", (0,)),
-    ("mkdirat", (0, 0)),
     ("mknod", (0,)),
     ("mknodat", (0, 0)),
     ("open", (0, O_CREAT | O_WRONLY)),
@@ -279,6 +277,9 @@ def each(values: dict[int | str, tuple[int, ...]]) -> Iterator[tuple[int, int | 
 BY_ARGUMENTS: dict[str, list[Case]] = {
     "a setuid bit is refused by every call that could set one": [
         (name, (*before, mode), EPERM) for name, before in SETTERS_OF_BITS for mode in SETUID_MODES
+    ],
+    "a folder is made, of whose mode the kernel drops these bits": [
+        (name, (*before, 0o2755), ALLOWED) for name, before in (("mkdir", (0,)), ("mkdirat", (0, 0)))
     ],
     "any other mode is allowed": [
         (name, (*before, mode), ALLOWED) for name, before in SETTERS_OF_BITS for mode in PLAIN_MODES

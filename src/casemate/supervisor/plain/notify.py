@@ -2,7 +2,8 @@
 
 Nothing that the cell can still change decides what happens. A socket is made here, and a copy kept: what is connected
 or bound is the copy. A path is pinned by a descriptor, and must lie in what the cell can write; then the pinned thing
-is changed. A call is never let through that points to memory (seccomp_unotify(2)).
+is changed. A call is never let through that points to memory which decides anything (seccomp_unotify(2)). A socket's
+name is what the program called it: such a one is bound by a process that can write no more than the cell.
 
 What is called UDP is one end of a pair, whose other end answers names and nothing else: the cell's own here, others at
 the host. Nothing here waits for a cell: a connection that takes time is made in a process of its own.
@@ -18,11 +19,12 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import select
 import stat
 import struct
 
-from casemate.supervisor import kernel
+from casemate.supervisor import kernel, landlock
 from casemate.supervisor.plain import names
 from casemate.supervisor.plain.connections import BACKLOG, BEGUN, HostConnections, give_up
 from casemate.supervisor.syscall_numbers import numbers
@@ -57,7 +59,9 @@ _MOST_ASKING = 256  # sockets of a cell that have asked for no names but its own
 # IP_RECVERR and IPV6_RECVERR, without which glibc's resolver gives up; IP_OPTIONS, of which one is another destination.
 _OPTIONS = {(0, 11): 0, (41, 25): 0, (0, 4): errno.EPERM}
 _AT_FDCWD, _AT_NOFOLLOW, _AT_EMPTY_PATH = -100, 0x100, 0x1000
-_SET_ID = 0o6000
+_SET_UID, _SET_GID = 0o4000, 0o2000
+_UNCHANGED = 0xFFFFFFFF  # of an owner
+_DESCRIPTORS = re.compile(rb"^/(?:proc/(?:thread-)?self|dev)/fd/")  # whose are the caller's, and not ours
 _MAPPED = bytes(10) + b"\xff\xff"  # what an IPv4 address follows in an IPv6 one
 
 
@@ -127,12 +131,18 @@ class NotifiedCalls:
             case "connect":
                 self._connect(call)
             case "bind":
-                call.send(self._bind(call))
+                self._bind(call)
             case "setsockopt":
                 level, name, *_ = (one & 0xFFFFFFFF for one in call.arguments[1:])
                 call.send(_OPTIONS.get((level, name), 0), go_on=(level, name) not in _OPTIONS)
             case "chmod" | "fchmod" | "fchmodat" | "fchmodat2" | "utimensat" as name:
                 self._change_file(call, name)
+            case "chown" | "fchown" | "lchown" | "fchownat" as name:
+                self._keep_owner(call, name)
+            case "setpriority" | "ioprio_set":
+                call.send(errno.EPERM, go_on=call.is_own(call.arguments[1]))
+            case "prlimit64" | "sched_setparam" | "sched_setscheduler" | "sched_setattr" | "sched_setaffinity":
+                call.send(errno.EPERM, go_on=call.is_own(call.arguments[0]))
             case _:
                 call.send(errno.ENOSYS)
 
@@ -141,14 +151,14 @@ class NotifiedCalls:
     def _make_socket(self, call: NotifiedCall) -> None:
         family, kind, protocol = call.arguments[:3]
         flags, kind = kind & (_NONBLOCK | _CLOEXEC), kind & ~(_NONBLOCK | _CLOEXEC)
-        if (family == _UNIX and kind != _STREAM) or kind not in (_STREAM, _DGRAM):
+        if kind not in (_STREAM, _SEQPACKET if family == _UNIX else _DGRAM):
             call.send(errno.EPERM)
         elif family != _UNIX and protocol not in (0, 6 if kind == _STREAM else 17):
             call.send(errno.EPROTONOSUPPORT)
         elif kind == _DGRAM:
             self._make_pair(call, flags)
         else:
-            made = _socket.socket(family, _STREAM | flags, 0)
+            made = _socket.socket(family, kind | flags, 0)
             call.add(made.fileno(), flags & _CLOEXEC)
             self._copies[os.fstat(made.fileno()).st_ino] = made
             if len(self._copies) > _MOST_COPIES:
@@ -266,34 +276,44 @@ class NotifiedCalls:
             _close(self._copies.pop(inode))
         call.send(number)
 
-    def _bind(self, call: NotifiedCall) -> int:
+    def _bind(self, call: NotifiedCall) -> None:
         address = call.address()
         inode = call.socket_inode(call.arguments[0])
         if inode in self._pairs:
-            return 0
+            call.send(0)
+            return
         copy = self._copies.get(inode)
         if copy is None:
-            return errno.EINVAL
+            raise OSError(errno.EINVAL, "it is connected, or listens")
         if copy.family == _UNIX:
-            self._bind_unix(call, copy, _unix_path(address))
-        else:
-            there = _inet(address)
-            if there is None or not _is_loopback(there[0]):
-                return errno.EADDRNOTAVAIL
-            self._network.loopback.bind(copy, there[1])
-        self._copies.pop(inode).close()  # else it would listen on when the cell has closed it
-        return 0
+            self._bind_unix(call, inode, copy, _unix_path(address))
+            return
+        there = _inet(address)
+        if there is None or not _is_loopback(there[0]):
+            raise OSError(errno.EADDRNOTAVAIL, "no loopback")
+        self._network.loopback.bind(copy, there[1])
+        self._finish(call, inode, 0)  # else our copy would listen on when the cell has closed it
 
-    def _bind_unix(self, call: NotifiedCall, copy: _socket.socket, path: bytes) -> None:
-        folder, _, name = path.rpartition(b"/")
-        if name in (b"", b".", b".."):
-            raise OSError(errno.EADDRINUSE, "no name for a socket")
-        place = self._pin(call, _AT_FDCWD, folder or (b"/" if path.startswith(b"/") else b"."), os.O_DIRECTORY)
+    def _bind_unix(self, call: NotifiedCall, inode: int, copy: _socket.socket, path: bytes) -> None:
+        if len(self._helpers) >= _MOST_HELPERS:
+            self._waiting.append(call)
+            return
+        folder = os.open(f"/proc/{call.pid}/cwd", os.O_PATH | os.O_CLOEXEC)
+
+        def bind() -> int:
+            try:
+                os.fchdir(folder)
+                landlock.restrict((), self._folders, ())
+                copy.bind(path)
+                copy.listen(BACKLOG)
+            except OSError as error:
+                return error.errno or errno.EACCES
+            return 0
+
         try:
-            copy.bind(b"/proc/self/fd/%d/%s" % (place, name))
-            copy.listen(BACKLOG)
+            self._connect_apart(call, inode, bind, folder)
         finally:
-            os.close(place)
+            os.close(folder)
 
     # -- files
 
@@ -303,7 +323,7 @@ class NotifiedCalls:
         if name == "utimensat":
             times = call.read(mode, 32) if mode else None
             mode = 0
-        elif mode & _SET_ID:
+        elif mode & _SET_UID:
             raise PermissionError(errno.EPERM, "set-id")
         text = call.path(path) if path else b""
         call.check()
@@ -312,13 +332,32 @@ class NotifiedCalls:
         try:
             if name == "utimensat":
                 kernel.set_times(place, times)
-            elif stat.S_ISLNK(os.fstat(place).st_mode):
+            elif stat.S_ISLNK(kind := os.fstat(place).st_mode):
                 raise OSError(errno.EOPNOTSUPP, "a link has no mode")
+            elif mode & _SET_GID and not stat.S_ISDIR(kind):
+                raise PermissionError(errno.EPERM, "set-id")
             else:
-                os.chmod(f"/proc/self/fd/{place}", mode & 0o1777)
+                os.chmod(f"/proc/self/fd/{place}", mode & 0o3777)
         finally:
             os.close(place)
         call.send(0)
+
+    def _keep_owner(self, call: NotifiedCall, name: str) -> None:
+        """Nothing gets another owner: who asks for the one that it has gets what they ask for."""
+        first, second, third, fourth, fifth, *_ = call.arguments
+        folder, path, ids, flags = _AT_FDCWD, first, (second, third), 0
+        if name == "fchown":
+            folder, path = _signed(first), 0
+        elif name == "fchownat":
+            folder, path, ids, flags = _signed(first), second, (third, fourth), fifth
+        text = call.path(path) if path else b""
+        call.check()
+        nofollow = os.O_NOFOLLOW if name == "lchown" or flags & _AT_NOFOLLOW else 0
+        place = self._pin(call, folder, text, nofollow)
+        status = os.fstat(place)
+        os.close(place)
+        is_kept = all(one & _UNCHANGED in (own, _UNCHANGED) for one, own in zip(ids, status[4:6], strict=True))
+        call.send(0 if is_kept else errno.EPERM)
 
     def _pin(self, call: NotifiedCall, folder: int, path: bytes, flags: int) -> int:
         """A descriptor of what ``path`` is for the caller, from ``folder``, of which an empty one is itself.
@@ -327,10 +366,13 @@ class NotifiedCalls:
         """
         flags |= os.O_PATH | os.O_CLOEXEC
         if path.startswith(b"/"):
-            place = os.open(path, flags)
+            place = os.open(_DESCRIPTORS.sub(b"/proc/%d/fd/" % call.pid, path), flags)
         else:
             base = f"/proc/{call.pid}/{'cwd' if folder == _AT_FDCWD else f'fd/{folder}'}"
-            place = os.open(base, os.O_PATH | os.O_CLOEXEC)
+            try:
+                place = os.open(base, os.O_PATH | os.O_CLOEXEC)
+            except FileNotFoundError:
+                raise OSError(errno.EBADF, "no such descriptor") from None
             if path:
                 base_fd = place
                 try:
@@ -358,7 +400,7 @@ class NotifiedCall:
 
     def send(self, number: int, *, go_on: bool = False) -> None:
         """Answer with an errno, 0 for success; with ``go_on`` the kernel does it."""
-        answer = _ANSWER.pack(self._id, 0, -number, _CONTINUE if go_on else 0)
+        answer = _ANSWER.pack(self._id, 0, 0 if go_on else -number, _CONTINUE if go_on else 0)
         try:
             fcntl.ioctl(self._listener, _SEND, answer)
         except OSError as error:
@@ -377,6 +419,13 @@ class NotifiedCall:
             return os.pread(fd, size, address)
         finally:
             os.close(fd)
+
+    def is_own(self, number: int) -> bool:
+        """Whether a process or thread is the caller: as long as it waits, no other gets that number."""
+        with open(f"/proc/{self.pid}/status", "rb") as file:
+            own = int(file.read().split(b"\nTgid:\t", 1)[1].split(b"\n", 1)[0])  # no name has a line's end
+        self.check()
+        return number & 0xFFFFFFFF in (own, self.pid)
 
     def path(self, address: int) -> bytes:
         """A text that ends with NUL. Raises ``OSError``."""
@@ -417,8 +466,7 @@ _NAMES = {number: name for name, number in numbers(kernel.machine).items()}
 def _file_arguments(name: str, arguments: Sequence[int]) -> tuple[int, int, int, int]:
     """Folder, address of the path (0: the folder itself), mode or address of the times, and flags."""
     first, second, third, fourth, *_ = arguments
-    number = first & 0xFFFFFFFF
-    folder = number - (1 << 32) if number >= 1 << 31 else number
+    folder = _signed(first)
     if name == "chmod":
         return _AT_FDCWD, first, second, 0
     if name == "fchmod":
@@ -426,6 +474,11 @@ def _file_arguments(name: str, arguments: Sequence[int]) -> tuple[int, int, int,
     if name == "utimensat":
         return folder, second, third, fourth
     return folder, second, third, fourth if name == "fchmodat2" else 0
+
+
+def _signed(number: int) -> int:
+    low = number & 0xFFFFFFFF
+    return low - (1 << 32) if low >= 1 << 31 else low
 
 
 def _close(copy: _socket.socket) -> None:

@@ -18,10 +18,9 @@ TYPE_CHECKING = False  # typing itself is not imported: it would take half of th
 if TYPE_CHECKING:
     from typing import Any
 
-NOTIFIED = "connect bind chmod fchmod fchmodat fchmodat2 utimensat"
+NOTIFIED = "connect bind chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utimensat"
 _REFUSED = """
-    setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr setxattrat removexattrat
-    chown fchown lchown fchownat utime utimes futimesat
+    utime utimes futimesat
     inotify_init inotify_init1 inotify_add_watch inotify_rm_watch
     """
 _COUNTED = (("files without a name", "memfd_create"),)  # and nothing that all processes of the machine have in common
@@ -37,11 +36,10 @@ _SET_OWNER = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: whom a file sends s
 _OUTSIDE_IOCTLS = frozenset((0x8901, 0x8902, *range(0x8910, 0x8950)))
 _PROCESS = 0  # PRIO_PROCESS
 _IO_PROCESS = 1  # IOPRIO_WHO_PROCESS
-_SELF = not_among(0, (0,), errno.EPERM)
 
 _CHANGED: dict[str, tuple[Condition, ...]] = {
-    "chmod fchmod creat mkdir": (),  # those that are not notified are below
-    "fchmodat fchmodat2 mkdirat": (),
+    "chmod fchmod creat": (),  # those that are not notified are below
+    "fchmodat fchmodat2": (),
     "socket socketpair": (),
     "setsockopt": (
         among(1, (_IP, _IPV6), NOTIFY),
@@ -53,8 +51,12 @@ _CHANGED: dict[str, tuple[Condition, ...]] = {
 }
 _SET_ID = 0o6000  # S_ISUID | S_ISGID
 _MORE = (
-    ("a setuid file would be one on the host", "creat mkdir", (any_bit(1, _SET_ID, errno.EPERM),)),
-    ("the same, at a directory", "mkdirat", (any_bit(2, _SET_ID, errno.EPERM),)),
+    ("a setuid file would be one on the host", "creat", (any_bit(1, _SET_ID, errno.EPERM),)),
+    (
+        "what programs that copy files take for a disk without them",
+        "setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr setxattrat removexattrat",
+        (not_among(0, (), errno.EOPNOTSUPP),),
+    ),
     ("the supervisor looks at the path, and does it", NOTIFIED, (not_among(0, (), NOTIFY),)),
     ("what bind has made listens already; else it would bind, past Landlock", "listen", (not_among(0, (), SKIP),)),
     (
@@ -70,13 +72,12 @@ _MORE = (
     ("no connection is made by sending", "sendto sendmmsg", (any_bit(3, _FASTOPEN, errno.EPERM),)),
     ("the same", "sendmsg", (any_bit(2, _FASTOPEN, errno.EPERM),)),
     (
-        "of no other process",
+        "of no other process: the supervisor looks whether the number is one's own",
         "prlimit64 sched_setparam sched_setscheduler sched_setattr sched_setaffinity",
-        (_SELF,),
+        (not_among(0, (0,), NOTIFY),),
     ),
-    ("the same", "setpriority", (_SELF, not_among(1, (_PROCESS,), errno.EPERM))),
-    ("the same, of who comes second", "ioprio_set", (not_among(0, (_IO_PROCESS,), errno.EPERM),
-                                                     not_among(1, (0,), errno.EPERM))),
+    ("the same", "setpriority", (not_among(0, (_PROCESS,), errno.EPERM), not_among(1, (0,), NOTIFY))),
+    ("the same", "ioprio_set", (not_among(0, (_IO_PROCESS,), errno.EPERM), not_among(1, (0,), NOTIFY))),
 )  # fmt: skip
 
 
