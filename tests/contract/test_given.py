@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.contract import programs
 from casemate import sync
 from casemate.languages.runtime import THREAD_COUNTS
 
+BASH = "bash -c 'trap -p'"
 BYTES = bytes(range(256)) * 4096  # 1 MiB, more than any pipe holds
 
 
@@ -46,6 +48,26 @@ def test_the_environment_is_the_documented_one_and_nothing_of_the_hosts(
 def test_a_variable_arrives_as_it_was_given(sandbox: sync.Sandbox, language: str, value: str) -> None:
     execution = sandbox.run(programs.VARIABLE[language], language=language, env={"GREETING": value})
     assert execution.stdout == value
+
+
+def test_signals_that_the_caller_ignores_are_not_ignored_in_cells(wall: str, start: str, tmp_path: Path) -> None:
+    numbers = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGTSTP, signal.SIGRTMIN)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        with sync.Sandbox(isolation=wall, audit=tmp_path / "audit.db") as sandbox:
+            said = [sandbox.run("trap -p", language="shell").stdout]
+            said += [sandbox.run(f"import os; os.system({BASH!r})").stdout]
+            with sandbox.session("shell") as session:
+                said += [session.run(BASH).stdout]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert [text.replace("trap -- '' SIGPIPE\n", "").replace("trap -- '' SIGXFSZ\n", "") for text in said] == [""] * 3
+
+
+def test_root_has_a_name(sandbox: sync.Sandbox) -> None:
+    said = sandbox.run("import grp, pwd; print(pwd.getpwuid(0).pw_name, grp.getgrgid(0).gr_name)")
+    assert said.stdout == "root root\n", said.stderr
 
 
 def test_a_byte_order_mark_is_no_part_of_a_program(sandbox: sync.Sandbox, language: str) -> None:

@@ -34,7 +34,7 @@ def spawn(module: str, name: str, stdin: int, stderr: int, arguments: Sequence[s
             ],
             setsid=True,
             setsigmask=(),
-            setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD),
+            setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},  # whatever our caller ignores
         )
     finally:
         os.close(null)

@@ -44,8 +44,9 @@ _ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ssl/certs", "ssl/openssl.c
         "debian_version", "os-release", "bash.bashrc", "inputrc", "python3", "python3.11", "python3.12", "python3.13",
         "python3.14", "matplotlibrc", "localtime", *(f"java-{n}-openjdk" for n in range(8, 31)))  # fmt: skip
 _SYNTHESISED = {
-    "/etc/passwd": f"user:x:1000:1000:user:{HOME}:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
-    "/etc/group": "user:x:1000:\nnogroup:x:65534:\n",
+    "/etc/passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\nuser:x:1000:1000:user:{HOME}:/bin/sh\n"
+    "nobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
+    "/etc/group": "root:x:0:\nuser:x:1000:\nnogroup:x:65534:\n",
     "/etc/hosts": "127.0.0.1 localhost casemate\n::1 localhost casemate\n",
     "/etc/hostname": "casemate\n",
     "/etc/resolv.conf": f"nameserver {PROXY_ADDRESS}\noptions ndots:1\n",  # unreachable at once without an egress proxy
