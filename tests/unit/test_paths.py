@@ -48,7 +48,8 @@ ALLOWED = {
         supervisor/init.py:_count_begun supervisor/kernel.py:last_capability supervisor/main.py:enter
         supervisor/namespaces.py:_map_of_root supervisor/namespaces.py:userns_with_map
         supervisor/plain/main.py:main supervisor/plain/maker.py:_open_files supervisor/plain/maker.py:_socket_inodes
-        supervisor/plain/notify.py:NotifiedCall.read supervisor/plain/notify.py:NotifiedCall.socket_inode
+        supervisor/plain/notified.py:NotifiedCall.is_own supervisor/plain/notified.py:NotifiedCall.read
+        supervisor/plain/notified.py:NotifiedCall.socket_inode supervisor/plain/notify.py:NotifiedCalls._bind_unix
         supervisor/watch.py:_living_task supervisor/watch.py:children supervisor/watch.py:_children_by_parent
         supervisor/watch.py:has_no_children supervisor/watch.py:all_tasks_in supervisor/watch.py:run_time
         supervisor/watch.py:read supervisor/zygote.py:_has_threads supervisor/zygote.py:_data_bytes

@@ -14,7 +14,7 @@ from tests.support.waiting import MAX_WAIT
 from tests.unit.supervisor.bpf_machine import ALLOWED, ARCHITECTURES, NOTIFIED, answer, seccomp_data
 
 from casemate.supervisor import kernel, seccomp
-from casemate.supervisor.plain import maker, notify, places, syscall_policy
+from casemate.supervisor.plain import maker, notified, places, syscall_policy
 from casemate.supervisor.syscall_numbers import numbers
 from casemate.supervisor.trees.remove import remove_folder, remove_unused
 
@@ -113,7 +113,7 @@ def test_the_narrower_list_permits_nothing_that_the_native_one_does_not() -> Non
     ],
 )
 def test_an_address_that_a_program_gives_is_read_strictly(address: bytes, there: tuple[str, int] | None) -> None:
-    assert notify._inet(address) == there
+    assert notified.inet(address) == there
 
 
 def test_a_descriptor_that_is_closed_meanwhile_hides_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:

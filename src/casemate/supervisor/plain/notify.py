@@ -17,15 +17,12 @@ import _signal  # type: ignore[import-not-found]
 import _socket
 import contextlib
 import errno
-import fcntl
 import os
 import re
-import select
 import stat
-import struct
 
 from casemate.supervisor import kernel, landlock
-from casemate.supervisor.plain import names
+from casemate.supervisor.plain import names, notified
 from casemate.supervisor.plain.connections import BACKLOG, BEGUN, HostConnections, give_up
 from casemate.supervisor.syscall_numbers import numbers
 
@@ -38,17 +35,10 @@ if TYPE_CHECKING:
 
     Loop = tuple[Callable[[int, Callable[[], None]], None], Callable[[int], None], set[int]]
 
-_RECEIVE, _SEND, _IS_VALID, _ADD_FD = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
-_NOTIFICATION = struct.Struct("=QIIiIQ6Q")  # id, pid, flags; number, architecture, instruction, arguments
-_ANSWER = struct.Struct("=QqiI")  # id, value, error, flags
-_ADDITION = struct.Struct("=QIIII")  # id, flags, source, number, flags of the new one
-_CONTINUE, _ADD_AND_SEND = 1, 2
 
 _UNIX, _INET, _INET6 = _socket.AF_UNIX, _socket.AF_INET, _socket.AF_INET6
 _STREAM, _DGRAM, _SEQPACKET = _socket.SOCK_STREAM, _socket.SOCK_DGRAM, _socket.SOCK_SEQPACKET
 _NONBLOCK, _CLOEXEC = _socket.SOCK_NONBLOCK, _socket.SOCK_CLOEXEC
-_MOST_ADDRESS = 128  # bytes: struct sockaddr_storage
-_MOST_PATH = 4096
 _DNS = 53
 _WITHIN = 10  # seconds that a helper may take: the cell can keep a connection from being made
 _MOST_HELPERS = 8  # of a cell
@@ -62,7 +52,6 @@ _AT_FDCWD, _AT_NOFOLLOW, _AT_EMPTY_PATH = -100, 0x100, 0x1000
 _SET_UID, _SET_GID = 0o4000, 0o2000
 _UNCHANGED = 0xFFFFFFFF  # of an owner
 _DESCRIPTORS = re.compile(rb"^/(?:proc/(?:thread-)?self|dev)/fd/")  # whose are the caller's, and not ours
-_MAPPED = bytes(10) + b"\xff\xff"  # what an IPv4 address follows in an IPv6 one
 
 
 class NotifiedCalls:
@@ -76,7 +65,7 @@ class NotifiedCalls:
         self._network, self._ids = network, ids
         self._watch, self._unwatch, self._children = loop
         self._helpers: dict[int, tuple[int, _socket.socket]] = {}  # that connect: process and copy, by descriptor
-        self._waiting: list[NotifiedCall] = []  # for one of them
+        self._waiting: list[notified.NotifiedCall] = []  # for one of them
         self._folders = tuple(f"{folder}/" for folder in folders)
         self._copies: dict[int, _socket.socket] = {}  # by inode number, the oldest first
         self._pairs: dict[int, None] = {}  # those of what is called UDP
@@ -97,23 +86,10 @@ class NotifiedCalls:
 
     def answer(self) -> None:
         """Take the next call and answer it. Raises ``OSError`` when there will be none."""
-        poll = select.poll()
-        poll.register(self.listener, select.POLLIN)
-        events = poll.poll(0)
-        if not events:
-            return  # to receive it would wait
-        if not events[0][1] & select.POLLIN:
-            raise OSError(errno.ESRCH, "nobody is left to call")
-        notification = bytearray(_NOTIFICATION.size)
-        try:
-            fcntl.ioctl(self.listener, _RECEIVE, notification, True)
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.EINTR):
-                return  # whoever called has ended
-            raise
-        self._handle(NotifiedCall(self.listener, notification))
+        if call := notified.receive(self.listener):
+            self._handle(call)
 
-    def _handle(self, call: NotifiedCall) -> None:
+    def _handle(self, call: notified.NotifiedCall) -> None:
         try:
             if self._ids is not None:
                 kernel.set_file_ids(*self._ids)  # no more is done for a cell than it might do itself
@@ -124,7 +100,7 @@ class NotifiedCalls:
             if self._ids is not None:
                 kernel.set_file_ids(0, 0)
 
-    def _answer(self, call: NotifiedCall) -> None:
+    def _answer(self, call: notified.NotifiedCall) -> None:
         match _NAMES.get(call.number):
             case "socket":
                 self._make_socket(call)
@@ -148,7 +124,7 @@ class NotifiedCalls:
 
     # -- sockets
 
-    def _make_socket(self, call: NotifiedCall) -> None:
+    def _make_socket(self, call: notified.NotifiedCall) -> None:
         family, kind, protocol = call.arguments[:3]
         flags, kind = kind & (_NONBLOCK | _CLOEXEC), kind & ~(_NONBLOCK | _CLOEXEC)
         if kind not in (_STREAM, _SEQPACKET if family == _UNIX else _DGRAM):
@@ -164,7 +140,7 @@ class NotifiedCalls:
             if len(self._copies) > _MOST_COPIES:
                 _close(self._copies.pop(next(iter(self._copies))))
 
-    def _make_pair(self, call: NotifiedCall, flags: int) -> None:
+    def _make_pair(self, call: notified.NotifiedCall, flags: int) -> None:
         theirs, ours = _socket.socketpair(_UNIX, _SEQPACKET | flags)
         try:
             self._pairs[os.fstat(theirs.fileno()).st_ino] = None
@@ -196,11 +172,11 @@ class NotifiedCalls:
         self._unwatch(fd)
         self._asking.pop(fd).close()
 
-    def _connect(self, call: NotifiedCall) -> None:
+    def _connect(self, call: notified.NotifiedCall) -> None:
         address = call.address()
         inode = call.socket_inode(call.arguments[0])
         if inode in self._pairs:
-            there = _inet(address)
+            there = notified.inet(address)
             call.send(0 if there is not None and there[1] == _DNS else errno.ENETUNREACH)
             return
         if len(self._helpers) >= _MOST_HELPERS:
@@ -210,7 +186,7 @@ class NotifiedCalls:
         if copy is None:
             raise OSError(errno.EISCONN, "it is connected, or listens")
         if copy.family == _UNIX:
-            place = self._pin(call, _AT_FDCWD, _unix_path(address), os.O_NOFOLLOW)
+            place = self._pin(call, _AT_FDCWD, notified.unix_path(address), os.O_NOFOLLOW)
             try:
                 self._connect_apart(call, inode, lambda: copy.connect_ex(f"/proc/self/fd/{place}"), place)
             finally:
@@ -224,7 +200,7 @@ class NotifiedCalls:
                 self._finish(call, inode, number)
 
     def _way(self, copy: _socket.socket, address: bytes) -> Way:
-        there = _inet(address)
+        there = notified.inet(address)
         if there is None:
             raise OSError(errno.EAFNOSUPPORT, "no address")
         if _is_loopback(there[0]):
@@ -235,7 +211,7 @@ class NotifiedCalls:
             raise OSError(errno.ECONNREFUSED if is_ours else errno.ENETUNREACH, "no host")
         return self._network.way(copy, end)
 
-    def _connect_apart(self, call: NotifiedCall, inode: int, connect: Callable[[], int], *fds: int) -> None:
+    def _connect_apart(self, call: notified.NotifiedCall, inode: int, connect: Callable[[], int], *fds: int) -> None:
         """Connect in a process of its own, which ends in time however long the cell keeps it waiting; then answer."""
         copy = _socket.socket(fileno=os.dup(self._copies[inode].fileno()))  # ours, whatever becomes of the other
         try:
@@ -271,12 +247,12 @@ class NotifiedCalls:
         _close(copy)
         return code if code >= 0 else errno.ETIMEDOUT
 
-    def _finish(self, call: NotifiedCall, inode: int, number: int) -> None:
+    def _finish(self, call: notified.NotifiedCall, inode: int, number: int) -> None:
         if number in BEGUN and inode in self._copies:
             _close(self._copies.pop(inode))
         call.send(number)
 
-    def _bind(self, call: NotifiedCall) -> None:
+    def _bind(self, call: notified.NotifiedCall) -> None:
         address = call.address()
         inode = call.socket_inode(call.arguments[0])
         if inode in self._pairs:
@@ -286,15 +262,15 @@ class NotifiedCalls:
         if copy is None:
             raise OSError(errno.EINVAL, "it is connected, or listens")
         if copy.family == _UNIX:
-            self._bind_unix(call, inode, copy, _unix_path(address))
+            self._bind_unix(call, inode, copy, notified.unix_path(address))
             return
-        there = _inet(address)
+        there = notified.inet(address)
         if there is None or not _is_loopback(there[0]):
             raise OSError(errno.EADDRNOTAVAIL, "no loopback")
         self._network.loopback.bind(copy, there[1])
         self._finish(call, inode, 0)  # else our copy would listen on when the cell has closed it
 
-    def _bind_unix(self, call: NotifiedCall, inode: int, copy: _socket.socket, path: bytes) -> None:
+    def _bind_unix(self, call: notified.NotifiedCall, inode: int, copy: _socket.socket, path: bytes) -> None:
         if len(self._helpers) >= _MOST_HELPERS:
             self._waiting.append(call)
             return
@@ -317,7 +293,7 @@ class NotifiedCalls:
 
     # -- files
 
-    def _change_file(self, call: NotifiedCall, name: str) -> None:
+    def _change_file(self, call: notified.NotifiedCall, name: str) -> None:
         folder, path, mode, flags = _file_arguments(name, call.arguments)
         times = None
         if name == "utimensat":
@@ -342,14 +318,14 @@ class NotifiedCalls:
             os.close(place)
         call.send(0)
 
-    def _keep_owner(self, call: NotifiedCall, name: str) -> None:
+    def _keep_owner(self, call: notified.NotifiedCall, name: str) -> None:
         """Nothing gets another owner: who asks for the one that it has gets what they ask for."""
         first, second, third, fourth, fifth, *_ = call.arguments
         folder, path, ids, flags = _AT_FDCWD, first, (second, third), 0
         if name == "fchown":
-            folder, path = _signed(first), 0
+            folder, path = notified.to_int(first), 0
         elif name == "fchownat":
-            folder, path, ids, flags = _signed(first), second, (third, fourth), fifth
+            folder, path, ids, flags = notified.to_int(first), second, (third, fourth), fifth
         text = call.path(path) if path else b""
         call.check()
         nofollow = os.O_NOFOLLOW if name == "lchown" or flags & _AT_NOFOLLOW else 0
@@ -359,7 +335,7 @@ class NotifiedCalls:
         is_kept = all(one & _UNCHANGED in (own, _UNCHANGED) for one, own in zip(ids, status[4:6], strict=True))
         call.send(0 if is_kept else errno.EPERM)
 
-    def _pin(self, call: NotifiedCall, folder: int, path: bytes, flags: int) -> int:
+    def _pin(self, call: notified.NotifiedCall, folder: int, path: bytes, flags: int) -> int:
         """A descriptor of what ``path`` is for the caller, from ``folder``, of which an empty one is itself.
 
         It lies in what the cell can write. Raises ``OSError``.
@@ -386,87 +362,13 @@ class NotifiedCalls:
         return place
 
 
-class NotifiedCall:
-    """One call that waits for its answer."""
-
-    def __init__(self, listener: int, notification: bytearray) -> None:
-        self._listener = listener
-        self._id, self.pid, _, self.number, _, _, *arguments = _NOTIFICATION.unpack(notification)
-        self.arguments = tuple(arguments)
-
-    def check(self) -> None:
-        """Whoever called is still there, so that what was read of it was its. Raises ``OSError``."""
-        fcntl.ioctl(self._listener, _IS_VALID, struct.pack("=Q", self._id))
-
-    def send(self, number: int, *, go_on: bool = False) -> None:
-        """Answer with an errno, 0 for success; with ``go_on`` the kernel does it."""
-        answer = _ANSWER.pack(self._id, 0, 0 if go_on else -number, _CONTINUE if go_on else 0)
-        try:
-            fcntl.ioctl(self._listener, _SEND, answer)
-        except OSError as error:
-            if error.errno != errno.ENOENT:  # it has ended
-                raise
-
-    def add(self, fd: int, cloexec: int) -> None:
-        """Answer with a copy of ``fd``. Raises ``OSError``."""
-        addition = _ADDITION.pack(self._id, _ADD_AND_SEND, fd, 0, os.O_CLOEXEC if cloexec else 0)
-        fcntl.ioctl(self._listener, _ADD_FD, addition)
-
-    def read(self, address: int, size: int) -> bytes:
-        """Bytes of the caller's memory. Raises ``OSError``."""
-        fd = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.pread(fd, size, address)
-        finally:
-            os.close(fd)
-
-    def is_own(self, number: int) -> bool:
-        """Whether a process or thread is the caller: as long as it waits, no other gets that number."""
-        with open(f"/proc/{self.pid}/status", "rb") as file:
-            own = int(file.read().split(b"\nTgid:\t", 1)[1].split(b"\n", 1)[0])  # no name has a line's end
-        self.check()
-        return number & 0xFFFFFFFF in (own, self.pid)
-
-    def path(self, address: int) -> bytes:
-        """A text that ends with NUL. Raises ``OSError``."""
-        page = 4096 - address % 4096
-        data = self.read(address, page)
-        if b"\0" not in data:
-            data += self.read(address + page, _MOST_PATH)
-        text, end, _ = data.partition(b"\0")
-        if not end or len(text) >= _MOST_PATH:
-            raise OSError(errno.ENAMETOOLONG, "too long")
-        if not text:
-            raise FileNotFoundError(errno.ENOENT, "an empty path")
-        return text
-
-    def address(self) -> bytes:
-        """Of a socket, what the second and third arguments say. Raises ``OSError``."""
-        _, place, length, *_ = self.arguments
-        if not 2 <= length & 0xFFFFFFFF <= _MOST_ADDRESS:
-            raise OSError(errno.EINVAL, "an address of that length")
-        data = self.read(place, length & 0xFFFFFFFF)
-        self.check()
-        return data
-
-    def socket_inode(self, fd: int) -> int:
-        """The number of the socket ``fd`` of the caller. Raises ``OSError``."""
-        try:
-            kind, _, number = os.readlink(f"/proc/{self.pid}/fd/{fd & 0xFFFFFFFF}").partition(":")
-        except FileNotFoundError:
-            raise OSError(errno.EBADF, "no such descriptor") from None
-        if kind != "socket":
-            raise OSError(errno.ENOTSOCK, "no socket")
-        return int(number[1:-1])
-
-
 _NAMES = {number: name for name, number in numbers(kernel.machine).items()}
 
 
 def _file_arguments(name: str, arguments: Sequence[int]) -> tuple[int, int, int, int]:
     """Folder, address of the path (0: the folder itself), mode or address of the times, and flags."""
     first, second, third, fourth, *_ = arguments
-    folder = _signed(first)
+    folder = notified.to_int(first)
     if name == "chmod":
         return _AT_FDCWD, first, second, 0
     if name == "fchmod":
@@ -474,11 +376,6 @@ def _file_arguments(name: str, arguments: Sequence[int]) -> tuple[int, int, int,
     if name == "utimensat":
         return folder, second, third, fourth
     return folder, second, third, fourth if name == "fchmodat2" else 0
-
-
-def _signed(number: int) -> int:
-    low = number & 0xFFFFFFFF
-    return low - (1 << 32) if low >= 1 << 31 else low
 
 
 def _close(copy: _socket.socket) -> None:
@@ -508,26 +405,3 @@ def _connect_and_exit(connect: Callable[[], int], fds: Sequence[int]) -> NoRetur
 
 def _is_loopback(host: str) -> bool:
     return host == "0.0.0.0" or host.startswith("127.")  # noqa: S104 - which is the loopback to connect to
-
-
-def _inet(address: bytes) -> tuple[str, int] | None:
-    """IPv4 address and port in a ``struct sockaddr``; the loopback and the unspecified address of IPv6 are those of
-    IPv4. None for what is neither."""
-    family, port = int.from_bytes(address[:2], "little"), int.from_bytes(address[2:4], "big")
-    if family == _INET and len(address) >= 8:
-        return _socket.inet_ntoa(address[4:8]), port
-    if family == _INET6 and len(address) >= 24:
-        there = address[8:24]
-        if there[:15] == bytes(15) and there[15] in (0, 1):
-            return "127.0.0.1", port
-        return (_socket.inet_ntoa(there[12:]) if there.startswith(_MAPPED) else "::", port)
-    return None
-
-
-def _unix_path(address: bytes) -> bytes:
-    if int.from_bytes(address[:2], "little") != _UNIX:
-        raise OSError(errno.EAFNOSUPPORT, "no path")
-    path = address[2:].partition(b"\0")[0]
-    if not path:
-        raise PermissionError(errno.EACCES, "an abstract name")
-    return path
