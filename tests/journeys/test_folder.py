@@ -60,13 +60,6 @@ def test_the_folder_stays_as_it_was_until_the_run_has_ended_and_an_ended_one_bri
     assert folders.tree(folder) == folders.changed(seen)
 
 
-def test_a_file_has_one_number_and_the_device_of_its_folder(inside: sync.Sandbox) -> None:
-    code = "import os; open('new', 'w').close(); os.mkdir('made')\nfor e in os.scandir(): s = os.lstat(e.name); "
-    code += "assert (e.inode(), os.stat('.').st_dev) == (s.st_ino, s.st_dev), e.name"
-    execution = inside.run(code)
-    assert execution.ok, execution.stderr
-
-
 def test_a_run_that_changes_nothing_leaves_no_trace(inside: sync.Sandbox, folder: Path) -> None:
     before = {path: path.lstat() for path in (folder, *folder.rglob("*"))}
     assert inside.run("print(open('read.txt').read())").stdout == "read\n"

@@ -180,8 +180,8 @@ def _mount_overlay(folder: int, name: str, inputs: str, identity: Identity) -> i
     status = os.fstat(folder)
     upper, work = f"{stage.SCRATCH}/{name}upper", f"{stage.SCRATCH}/{name}work"
     lower = f"/proc/self/fd/{folder}"
-    # xino: what is of the folder and what was written have one device, and numbers by which they are told apart.
-    options = {"lowerdir": inputs + lower, "upperdir": upper, "workdir": work, "xino": "on"}
+    # Without xino: its numbers pass 2**53, where Node takes those of two files for one.
+    options = {"lowerdir": inputs + lower, "upperdir": upper, "workdir": work}
     if not identity.mapped:
         return kernel.new_mount("overlay", {**options, "userxattr": ""}, ATTRIBUTES)
     trusted_options = {**options, "redirect_dir": "off", "metacopy": "off", "index": "off"}
