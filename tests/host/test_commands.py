@@ -242,6 +242,10 @@ async def test_an_answer_ahead_is_for_exactly_that_command_and_is_listed(opened:
         answer = await sandbox.host.request_access("uname -r", reason="to tell\nthe kernel")
         assert (answer.allowed, answer.scope) == (True, "namespace")
         assert "they say: to tell the kernel" in opened.asked[0].summary
+        opened.answer = Decision(scope="session")
+        for _ in "ab":
+            assert not (await sandbox.host.request_access("uname -m")).allowed
+        assert len(opened.asked) == 2
         opened.answer = False
         assert (await sandbox.host.exec("uname -r")).ok
         with pytest.raises(Denied):
@@ -250,7 +254,7 @@ async def test_an_answer_ahead_is_for_exactly_that_command_and_is_listed(opened:
         with pytest.raises(InvalidArgument, match="wildcard"):
             await sandbox.host.request_access("uname *")
     assert access.approved == ("uname -r",)
-    assert access.blocked == ("reboot",)
+    assert access.blocked == ("reboot", "uname -m")
 
 
 @pytest.mark.parametrize("written", ["project", "project/below", ""])

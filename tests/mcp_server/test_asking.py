@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -347,6 +348,20 @@ async def test_registering_a_server_is_always_asked_about_with_its_exact_command
         assert "/bin/false" in asked.message
         assert asked.requested_schema["properties"]["answer"]["enum"] == ["allow once", "deny"]
         assert name not in json.dumps(await operator("tools.list", {}))
+
+
+async def test_a_registered_server_is_answered_with_the_names_that_programs_import(
+    connect: Connect, operator: Invoke
+) -> None:
+    program = (
+        "from mcp.server.mcpserver import MCPServer\nserver = MCPServer('dashed')\n"
+        "server.add_tool(lambda: 'done', name='tool-1')\nserver.run()\n"
+    )
+    async with connect(answer=says("allow once"), toolset="ipybox") as agent:
+        params = {"command": sys.executable, "args": ["-c", program]}
+        answer = await agent.call("register_mcp_server", server_name="dashed", server_params=params)
+        assert text_of(answer) == 'The server "dashed" is registered, with the tools tool_1.'
+    await operator("tools.remove", {"name": "dashed"})
 
 
 async def test_a_denial_without_a_reason_is_told_in_words(connect: Connect) -> None:

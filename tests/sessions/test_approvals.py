@@ -623,6 +623,23 @@ async def test_an_answer_is_for_the_command_itself_and_not_for_how_its_secrets_a
     assert shown == ["echo [secret:TOKEN]"] * 2
 
 
+@pytest.mark.parametrize(("scope", "count"), [("session", 2), ("run", 3), ("once", 6)])
+async def test_a_denial_for_a_session_or_a_run_is_kept_as_an_allowance_is(audit: Path, scope: Any, count: int) -> None:
+    shown: list[str] = []
+
+    def approve(request: ApprovalRequest) -> Decision:
+        shown.append(request.arguments["command"])
+        return Decision(scope=scope, reason="not here")
+
+    async with asked(audit, approve=approve) as (_, session):
+        for command in ("true", "true", "false"):
+            again = f"try: get_ipython().system('{command}')\nexcept PermissionError: pass\n!{command}"
+            step = await session.run(again)
+            assert step.error is not None
+            assert "not here" in step.error.value
+    assert len(shown) == count
+
+
 async def test_questions_beyond_the_most_are_denied_and_not_looked_at(audit: Path) -> None:
     from casemate.approvals.requester import Origin
     from casemate.approvals.requests import MOST_ASKED

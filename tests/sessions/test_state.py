@@ -186,12 +186,18 @@ async def test_the_working_directory_is_kept_from_step_to_step(opened: Open, lan
     assert await said(session, WHERE[language]) == "/tmp\n"
 
 
+@pytest.mark.parametrize(
+    ("cwd", "place"),
+    [("sub", "/workspace/sub"), (None, "/workspace"), (".", "/workspace"), ("./sub/.", "/workspace/sub")],
+)
 @every_language
-async def test_the_working_directory_is_restored_where_that_is_asked_for(opened: Open, language: str) -> None:
-    session = opened(language, files={"sub/x": "x"}, cwd="sub", restore_cwd=True)
-    assert await said(session, WHERE[language]) == "/workspace/sub\n"
+async def test_the_working_directory_is_restored_where_that_is_asked_for(
+    opened: Open, language: str, cwd: str | None, place: str
+) -> None:
+    session = opened(language, files={"sub/x": "x"}, cwd=cwd, restore_cwd=True)
+    assert await said(session, WHERE[language]) == f"{place}\n"
     await said(session, GO[language])
-    assert await said(session, WHERE[language]) == "/workspace/sub\n"
+    assert await said(session, WHERE[language]) == f"{place}\n"
 
 
 @every_language

@@ -128,7 +128,8 @@ def checked_cwd(cwd: str | None) -> str | None:
         raise InvalidArgument("cwd", f"{cwd!r} is not a str")
     if cwd.startswith("/") and cwd != WORKSPACE and not cwd.startswith(f"{WORKSPACE}/"):
         raise InvalidArgument("cwd", f"{cwd!r} is not a folder of the workspace, {WORKSPACE}")
-    inside = cwd.removeprefix(WORKSPACE).strip("/") if cwd.startswith("/") else cwd.strip("/")
+    within = cwd.removeprefix(WORKSPACE) if cwd.startswith("/") else cwd
+    inside = "/".join(part for part in within.split("/") if part not in ("", "."))
     if inside:
         check_name(inside, "cwd")
     return f"{WORKSPACE}/{inside}" if inside else WORKSPACE

@@ -285,7 +285,7 @@ class Sandbox(SandboxProperties, metaclass=HintingClass):
         terms = SessionTerms(
             name=values["name"],
             admitted=self._parts.context.admit(request, stream=False),
-            cwd=checked_cwd(values["cwd"]),
+            cwd=checked_cwd("." if values["cwd"] is None and values["restore_cwd"] else values["cwd"]),
             restore_cwd=values["restore_cwd"],
             idle_timeout=check_timeout(values["idle_timeout"], "idle_timeout"),
             lifetime=check_timeout(values["lifetime"], "lifetime"),

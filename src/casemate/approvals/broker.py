@@ -342,11 +342,12 @@ class ApprovalBroker:
         )
         if verdict.allow:
             verdict = self._deny_despite_answer(pending) or verdict
-        if verdict.allow:
+        is_as_answered = verdict.allow is (decision.allow is True)
+        if verdict.allow or (is_as_answered and decision.scope != "once"):
             keep = self.rules.promise if pending.requester.for_later else self.rules.remember
             keep(decision, pending.question, time.monotonic(), by)
         self._finish(pending, verdict, decision=decision, note=note)
-        if verdict.allow and decision.scope != "once":
+        if is_as_answered and decision.scope != "once":
             self._decide_same(pending.shown.hash)
 
     def _deny_despite_answer(self, pending: PendingRequest) -> ApprovalVerdict | None:

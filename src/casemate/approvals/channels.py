@@ -151,4 +151,6 @@ def decision_of(answer: object) -> Decision:
         return Decision(allow=True)
     if isinstance(answer, Decision) and answer.allow is True:
         return answer
-    return Decision(reason=answer.reason) if isinstance(answer, Decision) else Decision()
+    if isinstance(answer, Decision):
+        return answer if answer.allow is False else Decision(reason=answer.reason)
+    return Decision()
