@@ -21,6 +21,7 @@ from typing import Any
 import casemate
 from casemate.api.keys_page import other_words, tables
 from casemate.api.options import RunOptions, SandboxOptions, SessionOptions
+from casemate.languages.catalogue import LANGUAGES, runtime_for
 from casemate.model.limits import LimitOptions
 from casemate.model.options import defaults_of, docs_of
 from casemate.operations.catalogue import Operation, catalogue
@@ -217,11 +218,24 @@ def surfaces_table() -> str:
 
 _API, _CONFIGURATION = Path("docs", "reference", "api.md"), Path("docs", "reference", "configuration.md")
 _SETTINGS = Path("docs", "reference", "settings.md")
+
+
+def hints_table() -> str:
+    """What `validate` warns about, as Markdown."""
+    rows = [
+        f"| {language} | `{hint.calls.replace('|', chr(92) + '|')}` | {hint.why} | `{hint.code}` |"
+        for language in LANGUAGES
+        for hint in runtime_for(language).checker.hints
+    ]
+    return "\n".join(["| in | what | why | `code` |", "|---|---|---|---|", *rows, ""])
+
+
 BLOCKS: Mapping[tuple[Path, str], Callable[[], str]] = {
     (_CONFIGURATION, "aliases: casemate.api.keys_page"): other_words,
     (_CONFIGURATION, "keys: casemate config reference"): tables,
     (_SETTINGS, "settings: casemate.policy.enforcement"): enforcement_table,
     (_SETTINGS, "settings by surface: tests.settings"): surfaces_table,
+    (Path("docs", "how-to", "validate.md"), "hints: casemate.languages"): hints_table,
     **{
         (_API, f"options: {one.__name__}"): partial(options_table, one)
         for one in (SandboxOptions, RunOptions, SessionOptions, LimitOptions)

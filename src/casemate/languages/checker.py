@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from casemate.model.overview import Fix, Issue
 
@@ -30,21 +31,31 @@ def no_repair(text: str, issues: Sequence[Issue], *, has_moved: bool) -> tuple[s
     return text, []
 
 
+class Harm(NamedTuple):
+    """What may do harm: ``calls`` names it for readers, ``pattern`` finds it in a line. Python looks at trees, and has
+    no patterns: there each word is a call, ``.word`` an attribute of anything, ``import word`` a module."""
+
+    calls: str
+    code: str
+    why: str
+    pattern: str = ""
+
+
 @dataclass(frozen=True)
 class Checker:
-    """``program`` reads a program in a cell. ``hints``: patterns of lines that may do harm, each with a code and why.
-    ``repair`` mends slips of this language: the text, what is wrong with it, and whether other repairs have moved its
-    lines. ``read_lines`` reads what a ``program`` says that does not answer in JSON."""
+    """``program`` reads a program in a cell. ``hints``: what may do harm. ``repair`` mends slips of this language: the
+    text, what is wrong with it, and whether other repairs have moved its lines. ``read_lines`` reads what a ``program``
+    says that does not answer in JSON."""
 
     program: str
-    hints: tuple[tuple[str, str, str], ...] = ()
+    hints: tuple[Harm, ...] = ()
     repair: Callable[..., tuple[str, list[Fix]]] = no_repair
     read_lines: Callable[[Iterable[str]], Iterable[Issue]] | None = None
 
     def hints_of(self, text: str) -> tuple[Issue, ...]:
         """At most a hundred, in order: from its lines alone, comments and texts included."""
         found: list[Issue] = []
-        known = [(re.compile(pattern, re.ASCII), code, why) for pattern, code, why in self.hints]
+        known = [(re.compile(hint.pattern, re.ASCII), hint.code, hint.why) for hint in self.hints if hint.pattern]
         for number, line in enumerate(text[:_LONGEST_HINTED].split("\n") if known else (), 1):
             for pattern, code, why in known:
                 if match := pattern.search(line[:_LONGEST_LINE]):

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import get_args
 
-from casemate.languages.checker import Checker
+from casemate.languages.checker import Checker, Harm
 from casemate.languages.session_program import JsonProgram
 from casemate.model.front_end import Task
 from casemate.model.overview import Fix, Issue
@@ -15,11 +15,11 @@ from casemate.model.plan import BESIDE_PROGRAM
 
 # A file of the user's that is called like a module of IPython's must not keep the next interpreter from starting.
 _PROGRAM = b"""import sys
-workspace = sys.path.pop(0)
+sys.path.pop(0)
 import _casemate
 _casemate.rehearses = False
 from _casemate import session
-sys.path.insert(0, workspace)
+sys.path.insert(0, "")
 session.main()
 """
 SESSION = JsonProgram(_PROGRAM, get_args(Task))
@@ -48,8 +48,30 @@ def repair(text: str, issues: Sequence[Issue], *, has_moved: bool) -> tuple[str,
     return text, fixes
 
 
+_HINTS = (
+    Harm("eval, builtins.eval", "dangerous-eval", "this runs whatever text it is given"),
+    Harm("exec, builtins.exec", "dangerous-exec", "this runs whatever text it is given"),
+    Harm("__import__, builtins.__import__, importlib.import_module", "dangerous-import", "this loads any module"),
+    Harm("__builtins__, .__builtins__, .__globals__, .__subclasses__", "dangerous-builtins", "it hides what is called"),
+    Harm("pickle.load, pickle.loads, pickle.Unpickler, shelve.open, marshal.load, marshal.loads", "dangerous-pickle",
+         "what is read can run its author's code, or crash the interpreter"),
+    Harm("os.system, os.popen, subprocess.getoutput, subprocess.getstatusoutput", "dangerous-shell",
+         "a shell reads its text"),
+    Harm("os.fork, os.forkpty, pty.fork, pty.spawn, os.posix_spawn, os.posix_spawnp, os.execl, os.execle, os.execlp,"
+         " os.execv, os.execve, os.execvp, os.execvpe, os.spawnl, os.spawnlp, os.spawnv, os.spawnve, os.spawnvp",
+         "dangerous-process", "this starts a program or a process"),
+    Harm("os.kill, os.killpg, signal.pthread_kill", "dangerous-kill", "this ends a process"),
+    Harm("os._exit, os.abort", "dangerous-exit", "this ends the program at once, and what it holds is lost"),
+    Harm("os.remove, os.unlink, os.rmdir, os.removedirs, shutil.rmtree, .unlink, .rmdir", "dangerous-remove",
+         "this removes files or folders"),
+    Harm("socket.socket, socket.create_connection, socket.create_server, asyncio.open_connection,"
+         " asyncio.start_server", "dangerous-network", "this connects or listens by itself"),
+    Harm("import ctypes, import cffi", "dangerous-native", "this calls code that Python does not check"),
+)  # fmt: skip
+
 CHECKER = Checker(
     f"__file__ = __file__.rpartition('/')[0] + '/{BESIDE_PROGRAM}/check_python.py'\n"
     "exec(compile(open(__file__).read(), __file__, 'exec'))\n",
+    hints=_HINTS,
     repair=repair,
 )

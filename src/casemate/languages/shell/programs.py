@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from casemate.languages.checker import Checker
+from casemate.languages.checker import Checker, Harm
 from casemate.languages.session_program import StepRequest
 from casemate.model.front_end import Task
 from casemate.model.overview import Fix, Issue
@@ -50,13 +50,25 @@ SESSION = ShellInterpreter()
 _SAID = re.compile(r"/tmp/main\.sh: (?:line )?(\d{1,9}): (.*)")  # bash, and dash
 _DOUBTS = ("warning: ",)
 _HINTS = (
-    (r"\brm\s+(?:-[\w-]+\s+){1,5}(?:--\s+)?(?:/|~|\*|\"?\$HOME\"?)(?:[\s;&|*]|$)", "dangerous-remove",
-     "this removes everything that it can"),
-    (r"\b(?:curl|wget)\b[^|;]{0,300}\|\s*(?:sudo\s+)?(?:ba|z|da)?sh\b", "dangerous-shell",
-     "a shell runs what comes from the network"),
-    (r"\beval\b", "dangerous-eval", "eval runs whatever text it is given"),
-    (r"\b(?:mkfs|fdisk|wipefs)\b|\bdd\b[^;|]{0,300}\bof=/dev/", "dangerous-device", "this overwrites a device"),
-    (r":\s*\(\s*\)\s*\{[^}]{0,50}:\s*\|\s*:", "dangerous-fork", "this starts processes without end"),
+    Harm("rm -r /, ~, .. or *", "dangerous-remove", "this removes what is outside of the working folder, or all of it",
+         r"\brm\s+(?:-[\w-]+\s+){1,5}(?:--\s+)?(?:[\"']?(?:/(?!workspace/)|~|\.\.|\$\{?HOME)|\*(?:[\s;&|]|$))"),
+    Harm("find -delete, find -exec rm", "dangerous-remove", "this removes all that it finds",
+         r"\bfind\b[^;|]{0,300}\s-(?:delete\b|exec(?:dir)?\s+rm\b)"),
+    Harm("curl ... | sh, sh <(curl ...)", "dangerous-shell", "a shell runs what comes from the network",
+         r"\b(?:curl|wget)\b[^|;]{0,300}\|\s*(?:sudo\s+)?(?:ba|z|da)?sh\b|\b(?:ba|z|da)?sh\s+<\(\s*(?:curl|wget)\b"),
+    Harm("sh -c, bash -c", "dangerous-shell", "a shell reads its text", r"\b(?:ba|z|da|k)?sh\s+(?:-\w+\s+)*-\w*c\b"),
+    Harm("eval", "dangerous-eval", "eval runs whatever text it is given", r"\beval\b"),
+    Harm("nc -l, socat, /dev/tcp", "dangerous-network", "this connects or listens by itself",
+         r"\b(?:nc|ncat|netcat)\s[^;|]{0,200}-\w*l|\bsocat\s|/dev/(?:tcp|udp)/"),
+    Harm("kill -9 -1, killall, pkill", "dangerous-kill", "this ends processes that it does not name",
+         r"\bkill\s+(?:-\w+\s+(?:\w+\s+)?)?(?:--\s+)?-1\b|(?:^|[;&|(]|\bsudo\s)\s*(?:killall|pkill)\b"),
+    Harm("crontab, at", "dangerous-schedule", "this changes what is run later",
+         r"\bcrontab\s|(?:^|[;&|(])\s*at\s+(?:-\w|now\b|\d)"),
+    Harm("chmod 777, chmod a+w", "dangerous-permissions", "everybody may write there then",
+         r"\bchmod\s+(?:-\w+\s+)*(?:[0-7]{2,3}[2367]|[ugo]*[ao][ugo]*[+=]\w*w\w*)(?:\s|$)"),
+    Harm("mkfs, fdisk, wipefs, dd of=/dev/", "dangerous-device", "this overwrites a device",
+         r"\b(?:mkfs|fdisk|wipefs)\b|\bdd\b[^;|]{0,300}\bof=/dev/"),
+    Harm(":(){ :|: }", "dangerous-fork", "this starts processes without end", r":\s*\(\s*\)\s*\{[^}]{0,50}:\s*\|\s*:"),
 )  # fmt: skip
 
 
