@@ -210,6 +210,13 @@ async def test_a_session_begins_in_the_folder_that_it_is_given_and_moves_on_from
     assert await said(session, WHERE[language]) == "/tmp\n"
 
 
+async def test_a_module_beside_the_working_directory_is_found(opened: Open) -> None:
+    session = opened("python", files={"src/found_there.py": "value = 7"})
+    await said(session, "%cd src")
+    assert await said(session, "import found_there; print(found_there.value)") == "7\n"
+    assert await said(session, "import sys; print(repr(sys.path[0]))") == "''\n"
+
+
 @every_language
 async def test_a_working_directory_that_is_not_there_is_an_error_of_the_step(opened: Open, language: str) -> None:
     session = opened(language, cwd="missing")

@@ -75,6 +75,7 @@ class JsonProgram:
         return _frame(
             op="run", step=step.number, code=code, out=out, err=err, stdin=stdin, cwd=step.cwd, asks=asks,
             task=terms.task, front=terms.message, remembers=terms.remembers,
+            colours=terms.has_colours,
         )  # fmt: skip
 
     def variables(self, number: int) -> bytes:

@@ -14,12 +14,14 @@ CommKind = Literal["open", "msg", "close"]
 @dataclass(frozen=True, slots=True)
 class StepTerms:
     """What a front end has a step do, and with what: ``message``, its name for what the step answers, so that widgets
-    of output find theirs; ``remembers``: the code is kept as ``In``; ``answers``: somebody may be asked for lines."""
+    of output find theirs; ``remembers``: the code is kept as ``In``; ``answers``: somebody may be asked for lines;
+    ``has_colours``: of tracebacks."""
 
     task: Task = "code"
     message: str | None = None
     remembers: bool = True
     answers: bool = False
+    has_colours: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ _SESSION_ORDER = _ORDER[:-1] + b', "session": true}'
 _STEPS = ("x = [1]\\nprint(x)", "x", "__import__('sys').modules['_casemate.process'].rehearsal_end[-1]()")
 _STEP = (
     '{"op": "run", "step": %d, "code": "%s", "out": "/dev/null", "err": "/dev/null", "stdin": null, "cwd": null,'
-    ' "asks": [], "task": "code", "front": null, "remembers": true}'
+    ' "asks": [], "task": "code", "front": null, "remembers": true, "colours": false}'
 )
 _WITHIN = 5.0  # seconds; it takes ten milliseconds
 _JOINED_GONE_WITHIN = 0.2  # seconds, on a busy machine

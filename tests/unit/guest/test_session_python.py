@@ -544,3 +544,88 @@ def test_a_zygotes_shell_forgets_where_it_was_made(opened: Callable[..., Session
 def test_the_end_of_the_requests_is_the_end_of_the_interpreter(new: Session) -> None:
     new.run("x = 1")
     assert new.hang_up() == 0
+
+
+# --- as in a notebook -------------------------------------------------------------------------------------------------
+
+
+@needs_ipython
+@needs_matplotlib
+@pytest.mark.parametrize("program", [PROGRAM, f"import pandas\n{FORKED}"])
+def test_a_wide_table_has_all_of_its_columns(opened: Callable[..., Session], program: str) -> None:
+    table = "pandas.DataFrame({f'column_{n}': [1] for n in range(12)})"
+    session = opened(program)
+    step = session.run(f"import pandas\nprint({table})\n{table}")
+    assert all(f"column_{n}" in step.out and f"column_{n}" in step.bundle["text/plain"] for n in range(12))
+    assert max(map(len, step.out.splitlines())) <= 80
+
+
+@needs_ipython
+def test_what_asks_ipython_what_it_is_sees_a_notebook_where_widgets_are_shown(new: Session) -> None:
+    asks = "shell = get_ipython()\n(type(shell).__name__ == 'ZMQInteractiveShell', 'IPKernelApp' in shell.config)"
+    assert new.run(asks).bundle["text/plain"] == "(False, False)"
+    assert new.run(asks, front="a message").bundle["text/plain"] == "(True, True)"
+
+
+@needs_ipython
+@pytest.mark.parametrize(
+    ("code", "place"),
+    [
+        ("open('bad.py', 'w').write('x = 1\\nx = (1 +* 2)')\nimport bad", "ad.py:2\n    x = (1 +* 2)\n            ^\n"),
+        ("import ast; ast.parse('a b')", "File <unknown>:1\n    a b\n      ^\n"),
+        ("exec('a b')", "File <string>:1\n    a b\n      ^\n"),
+        ("eval('1 +')", "File <string>:1\n    1 +\n      ^\n"),
+        ("compile('a b', 'mine.py', 'exec')", "File mine.py:1\n    a b\n      ^\n"),
+        ("a b", "  Cell In["),
+    ],
+)  # fmt: skip
+def test_a_syntax_error_has_its_file_its_line_and_a_caret(one: Session, code: str, place: str) -> None:
+    error = one.run(code).error
+    assert error["name"] == "SyntaxError"
+    assert place in error["traceback"]
+    assert "^" in error["traceback"]
+
+
+@needs_ipython
+@needs_matplotlib
+def test_a_plot_in_captured_code_is_among_what_was_captured(one: Session) -> None:
+    one.run("import matplotlib.pyplot as plt")
+    assert one.run("%%capture cap\nlines = plt.plot([1])").displays == []
+    assert one.run("[sorted(output.data) for output in cap.outputs]").bundle["text/plain"] == (
+        "[['image/png', 'text/plain']]"
+    )
+
+
+@needs_ipython
+@needs_matplotlib
+def test_figures_that_stay_open_are_shown_again_only_when_they_change(new: Session) -> None:
+    new.run("import matplotlib.pyplot as plt\n%config InlineBackend.close_figures = False")
+    shown = [len(new.run(code).displays) for code in ("plt.plot([1]);", "1", "plt.plot([2]);", "plt.close()")]
+    assert shown == [1, 0, 1, 0]
+    refused = new.run("%config InlineBackend.figure_formats = ['webp']")
+    assert "'webp'" in refused.err
+    new.run("%config InlineBackend.figure_formats = ['svg', 'pdf']\n%config InlineBackend.rc = {'figure.dpi': 50}")
+    (bundle,) = new.run("plt.plot([1])\nprint(plt.rcParams['figure.dpi'])").displays
+    assert {"image/svg+xml", "application/pdf"} <= set(bundle)
+    assert "image/png" not in bundle
+
+
+@needs_ipython
+def test_a_magic_works_or_says_why_it_does_not(one: Session) -> None:
+    assert one.run("%gui asyncio").err == ""
+    for name in ("edit", "less", "more", "man"):
+        assert f"%{name} is not there" in one.run(f"%{name} x").error["value"]
+    assert one.run("stored = 5\n%store stored\ndel stored\n%store -r\nstored").bundle["text/plain"] == "5"
+    one.run("open('loaded.py', 'w').write('print(77)')")
+    for code, text in (("%load loaded.py", "print(77)"), ("get_ipython().set_next_input('next')", "next")):
+        (bundle,) = one.run(code).displays
+        assert bundle["text/plain"].endswith(text)
+    assert one.run("%recall -1").displays or one.run("%recall 1").displays
+
+
+@needs_ipython
+@pytest.mark.parametrize("value", ["Bad()", "[Bad()]"])
+def test_a_last_expression_whose_repr_raises_fails_the_step(one: Session, value: str) -> None:
+    step = one.run(f"class Bad:\n    def __repr__(self): 1 / 0\n{value}")
+    assert (step.error["name"], step.err, step.exit) == ("ZeroDivisionError", "", 1)
+    assert one.run("5").bundle == {"text/plain": "5"}

@@ -367,6 +367,7 @@ def test_pipes_that_are_not_there_fail_the_step_and_no_other(new: Session) -> No
             "task": "code",
             "front": None,
             "remembers": True,
+            "colours": False,
             "step": 2,
             "code": "x = 1",
             "out": "/nosuch/out",

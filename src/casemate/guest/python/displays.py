@@ -4,6 +4,7 @@ Pictures of matplotlib and IPython come here too. Both are patched when they are
 """
 
 import binascii
+import builtins
 import sys
 
 import _casemate  # type: ignore[import-not-found]
@@ -27,6 +28,7 @@ _METHODS = (
     ("application/json", "_repr_json_"),
     ("application/javascript", "_repr_javascript_"),
 )
+_MOST_COLUMNS = 20  # pandas' own number where there is no terminal
 # An object that claims to have this method answers to every name (a mock, a proxy): ask it for nothing.
 _CANARY = "_repr_of_no_object_"
 
@@ -239,6 +241,17 @@ def _patch_comm(module: "Any") -> None:
         front.install(module)
 
 
+def show_all_columns(pandas: "Any") -> None:
+    """Sessions show tables as a notebook does: pandas takes them for a terminal, and leaves columns out."""
+    pandas.set_option("display.max_columns", _MOST_COLUMNS)
+
+
+def _patch_pandas(pandas: "Any") -> None:
+    """In a session; one that begins later sees to it itself."""
+    if "get_ipython" in vars(builtins):
+        show_all_columns(pandas)
+
+
 def _wrap_like(function: "Callable[..., Any]", original: "Any") -> "Callable[..., Any]":
     from functools import update_wrapper
 
@@ -249,4 +262,5 @@ _PATCHES: "dict[str, Callable[[Any], None]]" = {
     "matplotlib.pyplot": _patch_pyplot,
     "IPython.core.display_functions": _patch_display_functions,
     "comm": _patch_comm,
+    "pandas": _patch_pandas,
 }

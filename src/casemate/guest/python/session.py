@@ -115,6 +115,10 @@ def _claim_shell() -> "Any":
         setattr(sys, name, value)
     for kind in _shell._walk_mro():
         kind._instance = _shell
+    if "pandas" in _modules:
+        from _casemate.displays import show_all_columns  # type: ignore[import-not-found]
+
+        show_all_columns(_modules["pandas"])
     return _shell
 
 

@@ -13,7 +13,7 @@ from _casemate.session_steps import OUT, steps  # type: ignore[import-not-found]
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 from IPython.display import display
-from traitlets import Bool, CUnicode, Dict, Set
+from traitlets import Bool, Dict, Enum, Set
 from traitlets.config.configurable import Configurable
 
 TYPE_CHECKING = False
@@ -32,6 +32,8 @@ _KINDS = {
     "jpeg": "image/jpeg",
     "pdf": "application/pdf",
 }
+_FORMATS = (*_KINDS, "retina", "png2x")
+_backends: "list[InlineBackend]" = []  # the shell's
 _shown: "list[Any]" = []  # the figures that this step has shown already
 
 
@@ -52,7 +54,11 @@ class Publisher(DisplayPublisher):  # type: ignore[misc]
 
 
 class ResultHook(DisplayHook):  # type: ignore[misc]
-    """What the value of a step's last expression goes through. It is kept in ``_`` and ``Out`` as in IPython."""
+    """What the value of a step's last expression goes through. It is kept in ``_`` and ``Out`` as in IPython.
+    ``failure``: why it has no text."""
+
+    is_at_work = False
+    failure: "BaseException | None" = None
 
     def quiet(self) -> bool:
         """Whether the code ends with a semicolon."""
@@ -63,7 +69,18 @@ class ResultHook(DisplayHook):  # type: ignore[misc]
         return ";" in code and bool(self.semicolon_at_end_of_expression(code))
 
     def compute_format_data(self, result: object) -> "Any":
-        """Its bundle and metadata. A plain value has its text only, unless somebody has taught IPython otherwise."""
+        """Its bundle and metadata. Raises what its ``__repr__`` raises."""
+        self.is_at_work, self.failure = True, None
+        try:
+            formats = self._formats_of(result)
+        finally:
+            self.is_at_work = False
+        if self.failure is not None:
+            raise self.failure
+        return formats
+
+    def _formats_of(self, result: object) -> "Any":
+        """A plain value has its text only, unless somebody has taught IPython otherwise."""
         formatter = self.shell.display_formatter
         if type(result) in _PLAIN and not any(
             type(result) in each.type_printers for name, each in formatter.formatters.items() if name != "text/plain"
@@ -145,20 +162,22 @@ def _encode_bundle(bundle: "dict[str, object]") -> str:
 class InlineBackend(Configurable):  # type: ignore[misc]
     """What ``%config InlineBackend.…`` sets, as where matplotlib_inline is installed."""
 
-    figure_formats = Set({"png"}, help="png, retina, jpeg, svg, pdf").tag(config=True)
-    figure_format = CUnicode(help="one format").tag(config=True)
+    figure_formats = Set(Enum(_FORMATS), {"png"}, help="png, retina, jpeg, svg, pdf").tag(config=True)
+    figure_format = Enum(_FORMATS, help="one format").tag(config=True)
     print_figure_kwargs = Dict({"bbox_inches": "tight"}, help="options of savefig").tag(config=True)
-    rc = Dict(help="not used").tag(config=True)
+    rc = Dict(help="matplotlib.rcParams").tag(config=True)
     close_figures = Bool(True, help="close what a step has shown").tag(config=True)
 
     def __init__(self, shell: "Any") -> None:
         super().__init__()
         self.observe(lambda change: self.set_trait("figure_formats", {change["new"]}), "figure_format")
         self.observe(lambda _: register(shell, self), ["figure_formats", "print_figure_kwargs"])
+        self.observe(lambda change: __import__("matplotlib").rcParams.update(change["new"]), "rc")
 
 
 def register(shell: "Any", settings: InlineBackend) -> None:
     """Teach ``shell`` to show a figure in the formats that are set. matplotlib is not imported for it."""
+    _backends[:] = [settings]
     formatters = shell.display_formatter.formatters
     for media_type in set(_KINDS.values()):
         try:
@@ -183,6 +202,7 @@ def _saver(kind: str, scale: int, options: "dict[str, Any]") -> "Any":
 
         buffer = BytesIO()
         figure.savefig(buffer, format=kind, **{"dpi": figure.dpi * scale, **options})
+        figure.stale = False  # saving a part of it leaves it so
         data = buffer.getvalue()
         if scale > 1:  # with its size in a PNG's head, for screens that have more pixels than that
             width, height = (int.from_bytes(data[at : at + 4], "big") // scale for at in (16, 20))
@@ -193,14 +213,15 @@ def _saver(kind: str, scale: int, options: "dict[str, Any]") -> "Any":
 
 
 def show_open_figures() -> None:
-    """Show those that the step has not shown itself, and close all."""
-    figures = _open_figures()
+    """Show those that the step has not shown itself, and close all; where they stay open, those that have changed."""
+    figures, closes = _open_figures(), _backends[0].close_figures
     try:
         for figure in figures:
-            if not any(figure is other for other in _shown) and _has_content(figure):
+            is_new = (closes or figure.stale) and not any(figure is other for other in _shown)
+            if is_new and _has_content(figure):
                 display(figure)
     finally:
-        if figures:
+        if figures and closes:
             close_all()
         _shown.clear()
 

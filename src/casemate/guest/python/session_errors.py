@@ -77,8 +77,9 @@ def _ipython_lines(shell: "Any", error: BaseException) -> "list[str] | None":
     if hasattr(error, "_render_traceback_"):
         lines: "list[str] | None" = error._render_traceback_()
         return lines
-    if issubclass(type(error), SyntaxError) and _is_of_the_code(error):
-        written: "list[str]" = shell.SyntaxTB.structured_traceback(type(error), error, [])
+    if issubclass(type(error), SyntaxError):
+        frames = [] if _is_of_the_code(error) else traceback.extract_tb(_users_part(_trace_of(error)))
+        written: "list[str]" = shell.SyntaxTB.structured_traceback(type(error), error, frames)
         return written
     if _frames(_trace_of(error)) > _MOST_FRAMES or _has_group(error):
         return None

@@ -6,6 +6,7 @@ Widgets speak through comms: https://jupyter-client.readthedocs.io/en/stable/mes
 """
 
 import json
+import re
 import sys
 from binascii import a2b_base64, b2a_base64
 
@@ -36,9 +37,14 @@ class _Front:
 _front = _Front()
 
 
-def begin(message: "str | None") -> None:
-    """A step begins."""
+def begin(shell: "Any", message: "str | None", *, has_colours: bool) -> None:
+    """A step begins. Where widgets are shown, rich and tqdm see a notebook, as with ipykernel."""
     _front.message = message
+    if has_colours and shell.colors == "nocolor":
+        shell.run_line_magic("colors", "neutral")
+    if message is not None:
+        type(shell).__name__ = "ZMQInteractiveShell"
+        shell.config["IPKernelApp"] = type(shell.config)()
 
 
 # --- tasks --------------------------------------------------------------------------------------------------------
@@ -61,11 +67,29 @@ def _take_message(_shell: "Any", request: "dict[str, Any]") -> None:
 def _complete(shell: "Any", request: "dict[str, Any]") -> None:
     question = json.loads(request["code"])
     code, cursor = question["code"], question["cursor"]
-    with provisionalcompleter():
-        found = list(rectify_completions(code, shell.Completer.completions(code, cursor)))[:_MOST_MATCHES]
+    found = _completions(shell, code, cursor)
+    if not found or not re.search(r"\.\w*$", code[:cursor]):  # of a module's names jedi would read all of its files
+        found = _with_names_of_code(shell, code, cursor, found)
     start, end = (found[0].start, found[0].end) if found else (cursor, cursor)
     dot = int(bool(found) and all(one.text.startswith(".") for one in found))  # it is there, and no part of a name
     _answer({"start": start + dot, "end": end, "matches": [[one.text[dot:], one.type or ""] for one in found]})
+
+
+def _completions(shell: "Any", code: str, cursor: int) -> "list[Any]":
+    with provisionalcompleter():
+        return list(rectify_completions(code, shell.Completer.completions(code, cursor)))[:_MOST_MATCHES]
+
+
+def _with_names_of_code(shell: "Any", code: str, cursor: int, found: "list[Any]") -> "list[Any]":
+    """Also what the code itself imports or assigns: jedi reads that. It knows nothing of objects that are there."""
+    shell.Completer.use_jedi = True
+    try:
+        more = _completions(shell, code, cursor)
+    finally:
+        shell.Completer.use_jedi = False
+    known = {one.text for one in found}
+    places = {(one.start, one.end) for one in found}
+    return found + [one for one in more if one.text not in known and (not places or (one.start, one.end) in places)]
 
 
 def _look_up(shell: "Any", request: "dict[str, Any]") -> None:

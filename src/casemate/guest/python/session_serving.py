@@ -107,7 +107,7 @@ class Serving:
         loop.offer()
         stdin.set_text(request["stdin"])
         stdin.ask = approvals.read_line if "input" in request["asks"] else None
-        front.begin(request["front"])
+        front.begin(self._shell, request["front"], has_colours=request["colours"])
         use_installed()
         if request["cwd"] is not None:
             _chdir(self._place(request["cwd"]))

@@ -1,10 +1,12 @@
 """IPython's shell as a session has it: no terminal, no history file, no configuration, and frames instead of prints."""
 
 import contextlib
+import fnmatch
 import os
 import sys
 
-from _casemate import session_errors as errors  # type: ignore[import-not-found]
+from _casemate import session_display  # type: ignore[import-not-found]
+from _casemate import session_errors as errors
 from _casemate.packages import use_installed  # type: ignore[import-not-found]
 from _casemate.session_commands import SessionScripts, output_of, run_pip, run_shell  # type: ignore[import-not-found]
 from _casemate.session_display import InlineBackend, Publisher, ResultHook, register  # type: ignore[import-not-found]
@@ -16,6 +18,7 @@ from IPython.core.autocall import ExitAutocall
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.profiledir import ProfileDir
+from IPython.display import display
 from traitlets import Any as AnyTrait
 from traitlets import Type
 from traitlets.config import Config
@@ -28,7 +31,12 @@ if TYPE_CHECKING:
 __all__ = ["Shell", "__builtins__", "make_shell"]
 
 _RESULTS_KEPT = 50  # in Out: each may hold a table, and a session may be idle for long
-_INLINE = (None, "inline", "agg", "auto")
+_NEXT_INPUT = "application/vnd.casemate.next-input+json"
+_INLINE = (None, "inline", "agg", "auto", "asyncio")  # tasks of asyncio go on between steps without being asked to
+_MISSING = {
+    "edit": "there is no editor: write files with %%writefile",
+    **dict.fromkeys(("less", "more", "man"), "there is no pager: print the text, or show it with !cat"),
+}
 _IPYTHONS_OWN = ("_run_cell", "run_cell_async", "run_ast_nodes", "run_code")
 
 
@@ -42,9 +50,11 @@ class _Exit(ExitAutocall):  # type: ignore[misc]
 class Shell(InteractiveShell):  # type: ignore[misc]
     """What runs a step. ``end``: what ends the process, set when the session begins."""
 
+    __qualname__ = "ZMQInteractiveShell"  # by this pandas sees that there is no terminal; rich looks at `__name__`
     display_pub_class = Type(Publisher)
     displayhook_class = Type(ResultHook)
     end = AnyTrait()
+    _depth = 0  # of cells within cells
 
     # --- nothing of the user's machine is read or written -----------------------------------------------------------
 
@@ -64,13 +74,28 @@ class Shell(InteractiveShell):  # type: ignore[misc]
     @property
     def db(self) -> "Any":
         """What ``%store`` and ``%bookmark`` keep, as long as the session lives."""
-        return self.__dict__.setdefault("_kept_things", {})
+        return self.__dict__.setdefault("_kept_things", _StoredThings())
 
     @db.setter
     def db(self, value: "Any") -> None:
         """IPython offers a folder of files."""
 
     # --- running ----------------------------------------------------------------------------------------------------
+
+    def run_cell(self, *arguments: "Any", **options: "Any") -> "Any":
+        """Run code. What a cell within a cell has drawn, as of ``%%capture``, is shown within it."""
+        self._depth += 1
+        try:
+            result = super().run_cell(*arguments, **options)
+            if self._depth > 1:
+                session_display.show_open_figures()
+        finally:
+            self._depth -= 1
+        return result
+
+    def set_next_input(self, s: str, replace: bool = False) -> None:
+        """``%load`` and ``%recall``: a notebook puts the text where code is typed; elsewhere it is shown."""
+        display({"text/plain": s, _NEXT_INPUT: {"text": s, "replace": replace}}, raw=True)
 
     async def run_code(self, code_obj: "Any", result: "Any" = None, *, async_: bool = False) -> bool:
         """Run compiled code; whether it failed. The session reports the error when the step ends."""
@@ -126,7 +151,11 @@ class Shell(InteractiveShell):  # type: ignore[misc]
 
     def showtraceback(self, exc_tuple: "Any" = None, *_: object, **__: object) -> None:
         """Print a traceback, if somebody else than IPython asks: the step's own error goes to the host."""
-        if sys._getframe(1).f_code.co_name not in _IPYTHONS_OWN:
+        caller = sys._getframe(1)
+        formatter = caller.f_locals.get("self")
+        if self.displayhook.is_at_work and formatter is self.display_formatter.formatters["text/plain"]:
+            self.displayhook.failure = exc_tuple[1]
+        elif caller.f_code.co_name not in _IPYTHONS_OWN:
             try:
                 error = self._get_exc_info(exc_tuple)[1]
             except ValueError:
@@ -220,6 +249,9 @@ def make_shell() -> Shell:
         shell.register_magic_function(lambda line, end=shell.ask_exit: end(int(line) if line else None), "line", name)
     shell.register_magics(SessionScripts)
     shell.register_magic_function(shell.pip, "line", "pip")
+    for name, why in _MISSING.items():
+        shell.register_magic_function(_refuse(f"%{name} is not there: {why}"), "line", name)
+    shell.extension_manager.load_extension("IPython.extensions.storemagic")
     shell.history_manager.outputs = _EmptyHistory()
     shell.history_manager.exceptions = _EmptyHistory()
     inline = InlineBackend(shell)
@@ -242,6 +274,21 @@ def _create_shell(config: "Any") -> Shell:
             interactiveshell.PickleShareDB = share_db
     assert os.environ.get("IPYTHONDIR") == previous
     return shell
+
+
+def _refuse(why: str) -> "Any":
+    def refuse(_line: str) -> None:
+        raise UsageError(why)
+
+    return refuse
+
+
+class _StoredThings(dict):  # type: ignore[type-arg]
+    """What IPython keeps in files."""
+
+    def keys(self, pattern: str = "*") -> "Any":
+        """Those of a folder."""
+        return fnmatch.filter(list(self), pattern)
 
 
 class _EmptyHistory(dict):  # type: ignore[type-arg]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _MODULES = os.path.join(os.path.dirname(_HERE), "modules")
 _CONTROL = 3
-_PATCHED_WHEN_IMPORTED = frozenset(("matplotlib.pyplot", "IPython.core.display_functions", "comm"))
+_PATCHED_WHEN_IMPORTED = frozenset(("matplotlib.pyplot", "IPython.core.display_functions", "comm", "pandas"))
 
 
 def display(*objects: object, **options: object) -> None:
