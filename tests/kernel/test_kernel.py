@@ -15,6 +15,7 @@ import pytest
 from tests.kernel.notebook import Notebook
 from tests.support.waiting import until
 
+PORTS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
 ASKING = "rules:\n  - ask: shell\n"
 
 
@@ -149,6 +150,8 @@ def test_an_editor_completes_looks_up_and_checks_code(notebook: Notebook) -> Non
     known = notebook.ask(client.inspect, "textwrap.dedent(")
     assert "common leading whitespace" in known["data"]["text/plain"]
     assert notebook.ask(client.inspect, "nothing_of_that_name")["found"] is False
+    for code, name in (("alpha_value = 1\nalp", "alpha_value"), ("import decimal\ndecimal.getcon", "getcontext")):
+        until(lambda code=code, name=name: name in notebook.ask(client.complete, code)["matches"])  # type: ignore[misc]
     states = [notebook.ask(client.is_complete, code) for code in ("for x in y:", "1 + 1", "1 +")]
     assert states == [{"status": "incomplete", "indent": "    "}, {"status": "complete"}, {"status": "invalid"}]
 
@@ -291,6 +294,63 @@ def _kernels() -> Iterator[int]:
         with contextlib.suppress(OSError):
             if mark in (folder / "cmdline").read_bytes():
                 yield int(folder.name)
+
+
+def test_a_traceback_has_a_text_with_colours_for_each_frame(notebook: Notebook) -> None:
+    (error,) = notebook.run("def f():\n    1 / 0\n\nf()").of("error")
+    head, outer, inner, last = error["traceback"]
+    assert "Traceback" in head
+    assert [outer.endswith("\n"), inner.endswith("\n")] == [True, True]
+    assert "\x1b[" in outer
+    assert "division by zero" in last
+    assert notebook.run('print("\\x1b[31mred")').text == "\x1b[31mred\n"
+    (error,) = notebook.run("raise ValueError('\\x1b]0;title\\x07')").of("error")
+    assert "\x1b]" not in "".join((error["evalue"], *error["traceback"]))
+
+
+def test_what_is_loaded_is_put_where_code_is_typed(notebook: Notebook) -> None:
+    outcome = notebook.run("open('a.py', 'w').write('print(77)\\n')\n%load a.py")
+    text = "# %load a.py\nprint(77)\n"
+    assert outcome.reply["payload"] == [{"source": "set_next_input", "text": text, "replace": True}]
+    assert outcome.of("display_data") == []
+    assert notebook.run("1").reply["payload"] == []
+
+
+def test_a_front_end_is_told_the_ports_that_it_has_given(notebook: Notebook) -> None:
+    client = notebook.client
+    message = client.session.msg("connect_request")
+
+    def ask() -> str:
+        client.shell_channel.send(message)
+        return str(message["header"]["msg_id"])
+
+    given = dict(notebook.manager.get_connection_info())
+    ports = {name: given[name] for name in PORTS}
+    assert notebook.ask(ask) == {"status": "ok", **ports}
+
+
+@pytest.mark.parametrize(
+    ("language", "whole", "open_", "wrong"),
+    [
+        pytest.param("node", "f(1);", "f(1,", "f(1 2)", marks=pytest.mark.needs("node")),
+        ("shell", "if a; then b; fi", "if a; then", "fi"),
+    ],
+)
+def test_a_kernel_says_whether_code_of_node_and_shell_is_complete(
+    jupyter: Mapping[str, str], language: str, whole: str, open_: str, wrong: str
+) -> None:
+    with Notebook(f"casemate-{language}") as opened:
+        codes = (whole, open_, wrong)
+        states = [opened.ask(opened.client.is_complete, code)["status"] for code in codes]
+        assert states == ["complete", "incomplete", "invalid"]
+        if language == "node":
+            opened.run("const mine = {a: [1, 2], get ran() { globalThis.has_run = 1; }}")
+            found = [
+                opened.ask(opened.client.inspect, name) for name in ("JSON.parse(", "mine.a", "nothing", "mine.ran")
+            ]
+            assert [one["found"] for one in found] == [True, True, False, False]
+            assert "[ 1, 2 ]" in found[1]["data"]["text/plain"]
+            assert opened.run("typeof has_run").result == "'undefined'"
 
 
 @pytest.mark.full

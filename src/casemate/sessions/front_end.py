@@ -8,7 +8,8 @@ it is bounded as a step is.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, get_args
 
 from casemate.execution.frames import parse_bundle
@@ -19,17 +20,21 @@ from casemate.model.front_end import CodeState, CodeStatus, Completion, StepTerm
 if TYPE_CHECKING:
     from casemate.model.events import Event
     from casemate.model.front_end import FrontEvent, Task
+    from casemate.model.overview import Validation
     from casemate.sessions.session import Session
 
 _ANSWERS_WITHIN = 3.0  # seconds; then it is interrupted, and there is no answer
+# What V8 and bash say of code that only lacks its end.
+_LACKS_END = re.compile(r"end of (?:input|file)|unexpected EOF|end-of-file|Unterminated template")
 _MOST_MATCHES, _MOST_TEXT = 500, 1000  # characters of each
 
 
 class FrontEnd:
     """What a front end does with ``session``."""
 
-    def __init__(self, session: Session) -> None:
-        self._steps = session.steps
+    def __init__(self, session: Session, validate: Callable[..., Awaitable[Validation]]) -> None:
+        """``validate``: as :meth:`casemate.Sandbox.validate`."""
+        self._steps, self._language, self._validate = session.steps, session.language, validate
         self.tasks = runtime_for(session.language).session.tasks
 
     async def begin(self) -> None:
@@ -65,7 +70,9 @@ class FrontEnd:
         return None if shown is None else shown.result
 
     async def check(self, code: str) -> CodeState:
-        """Whether code is complete as it stands."""
+        """Whether code is complete as it stands: asked of the interpreter, or else of the parser that validates it."""
+        if "check" not in self.tasks:
+            return _state_of(code, await self._validate(code, self._language, session=True))
         found = await self._ask("check", code=code)
         indent = found.get("indent")
         known: dict[Any, CodeStatus] = {one: one for one in get_args(CodeStatus)}
@@ -79,3 +86,11 @@ class FrontEnd:
         capture = await self._steps.run_off_record(json.dumps(question), StepTerms(task), _ANSWERS_WITHIN)
         answer = capture.results[-1].get("application/json") if capture.results and capture.error is None else None
         return answer if isinstance(answer, dict) else {}
+
+
+def _state_of(code: str, validation: Validation) -> CodeState:
+    said = [issue.message for issue in validation.issues if issue.severity != "hint"]
+    is_open = "missing ) after argument list" in said and code.count("(") > code.count(")")
+    if is_open or any(_LACKS_END.search(message) for message in said):
+        return CodeState("incomplete")
+    return CodeState("complete" if validation.valid else "invalid")

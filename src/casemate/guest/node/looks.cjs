@@ -6,6 +6,7 @@ const inspector = require('node:inspector');
 const { types } = require('node:util');
 
 const LONGEST = 200;
+const LONGEST_LOOK = 10000;
 const { byteLength } = Buffer;
 
 /** Type, size in bytes and text of the value of a property. */
@@ -38,6 +39,19 @@ function previewOf(value) {
   session.post('Runtime.releaseObjectGroup', { objectGroup: 'looks' });
   holder.value = undefined;
   return remote;
+}
+
+/** What `name` is, as `a` or `a.b`, in lines; null where nothing is, or where finding out would run code. */
+function lookOfName(name) {
+  if (!/^[A-Za-z_$][\w$]*(\.[A-Za-z_$][\w$]*)*$/.test(name)) return null;
+  if (session === null) connect();
+  let answer = null;
+  const question = { expression: name, throwOnSideEffect: true, generatePreview: true };
+  session.post('Runtime.evaluate', question, (_, found) => (answer = ownCopy(found)));
+  if (!answer || answer.exceptionDetails) return null;
+  const { type, subtype, className, value } = answer.result;
+  const text = type === 'string' ? quoted(value) : value === undefined ? previewed(answer.result) : String(value);
+  return `${name}: ${className ?? subtype ?? type}\n${text.slice(0, LONGEST_LOOK)}`;
 }
 
 // What the inspector says is made of the users' arrays and objects.
@@ -127,4 +141,4 @@ function shortened(text) {
   return text.length <= LONGEST ? text : `${text.slice(0, LONGEST - 3)}...`;
 }
 
-Object.assign(exports, { lookOf, reprOf, shortened });
+Object.assign(exports, { lookOf, lookOfName, reprOf, shortened });

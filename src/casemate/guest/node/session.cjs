@@ -8,6 +8,7 @@ const { listen, send } = require('./control.cjs');
 const errors = require('./errors.cjs');
 const { evaluate } = require('./evaluate.cjs');
 const interrupts = require('./interrupts.cjs');
+const { lookOfName } = require('./looks.cjs');
 const modules = require('./modules.cjs');
 const names = require('./names.cjs');
 const { begin, currentStep, hideMarks, storage } = require('./steps.cjs');
@@ -107,9 +108,19 @@ function run(request) {
     return;
   }
   interrupts.begin(step.number);
-  storage.run(step, () => evaluate(request.code, `step_${step.number}`, (outcome) => finish(step, outcome)));
+  if (request.task === 'look_up') lookUp(step, JSON.parse(request.code));
+  else storage.run(step, () => evaluate(request.code, `step_${step.number}`, (outcome) => finish(step, outcome)));
   if (interrupts.isPending()) finish(step, { interrupted: true });
   if (!step.ended) interrupts.look(step.number);
+}
+
+/** What an editor asks about the name at its cursor: a bundle of what it is. */
+function lookUp(step, { code, cursor }) {
+  const before = /([\w$.]*)\(?$/.exec(code.slice(0, cursor))[1];
+  const look = lookOfName(before + /^[\w$]*/.exec(code.slice(cursor))[0]);
+  const bundle = { 'application/json': look === null ? {} : { 'text/plain': look } };
+  bundles.sendBundle({ type: 'result', step: step.number, at: step.at, bundle });
+  finish(step, {});
 }
 
 /** What came of the step's code; what comes later is the code of a step that was interrupted. */

@@ -75,7 +75,7 @@ async def _serve(sandbox: Sandbox, options: argparse.Namespace, questions: Quest
         return runtime_for(options.language).find_installation().version or ""
 
     async with sandbox, sandbox.session(options.language) as session:
-        front_end = FrontEnd(session)
+        front_end = FrontEnd(session, sandbox.validate)
         with contextlib.suppress(CasemateError):  # the first cell says what is wrong
             await front_end.begin()
         from casemate.surfaces.kernel.kernel import Kernel  # these take as long to load as an interpreter to start

@@ -33,6 +33,7 @@ _WHY_LEFT_OUT = (
     "In this page it could do what you can do. Where that may be: casemate kernel install --display all. "
     "This is said once.\n"
 )
+_NEXT_INPUT = "application/vnd.casemate.next-input+json"  # what `%load` and `%recall` display
 _MOST_HISTORY = 1000  # cells
 _MOST_COMMS = 10_000
 
@@ -55,8 +56,10 @@ class Kernel:
         self._comms: dict[str, str] = {}  # targets of those that are open, by id
         self._is_over = asyncio.Event()
         self._lost: tuple[str, ...] | None = None  # names, as the last cell has told
+        self._payload: list[dict[str, Any]] = []  # of the cell that runs
         self._requests: Mapping[str, Callable[[Message], Awaitable[dict[str, Any]]]] = {
             "kernel_info_request": self._tell_about_itself,
+            "connect_request": self._tell_ports,
             "execute_request": self._execute,
             "complete_request": self._complete,
             "inspect_request": self._inspect,
@@ -153,8 +156,10 @@ class Kernel:
             await self._publish("execute_input", {"code": code, "execution_count": self._count}, message)
         can_ask = message.content.get("allow_stdin", True) is not False
         terms = StepTerms(
-            "code", message.id if self._shows_all else None, remembers, can_ask and self._session.language == "python"
-        )
+            "code", message.id if self._shows_all else None, remembers,
+            can_ask and self._session.language == "python", has_colours=True,
+        )  # fmt: skip
+        self._payload = []
         try:
             with self._questions.about(message if can_ask else None):
                 if COMMANDS.match(code):
@@ -165,7 +170,7 @@ class Kernel:
         except CasemateError as error:
             failure = error_content(error)
         if failure is None:
-            return {"status": "ok", "execution_count": self._count, "user_expressions": {}, "payload": []}
+            return {"status": "ok", "execution_count": self._count, "user_expressions": {}, "payload": self._payload}
         await self._publish("error", failure, message)
         return {"status": "error", "execution_count": self._count, **failure}
 
@@ -208,6 +213,9 @@ class Kernel:
                 await self._publish(
                     "execute_result", {**await self._bundle_of(result, parent), "execution_count": self._count}, parent
                 )
+            case Display(result) if isinstance(next_input := result.get(_NEXT_INPUT), dict):
+                text, replaces = str(next_input.get("text", "")), next_input.get("replace") is True
+                self._payload = [{"source": "set_next_input", "text": text, "replace": replaces}]
             case Display(result, display_id, update):
                 kind = "update_display_data" if update else "display_data"
                 transient = {} if display_id is None else {"display_id": display_id}
@@ -322,6 +330,9 @@ class Kernel:
             "debugger": False,
             "help_links": [],
         }
+
+    async def _tell_ports(self, _message: Message) -> dict[str, Any]:
+        return {"status": "ok", **self._wire.ports}
 
     async def _interrupt(self, _message: Message) -> dict[str, Any]:
         self._session.interrupt()

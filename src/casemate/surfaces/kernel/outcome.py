@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from casemate.model.execution import Execution, ProgramError
     from casemate.sessions.session import Session
 
+_COLOURS = re.compile(r"(\x1b\[[0-9;]{0,20}m)")
+_HEAD = re.compile(r"([^\n]*-{70}[^\n]*\n[^\n]*)\n")  # of IPython's tracebacks
 COMMANDS = re.compile(r"\s*%casemate\s+(diff|apply|discard)((?:\s+\S+)*)\s*\Z")
 
 
@@ -38,12 +40,28 @@ def error_content(
     if isinstance(source, CasemateError):
         name, value, lines = source.kind, source.message, [source.message, source.remediation]
     elif error is not None:
-        name, value, lines = error.name, error.value, [*error.traceback.rstrip("\n").split("\n"), *notes]
+        name, value, lines = error.name, error.value, [*_frames(error.traceback), *notes]
     else:
         name = "exit" if source.cause is None else source.cause.code
         value = f"its exit code is {source.exit_code}" if source.cause is None else source.cause.message
         lines = list(notes) or [value]
-    return {"ename": visible(name), "evalue": inert(value), "traceback": [inert(line) for line in lines if line]}
+    return {
+        "ename": visible(name),
+        "evalue": inert(value),
+        "traceback": [_inert_but_colours(line) for line in lines if line],
+    }
+
+
+def _frames(traceback: str) -> list[str]:
+    """A text for each frame, with the blank line after it, as ipykernel sends them."""
+    head = _HEAD.match(traceback)
+    *frames, last = traceback[head.end() if head else 0 :].rstrip("\n").split("\n\n")
+    return [*([head[1]] if head else []), *(f"{frame}\n" for frame in frames), last]
+
+
+def _inert_but_colours(text: str) -> str:
+    """``text`` inert, but for colours."""
+    return "".join(part if at % 2 else inert(part) for at, part in enumerate(_COLOURS.split(text)))
 
 
 async def run_command(session: Session, code: str) -> str:
