@@ -211,7 +211,7 @@ async def register_mcp_server(call: Call) -> Answered:
     order = {"name": name, "definition": dict(call.arguments["server_params"])}
 
     async def name_tools(_call: Call, tools: Any) -> CallToolResult:
-        names = ", ".join(str(one["module"]) for one in tools or ())
+        names = ", ".join(str(one["module"]).rpartition(".")[2] for one in tools or ())
         return answers.text_answer(f"The server {json.dumps(name)} is registered, with the tools {names}.")
 
     return await follow_job(call, "tools.register", order, partial(is_about, "server", name=name), name_tools)
