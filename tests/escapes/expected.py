@@ -16,6 +16,7 @@ _SHARED_MEMORY = "/dev/shm is closed, and with it the locks of multiprocessing"
 _SETTINGS = "the machine's own /etc/passwd, /etc/group and a few more are readable"
 _DISK = "files are counted now and then"
 _COUNTED = "processes are counted now and then"
+_NO_INOTIFY = "what the user may have of inotify is not bounded for a cell"
 _NAMES = "sockets have no abstract names, and UDP is for names alone"
 
 # A test's name, and where not all of its cases fail, the value of a parameter of those that do.
@@ -65,6 +66,7 @@ WEAKER: dict[str, dict[str, str]] = {
         "test_honest_work_is_not_slowed_by_the_default_limits": _SHARED_MEMORY,
         "test_it_works node files": _PATHS,
         "test_it_works node sockets": _PATHS,
+        "test_it_works node watching": _NO_INOTIFY,
         "test_it_works python places": _PATHS,
         "test_it_works python process_pool": _SHARED_MEMORY,
         "test_it_works python processes_by_fork": _SHARED_MEMORY,

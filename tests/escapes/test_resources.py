@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import errno
 import functools
+import itertools
 import json
 import os
 import re
@@ -16,7 +19,7 @@ from typing import Any
 import pytest
 from tests.contract import witness
 from tests.escapes import host
-from tests.escapes.cells import ROOT, Attack, attack, held
+from tests.escapes.cells import ROOT, Attack, attack, held, held_bare
 from tests.support.waiting import until
 from tests.warm.ready import settle
 
@@ -109,6 +112,26 @@ def test_memory_of_every_kind_is_bounded(sandbox: sync.Sandbox, what: str, many:
 def test_the_signals_that_wait_are_bounded(sandbox: sync.Sandbox) -> None:
     """The kernel counts them for all programs of a user together."""
     assert 100 < _taken(_take(sandbox, "timers", 4000, WIDE)) <= 1024
+
+
+def _instances() -> int:
+    """How many of inotify this user may have now."""
+    libc = ctypes.CDLL(None)
+    held = list(itertools.takewhile(lambda fd: fd >= 0, (libc.inotify_init1(0) for _ in range(500))))
+    for fd in held:
+        os.close(fd)
+    return len(held)
+
+
+def test_the_users_inotify_is_left_for_the_user(wall: str, tmp_path: Path) -> None:
+    """For real root, whose cells are other users, all of it; a few may be somebody else's meanwhile."""
+    before, env = _instances(), {"WHAT": "inotify", "MANY": "500"}
+    with sync.Sandbox(audit=tmp_path / "audit.db", concurrency=6) as many, contextlib.ExitStack() as stack:
+        taken = [stack.enter_context(held(many, Attack("resources"), env)).text for _ in range(6)]
+        assert _instances() > before - (before // 4 + 4 if os.geteuid() else 4)
+        assert wall != "native" or "took 8 " in taken[0]
+    with held_bare(Attack("resources"), {**env, "MANY": "12"}, tmp_path):
+        assert _instances() <= before - 8, "the control"
 
 
 _NO_WATCH_LEFT = """

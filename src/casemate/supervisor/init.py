@@ -58,6 +58,7 @@ _NAME = b"casemate-init"
 _SIOCSIFFLAGS = 0x8914  # netdevice(7)
 _IFF_UP_RUNNING = 0x41
 _AF_INET, _SOCK_DGRAM = 2, 2
+MOST_INOTIFY = {"max_inotify_instances": 8, "max_inotify_watches": 8192}  # of a cell
 # Mark, wait status of the program, its peak resident memory in bytes, microseconds of cpu of it and its children, and
 # how many processes and threads there have been.
 SET_UP = b"w"  # written where a cell waits for its program: everything is set up, and the program's process is there
@@ -123,7 +124,7 @@ def report_failure(status: int, phase: SetupPhase, error: BaseException) -> None
     os.write(status, wire.encode({"failed": phase.name, "errno": number, "detail": str(error)[:500]}))
 
 
-def preparation() -> bytes:
+def preparation(*, has_inotify: bool = True) -> bytes:
     """The list of everything that needs no request, once the ids are mapped."""
     calls = CallList()
     calls.phase("id maps")
@@ -143,7 +144,7 @@ def preparation() -> bytes:
     calls.call("sethostname", "casemate", len("casemate"))
     calls.phase("proc")
     _add_proc(calls)
-    _add_user_sysctls(calls, "0")
+    _add_user_sysctls(calls, 0, has_inotify=has_inotify)
     calls.phase("masks")
     _add_masks(calls)
     calls.phase("capabilities")
@@ -280,7 +281,7 @@ def _undo_layers(calls: CallList, layers: list[str]) -> None:
         _add_proc(calls)
     if "namespaces" not in layers:
         _add_proc(calls)
-        _add_user_sysctls(calls, "10000")
+        _add_user_sysctls(calls, 10000)
         if "mounts" in layers:
             calls.call("umount2", stage.PROC, kernel.MNT_DETACH)
 
@@ -307,12 +308,13 @@ def _add_move(calls: CallList, tree: Reference, target: str) -> None:
     calls.call("move_mount", tree, "", kernel.AT_FDCWD, target, kernel.MOVE_FROM_EMPTY)
 
 
-def _add_user_sysctls(calls: CallList, most: str) -> None:
-    """No user namespace can be made in here, and no inotify instance of the user's taken (namespaces(7))."""
-    for name in ("max_user_namespaces", "max_inotify_instances"):
+def _add_user_sysctls(calls: CallList, most_namespaces: int, *, has_inotify: bool = True) -> None:
+    """No user namespace can be made in here, and little of the user's inotify be taken (namespaces(7))."""
+    inotify = {name: most * has_inotify for name, most in MOST_INOTIFY.items()}
+    for name, most in {"max_user_namespaces": most_namespaces, **inotify}.items():
         path = f"{stage.PROC}/sys/user/{name}"
         file = calls.call("openat", kernel.AT_FDCWD, path, os.O_WRONLY | os.O_CLOEXEC, 0)
-        calls.call("write", file, most, len(most))
+        calls.call("write", file, str(most), len(str(most)))
         calls.call("close", file)
 
 

@@ -22,6 +22,7 @@ _END_WITHIN = 1.0  # seconds that a supervisor has when its host is gone
 def main() -> None:
     """Run as ``python -I -S``: this process only waits for pid 1 of the new namespace, and sees to its end."""
     socket, groups = enter()
+    user = os.stat("/proc/self/ns/user").st_ino
     try:
         mode, cell_ids = namespaces.own_namespaces()
         pid = os.fork()
@@ -30,7 +31,7 @@ def main() -> None:
         groups.remove()
         sys.exit(1)
     if pid == 0:
-        _serve(socket, mode, cell_ids, groups)
+        _serve(socket, mode, cell_ids, groups, has_user_namespace=os.stat("/proc/self/ns/user").st_ino != user)
     wait_for_end(pid, socket)
     groups.remove()
     os._exit(0)  # taking the interpreter apart takes as long as all of that, and the host waits for it
@@ -45,14 +46,18 @@ def enter() -> tuple[_socket.socket, cgroups.Cgroups]:
     return socket, cgroups.find(f"{os.getpid()}-{os.urandom(3).hex()}")
 
 
-def _serve(socket: _socket.socket, mode: str, cell_ids: range, groups: cgroups.Cgroups) -> None:
+def _serve(
+    socket: _socket.socket, mode: str, cell_ids: range, groups: cgroups.Cgroups, *, has_user_namespace: bool
+) -> None:
     try:
         namespaces.set_up_pid1()
+        if has_user_namespace:
+            namespaces.bound_inotify()
         if mode != "user":
             os.setgroups([])  # what root is a member of, its cells are not
         with namespaces.setup_stage("stage"):
             stage.prepare()
-        maker = namespaced.NamespaceMaker(mode, cell_ids)
+        maker = namespaced.NamespaceMaker(mode, cell_ids, bounded=has_user_namespace)
         server = serve.SupervisorLoop(HostSocket(socket), maker, groups)
         gc.disable()  # a collection in a forked cell would copy the whole heap's pages
         counted = server.try_cgroups()

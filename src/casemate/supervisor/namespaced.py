@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 class NamespaceMaker:
     """See `maker.Maker`."""
 
-    def __init__(self, mode: str, cell_ids: range) -> None:
+    def __init__(self, mode: str, cell_ids: range, *, bounded: bool = False) -> None:
+        """``bounded``: what cells use of inotify is, for all together."""
         self.identities = Identities(cell_ids, mapped=mode != "user")
         self.native = native_init.load()
-        self._prepared = init.preparation()
+        self._prepared = init.preparation(has_inotify=bounded or mode == "root")
+        self._is_owner = mode == "root"
 
     def seccomp_program(self, *, memory_is_counted: bool) -> bytes:
         return seccomp.program(kernel.machine, memory_is_counted=memory_is_counted)
@@ -38,7 +40,7 @@ class NamespaceMaker:
         return roots.build(key, entries)
 
     def prefork(self, pending: pool.PendingCell, program: bytes) -> pool.ReadyCell:
-        return pool.prefork(pending, program, self._prepared, self.native)
+        return pool.prefork(pending, program, self._prepared, self.native, is_owner=self._is_owner)
 
     def adopt_process(self, pid: int, pending: pool.PendingCell) -> pool.ReadyCell:
         return pool.adopt_process(pid, pending)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # its pid, of which there are fewer (proc(5), pid_max): what the kernel counts for each user, no two cells share.
 _CELL_IDS, _PIDS, _IDS_EACH = 0x6361_0000, 1 << 22, 1 << 9
 _DONE = bytes(4)  # in place of an errno
+_INOTIFY_PART = 4
 
 
 class SetupError(Exception):
@@ -149,6 +150,16 @@ def set_up_pid1() -> None:
         kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_SLAVE)
     with setup_stage("proc"):
         kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+
+
+def bound_inotify() -> None:
+    """In our user namespace and all below it, use a part of what our user may of inotify: what the kernel counts here
+    it counts for that user, too (namespaces(7))."""
+    with setup_stage("inotify"):
+        for name in ("instances", "watches"):
+            with open(f"/proc/sys/fs/inotify/max_user_{name}") as file:
+                most = int(file.read()) // _INOTIFY_PART
+            kernel.write_file(f"/proc/sys/user/max_inotify_{name}", str(max(1, most)))
 
 
 class setup_stage:  # noqa: N801 - reads as a statement

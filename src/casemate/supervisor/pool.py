@@ -141,13 +141,16 @@ class ReadyCell:
             self.group.remove()
 
 
-def prefork(pending: PendingCell, program: bytes, prepared: bytes, native: NativeInit | None) -> ReadyCell:
+def prefork(
+    pending: PendingCell, program: bytes, prepared: bytes, native: NativeInit | None, *, is_owner: bool
+) -> ReadyCell:
     """Fork a ready cell from this process and let it prepare itself: by `init.run`, or the same in machine code.
 
-    Raises ``OSError``.
+    ``is_owner``: its user namespace is its own user's, and not ours. Raises ``OSError``.
     """
+    do, flags = (kernel.bare_clone if native else kernel.clone), kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID
     try:
-        pid = (kernel.bare_clone if native else kernel.clone)(kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID)
+        pid = kernel.clone_owned(pending.identity.uid, do, flags) if is_owner else do(flags)
     except OSError:
         pending.discard()
         raise

@@ -44,12 +44,11 @@ ALLOWED = (
         """,
     ),
     (
-        "waiting for something; how many inotify watches there may be is limited elsewhere",
+        "waiting for something; how many inotify watches there may be is limited elsewhere, what they tell below",
         """
         poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait
         epoll_pwait2 eventfd eventfd2 signalfd signalfd4 timerfd_create timerfd_settime
-        timerfd_gettime inotify_init inotify_init1 inotify_add_watch inotify_rm_watch
-        pipe pipe2
+        timerfd_gettime inotify_init inotify_init1 inotify_rm_watch pipe pipe2
         """,
     ),
     (
@@ -263,6 +262,7 @@ _PERSONALITY_OF_LINUX = 0  # others switch off randomisation, or let 0 be mapped
 
 
 _LEASE_AND_NOTIFY = (1024, 1026)  # F_SETLEASE, F_NOTIFY
+_WATCH_READERS = 0x31  # IN_ACCESS, IN_OPEN, IN_CLOSE_NOWRITE
 
 CHECKED = (
     (
@@ -326,6 +326,11 @@ CHECKED = (
             not_among(1, (_STREAM, _DGRAM), errno.EPERM, keep=_KIND_OF_SOCKET),
             not_among(2, _DEFAULT_TCP_UDP, errno.EPROTONOSUPPORT),
         ),
+    ),
+    (
+        "what others change in a file that can be read, not when the host or another cell reads it",
+        "inotify_add_watch",
+        (any_bit(2, _WATCH_READERS, errno.EPERM),),
     ),
     (
         "no programs for the kernel to run on a socket, and no other protocol above TCP (CVE-2023-0461)",

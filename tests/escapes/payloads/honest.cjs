@@ -26,6 +26,12 @@ const checks = {
     fs.cpSync("c.txt", "d.txt");
     assert(fs.readdirSync("/").includes("workspace"));
   },
+  async watching() {
+    const watcher = fs.watch(".");
+    fs.writeFileSync("watched", "x");
+    assert.equal((await once(watcher, "change"))[1], "watched");
+    watcher.close();
+  },
   async stdin() { assert.equal(fs.readFileSync(0, "utf8"), "given\n"); },
   async given_files_are_ones_own() { fs.appendFileSync("given.txt", "more"); },
   async child_processes() {

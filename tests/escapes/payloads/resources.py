@@ -119,6 +119,12 @@ def timer() -> None:
         raise OSError("no timer")
 
 
+def instance() -> int:
+    if (fd := int(ctypes.CDLL(None).inotify_init1(0))) < 0:
+        raise OSError("no instance")
+    return fd
+
+
 def pipe() -> object:
     ends = os.pipe()
     os.set_blocking(ends[1], False)
@@ -187,7 +193,8 @@ def burn_all() -> None:
 KINDS: dict[str, Callable[[], object]] = {
     "processes": sleeper, "threads": thread, "zombies": zombie, "orphans": orphan, "private": private, "shared": shared,
     "tmp": in_file("/tmp/big"), "shm": in_file("/dev/shm/big"), "workspace": in_file("big"), "memfd": memory_file,
-    "sockets": sockets, "pipes": pipe, "tcp": tcp, "timers": timer, "children": children_with_memory,
+    "sockets": sockets, "pipes": pipe, "tcp": tcp, "timers": timer, "inotify": instance,
+    "children": children_with_memory,
     "children that share": children_with_shared_memory, "inodes": empty_file,
     "terminals": lambda: os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY),
     "descriptors": lambda: os.open("/dev/null", os.O_RDONLY), "burning orphans": burning_orphan,

@@ -56,7 +56,6 @@ def test_every_path_of_a_list_is_moved_and_a_text_that_only_holds_one_is_not() -
 @pytest.mark.parametrize(
     "call",
     [
-        ("inotify_add_watch",),
         ("setpriority", 2, 0),
         ("setpriority", 1, 4711),
         ("ioprio_set", 3, 0),
@@ -70,6 +69,10 @@ def test_every_path_of_a_list_is_moved_and_a_text_that_only_holds_one_is_not() -
 )
 def test_what_reaches_other_processes_or_files_that_are_merely_readable_is_refused(call: tuple[str, int]) -> None:
     assert judged(*call) == errno.EPERM
+
+
+def test_there_is_no_inotify_and_libraries_look_themselves() -> None:
+    assert judged("inotify_init1") == judged("inotify_add_watch", 3, 0, 2) == errno.ENOSYS
 
 
 @pytest.mark.parametrize(

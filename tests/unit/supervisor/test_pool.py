@@ -39,7 +39,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Made]]:
     """All that were made."""
     all_of_them: list[Made] = []
 
-    def make(*_: object) -> Made:
+    def make(*_: object, **_options: object) -> Made:
         all_of_them.append(Made())
         return all_of_them[-1]
 

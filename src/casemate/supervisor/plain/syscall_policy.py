@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 NOTIFIED = "connect bind chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utimensat"
 _REFUSED = """
     utime utimes futimesat
-    inotify_init inotify_init1 inotify_add_watch inotify_rm_watch
     """
+_ABSENT = "inotify_init inotify_init1 inotify_add_watch inotify_rm_watch"  # ENOSYS, at which libraries look themselves
 _COUNTED = (("files without a name", "memfd_create"),)  # and nothing that all processes of the machine have in common
 
 _UNIX, _INET, _INET6 = 1, 2, 10
@@ -41,6 +41,7 @@ _CHANGED: dict[str, tuple[Condition, ...]] = {
     "chmod fchmod creat": (),  # those that are not notified are below
     "fchmodat fchmodat2": (),
     "socket socketpair": (),
+    "inotify_add_watch": (),
     "setsockopt": (
         among(1, (_IP, _IPV6), NOTIFY),
         *next(conditions for _, names, conditions in syscall_policy.CHECKED if names == "setsockopt"),
@@ -89,7 +90,7 @@ def policy() -> Any:
         for reason, names, conditions in syscall_policy.CHECKED
         if _CHANGED.get(names, (1,))
     ]
-    elsewhere = {name for _, names, _ in _MORE for name in names.split()} | set(_REFUSED.split())
+    elsewhere = {name for _, names, _ in _MORE for name in names.split()} | {*_REFUSED.split(), *_ABSENT.split()}
     allowed = tuple(
         (reason, " ".join(name for name in names.split() if name not in elsewhere))
         for reason, names in syscall_policy.ALLOWED
