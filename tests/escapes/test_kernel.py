@@ -104,6 +104,38 @@ def test_the_systems_own_programs_make_no_namespace_either(sandbox: sync.Sandbox
     assert "user:[" in control.stdout
 
 
+NETLINK = """
+import os, socket, struct
+from tests.escapes.payloads.attempts import attempt, checked, finish, libc
+def ask(kind, head, *attributes):
+    body = head + b"".join(struct.pack("=HH4s", 8, number, value) for number, value in attributes)
+    with socket.socket(16, socket.SOCK_RAW, 0) as one:
+        one.send(struct.pack("=IHHII", 16 + len(body), kind, 0x605, 1, 0) + body)  # REQUEST, ACK, CREATE, EXCL
+        if number := -struct.unpack_from("=i", one.recv(1 << 16), 16)[0]:
+            raise OSError(number, os.strerror(number))
+def change():  # RTM_NEWADDR, RTM_NEWROUTE
+    attempt("address", lambda: ask(20, struct.pack("=BBBBI", 2, 8, 0, 254, 1), (2, bytes((203, 0, 113, 9)))))
+    attempt("route", lambda: ask(24, bytes((2, 32, 0, 0, 255, 3, 254, 2)) + bytes(4), (1, bytes((203, 0, 113, 77))),
+                                 (4, (1).to_bytes(4, "little"))))
+if "OWN" in os.environ:
+    checked(libc.unshare(0x40000000))
+change()
+attempt("within", lambda: checked(libc.unshare(0x50000000)))  # CLONE_NEWUSER, CLONE_NEWNET
+change()
+finish()
+"""
+
+
+def test_netlink_changes_nothing_of_a_network(sandbox: sync.Sandbox, tmp_path: Path) -> None:
+    with held(sandbox, Attack("netlink", source=NETLINK)) as one:
+        assert "203.0.113." not in Path(f"/proc/{one.pid}/net/fib_trie").read_text()
+        assert ": done" not in one.text
+    if os.geteuid() == 0:
+        with held_bare(Attack("netlink", source=NETLINK), {"OWN": "1"}, tmp_path) as one:
+            trie = Path(f"/proc/{one.pid}/net/fib_trie").read_text()
+            assert {"203.0.113.9", "203.0.113.77"} <= set(trie.split()), "the control"
+
+
 # ----------------------------------------------------------------------------------------------------------- handles
 
 

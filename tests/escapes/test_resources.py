@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from tests.contract import witness
 from tests.escapes import host
-from tests.escapes.cells import ROOT, Attack, attack, held, held_bare
+from tests.escapes.cells import ROOT, Attack, attack, bare, held, held_bare
 from tests.support.waiting import until
 from tests.warm.ready import settle
 
@@ -132,6 +132,16 @@ def test_the_users_inotify_is_left_for_the_user(wall: str, tmp_path: Path) -> No
         assert wall != "native" or "took 8 " in taken[0]
     with held_bare(Attack("resources"), {**env, "MANY": "12"}, tmp_path):
         assert _instances() <= before - 8, "the control"
+
+
+def test_sockets_of_netlink_are_few_for_no_cgroup_counts_them(sandbox: sync.Sandbox, tmp_path: Path) -> None:
+    env = {"WHAT": "netlink", "MANY": "100"}
+    with held(sandbox, Attack("resources"), env) as one:
+        rows = Path(f"/proc/{one.pid}/net/protocols").read_text().splitlines()
+        has_own = os.readlink(f"/proc/{one.pid}/ns/net") != os.readlink("/proc/self/ns/net")
+        assert not has_own or next(int(row.split()[2]) for row in rows if row.startswith("NETLINK")) <= 16
+        assert has_own or "took 0 " in one.text
+    assert "took 100 " in bare(Attack("resources"), env, tmp_path).text, "the control"
 
 
 _NO_WATCH_LEFT = """

@@ -55,9 +55,13 @@ MOST_TERMINALS = 64  # pseudo-terminals of a cell; all of the machine share some
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts")
 _SIGINT, _SIGKILL = 2, 9
 _NAME = b"casemate-init"
-_SIOCSIFFLAGS = 0x8914  # netdevice(7)
+_SIOCSIFFLAGS, _SIOCSIFADDR, _SIOCSIFNETMASK = 0x8914, 0x8916, 0x891C  # netdevice(7)
 _IFF_UP_RUNNING = 0x41
-_AF_INET, _SOCK_DGRAM = 2, 2
+_AF_INET, _AF_INET6, _SOCK_DGRAM = 2, 10, 2
+# The loopback's addresses but 127.0.0.1 and ::1. All of the range are the cell's own: set aside for tests of devices
+# (RFC 2544), used by nobody; so is the other for documents (RFC 3849). Without one of both, resolvers take a family for
+# unreachable (getaddrinfo(3), AI_ADDRCONFIG).
+_RANGE, _MASK, _IPV6 = bytes((198, 18, 0, 1)), bytes((255, 254, 0, 0)), bytes.fromhex("20010db8") + bytes(11) + b"\1"
 MOST_INOTIFY = {"max_inotify_instances": 8, "max_inotify_watches": 8192}  # of a cell
 # Mark, wait status of the program, its peak resident memory in bytes, microseconds of cpu of it and its children, and
 # how many processes and threads there have been.
@@ -321,7 +325,13 @@ def _add_user_sysctls(calls: CallList, most_namespaces: int, *, has_inotify: boo
 def _add_loopback_up(calls: CallList) -> None:
     socket = calls.call("socket", _AF_INET, _SOCK_DGRAM | os.O_CLOEXEC, 0)
     calls.call("ioctl", socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP_RUNNING))
+    for number, address in ((_SIOCSIFADDR, _RANGE), (_SIOCSIFNETMASK, _MASK)):
+        calls.call("ioctl", socket, number, struct.pack("16sh2x4s16x", b"lo:1", _AF_INET, address))
     calls.call("close", socket)
+    if os.path.exists("/proc/net/if_inet6"):
+        socket = calls.call("socket", _AF_INET6, _SOCK_DGRAM | os.O_CLOEXEC, 0)
+        calls.attempt("ioctl", socket, _SIOCSIFADDR, _IPV6 + struct.pack("=Ii", 128, 1))  # where it is not disabled
+        calls.call("close", socket)
 
 
 def _add_no_capabilities(calls: CallList) -> None:

@@ -10,7 +10,10 @@ import _socket
 import array
 import ctypes
 import errno
+import fcntl
 import os
+import select
+import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,6 +98,11 @@ _SECCOMP_FILTER_FLAG_NEW_LISTENER = 8
 _SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV = 32  # a signal does not repeat a call that is being answered
 _SIGNALS = 65
 _FILTER_INSTRUCTION_BYTES = 8  # of struct sock_filter
+# seccomp_unotify(2), and linux/seccomp.h
+_RECEIVE, _SEND, _IS_VALID = 0xC0502100, 0xC0182101, 0x40082102
+_NOTIFICATION = struct.Struct("=QIIiIQ6Q")  # id, pid, flags; number, architecture, instruction, arguments
+_ANSWER = struct.Struct("=QqiI")  # id, value, error, flags
+_CONTINUE = 1
 _LAST_CAPABILITY = 63  # capability sets are 64 bits wide; dropping an unknown one is EINVAL and ends the loop
 CAPABILITY_VERSION_3 = 0x20080522
 
@@ -425,6 +433,47 @@ def _install_filter(program: bytes, flags: int) -> int:
     filter_ = _SockFprog(len(program) // _FILTER_INSTRUCTION_BYTES, ctypes.addressof(buffer))
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     return check(_seccomp(_SECCOMP_SET_MODE_FILTER, flags, ctypes.addressof(filter_)), "seccomp")
+
+
+class WaitingCall:
+    """One call that waits for its answer."""
+
+    def __init__(self, listener: int, notification: bytearray) -> None:
+        self.listener = listener
+        self.id, self.pid, _, self.number, _, _, *arguments = _NOTIFICATION.unpack(notification)
+        self.arguments = tuple(arguments)
+
+    def check(self) -> None:
+        """Whoever called is still there, so that what was read of it was its. Raises ``OSError``."""
+        fcntl.ioctl(self.listener, _IS_VALID, struct.pack("=Q", self.id))
+
+    def send(self, number: int, *, go_on: bool = False) -> None:
+        """Answer with an errno, 0 for success; with ``go_on`` the kernel does it."""
+        answer = _ANSWER.pack(self.id, 0, 0 if go_on else -number, _CONTINUE if go_on else 0)
+        try:
+            fcntl.ioctl(self.listener, _SEND, answer)
+        except OSError as error:
+            if error.errno != errno.ENOENT:  # it has ended
+                raise
+
+
+def receive_call(listener: int) -> bytearray | None:
+    """The next call of ``listener``; None where there is none now. Raises ``OSError`` when there will be none."""
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    events = poll.poll(0)
+    if not events:
+        return None  # to receive it would wait
+    if not events[0][1] & select.POLLIN:
+        raise OSError(errno.ESRCH, "nobody is left to call")
+    notification = bytearray(_NOTIFICATION.size)
+    try:
+        fcntl.ioctl(listener, _RECEIVE, notification, True)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.EINTR):
+            return None  # whoever called has ended
+        raise
+    return notification
 
 
 def send_fds(socket: _socket.socket, message: bytes, fds: Iterable[int], flags: int = 0) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _socket
-import os
 
 from casemate.supervisor import cells, kernel, namespaces
 
@@ -16,21 +15,12 @@ if TYPE_CHECKING:
 
 _BACKLOG = 128  # connections that wait for the host
 _KINDS = {"tcp": _socket.SOCK_STREAM, "client": _socket.SOCK_STREAM, "udp": _socket.SOCK_DGRAM}
-# All addresses of a cell network are the cell's own: set aside for tests of devices (RFC 2544), used by nobody.
-_RANGE, _PREFIX = "198.18.0.0", 15
-_LOOPBACK_INDEX = 1  # of a network's first interface
-_EEXIST = 17
-# Sources: rtnetlink(7) and the kernel's uapi header of that name.
-_NEWROUTE, _REQUEST, _ACK, _CREATE, _EXCL = 24, 1, 4, 0x400, 0x200
-_TABLE_LOCAL, _PROTOCOL_BOOT, _SCOPE_HOST, _TYPE_LOCAL = 255, 3, 254, 2
-_DST, _OIF = 1, 4
-_AF_NETLINK, _NETLINK_ROUTE = 16, 0
 
 
 def open_listeners(network: int, sockets: Sequence[Sequence[object]]) -> list[int]:
     """Listen at each of ``sockets``, kind (``"tcp"`` or ``"udp"``), IPv4 address and port, in the network namespace
-    ``network``; addresses of the cell network are made the cell's own. A ``"client"`` is a socket of the address's
-    family that the host connects: it stays of the network in which it was made.
+    ``network``. A ``"client"`` is a socket of the address's family that the host connects: it stays of the network in
+    which it was made.
 
     Raises ``OSError``.
     """
@@ -39,8 +29,6 @@ def open_listeners(network: int, sockets: Sequence[Sequence[object]]) -> list[in
 
 def listen(sockets: Sequence[Sequence[object]]) -> list[int]:
     """The same in the network of this process."""
-    if any(kind != "client" and not str(address).startswith("127.") for kind, address, _ in sockets):
-        _add_route()
     return [open_socket(str(kind), address, port).detach() for kind, address, port in sockets]
 
 
@@ -56,28 +44,6 @@ def open_socket(kind: str, address: object, port: object) -> _socket.socket:
     if kind == "tcp":
         sock.listen(_BACKLOG)
     return sock
-
-
-def _add_route() -> None:
-    """The one route: the cell network's addresses are local. Harmless when it is there. Raises ``OSError``."""
-    order = "little" if memoryview(b"\1\0").cast("H")[0] == 1 else "big"
-
-    def number(value: int, size: int) -> bytes:
-        return value.to_bytes(size, order)  # type: ignore[arg-type]
-
-    header = bytes([_socket.AF_INET, _PREFIX, 0, 0, _TABLE_LOCAL, _PROTOCOL_BOOT, _SCOPE_HOST, _TYPE_LOCAL])
-    attributes = number(8, 2) + number(_DST, 2) + _socket.inet_aton(_RANGE)
-    attributes += number(8, 2) + number(_OIF, 2) + number(_LOOPBACK_INDEX, 4)
-    body = header + number(0, 4) + attributes
-    flags = _REQUEST | _ACK | _CREATE | _EXCL
-    message = number(16 + len(body), 4) + number(_NEWROUTE, 2) + number(flags, 2) + number(1, 4) + number(0, 4) + body
-    netlink = _socket.socket(_AF_NETLINK, _socket.SOCK_RAW | _socket.SOCK_CLOEXEC, _NETLINK_ROUTE)
-    netlink.send(message)
-    answer = netlink.recv(4096)  # an error message that begins with its number, 0 when all is well
-    netlink.close()
-    code = -int.from_bytes(answer[16:20], order, signed=True)  # type: ignore[arg-type]
-    if code not in (0, _EEXIST):
-        raise OSError(code, os.strerror(code))
 
 
 class Listeners:

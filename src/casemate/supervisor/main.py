@@ -9,7 +9,7 @@ import os
 import select
 import sys
 
-from casemate.supervisor import cgroups, kernel, landlock, namespaced, namespaces, serve, stage, wire
+from casemate.supervisor import cgroups, kernel, landlock, namespaced, namespaces, serve, sockets, stage, wire
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -58,7 +58,9 @@ def _serve(
         with namespaces.setup_stage("stage"):
             stage.prepare()
         maker = namespaced.NamespaceMaker(mode, cell_ids, bounded=has_user_namespace)
-        server = serve.SupervisorLoop(HostSocket(socket), maker, groups)
+        with namespaces.setup_stage("seccomp"):
+            calls = sockets.NetlinkCalls()
+        server = serve.SupervisorLoop(HostSocket(socket), maker, groups, calls)
         gc.disable()  # a collection in a forked cell would copy the whole heap's pages
         counted = server.try_cgroups()
         can = {"landlock": landlock.abi(), "native_init": maker.native is not None}

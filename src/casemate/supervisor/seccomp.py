@@ -69,11 +69,28 @@ def program(machine: str, *, memory_is_counted: bool, policy: Any = syscall_poli
     outcomes = {syscall_policy.ALLOW, errno.EPERM, errno.ENOSYS}
     for _, names, conditions in policy.CHECKED:
         if any(name in table for name in names.split()):
-            _check(assembler, names, conditions)
+            _check(assembler, _check_label(names), conditions)
             outcomes.update(condition.outcome for condition in conditions)
     for outcome in sorted(outcomes):
         assembler.label(_answer(outcome))
         assembler.answer(_RETURNS.get(outcome, _RETURN_ERRNO | outcome))
+    return assembler.assemble()
+
+
+def netlink_program(machine: str, *, refused: bool = False) -> bytes:
+    """A filter that asks about each socket of rtnetlink, or refuses them, and permits all else."""
+    assembler = Assembler()
+    for word, value in (
+        (_ARCHITECTURE, _ARCHITECTURES[machine]),
+        (_NUMBER, numbers(machine)["socket"]),
+        (_ARGUMENTS, syscall_policy.NETLINK),
+        (_ARGUMENTS + 2 * _ARGUMENT_BYTES, syscall_policy.NETLINK_ROUTE),
+    ):
+        assembler.load(word)
+        assembler.jump(EQUAL, value, None, "allow")
+    assembler.answer(_RETURN_ERRNO | errno.EAFNOSUPPORT if refused else _RETURN_NOTIFY)
+    assembler.label("allow")
+    assembler.answer(_RETURN_ALLOW)
     return assembler.assemble()
 
 
@@ -96,12 +113,12 @@ def _cases(table: dict[str, int], policy: Any, *, memory_is_counted: bool) -> It
                 yield table[name], label
 
 
-def _check(assembler: Assembler, names: str, conditions: tuple[syscall_policy.Condition, ...]) -> None:
+def _check(assembler: Assembler, label: str, conditions: tuple[syscall_policy.Condition, ...]) -> None:
     """Write the conditions as instructions, one after the other."""
-    assembler.label(_check_label(names))
+    assembler.label(label)
     for nth, condition in enumerate(conditions):
-        following = f"{_check_label(names)}, after condition {nth}"
-        decided = _answer(condition.outcome)
+        following = f"{label}, after condition {nth}"
+        decided = f"{label}, in condition {nth}" if condition.then else _answer(condition.outcome)
         assembler.load(_ARGUMENTS + _ARGUMENT_BYTES * condition.argument)
         if condition.keep is not None:
             assembler.keep_bits(condition.keep)
@@ -115,6 +132,9 @@ def _check(assembler: Assembler, names: str, conditions: tuple[syscall_policy.Co
             assembler.search(dict.fromkeys(condition.values, following), decided)
         assembler.label(following)
     assembler.go(_answer(syscall_policy.ALLOW))
+    for nth, condition in enumerate(conditions):
+        if condition.then:
+            _check(assembler, f"{label}, in condition {nth}", condition.then)
 
 
 def _check_label(names: str) -> str:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from casemate.supervisor import sockets
     from casemate.supervisor.maker import Maker
 
 _EMFILE = 24
@@ -45,9 +46,18 @@ _REMOVE_AGAIN = 0.02  # seconds until a cgroup that the kernel still holds is tr
 class SupervisorLoop:
     """Serves one host. What goes wrong with a cell ends that one; what may take long is done in ``threads``."""
 
-    def __init__(self, host: Any, maker: Maker, groups: cgroups.Cgroups, *, threads: bool = False) -> None:
+    def __init__(
+        self,
+        host: Any,
+        maker: Maker,
+        groups: cgroups.Cgroups,
+        calls: sockets.NetlinkCalls | None = None,
+        *,
+        threads: bool = False,
+    ) -> None:
         self._host = host
         self._maker = maker
+        self._calls = calls
         self._roots: dict[str, Any] = {}
         self._broken_roots: dict[str, str] = {}
         self._jobs = jobs.Jobs(self._attempt, threads=threads)
@@ -74,6 +84,8 @@ class SupervisorLoop:
         """Serve until the host closes its end; then return, and with us every cell ends."""
         self._watch(self._host.fileno(), self._receive)
         self._watch(self._jobs.fd, self._jobs.finish)
+        if self._calls and self._calls.listener >= 0:
+            self._watch(self._calls.listener, self._calls.answer)
         while self._serving:
             ready = [(fd, self._handlers.get(fd)) for fd, _ in self._next_events()]
             for fd, handle in ready:

@@ -1,14 +1,17 @@
 """The memory that the buffers of a cell's sockets take: where no memory cgroup counts it, the kernel is asked for it.
 
-Sources: sock_diag(7), and ``linux/unix_diag.h``, ``linux/inet_diag.h`` and ``linux/sock_diag.h`` of the kernel.
+Sources: sock_diag(7), netlink(7), and ``linux/unix_diag.h``, ``linux/inet_diag.h``, ``linux/sock_diag.h`` and
+``net/core/sock.c`` (/proc/net/protocols) of the kernel.
 """
 
 from __future__ import annotations
 
 import _socket
+import contextlib
+import errno
 import struct
 
-from casemate.supervisor import kernel, namespaces
+from casemate.supervisor import kernel, namespaces, seccomp, watch
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ _INET = [
 ]
 _QUEUED, _UNIX_MEMORY, _INET_MEMORY = 4, 5, 7  # attributes
 _ANSWER = 1 << 16
+MOST_NETLINK = 16  # of a network, besides those that its tasks are just making: some hundred KiB each
 _WITHIN = 1.0  # seconds for one answer, which takes the kernel microseconds
 
 
@@ -87,6 +91,40 @@ def _sizes(data: bytes) -> dict[int, int]:
 
 def _open() -> list[int]:
     return [_socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW | _socket.SOCK_CLOEXEC, _SOCK_DIAG).detach()]
+
+
+class NetlinkCalls:
+    """Sockets of rtnetlink, by which programs list the interfaces of the cell's own network: a few at a time.
+
+    What waits in them the kernel counts for nobody, in no cgroup either. So a filter of the supervisor's, which all
+    that it starts inherits, asks it about each. It is asked by registers, which the caller cannot change meanwhile, and
+    has the kernel make the socket.
+    """
+
+    def __init__(self) -> None:
+        """Where the kernel cannot ask (before 5.19, gVisor, in a filter that asks), there are no such sockets."""
+        self.listener = -1
+        try:
+            self.listener = kernel.install_notifying_filter(seccomp.netlink_program(kernel.machine))
+        except OSError:
+            kernel.install_filter(seccomp.netlink_program(kernel.machine, refused=True))
+
+    def answer(self) -> None:
+        """Answer the next call, for whom it may concern: nothing that a cell does is an error of ours."""
+        with contextlib.suppress(OSError):
+            if notification := kernel.receive_call(self.listener):
+                call = kernel.WaitingCall(self.listener, notification)
+                is_free = _count_netlink(call.pid) < MOST_NETLINK
+                call.send(0 if is_free else errno.ENOBUFS, go_on=is_free)
+
+
+def _count_netlink(pid: int) -> int:
+    """How many sockets of netlink the network of ``pid`` has, bound or not; too many where the kernel does not tell."""
+    try:
+        rows = [line.split() for line in watch.read(f"/proc/{pid}/net/protocols").splitlines()]
+        return next(int(row[2]) for row in rows if row[:1] == [b"NETLINK"])
+    except (OSError, StopIteration):
+        return MOST_NETLINK
 
 
 def are_many(sockstat: bytes) -> bool:

@@ -156,20 +156,24 @@ class Condition:
     """One look at one argument, which may decide.
 
     A check takes its conditions in order; the first that decides gives the outcome, and if none
-    does the call is allowed.
+    does the call is allowed. Where it has ``then``, these conditions decide instead.
 
     Only the low 32 bits are compared: the kernel takes all of these arguments as int, and
     a filter that compares 64 bits is passed by setting one it ignores (CVE-2019-10063).
     """
 
-    __slots__ = ("argument", "keep", "kind", "outcome", "values")
+    __slots__ = ("argument", "keep", "kind", "outcome", "then", "values")
 
-    def __init__(self, kind: str, argument: int, values: tuple[int, ...], outcome: int, keep: int | None) -> None:
+    def __init__(
+        self, kind: str, argument: int, values: tuple[int, ...], outcome: int, keep: int | None,
+        then: tuple[Condition, ...] = (),
+    ) -> None:  # fmt: skip
         self.kind = kind
         self.argument = argument
         self.values = values
         self.outcome = outcome
         self.keep = keep
+        self.then = then
 
 
 def any_bit(argument: int, bits: int, outcome: int) -> Condition:
@@ -201,7 +205,7 @@ _KIND_OF_FILE = 0o170000  # S_IFMT
 _PLAIN_KINDS = (0, 0o100000, 0o010000, 0o140000)  # 0 and S_IFREG, S_IFIFO, S_IFSOCK
 _WHITEOUT = 4  # RENAME_WHITEOUT leaves a character device
 
-_UNIX, _INET, _INET6 = 1, 2, 10
+_UNIX, _INET, _INET6, NETLINK, NETLINK_ROUTE = 1, 2, 10, 16, 0
 _STREAM, _DGRAM, _SEQPACKET = 1, 2, 5
 _KIND_OF_SOCKET = 0xFFFFFFFF & ~(0o4000 | 0o2000000)  # less SOCK_NONBLOCK, SOCK_CLOEXEC
 _DEFAULT_TCP_UDP = (0, 6, 17)
@@ -317,9 +321,11 @@ CHECKED = (
         (among(1, _LEASE_AND_NOTIFY, errno.EPERM),),
     ),
     (
-        "unix, TCP and UDP: not NETLINK, PACKET, VSOCK, ALG, nor raw, ICMP, SCTP or MPTCP",
+        "unix, TCP and UDP, and of NETLINK what lists interfaces, about which a supervisor is asked (`sockets`): not"
+        " PACKET, VSOCK, ALG, nor raw, ICMP, SCTP or MPTCP",
         "socket socketpair",
         (
+            Condition(AMONG, 0, (NETLINK,), ALLOW, None, (not_among(2, (NETLINK_ROUTE,), errno.EAFNOSUPPORT),)),
             not_among(0, (_UNIX, _INET, _INET6), errno.EAFNOSUPPORT),
             not_among(1, (_STREAM, _DGRAM, _SEQPACKET), errno.EPERM, keep=_KIND_OF_SOCKET),
             among(0, (_UNIX,), ALLOW),

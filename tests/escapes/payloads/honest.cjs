@@ -26,6 +26,7 @@ const checks = {
     fs.cpSync("c.txt", "d.txt");
     assert(fs.readdirSync("/").includes("workspace"));
   },
+  async interfaces() { assert.equal(os.networkInterfaces().lo[0].address, "127.0.0.1"); },
   async watching() {
     const watcher = fs.watch(".");
     fs.writeFileSync("watched", "x");

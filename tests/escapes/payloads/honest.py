@@ -256,6 +256,17 @@ def given_files_are_ones_own() -> None:
     os.chmod("given.txt", 0o600)
 
 
+def interfaces() -> None:
+    assert (1, "lo") in socket.if_nameindex()
+    first, libc = ctypes.c_void_p(), ctypes.CDLL(None)
+    assert libc.getifaddrs(ctypes.byref(first)) == 0
+
+
+def families() -> None:
+    for family in (0, socket.AF_INET):  # is an address there of the family, besides 127.0.0.1?
+        assert socket.getaddrinfo("localhost", 80, family, flags=socket.AI_ADDRCONFIG)
+
+
 def native_code() -> None:
     assert ctypes.CDLL(None).getpid() == os.getpid()
     assert hashlib.scrypt(b"x", salt=b"y", n=2, r=1, p=1)
@@ -266,7 +277,7 @@ def native_code() -> None:
 CHECKS = (
     threads, subprocesses, processes_by("fork"), processes_by("spawn"), processes_by("forkserver"), process_pool,
     devices, temporary_files, databases, sockets, web, asynchronous, pipes_and_signals, places, terminals,
-    locks_and_maps, files,
+    locks_and_maps, files, interfaces, families,
     given_files_are_ones_own, native_code,
 )  # fmt: skip
 if __name__ == "__main__":

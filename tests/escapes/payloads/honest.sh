@@ -21,6 +21,7 @@ coprocess() { coproc cat; echo x >&"${COPROC[1]}"; read -r -t 5 line <&"${COPROC
 finding() { mkdir -p d/e && touch d/e/f && [ "$(find d -type f | xargs -n1 basename)" = f ]; }
 archives() { mkdir -p t && echo x >t/f && tar czf t.tgz t && rm -r t && tar xzf t.tgz && [ "$(cat t/f)" = x ]; }
 texts() { printf 'a 1\nb 2\n' | awk '{s+=$2} END {exit s!=3}' && echo aXb | sed 's/X/-/' | grep -q a-b; }
+interfaces() { command -v ip >/dev/null || return 0; ip -o addr | grep -q '127.0.0.1/8'; }
 loopback() { exec 3<>/dev/udp/127.0.0.1/9 && exec 3>&-; }
 identity() { [ "$(id -u)" = 1000 ] && [ "$(whoami)" = user ] && hostname >/dev/null && [ -n "$HOME" ] && cd ~; }
 listing() { ls / >/dev/null && ls -la . >/dev/null && ls /proc/self >/dev/null && df . >/dev/null && ps >/dev/null 2>&1 || command -v ps >/dev/null; }
@@ -34,7 +35,7 @@ versioning() {
 locale_of() { [ "$LANG" = C.UTF-8 ] && [ "$(printf 'ü' | wc -m)" = 1 ]; }
 
 for name in standard_input pipes pipe_ends redirection here_documents process_substitution temporary_files \
-  jobs_and_waiting job_control signals coprocess finding archives texts loopback identity listing own_given_file \
+  jobs_and_waiting job_control signals coprocess finding archives texts interfaces loopback identity listing own_given_file \
   times random versioning locale_of; do
   check $name
 done

@@ -69,7 +69,7 @@ def open_handle() -> bytes:
 def sockets() -> None:
     """Those that are not TCP, UDP or unix. They are made, never used."""
     kinds = {
-        "packet": (17, 3, 0), "packet-dgram": (17, 2, 0), "netlink-route": (16, 3, 0), "netlink-audit": (16, 3, 9),
+        "packet": (17, 3, 0), "packet-dgram": (17, 2, 0), "netlink-diag": (16, 3, 4), "netlink-audit": (16, 3, 9),
         "netlink-netfilter": (16, 3, 12), "vsock": (40, 1, 0), "alg": (38, 5, 0), "raw": (2, 3, 1), "raw6": (10, 3, 58),
         "icmp": (2, 2, 1), "icmp6": (10, 2, 58), "mptcp": (2, 1, 262), "sctp": (2, 5, 132), "bluetooth": (31, 3, 1),
         "can": (29, 3, 1), "key": (15, 3, 2), "rds": (21, 5, 0), "tipc": (30, 5, 0), "xdp": (44, 3, 0),
@@ -80,7 +80,7 @@ def sockets() -> None:
         attempt(f"socket {name}", lambda f=family, k=kind, p=protocol: _kept.append(socket.socket(f, k, p)) or "made")  # type: ignore[misc, func-returns-value]
     high = 1 << 32
     number = 41 if X86 else 198
-    attempt("socket high", lambda: syscall(number, high | 16, 3, 0))
+    attempt("socket high", lambda: syscall(number, high | 16, 3, high | 12))
 
 
 witness = os.fork()  # stays as it is, for the host to compare

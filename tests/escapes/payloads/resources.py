@@ -194,7 +194,7 @@ KINDS: dict[str, Callable[[], object]] = {
     "processes": sleeper, "threads": thread, "zombies": zombie, "orphans": orphan, "private": private, "shared": shared,
     "tmp": in_file("/tmp/big"), "shm": in_file("/dev/shm/big"), "workspace": in_file("big"), "memfd": memory_file,
     "sockets": sockets, "pipes": pipe, "tcp": tcp, "timers": timer, "inotify": instance,
-    "children": children_with_memory,
+    "netlink": lambda: socket.socket(16, socket.SOCK_RAW, 0), "children": children_with_memory,
     "children that share": children_with_shared_memory, "inodes": empty_file,
     "terminals": lambda: os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY),
     "descriptors": lambda: os.open("/dev/null", os.O_RDONLY), "burning orphans": burning_orphan,

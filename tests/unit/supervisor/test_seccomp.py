@@ -228,8 +228,9 @@ SOCKETS: list[tuple[int, int, int, int | str]] = [
     *((family, kind, 0, ALLOWED) for family in (INET, INET6) for kind in (STREAM, DGRAM)),
     (INET, STREAM | NONBLOCK | CLOEXEC, 6, ALLOWED),
     (INET6, DGRAM | CLOEXEC, 17, ALLOWED),
-    *((family, DGRAM, 0, errno.EAFNOSUPPORT) for family in (0, 3, 9, NETLINK, PACKET, 29, ALG, VSOCK, 44)),
-    (HIGH | NETLINK, RAW, 0, errno.EAFNOSUPPORT),
+    *((family, DGRAM, 0, errno.EAFNOSUPPORT) for family in (0, 3, 9, PACKET, 29, ALG, VSOCK, 44)),
+    *((NETLINK, kind, HIGH, ALLOWED) for kind in (RAW, DGRAM, RAW | CLOEXEC)),  # of which a supervisor is asked
+    *((HIGH | NETLINK, RAW, other, errno.EAFNOSUPPORT) for other in (1, 4, 9, 12, 15, 16, HIGH | 6)),
     *((family, RAW, 0, EPERM) for family in (UNIX, INET, INET6)),
     (INET, RAW | CLOEXEC, 1, EPERM),
     (INET, SEQPACKET, 132, EPERM),

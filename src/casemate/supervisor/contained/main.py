@@ -12,7 +12,7 @@ import os
 import sys
 from functools import partial
 
-from casemate.supervisor import carriage, cgroups, init, kernel, pool, serve
+from casemate.supervisor import carriage, cgroups, init, kernel, pool, serve, sockets
 from casemate.supervisor.contained.host import StreamHost
 from casemate.supervisor.contained.maker import ContainedMaker
 
@@ -67,7 +67,7 @@ class ContainedLoop(serve.SupervisorLoop, carriage.Poller):
 
     def __init__(self, stream_in: int, stream_out: int) -> None:
         host = StreamHost(stream_in, stream_out, self, self._report_step)
-        super().__init__(host, ContainedMaker(host), _NO_CGROUPS)
+        super().__init__(host, ContainedMaker(host), _NO_CGROUPS, sockets.NetlinkCalls())
         self._pool = ContainedPool(self._maker, _NO_CGROUPS)
         self._stream = host
 

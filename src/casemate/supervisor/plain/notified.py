@@ -9,14 +9,13 @@ import _socket
 import errno
 import fcntl
 import os
-import select
 import struct
 
-_RECEIVE, _SEND, _IS_VALID, _ADD_FD = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
-_NOTIFICATION = struct.Struct("=QIIiIQ6Q")  # id, pid, flags; number, architecture, instruction, arguments
-_ANSWER = struct.Struct("=QqiI")  # id, value, error, flags
+from casemate.supervisor import kernel
+
+_ADD_FD = 0x40182103
 _ADDITION = struct.Struct("=QIIII")  # id, flags, source, number, flags of the new one
-_CONTINUE, _ADD_AND_SEND = 1, 2
+_ADD_AND_SEND = 2
 
 _UNIX, _INET, _INET6 = _socket.AF_UNIX, _socket.AF_INET, _socket.AF_INET6
 _MOST_ADDRESS = 128  # bytes: struct sockaddr_storage
@@ -24,31 +23,13 @@ _MOST_PATH = 4096
 _MAPPED = bytes(10) + b"\xff\xff"  # what an IPv4 address follows in an IPv6 one
 
 
-class NotifiedCall:
-    """One call that waits for its answer."""
-
-    def __init__(self, listener: int, notification: bytearray) -> None:
-        self._listener = listener
-        self._id, self.pid, _, self.number, _, _, *arguments = _NOTIFICATION.unpack(notification)
-        self.arguments = tuple(arguments)
-
-    def check(self) -> None:
-        """Whoever called is still there, so that what was read of it was its. Raises ``OSError``."""
-        fcntl.ioctl(self._listener, _IS_VALID, struct.pack("=Q", self._id))
-
-    def send(self, number: int, *, go_on: bool = False) -> None:
-        """Answer with an errno, 0 for success; with ``go_on`` the kernel does it."""
-        answer = _ANSWER.pack(self._id, 0, 0 if go_on else -number, _CONTINUE if go_on else 0)
-        try:
-            fcntl.ioctl(self._listener, _SEND, answer)
-        except OSError as error:
-            if error.errno != errno.ENOENT:  # it has ended
-                raise
+class NotifiedCall(kernel.WaitingCall):
+    """One call, with what it points to."""
 
     def add(self, fd: int, cloexec: int) -> None:
         """Answer with a copy of ``fd``. Raises ``OSError``."""
-        addition = _ADDITION.pack(self._id, _ADD_AND_SEND, fd, 0, os.O_CLOEXEC if cloexec else 0)
-        fcntl.ioctl(self._listener, _ADD_FD, addition)
+        addition = _ADDITION.pack(self.id, _ADD_AND_SEND, fd, 0, os.O_CLOEXEC if cloexec else 0)
+        fcntl.ioctl(self.listener, _ADD_FD, addition)
 
     def read(self, address: int, size: int) -> bytes:
         """Bytes of the caller's memory. Raises ``OSError``."""
@@ -96,25 +77,6 @@ class NotifiedCall:
         if kind != "socket":
             raise OSError(errno.ENOTSOCK, "no socket")
         return int(number[1:-1])
-
-
-def receive(listener: int) -> NotifiedCall | None:
-    """The next call; None where none waits, or whoever called has ended. Raises ``OSError`` when there will be none."""
-    poll = select.poll()
-    poll.register(listener, select.POLLIN)
-    events = poll.poll(0)
-    if not events:
-        return None  # to receive it would wait
-    if not events[0][1] & select.POLLIN:
-        raise OSError(errno.ESRCH, "nobody is left to call")
-    notification = bytearray(_NOTIFICATION.size)
-    try:
-        fcntl.ioctl(listener, _RECEIVE, notification, True)
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.EINTR):
-            return None
-        raise
-    return NotifiedCall(listener, notification)
 
 
 def to_int(number: int) -> int:

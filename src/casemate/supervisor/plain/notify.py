@@ -8,7 +8,7 @@ name is what the program called it: such a one is bound by a process that can wr
 What is called UDP is one end of a pair, whose other end answers names and nothing else: the cell's own here, others at
 the host. Nothing here waits for a cell: a connection that takes time is made in a process of its own.
 
-Sources: seccomp_unotify(2), and ``linux/seccomp.h``, ``linux/un.h`` and ``linux/in6.h`` of the kernel.
+Sources: seccomp_unotify(2), and ``linux/un.h`` and ``linux/in6.h`` of the kernel.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class NotifiedCalls:
 
     def answer(self) -> None:
         """Take the next call and answer it. Raises ``OSError`` when there will be none."""
-        if call := notified.receive(self.listener):
-            self._handle(call)
+        if notification := kernel.receive_call(self.listener):
+            self._handle(notified.NotifiedCall(self.listener, notification))
 
     def _handle(self, call: notified.NotifiedCall) -> None:
         try:

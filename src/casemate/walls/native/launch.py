@@ -49,7 +49,7 @@ _SYNTHESISED = {
     "/etc/group": "root:x:0:\nuser:x:1000:\nnogroup:x:65534:\n",
     "/etc/hosts": "127.0.0.1 localhost casemate\n::1 localhost casemate\n",
     "/etc/hostname": "casemate\n",
-    "/etc/resolv.conf": f"nameserver {PROXY_ADDRESS}\noptions ndots:1\n",  # unreachable at once without an egress proxy
+    "/etc/resolv.conf": f"nameserver {PROXY_ADDRESS}\noptions ndots:1\n",  # refuses at once without an egress proxy
     # Without an egress proxy the last one asked is a file, so that a name does not exist (EAI_NONAME) rather than fails
     # for now (EAI_AGAIN): clients would try again. nsswitch.conf(5).
     "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns [!UNAVAIL=return] files\n"
