@@ -127,6 +127,22 @@ def test_files_of_a_session_are_not_written_where_the_policy_does_not_list_them(
     assert tree(folder) == {"a": "a", "sub/new": "x"}
 
 
+def test_what_the_policy_keeps_in_the_folder_stays_as_it_is_and_is_told(
+    wall: str, tmp_path: Path, folder: Path, run: Callable[..., Execution]
+) -> None:
+    keeps = [str(folder / "sub"), f"{folder}/*.lock"]
+    policy = {"filesystem": {"allowWrite": [str(folder)], "denyWrite": keeps}}
+    with sync.Sandbox(isolation=wall, workspace=folder, policy=policy, audit=tmp_path / "audit.db") as sandbox:
+        done = run(sandbox, WRITE + "open('a.lock', 'w').write('x')")
+        with sandbox.session() as session, pytest.raises(InvalidArgument, match="denyWrite"):
+            session.files.write("b.lock", b"x")
+    assert tree(folder) == {"a": "a", "new": "x", "output/made": "x"}
+    skipped = {one.name: one.reason for one in done.skipped}
+    # Behind the native wall the program's own call fails for what was there already.
+    assert {"a.lock", *(() if wall == "native" else ("sub/new",))} <= {*skipped}
+    assert all("denyWrite" in reason for reason in skipped.values())
+
+
 def test_what_a_protected_link_leads_to_is_protected_by_its_name(
     wall: str, tmp_path: Path, folder: Path, run: Callable[..., Execution]
 ) -> None:

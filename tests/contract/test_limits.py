@@ -262,6 +262,17 @@ def test_the_limits_of_a_run_narrow_those_of_the_sandbox_and_never_widen_them(wa
         assert (narrower.limits.processes, narrower.limits.memory, narrower.deadline) == (4, 32 * MIB, 0.5)
 
 
+def test_limits_that_nobody_gives_narrow_nothing(tmp_path: Path) -> None:
+    wide = Limits(memory="1GiB", wall=100)
+    audit = tmp_path / "audit.db"
+    with sync.Sandbox(audit=audit, limits=wide) as sandbox:
+        plan = sandbox.explain("print(1)", limits=Limits(cpus=0.5), timeout=90)
+    assert (plan.limits.memory, plan.limits.cpus, plan.deadline) == (1 << 30, 0.5, 90)
+    with sync.Sandbox(audit=audit, policy={"limits": {"memory": "1GiB"}}, limits=Limits(wall=100)) as sandbox:
+        plan = sandbox.explain("print(1)")
+    assert (plan.limits.memory, plan.limits.wall) == (1 << 30, 100)
+
+
 def test_runs_with_limits_of_their_own_follow_each_other_at_once(wall: str, audit: Path) -> None:
     # each takes a cell that was begun a moment ago, and may not be ready to be narrowed
     with sync.Sandbox(isolation=wall, audit=audit) as sandbox:

@@ -7,7 +7,6 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -84,8 +83,6 @@ def bound_by_policy(options: Mapping[str, Any], *, wraps: bool = False) -> Bound
     open_to, hosts = _hosts(most, values["network"], values["allowed_domains"])
     folder = _workspace(most, values["workspace"])
     visible_paths = () if wraps else _readable_names(most, folder, values["allow_read"])
-    if not wraps:
-        _check_unwritable(most, folder)
     mode = values["workspace_mode"] or most.workspace_mode or ("direct" if wraps else "overlay")
     if mode not in _MODES or (wraps and mode == "review"):
         known = _MODES[1:] if wraps else _MODES
@@ -292,16 +289,12 @@ def _trust(most: Policy, path: str | os.PathLike[str] | None) -> str | None:
 
 
 def _limits(most: Policy, limits: Limits | None) -> Limits:
-    """The tighter of both for each limit that the policy names; for the others the argument's."""
+    """The tighter of both for each limit that both name; for the others what one of them names."""
     if limits is not None and not isinstance(limits, Limits):
         raise InvalidArgument("limits", f"{limits!r} is not a casemate.Limits")
-    if not most.limits:
-        return limits or Limits()
-    if limits is None:
-        return Limits(**most.limits)
-    values = {one.name: getattr(limits, one.name) for one in fields(Limits)}
+    values = {name: getattr(limits, name) for name in limits.given} if limits else {}
     for name, bound in most.limits.items():
-        values[name] = bound if values[name] is None else min(bound, values[name])
+        values[name] = bound if values.get(name) is None else min(bound, values[name])
     return Limits(**values)
 
 
@@ -374,28 +367,6 @@ def _readable_names(
 
 def _is_in(path: str, folder: str | os.PathLike[str]) -> bool:
     return Path(os.path.realpath(path)).is_relative_to(Path(folder).expanduser().resolve())
-
-
-def _check_unwritable(most: Policy, workspace: str | os.PathLike[str] | None) -> None:
-    """What must be kept as it is may not lie in a run's workspace, unless its name is protected."""
-    if workspace is None or not isinstance(workspace, str | os.PathLike) or not most.unwritable:
-        return
-    from casemate.files.protected import PROTECTED
-    from casemate.policy.srt import reaches_into
-
-    folder = Path(workspace).expanduser().absolute()
-    places = {str(folder), str(folder.resolve())}
-    for path, where in most.unwritable:
-        for place in places:
-            inside = os.path.relpath(path, place).split(os.sep)
-            if reaches_into(path, place) and not (
-                inside[0] not in ("..", ".") and PROTECTED.reason(tuple(inside), folder=True)
-            ):
-                raise InvalidArgument(
-                    "policy",
-                    f"{where}: {path} cannot be kept as it is: it is in the workspace, which a cell may change",
-                    remediation="Keep it outside the workspace; names that tools read and act on are protected anyhow.",
-                )
 
 
 def _beyond(most: Policy, argument: str, value: str, bound: str) -> InvalidArgument:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from casemate.errors import InvalidArgument
-from casemate.model.call_options import USUAL_SECONDS, USUAL_TIMES
+from casemate.model.call_options import USUAL_TIMES
 from casemate.model.limits import LIMIT_BOUNDS, Limits, format_size
 from casemate.policy.hosts import narrow_hosts
 
@@ -50,7 +50,7 @@ def admit(request: Request, bounds: SandboxBounds, *, can_ask: bool) -> Admitted
 
     Raises ``InvalidArgument``.
     """
-    limits = bounds.limits.narrowed(_with_time(request.limits, request.timeout))
+    limits = bounds.limits.narrowed(request.limits)
     deadline = min(limits.wall, deadline_of(bounds.limits, request.timeout))
     if bounds.hosts is None:
         if request.allowed_domains:
@@ -58,13 +58,6 @@ def admit(request: Request, bounds: SandboxBounds, *, can_ask: bool) -> Admitted
         return AdmittedRequest(request, limits, deadline)
     hosts = narrow_hosts(bounds.hosts, request.allowed_domains, can_ask=can_ask)
     return AdmittedRequest(request, limits, deadline, hosts, can_ask or hosts.everything or bool(hosts.allowed))
-
-
-def _with_time(limits: Limits | None, timeout: float | None) -> Limits | None:
-    """A request's own limits, in which the usual time is what nobody has said: its timeout then says it."""
-    if limits is None or timeout is None or limits.wall != USUAL_SECONDS or timeout < limits.wall:
-        return limits
-    return replace(limits, wall=timeout)
 
 
 def deadline_of(limits: Limits, timeout: float | None) -> float:

@@ -5,7 +5,7 @@ Annotations here are evaluated at import, for ``model.options`` reads them: no `
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict, Unpack
 
 from casemate.errors import InvalidArgument
@@ -128,9 +128,17 @@ LIMIT_BOUNDS: Mapping[str, LimitBounds] = {
 ARGUMENTS.update({name: f"limits=Limits({name}=...)" for name in LIMIT_BOUNDS})
 
 
+class _Given:
+    """Which limits a caller gave. No field: limits are equal whoever gave their values."""
+
+    __slots__ = ("given",)
+    given: frozenset[str]
+
+
 @dataclass(frozen=True, slots=True, init=False)
-class Limits:
-    """How much one execution may use; every field is kept as a plain number.
+class Limits(_Given):
+    """How much one execution may use; every field is kept as a plain number. Limits that you do not give have their
+    defaults, and narrow nothing.
 
     Args:
         **limits: See :class:`casemate.model.limits.LimitOptions`.
@@ -152,18 +160,19 @@ class Limits:
 
     @takes_options(LimitOptions)
     def __init__(self, **limits: Unpack[LimitOptions]) -> None:
+        object.__setattr__(self, "given", frozenset(limits))
         for name, value in complete(LimitOptions, limits, "Limits").items():
             object.__setattr__(self, name, _check_value(name, value))
 
     def narrowed(self, other: "Limits | None") -> "Limits":
-        """These limits with every field of ``other`` that is tighter; never a wider one."""
+        """These limits with every limit that ``other`` was given and that is tighter; never a wider one."""
         if other is None:
             return self
-        tighter: dict[str, Any] = {}
-        for field in fields(self):
-            values = [v for v in (getattr(self, field.name), getattr(other, field.name)) if v is not None]
-            tighter[field.name] = min(values, default=None)
-        return Limits(**tighter)
+        narrow: dict[str, Any] = {name: getattr(self, name) for name in self.given}
+        for name in other.given:
+            values = [value for value in (getattr(self, name), getattr(other, name)) if value is not None]
+            narrow[name] = min(values, default=None)
+        return Limits(**narrow)
 
 
 def _check_value(name: str, value: Any) -> int | float | None:

@@ -276,19 +276,6 @@ class _SrtReader:
         raise InvalidArgument("policy", f"{self._document.where(path)}: {name}: {problem}")
 
 
-def reaches_into(entry: str, folder: str) -> bool:
-    """Whether the absolute path or pattern ``entry`` may mean ``folder`` itself or something in it."""
-    import fnmatch
-
-    theirs, ours = entry.strip("/").split("/"), folder.strip("/").split("/")
-    for place, part in enumerate(theirs):
-        if "**" in part or place >= len(ours):
-            return True
-        if not (fnmatch.fnmatchcase(ours[place], part) if _is_pattern(part) else ours[place] == part):
-            return False
-    return len(theirs) == len(ours)
-
-
 def _is_within(path: str, folders: tuple[str, ...]) -> bool:
     return any(path == one or path.startswith(one.rstrip("/") + "/") for one in folders)
 
