@@ -1,4 +1,4 @@
-"""The hosts file of the machine, in which this world has all its names, is nothing that a cell goes by."""
+"""The machine's hosts file, in which this world has its names, is the host's to read: cells do not see it."""
 
 from __future__ import annotations
 
@@ -100,21 +100,21 @@ def test_a_host_that_the_machines_hosts_file_names_and_no_rule_does_is_refused_a
 
 
 @needs("curl")
-def test_a_name_that_is_nowhere_but_in_the_machines_hosts_file_does_not_resolve_and_the_crossing_says_so(
+def test_a_name_that_only_the_machines_hosts_file_has_is_reached_where_it_is_allowed(
     world: World, wall: str, audit: Path
 ) -> None:
-    hosts, visits = world.folder / "hosts", world.visits()
+    hosts = world.folder / "hosts"
     before = hosts.read_text()
-    hosts.write_text(f"{before}93.184.216.34 added.test\n")
+    address = next(line.split()[0] for line in before.splitlines() if "good.test" in line.split())
+    hosts.write_text(f"{before}{address} Added.test  # a company's name\n10.77.0.1 inside.test\n")
     try:
-        with sync.Sandbox(isolation=wall, audit=audit, allowed_domains=["added.test"]) as sandbox:
-            execution = sandbox.run(CURL.format("http://added.test/x"), language="shell")
+        with sync.Sandbox(isolation=wall, audit=audit, allowed_domains=["added.test", "inside.test"]) as sandbox:
+            reached = sandbox.run(CURL.format("http://added.test/x"), language="shell")
+            refused = sandbox.run(CURL.format("http://inside.test/x"), language="shell")
     finally:
         hosts.write_text(before)
-    assert "its name does not resolve" in execution.stdout
-    (crossing,) = execution.crossings
-    assert (crossing.host, crossing.is_reached, crossing.reason) == ("added.test", False, "its name does not resolve")
-    assert new_visits(world, visits) == []
+    assert reached.stdout.strip() == "hello from GET /x", reached.text
+    assert [(one.host, one.is_reached) for one in refused.crossings] == [("inside.test", False)]
 
 
 @every_language

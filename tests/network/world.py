@@ -85,7 +85,7 @@ def _be(uid: int, gid: int) -> None:
 
 
 def _name_everything(folder: Path) -> None:
-    lines = [f"{address} {name} {name}." for name, addresses in NAMES.items() for address in addresses]
+    lines = [f"{address} {name}" for name, addresses in NAMES.items() for address in addresses]
     for place, content in (
         ("/etc/hosts", "127.0.0.1 localhost\n" + "\n".join(lines) + "\n"),
         ("/etc/resolv.conf", "nameserver 127.0.0.54\noptions timeout:1 attempts:1\n"),

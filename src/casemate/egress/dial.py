@@ -55,11 +55,12 @@ _MOST_LOOKED_UP = 4  # at once for one cell, so that it cannot hold up the other
 _MOST_ADDRESSES = 4  # of one name that are tried
 _NAMED = "Private ones are, where a rule of the policy names them for this host."
 _LOOPBACK = "127.0.0.1"
+_HOSTS_FILE, _MOST_HOSTS_FILE = "/etc/hosts", 4 << 20  # characters
 
 
 class SystemResolver:
-    """The host's own resolver, asked for IPv4 addresses. Names are asked for as absolute ones, so that neither a search
-    list nor a host's own table makes another name of them."""
+    """The host's own table and name servers, asked for IPv4 addresses. Names are absolute: no search list makes other
+    names of them."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_RESOLVERS, "casemate-resolver")
@@ -75,8 +76,27 @@ class SystemResolver:
 
 
 def _addresses(name: str) -> list[str]:
+    if listed := _in_hosts_file(name):
+        return listed
     found = socket.getaddrinfo(f"{name}.", None, socket.AF_INET, socket.SOCK_STREAM)
     return [str(address[0]) for *_, address in found]
+
+
+def _in_hosts_file(name: str) -> list[str]:
+    """The IPv4 addresses of ``name`` in the machine's own table (hosts(5)), which a machine asks first."""
+    try:
+        with open(_HOSTS_FILE, encoding="utf-8", errors="replace") as file:
+            rows = [line.partition("#")[0].split() for line in file.read(_MOST_HOSTS_FILE).splitlines()]
+    except OSError:
+        return []
+    return [row[0] for row in rows if name in map(str.lower, row[1:]) and _is_ipv4(row[0])]
+
+
+def _is_ipv4(text: str) -> bool:
+    try:
+        return bool(socket.inet_pton(socket.AF_INET, text))
+    except OSError:
+        return False
 
 
 async def connect(address: str, port: int) -> socket.socket:
