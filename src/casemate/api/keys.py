@@ -167,7 +167,7 @@ def _in_file(name: str, text: str, unset: str = "none") -> Key:
 
 _POLICY_FILE = "a file with the policy, in place of the keys of this section"
 _VAULT = "where secrets are: user (that of casemate vault), memory (variables alone), or a file"
-_TIMEOUT = "seconds that a program may run where its caller says nothing"
+_TIMEOUT = "seconds that `run` and `wrap` let a program run unless an option says so; elsewhere `limits.wall` binds"
 POLICY = (
     Key("policy", "path", unset="what this section says", text=_POLICY_FILE),
     *_options("network", "allowed_domains"),
