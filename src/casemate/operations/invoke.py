@@ -114,9 +114,7 @@ class _Local:
 
         match value:
             case LimitValues():
-                changes = {name: getattr(value, name) for name in value.model_fields_set}
-                in_force = {name: getattr(self._operations.sandbox.limits, name) for name in Limits.__slots__}
-                return Limits(**{**in_force, **{name: one for name, one in changes.items() if one is not None}})
+                return Limits(**value.model_dump(exclude_none=True))
             case TextFile():
                 return value.text
             case BinaryFile():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from casemate.errors import Denied, Unavailable
@@ -58,11 +57,10 @@ class Shared:
         return limits if own is None else own.narrowed(limits)
 
     def set_limits(self, principal: Principal, limits: Limits) -> Limits:
-        """Those of a caller from now on, where ``limits`` differ from the sandbox's, which are the most; those in
-        force. Raises ``InvalidArgument`` beyond the most, and ``Unavailable``."""
+        """Change the limits of a caller by those that ``limits`` was given; those in force. The sandbox's are the most.
+        Raises ``InvalidArgument`` beyond the most, and ``Unavailable``."""
         own, most = self._limits.setdefault(principal.payer, {}), self.sandbox.limits
-        given = {one.name: getattr(limits, one.name) for one in fields(Limits)}
-        given = {name: value for name, value in given.items() if value != getattr(most, name)}
+        given = {name: getattr(limits, name) for name in limits.given}
         if principal.name not in own and len(own) >= _MOST_CALLERS:
             raise Unavailable(f"the limits of {_MOST_CALLERS} callers of {principal.payer!r} are known already")
         own[principal.name] = Cap(most, NO_POLICY).change(own.get(principal.name, most), given)

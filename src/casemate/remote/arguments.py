@@ -6,7 +6,6 @@ import asyncio
 import base64
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +33,8 @@ def text_of(argument: str, value: str | bytes) -> str:
 
 
 def limits_of(limits: Limits | None) -> dict[str, Any] | None:
-    """Limits as a document."""
-    return None if limits is None else {field.name: getattr(limits, field.name) for field in fields(limits)}
+    """The limits that were given, as a document."""
+    return None if limits is None else {name: getattr(limits, name) for name in sorted(limits.given)}
 
 
 def plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
