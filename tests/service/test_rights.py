@@ -15,6 +15,7 @@ from tests.support.waiting import until
 
 from casemate.errors import CasemateError, Denied, InvalidArgument
 from casemate.remote.client import RemoteOperations, connect
+from casemate.remote.facade import ConnectedSandbox
 
 APPROVER = ("--operator", "--namespace", "b", "--may-approve")
 
@@ -131,3 +132,20 @@ async def test_no_time_or_size_is_too_large_for_an_answer(served: tuple[Daemon, 
             await user("tools.add", {"name": "t", "definition": {"url": "https://example.org", "timeout": 10**400}})
     finally:
         await user.close()
+
+
+async def test_an_agent_that_is_cancelled_waits_no_longer_for_a_secret(served: tuple[Daemon, str]) -> None:
+    operator = ConnectedSandbox(await served[0].connect())
+    async with AsyncExitStack() as clients:
+        await clients.enter_async_context(operator)
+        agent = ConnectedSandbox(await come(served, clients))
+        await operator.vault.set("ASKED_FOR", "a-secret-value")
+        run = asyncio.ensure_future(agent.run("1", secrets=["ASKED_FOR"]))
+        while not await operator.invoke("approvals.pending"):
+            assert not run.done()
+            await asyncio.sleep(0.01)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        while await operator.invoke("approvals.pending"):
+            await asyncio.sleep(0.01)

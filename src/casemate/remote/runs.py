@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from casemate.model.execution import Execution
 
 _EACH = 45.0  # seconds of one request that waits
+_BEGINS_WITHIN = 1.0  # seconds that a run has to begin when nobody waits for it any more
 _ENDS_WITHIN = 30.0  # seconds that a service has to end a run nobody waits for
 
 
@@ -136,7 +137,11 @@ async def _begin(start: Callable[[], Awaitable[Run]]) -> Run:
     try:
         return await asyncio.shield(beginning)
     except asyncio.CancelledError:
-        with contextlib.suppress(CasemateError):  # it never began
+        try:
+            await asyncio.wait([beginning], timeout=_BEGINS_WITHIN)
+        finally:
+            beginning.cancel()  # it waits for somebody to allow a secret
+        with contextlib.suppress(CasemateError, asyncio.CancelledError):  # it never began
             await _cancel(await beginning)
         raise
 
