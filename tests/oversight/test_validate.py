@@ -286,6 +286,17 @@ async def test_ruff_looks_at_names_where_it_is_installed(sandbox: Sandbox) -> No
     assert (step.verdict, step.issues, step.fixed_code) == ("pass", (), None)
 
 
+async def test_a_fix_imports_the_modules_that_a_program_uses(sandbox: Sandbox) -> None:
+    code = '"""Text."""\nfrom __future__ import annotations\nprint(json.dumps(os.getcwd()), time)\n'
+    told = await sandbox.validate(code)
+    assert {(fix.code, fix.message, fix.line) for fix in told.fixes} == {
+        ("F821", "Import `json`", 3), ("F821", "Import `os`", 3),
+    }  # fmt: skip
+    made = await sandbox.validate(code, fix=True)
+    assert made.fixed_code == code.replace("annotations\n", "annotations\nimport json\nimport os\n")
+    assert codes(await sandbox.validate(made.fixed_code), "warning") == {"F821"}  # time may be anything
+
+
 async def test_without_ruff_a_note_says_how_to_get_it(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(looking, "ruff_path", lambda: None)
     validation = await sandbox.validate("import os\n")

@@ -43,6 +43,8 @@ async def test_a_table_is_a_result_in_html_and_in_text(session: Session) -> None
     assert result.text is not None
     assert result.text.split() == ["a", "b", "0", "1", "x", "1", "2", "<y>"]
     assert execution.text == result.text.strip()
+    styled = await session.run("df.style.highlight_max()")
+    assert "<style" in (styled.results[0].html or ""), styled.text
 
 
 async def test_an_object_shows_itself_in_every_type_that_it_has(session: Session) -> None:

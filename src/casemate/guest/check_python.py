@@ -35,7 +35,7 @@ def main() -> None:
     if tree is not None:
         report["issues"] += hints(tree, request["hints"])
         if request["ruff"] and "magic" not in report:
-            ask_ruff(request, code, report)
+            ask_ruff(request, code, tree, report)
     report.pop("magic", None)
     text = json.dumps(report)
     sys.stdout.write(text + "\n")
@@ -183,7 +183,7 @@ def is_shell(keyword: ast.keyword) -> bool:
 # --- ruff ------------------------------------------------------------------------------------------------------------
 
 
-def ask_ruff(request: "dict[str, Any]", code: bytes, report: "dict[str, Any]") -> None:
+def ask_ruff(request: "dict[str, Any]", code: bytes, tree: ast.Module, report: "dict[str, Any]") -> None:
     """What ruff's checks of names and of formats find; and the fixed text where that was requested."""
     import subprocess
 
@@ -200,15 +200,40 @@ def ask_ruff(request: "dict[str, Any]", code: bytes, report: "dict[str, Any]") -
                 report["fixes"].append(
                     {"message": finding["fix"]["message"], "line": place[0], "code": finding["code"]}
                 )
+        modules = missing_modules(tree, findings)
+        report["fixes"] += [
+            {"message": f"Import `{name}`", "line": line, "code": "F821"} for name, line in modules.items()
+        ]
         if request["fix"] and report["fixes"]:
-            fixed_code = ruff(request["ruff"], [*rules, "--fix", "--quiet"], code)
+            fixed_code = add_imports(ruff(request["ruff"], [*rules, "--fix", "--quiet"], code), modules)
             if fixed_code != code:
                 flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if request["session"] else 0
                 compile(fixed_code, "main.py", "exec", flags, dont_inherit=True)
                 report["fixed"] = fixed_code.decode("utf-8")
-    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError, SyntaxError) as error:
+    except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError, SyntaxError) as error:
         report["fixes"].clear()
         report["notes"].append(f"ruff could not look at it: {type(error).__name__}.")
+
+
+def missing_modules(tree: ast.Module, findings: "list[dict[str, Any]]") -> "dict[str, int]":
+    """Modules of the standard library that the program uses without an import, and the first line that does."""
+    attributes = [node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    used = {node.id for node in attributes if isinstance(node, ast.Name)} & sys.stdlib_module_names
+    undefined = [one for one in findings[:_MOST] if one["code"] == "F821"]
+    lines = {one["message"].split("`")[1]: one["location"]["row"] for one in reversed(undefined)}
+    return {name: line for name, line in lines.items() if name in used}
+
+
+def add_imports(code: bytes, modules: "dict[str, int]") -> bytes:
+    """The program with these imports below its docstring and its ``__future__`` imports."""
+    place = 0
+    for node in ast.parse(code).body:
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if not is_text and not (isinstance(node, ast.ImportFrom) and node.module == "__future__"):
+            break
+        place = node.end_lineno or 0
+    lines = code.splitlines(keepends=True)
+    return b"".join([*lines[:place], *(f"import {name}\n".encode() for name in sorted(modules)), *lines[place:]])
 
 
 def ruff(program: str, options: "list[str]", code: bytes) -> bytes:
