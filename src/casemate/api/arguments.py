@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from casemate.errors import InvalidArgument
@@ -126,13 +126,12 @@ def checked_cwd(cwd: str | None) -> str | None:
         return None
     if not isinstance(cwd, str):
         raise InvalidArgument("cwd", f"{cwd!r} is not a str")
-    if cwd.startswith("/") and cwd != WORKSPACE and not cwd.startswith(f"{WORKSPACE}/"):
+    folder = PurePosixPath(WORKSPACE, cwd)
+    if not folder.is_relative_to(WORKSPACE):
         raise InvalidArgument("cwd", f"{cwd!r} is not a folder of the workspace, {WORKSPACE}")
-    within = cwd.removeprefix(WORKSPACE) if cwd.startswith("/") else cwd
-    inside = "/".join(part for part in within.split("/") if part not in ("", "."))
-    if inside:
-        check_name(inside, "cwd")
-    return f"{WORKSPACE}/{inside}" if inside else WORKSPACE
+    if folder != PurePosixPath(WORKSPACE):
+        check_name(str(folder.relative_to(WORKSPACE)), "cwd")
+    return str(folder)
 
 
 def check_files(request: Request, workspace: Path, mode: str) -> None:

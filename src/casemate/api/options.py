@@ -84,7 +84,7 @@ class SessionOptions(CellOptions, RecordOptions, total=False):
     cwd: Annotated[Path | None, Default(None)]
     """The folder of the workspace where its first step begins."""
     restore_cwd: Annotated[bool, Default(False)]
-    """Whether each step begins in `cwd`, or else in the workspace."""
+    """Whether each step begins in `cwd`; without `cwd`, in the workspace."""
     idle_timeout: Annotated[Seconds | None, Default(None)]
     """Seconds without use after which it ends."""
     lifetime: Annotated[Seconds | None, Default(None)]

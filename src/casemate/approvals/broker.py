@@ -340,14 +340,14 @@ class ApprovalBroker:
         verdict = ApprovalVerdict(
             decision.allow is True, by, decision.reason, decision.content, decision.scope, decision.expires
         )
-        if verdict.allow:
-            verdict = self._deny_despite_answer(pending) or verdict
-        is_as_answered = verdict.allow is (decision.allow is True)
-        if verdict.allow or (is_as_answered and decision.scope != "once"):
+        overruled = self._deny_despite_answer(pending) if verdict.allow else None
+        verdict = overruled or verdict
+        is_kept = decision.scope != "once" and overruled is None and not pending.requester.is_over
+        if verdict.allow or is_kept:
             keep = self.rules.promise if pending.requester.for_later else self.rules.remember
             keep(decision, pending.question, time.monotonic(), by)
         self._finish(pending, verdict, decision=decision, note=note)
-        if is_as_answered and decision.scope != "once":
+        if is_kept:
             self._decide_same(pending.shown.hash)
 
     def _deny_despite_answer(self, pending: PendingRequest) -> ApprovalVerdict | None:

@@ -147,10 +147,6 @@ def decision_of(answer: object) -> Decision:
     """What an approver has answered: only a real True, or a Decision that holds one, allows."""
     from casemate.model.approval import Decision
 
-    if answer is True:
-        return Decision(allow=True)
-    if isinstance(answer, Decision) and answer.allow is True:
-        return answer
-    if isinstance(answer, Decision):
-        return answer if answer.allow is False else Decision(reason=answer.reason)
-    return Decision()
+    if not isinstance(answer, Decision):
+        return Decision(allow=answer is True)
+    return answer if isinstance(answer.allow, bool) else Decision(reason=answer.reason)
