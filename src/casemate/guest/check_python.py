@@ -98,9 +98,9 @@ def issue(line: int, column: int, message: object, severity: str, code: str) -> 
 
 
 def hints(tree: ast.Module, table: "list[list[str]]") -> "list[dict[str, Any]]":
-    """What may do harm, as the tree has it; names are followed through imports, and no further. ``table``: of
+    """What may do harm. Names are followed through imports, and no further. ``table``: rows of
     `casemate.languages.checker.Harm`."""
-    known = {word: hint for hint in table for word in hint[0].split(", ")}
+    known = {word: (code, why) for calls, code, why, _ in table for word in calls.split(", ")}
     names: "dict[str, str]" = {}
     found: "dict[tuple[int, int, str], dict[str, Any]]" = {}
     node: "Any"
@@ -114,30 +114,31 @@ def hints(tree: ast.Module, table: "list[list[str]]") -> "list[dict[str, Any]]":
             names.update((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
     for node in ast.walk(tree):
         for code, why in node_hints(node, names, known):
-            place = node.lineno, node.col_offset
-            found[*place, code] = issue(place[0], place[1] + 1, f"Hint: {why}.", "hint", code)
+            place = node.lineno, node.col_offset + 1
+            found[(*place, code)] = issue(*place, f"Hint: {why}.", "hint", code)
         if len(found) >= _MOST:
             break
     return list(found.values())[:_MOST]
 
 
-def node_hints(node: ast.AST, names: "dict[str, str]", known: "dict[str, list[str]]") -> "list[tuple[str, str]]":
-    """Codes of the ways in which a node may do harm, and why."""
+def node_hints(node: ast.AST, names: "dict[str, str]", known: "dict[str, tuple[str, str]]") -> "list[tuple[str, str]]":
+    """The code and the reason of each hint at a node."""
     words: "list[str]" = []
-    more = None
     if isinstance(node, ast.Call):
         name = dotted_name(node.func, names)
-        more = call_hint(node, name)
-        words = [name] if not name.startswith("__builtins__") else []
+        hint = call_hint(node, name)
+        if hint is not None:
+            return [hint]
+        words = [name]
     elif isinstance(node, ast.Attribute):
         words = [f".{node.attr}"]
-    elif isinstance(node, ast.Name):
-        words = [node.id] * (node.id == "__builtins__")
+    elif isinstance(node, ast.Name) and node.id == "__builtins__":
+        words = [node.id]
     elif isinstance(node, ast.Import):
         words = [f"import {alias.name.partition('.')[0]}" for alias in node.names]
     elif isinstance(node, ast.ImportFrom) and not node.level:
         words = [f"import {str(node.module).partition('.')[0]}"]
-    return [more] if more else [(known[word][1], known[word][2]) for word in words if word in known]
+    return [known[word] for word in words if word in known]
 
 
 def dotted_name(function: ast.AST, names: "dict[str, str]") -> str:
@@ -154,7 +155,7 @@ def dotted_name(function: ast.AST, names: "dict[str, str]") -> str:
 
 
 def call_hint(call: ast.Call, name: str) -> "tuple[str, str] | None":
-    """Why a call may do harm by what it is given, or None."""
+    """A hint at the arguments of a call, or None."""
     first = call.args[0] if call.args else None
     text = first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None
     runs = name in _SHELLS or name in _RUNNERS or name == "get_ipython().system"
@@ -162,9 +163,10 @@ def call_hint(call: ast.Call, name: str) -> "tuple[str, str] | None":
         return "dangerous-remove", "this removes everything that it can"
     if name in _RUNNERS and any(is_shell(keyword) for keyword in call.keywords):
         return "dangerous-shell", f"{name}(shell=True) has a shell read its text"
-    modes = [part.value for part in call.args if isinstance(part, ast.Constant)] if name.endswith("chmod") else []
-    if any(isinstance(mode, int) and mode & 0o002 for mode in modes):
-        return "dangerous-permissions", "everybody may write there then"
+    modes = [keyword.value for keyword in call.keywords if keyword.arg == "mode"] or call.args[-1:]
+    values = [mode.value for mode in modes if isinstance(mode, ast.Constant)]
+    if name.endswith("chmod") and any(isinstance(value, int) and value & 0o002 for value in values):
+        return "dangerous-permissions", "this lets everyone write there"
     return None
 
 

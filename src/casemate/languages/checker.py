@@ -32,8 +32,8 @@ def no_repair(text: str, issues: Sequence[Issue], *, has_moved: bool) -> tuple[s
 
 
 class Harm(NamedTuple):
-    """What may do harm: ``calls`` names it for readers, ``pattern`` finds it in a line. Python looks at trees, and has
-    no patterns: there each word is a call, ``.word`` an attribute of anything, ``import word`` a module."""
+    """What may do harm. ``calls`` names it for readers, ``pattern`` finds it in a line. Python is searched by its
+    syntax tree instead: there ``calls`` is a list of calls, of ``.attributes``, and of modules as ``import name``."""
 
     calls: str
     code: str

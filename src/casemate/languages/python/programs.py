@@ -51,22 +51,22 @@ def repair(text: str, issues: Sequence[Issue], *, has_moved: bool) -> tuple[str,
 _HINTS = (
     Harm("eval, builtins.eval", "dangerous-eval", "this runs whatever text it is given"),
     Harm("exec, builtins.exec", "dangerous-exec", "this runs whatever text it is given"),
-    Harm("__import__, builtins.__import__, importlib.import_module", "dangerous-import", "this loads any module"),
-    Harm("__builtins__, .__builtins__, .__globals__, .__subclasses__", "dangerous-builtins", "it hides what is called"),
+    Harm("__import__, builtins.__import__, importlib.import_module", "dangerous-import", "this can load any module"),
+    Harm("__builtins__, .__builtins__, .__globals__, .__subclasses__", "dangerous-builtins", "this hides what it calls"),
     Harm("pickle.load, pickle.loads, pickle.Unpickler, shelve.open, marshal.load, marshal.loads", "dangerous-pickle",
-         "what is read can run its author's code, or crash the interpreter"),
+         "loading can run its author's code, or crash the interpreter"),
     Harm("os.system, os.popen, subprocess.getoutput, subprocess.getstatusoutput", "dangerous-shell",
-         "a shell reads its text"),
+         "a shell runs the text"),
     Harm("os.fork, os.forkpty, pty.fork, pty.spawn, os.posix_spawn, os.posix_spawnp, os.execl, os.execle, os.execlp,"
          " os.execv, os.execve, os.execvp, os.execvpe, os.spawnl, os.spawnlp, os.spawnv, os.spawnve, os.spawnvp",
          "dangerous-process", "this starts a program or a process"),
     Harm("os.kill, os.killpg, signal.pthread_kill", "dangerous-kill", "this ends a process"),
-    Harm("os._exit, os.abort", "dangerous-exit", "this ends the program at once, and what it holds is lost"),
+    Harm("os._exit, os.abort", "dangerous-exit", "this ends the program at once, without its cleanup"),
     Harm("os.remove, os.unlink, os.rmdir, os.removedirs, shutil.rmtree, .unlink, .rmdir", "dangerous-remove",
          "this removes files or folders"),
     Harm("socket.socket, socket.create_connection, socket.create_server, asyncio.open_connection,"
-         " asyncio.start_server", "dangerous-network", "this connects or listens by itself"),
-    Harm("import ctypes, import cffi", "dangerous-native", "this calls code that Python does not check"),
+         " asyncio.start_server", "dangerous-network", "this connects to the network or listens"),
+    Harm("import ctypes, import cffi", "dangerous-native", "this calls native code"),
 )  # fmt: skip
 
 CHECKER = Checker(
