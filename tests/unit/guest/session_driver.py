@@ -182,7 +182,10 @@ class Session:
         """Run a step to its end."""
         return self.finish(self.begin(code, **options))
 
-    def begin(self, code: str, *, stdin: str | None = None, cwd: str | None = None, front: str | None = None) -> Step:
+    def begin(
+        self, code: str, *, stdin: str | None = None, cwd: str | None = None, front: str | None = None,
+        colours: bool = False,
+    ) -> Step:  # fmt: skip
         """Ask for the next step."""
         self._once_more = float("inf")  # what came between steps is for none
         number = max(self.steps, default=0) + 1
@@ -194,7 +197,7 @@ class Session:
             pipes.append(Pipe(descriptor))
         step = self.steps[number] = Step(number, pipes[0], pipes[1])
         given = None if stdin is None else base64.b64encode(stdin.encode()).decode()
-        plain: dict[str, object] = {"asks": [], "task": "code", "front": front, "remembers": True, "colours": False}
+        plain: dict[str, object] = {"asks": [], "task": "code", "front": front, "remembers": True, "colours": colours}
         self.send({"op": "run", **plain, "step": number, "code": code, "out": str(paths[0]), "err": str(paths[1]),
                    "stdin": given, "cwd": cwd})  # fmt: skip
         return step

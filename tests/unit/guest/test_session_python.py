@@ -604,6 +604,9 @@ def test_figures_that_stay_open_are_shown_again_only_when_they_change(new: Sessi
     assert shown == [1, 0, 1, 0]
     refused = new.run("%config InlineBackend.figure_formats = ['webp']")
     assert "'webp'" in refused.err
+    told = new.run("%config InlineBackend")
+    assert told.error is None
+    assert "InlineBackend.figure_format=" in told.out
     new.run("%config InlineBackend.figure_formats = ['svg', 'pdf']\n%config InlineBackend.rc = {'figure.dpi': 50}")
     (bundle,) = new.run("plt.plot([1])\nprint(plt.rcParams['figure.dpi'])").displays
     assert {"image/svg+xml", "application/pdf"} <= set(bundle)
@@ -621,6 +624,24 @@ def test_a_magic_works_or_says_why_it_does_not(one: Session) -> None:
         (bundle,) = one.run(code).displays
         assert bundle["text/plain"].endswith(text)
     assert one.run("%recall -1").displays or one.run("%recall 1").displays
+
+
+@needs_ipython
+def test_colours_that_code_turns_off_stay_off(new: Session) -> None:
+    assert "\x1b[" in new.run("1 / 0", colours=True).error["traceback"]
+    new.run("%colors nocolor", colours=True)
+    assert "\x1b[" not in new.run("1 / 0", colours=True).error["traceback"]
+
+
+@needs_ipython
+def test_a_value_is_kept_where_the_one_before_could_not_be_shown(new: Session) -> None:
+    bad = "class Bad:\n    def __repr__(self): 1 / 0\n"
+    assert new.run(f"{bad}Bad()").error["name"] == "ZeroDivisionError"
+    assert new.run("7").bundle == {"text/plain": "7"}
+    step = new.run("display(Bad())\n8")
+    assert (step.error, step.bundle) == (None, {"text/plain": "8"})
+    assert "ZeroDivisionError" in step.err
+    assert new.run("(_, Out[max(Out)])").bundle == {"text/plain": "(8, 8)"}
 
 
 @needs_ipython

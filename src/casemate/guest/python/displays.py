@@ -28,7 +28,6 @@ _METHODS = (
     ("application/json", "_repr_json_"),
     ("application/javascript", "_repr_javascript_"),
 )
-_MOST_COLUMNS = 20  # pandas' own number where there is no terminal
 # An object that claims to have this method answers to every name (a mock, a proxy): ask it for nothing.
 _CANARY = "_repr_of_no_object_"
 
@@ -182,7 +181,7 @@ def patched_spec(name: str, path: "Sequence[str] | None", target: object, skip: 
         try:
             _PATCHES[name](module)
         except Exception as error:
-            print(f"casemate: pictures of {name} cannot be shown: {error!r}", file=sys.stderr)
+            print(f"casemate: {name} could not be adapted, so some output is missing: {error!r}", file=sys.stderr)
 
     loader.exec_module = run_and_patch
     return spec
@@ -242,14 +241,9 @@ def _patch_comm(module: "Any") -> None:
 
 
 def show_all_columns(pandas: "Any") -> None:
-    """Sessions show tables as a notebook does: pandas takes them for a terminal, and leaves columns out."""
-    pandas.set_option("display.max_columns", _MOST_COLUMNS)
-
-
-def _patch_pandas(pandas: "Any") -> None:
-    """In a session; one that begins later sees to it itself."""
+    """In a session, show as many columns as a notebook: pandas takes a session for a terminal, and leaves some out."""
     if "get_ipython" in vars(builtins):
-        show_all_columns(pandas)
+        pandas.set_option("display.max_columns", 20)
 
 
 def _wrap_like(function: "Callable[..., Any]", original: "Any") -> "Callable[..., Any]":
@@ -262,5 +256,5 @@ _PATCHES: "dict[str, Callable[[Any], None]]" = {
     "matplotlib.pyplot": _patch_pyplot,
     "IPython.core.display_functions": _patch_display_functions,
     "comm": _patch_comm,
-    "pandas": _patch_pandas,
+    "pandas": show_all_columns,
 }

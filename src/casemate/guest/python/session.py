@@ -16,6 +16,7 @@ import os
 import sys
 
 import _casemate  # type: ignore[import-not-found]
+from _casemate.displays import show_all_columns  # type: ignore[import-not-found]
 from _casemate.session_frames import CANNOT_SPEAK, encode, pipes  # type: ignore[import-not-found]
 from _casemate.session_interrupts import STARTING, interrupts  # type: ignore[import-not-found]
 from _casemate.session_interrupts import own as __builtins__  # type: ignore[no-redef]
@@ -115,9 +116,7 @@ def _claim_shell() -> "Any":
         setattr(sys, name, value)
     for kind in _shell._walk_mro():
         kind._instance = _shell
-    if "pandas" in _modules:
-        from _casemate.displays import show_all_columns  # type: ignore[import-not-found]
-
+    if "pandas" in _modules:  # a zygote has imported it
         show_all_columns(_modules["pandas"])
     return _shell
 

@@ -14,13 +14,13 @@ from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 from IPython.display import display
 from traitlets import Bool, Dict, Enum, Set
-from traitlets.config.configurable import Configurable
+from traitlets.config.configurable import SingletonConfigurable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["InlineBackend", "Publisher", "ResultHook", "__builtins__", "close_all", "register", "show_open_figures"]
+__all__ = ["InlineBackend", "Publisher", "ResultHook", "__builtins__", "close_all", "show_open_figures"]
 
 _MOST_METADATA = 2**14  # characters
 _BUNDLE_LIMIT = FRAME_LIMIT - 2**17  # for a bundle, so that the rest of its frame fits too
@@ -33,7 +33,6 @@ _KINDS = {
     "pdf": "application/pdf",
 }
 _FORMATS = (*_KINDS, "retina", "png2x")
-_backends: "list[InlineBackend]" = []  # the shell's
 _shown: "list[Any]" = []  # the figures that this step has shown already
 
 
@@ -54,8 +53,8 @@ class Publisher(DisplayPublisher):  # type: ignore[misc]
 
 
 class ResultHook(DisplayHook):  # type: ignore[misc]
-    """What the value of a step's last expression goes through. It is kept in ``_`` and ``Out`` as in IPython.
-    ``failure``: why it has no text."""
+    """Shows the value of a step's last expression, and keeps it in ``_`` and ``Out`` as IPython does. ``is_at_work``:
+    the value is being turned into texts and pictures; ``failure``: the error of its ``__repr__``."""
 
     is_at_work = False
     failure: "BaseException | None" = None
@@ -69,18 +68,18 @@ class ResultHook(DisplayHook):  # type: ignore[misc]
         return ";" in code and bool(self.semicolon_at_end_of_expression(code))
 
     def compute_format_data(self, result: object) -> "Any":
-        """Its bundle and metadata. Raises what its ``__repr__`` raises."""
+        """Return the bundle of a value, and its metadata. Raises what its ``__repr__`` raises."""
         self.is_at_work, self.failure = True, None
         try:
             formats = self._formats_of(result)
+            if self.failure is not None:
+                raise self.failure
+            return formats
         finally:
-            self.is_at_work = False
-        if self.failure is not None:
-            raise self.failure
-        return formats
+            self.is_at_work, self.failure = False, None
 
     def _formats_of(self, result: object) -> "Any":
-        """A plain value has its text only, unless somebody has taught IPython otherwise."""
+        """A plain value has only its text, unless the user has registered another format for its type."""
         formatter = self.shell.display_formatter
         if type(result) in _PLAIN and not any(
             type(result) in each.type_printers for name, each in formatter.formatters.items() if name != "text/plain"
@@ -159,36 +158,33 @@ def _encode_bundle(bundle: "dict[str, object]") -> str:
     return "{" + ",".join(parts.values()) + "}"
 
 
-class InlineBackend(Configurable):  # type: ignore[misc]
-    """What ``%config InlineBackend.…`` sets, as where matplotlib_inline is installed."""
+class InlineBackend(SingletonConfigurable):  # type: ignore[misc]
+    """The settings of ``%config InlineBackend.…``, as matplotlib_inline has them."""
 
     figure_formats = Set(Enum(_FORMATS), {"png"}, help="png, retina, jpeg, svg, pdf").tag(config=True)
-    figure_format = Enum(_FORMATS, help="one format").tag(config=True)
+    figure_format = Enum(_FORMATS, None, allow_none=True, help="one format").tag(config=True)
     print_figure_kwargs = Dict({"bbox_inches": "tight"}, help="options of savefig").tag(config=True)
     rc = Dict(help="matplotlib.rcParams").tag(config=True)
     close_figures = Bool(True, help="close what a step has shown").tag(config=True)
 
     def __init__(self, shell: "Any") -> None:
         super().__init__()
-        self.observe(lambda change: self.set_trait("figure_formats", {change["new"]}), "figure_format")
-        self.observe(lambda _: register(shell, self), ["figure_formats", "print_figure_kwargs"])
+        self._formatters = shell.display_formatter.formatters
+        self.observe(
+            lambda change: change["new"] and self.set_trait("figure_formats", {change["new"]}), "figure_format"
+        )
+        self.observe(lambda _: self._register(), ["figure_formats", "print_figure_kwargs"])
         self.observe(lambda change: __import__("matplotlib").rcParams.update(change["new"]), "rc")
+        self._register()
 
-
-def register(shell: "Any", settings: InlineBackend) -> None:
-    """Teach ``shell`` to show a figure in the formats that are set. matplotlib is not imported for it."""
-    _backends[:] = [settings]
-    formatters = shell.display_formatter.formatters
-    for media_type in set(_KINDS.values()):
-        try:
-            formatters[media_type].pop("matplotlib.figure.Figure")
-        except KeyError:
-            pass
-    for kind in settings.figure_formats:
-        plain = "png" if kind in ("retina", "png2x") else kind
-        if plain in _KINDS:
-            formatters[_KINDS[plain]].for_type_by_name(
-                "matplotlib.figure", "Figure", _saver(plain, 2 if plain != kind else 1, settings.print_figure_kwargs)
+    def _register(self) -> None:
+        """Have IPython show figures in the formats that are set. This does not import matplotlib."""
+        for media_type in set(_KINDS.values()):
+            self._formatters[media_type].pop("matplotlib.figure.Figure", None)
+        for kind in self.figure_formats:
+            plain = kind if kind in _KINDS else "png"
+            self._formatters[_KINDS[plain]].for_type_by_name(
+                "matplotlib.figure", "Figure", _saver(plain, 1 if plain == kind else 2, self.print_figure_kwargs)
             )
 
 
@@ -202,7 +198,7 @@ def _saver(kind: str, scale: int, options: "dict[str, Any]") -> "Any":
 
         buffer = BytesIO()
         figure.savefig(buffer, format=kind, **{"dpi": figure.dpi * scale, **options})
-        figure.stale = False  # saving a part of it leaves it so
+        figure.stale = False  # with bbox_inches="tight", savefig leaves it stale
         data = buffer.getvalue()
         if scale > 1:  # with its size in a PNG's head, for screens that have more pixels than that
             width, height = (int.from_bytes(data[at : at + 4], "big") // scale for at in (16, 20))
@@ -213,8 +209,9 @@ def _saver(kind: str, scale: int, options: "dict[str, Any]") -> "Any":
 
 
 def show_open_figures() -> None:
-    """Show those that the step has not shown itself, and close all; where they stay open, those that have changed."""
-    figures, closes = _open_figures(), _backends[0].close_figures
+    """Show the figures that the step has not shown itself, and close all. With ``close_figures`` off, show only those
+    that have changed."""
+    figures, closes = _open_figures(), InlineBackend.instance().close_figures
     try:
         for figure in figures:
             is_new = (closes or figure.stale) and not any(figure is other for other in _shown)

@@ -58,7 +58,7 @@ def remember(error: BaseException) -> None:
 
 
 def text_of(shell: "Any", error: BaseException) -> str:
-    """Its traceback as IPython writes it, without colours; as plain Python where IPython cannot."""
+    """Its traceback as IPython writes it; as plain Python where IPython cannot."""
     if issubclass(type(error), UsageError):
         return f"UsageError: {_value(error)}"
     try:

@@ -13,6 +13,7 @@ from binascii import a2b_base64, b2a_base64
 from _casemate.session_interrupts import own as __builtins__  # type: ignore[import-not-found,no-redef]
 from _casemate.session_steps import steps  # type: ignore[import-not-found]
 from IPython.core.completer import provisionalcompleter, rectify_completions
+from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.tokenutil import token_at_cursor
 
 TYPE_CHECKING = False
@@ -28,6 +29,7 @@ class _Front:
     """``message``: what the step answers, by the front end's name for it; None where there is no front end."""
 
     message: "str | None" = None
+    has_colours = False
 
     def get_parent(self, *_: object) -> "dict[str, Any]":
         """So widgets of output find out what is theirs, as from ipykernel's kernel."""
@@ -38,9 +40,11 @@ _front = _Front()
 
 
 def begin(shell: "Any", message: "str | None", *, has_colours: bool) -> None:
-    """A step begins. Where widgets are shown, rich and tqdm see a notebook, as with ipykernel."""
+    """Prepare a step. Colours are turned on once, so that ``%colors`` can turn them off. Where widgets are shown, rich
+    and tqdm see a notebook, as with ipykernel."""
     _front.message = message
-    if has_colours and shell.colors == "nocolor":
+    if has_colours and not _front.has_colours:
+        _front.has_colours = True
         shell.run_line_magic("colors", "neutral")
     if message is not None:
         type(shell).__name__ = "ZMQInteractiveShell"
@@ -51,7 +55,7 @@ def begin(shell: "Any", message: "str | None", *, has_colours: bool) -> None:
 
 
 def _run_code(shell: "Any", request: "dict[str, Any]") -> "BaseException | None":
-    result = shell.run_cell(request["code"], request["remembers"])
+    result = InteractiveShell.run_cell(shell, request["code"], request["remembers"])
     error: "BaseException | None" = result.error_before_exec
     return result.error_in_exec if error is None else error
 
@@ -68,11 +72,19 @@ def _complete(shell: "Any", request: "dict[str, Any]") -> None:
     question = json.loads(request["code"])
     code, cursor = question["code"], question["cursor"]
     found = _completions(shell, code, cursor)
-    if not found or not re.search(r"\.\w*$", code[:cursor]):  # of a module's names jedi would read all of its files
-        found = _with_names_of_code(shell, code, cursor, found)
-    start, end = (found[0].start, found[0].end) if found else (cursor, cursor)
-    dot = int(bool(found) and all(one.text.startswith(".") for one in found))  # it is there, and no part of a name
-    _answer({"start": start + dot, "end": end, "matches": [[one.text[dot:], one.type or ""] for one in found]})
+    _answer_completions(found, cursor)  # jedi may be interrupted
+    if found and re.search(r"\.\w*$", code[:cursor]):
+        return  # for the names of a module jedi would read all of its files
+    # jedi knows what the code itself imports or assigns, and not the objects of the session.
+    before, shell.Completer.use_jedi = shell.Completer.use_jedi, True
+    try:
+        more = _completions(shell, code, cursor)
+    finally:
+        shell.Completer.use_jedi = before
+    known = {one.text for one in found}
+    places = {(one.start, one.end) for one in found or more}
+    new = [one for one in more if one.text not in known and (one.start, one.end) in places]
+    _answer_completions(found + new, cursor)
 
 
 def _completions(shell: "Any", code: str, cursor: int) -> "list[Any]":
@@ -80,16 +92,10 @@ def _completions(shell: "Any", code: str, cursor: int) -> "list[Any]":
         return list(rectify_completions(code, shell.Completer.completions(code, cursor)))[:_MOST_MATCHES]
 
 
-def _with_names_of_code(shell: "Any", code: str, cursor: int, found: "list[Any]") -> "list[Any]":
-    """Also what the code itself imports or assigns: jedi reads that. It knows nothing of objects that are there."""
-    shell.Completer.use_jedi = True
-    try:
-        more = _completions(shell, code, cursor)
-    finally:
-        shell.Completer.use_jedi = False
-    known = {one.text for one in found}
-    places = {(one.start, one.end) for one in found}
-    return found + [one for one in more if one.text not in known and (not places or (one.start, one.end) in places)]
+def _answer_completions(found: "list[Any]", cursor: int) -> None:
+    start, end = (found[0].start, found[0].end) if found else (cursor, cursor)
+    dot = int(bool(found) and all(one.text.startswith(".") for one in found))  # it is there, and no part of a name
+    _answer({"start": start + dot, "end": end, "matches": [[one.text[dot:], one.type or ""] for one in found]})
 
 
 def _look_up(shell: "Any", request: "dict[str, Any]") -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import fnmatch
+import functools
 import os
 import sys
 
@@ -9,7 +10,7 @@ from _casemate import session_display  # type: ignore[import-not-found]
 from _casemate import session_errors as errors
 from _casemate.packages import use_installed  # type: ignore[import-not-found]
 from _casemate.session_commands import SessionScripts, output_of, run_pip, run_shell  # type: ignore[import-not-found]
-from _casemate.session_display import InlineBackend, Publisher, ResultHook, register  # type: ignore[import-not-found]
+from _casemate.session_display import InlineBackend, Publisher, ResultHook  # type: ignore[import-not-found]
 from _casemate.session_interrupts import own as __builtins__  # type: ignore[import-not-found,no-redef]
 from _casemate.session_loop import loop  # type: ignore[import-not-found]
 from _casemate.session_streams import stdin  # type: ignore[import-not-found]
@@ -50,11 +51,10 @@ class _Exit(ExitAutocall):  # type: ignore[misc]
 class Shell(InteractiveShell):  # type: ignore[misc]
     """What runs a step. ``end``: what ends the process, set when the session begins."""
 
-    __qualname__ = "ZMQInteractiveShell"  # by this pandas sees that there is no terminal; rich looks at `__name__`
+    __qualname__ = "ZMQInteractiveShell"  # pandas finds "zmq" in it, and knows a notebook; rich looks at `__name__`
     display_pub_class = Type(Publisher)
     displayhook_class = Type(ResultHook)
     end = AnyTrait()
-    _depth = 0  # of cells within cells
 
     # --- nothing of the user's machine is read or written -----------------------------------------------------------
 
@@ -83,18 +83,13 @@ class Shell(InteractiveShell):  # type: ignore[misc]
     # --- running ----------------------------------------------------------------------------------------------------
 
     def run_cell(self, *arguments: "Any", **options: "Any") -> "Any":
-        """Run code. What a cell within a cell has drawn, as of ``%%capture``, is shown within it."""
-        self._depth += 1
-        try:
-            result = super().run_cell(*arguments, **options)
-            if self._depth > 1:
-                session_display.show_open_figures()
-        finally:
-            self._depth -= 1
+        """Run a cell within a step, as ``%%capture`` does, and show its figures there."""
+        result = super().run_cell(*arguments, **options)
+        session_display.show_open_figures()
         return result
 
     def set_next_input(self, s: str, replace: bool = False) -> None:
-        """``%load`` and ``%recall``: a notebook puts the text where code is typed; elsewhere it is shown."""
+        """``%load`` and ``%recall``: a notebook puts the text into a cell. Without a notebook it is shown."""
         display({"text/plain": s, _NEXT_INPUT: {"text": s, "replace": replace}}, raw=True)
 
     async def run_code(self, code_obj: "Any", result: "Any" = None, *, async_: bool = False) -> bool:
@@ -150,7 +145,7 @@ class Shell(InteractiveShell):  # type: ignore[misc]
     # --- errors -----------------------------------------------------------------------------------------------------
 
     def showtraceback(self, exc_tuple: "Any" = None, *_: object, **__: object) -> None:
-        """Print a traceback, if somebody else than IPython asks: the step's own error goes to the host."""
+        """Print a traceback, unless the step fails with the error: then it goes to the host."""
         caller = sys._getframe(1)
         formatter = caller.f_locals.get("self")
         if self.displayhook.is_at_work and formatter is self.display_formatter.formatters["text/plain"]:
@@ -250,13 +245,11 @@ def make_shell() -> Shell:
     shell.register_magics(SessionScripts)
     shell.register_magic_function(shell.pip, "line", "pip")
     for name, why in _MISSING.items():
-        shell.register_magic_function(_refuse(f"%{name} is not there: {why}"), "line", name)
+        shell.register_magic_function(functools.partial(_refuse, f"%{name} is not there: {why}"), "line", name)
     shell.extension_manager.load_extension("IPython.extensions.storemagic")
     shell.history_manager.outputs = _EmptyHistory()
     shell.history_manager.exceptions = _EmptyHistory()
-    inline = InlineBackend(shell)
-    shell.configurables.append(inline)
-    register(shell, inline)
+    shell.configurables.append(InlineBackend.instance(shell))
     return shell
 
 
@@ -276,18 +269,15 @@ def _create_shell(config: "Any") -> Shell:
     return shell
 
 
-def _refuse(why: str) -> "Any":
-    def refuse(_line: str) -> None:
-        raise UsageError(why)
-
-    return refuse
+def _refuse(why: str, _line: str) -> None:
+    raise UsageError(why)
 
 
 class _StoredThings(dict):  # type: ignore[type-arg]
-    """What IPython keeps in files."""
+    """What IPython would keep in files."""
 
     def keys(self, pattern: str = "*") -> "Any":
-        """Those of a folder."""
+        """The names that match ``pattern``, such as ``autorestore/*``."""
         return fnmatch.filter(list(self), pattern)
 
 

@@ -52,7 +52,7 @@ _HINTS = (
     Harm("eval, builtins.eval", "dangerous-eval", "this runs whatever text it is given"),
     Harm("exec, builtins.exec", "dangerous-exec", "this runs whatever text it is given"),
     Harm("__import__, builtins.__import__, importlib.import_module", "dangerous-import", "this can load any module"),
-    Harm("__builtins__, .__builtins__, .__globals__, .__subclasses__", "dangerous-builtins", "this hides what it calls"),
+    Harm("__builtins__, .__builtins__, .__globals__, .__subclasses__", "dangerous-builtins", "this hides what runs"),
     Harm("pickle.load, pickle.loads, pickle.Unpickler, shelve.open, marshal.load, marshal.loads", "dangerous-pickle",
          "loading can run its author's code, or crash the interpreter"),
     Harm("os.system, os.popen, subprocess.getoutput, subprocess.getstatusoutput", "dangerous-shell",
