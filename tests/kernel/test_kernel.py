@@ -298,7 +298,8 @@ def _kernels() -> Iterator[int]:
 
 def test_a_traceback_has_a_text_with_colours_for_each_frame(notebook: Notebook) -> None:
     (error,) = notebook.run("def f():\n    1 / 0\n\nf()").of("error")
-    head, outer, inner, last = error["traceback"]
+    rule, head, outer, inner, last = error["traceback"]
+    assert "-" * 70 in rule
     assert "Traceback" in head
     assert [outer.endswith("\n"), inner.endswith("\n")] == [True, True]
     assert "\x1b[" in outer
@@ -308,12 +309,25 @@ def test_a_traceback_has_a_text_with_colours_for_each_frame(notebook: Notebook) 
     assert "\x1b]" not in "".join((error["evalue"], *error["traceback"]))
 
 
+def test_a_traceback_of_one_very_long_line_is_shown(notebook: Notebook) -> None:
+    code = "class Long(Exception):\n    def _render_traceback_(self): return ['-' * 900_000]\nraise Long"
+    (error,) = notebook.run(code).of("error")
+    assert error["traceback"] == ["-" * 900_000]
+
+
 def test_what_is_loaded_is_put_where_code_is_typed(notebook: Notebook) -> None:
     outcome = notebook.run("open('a.py', 'w').write('print(77)\\n')\n%load a.py")
     text = "# %load a.py\nprint(77)\n"
     assert outcome.reply["payload"] == [{"source": "set_next_input", "text": text, "replace": True}]
     assert outcome.of("display_data") == []
     assert notebook.run("1").reply["payload"] == []
+
+
+@pytest.mark.parametrize("text", ["%casemate apply", "\\n %casemate discard a b"])
+def test_a_program_cannot_put_a_command_of_the_user_where_code_is_typed(notebook: Notebook, text: str) -> None:
+    assert notebook.run(f"get_ipython().set_next_input('{text}', replace=True)").reply["payload"] == []
+    (payload,) = notebook.run("get_ipython().set_next_input('x = 1')").reply["payload"]
+    assert (payload["text"], payload["replace"]) == ("x = 1", False)
 
 
 def test_a_front_end_is_told_the_ports_that_it_has_given(notebook: Notebook) -> None:
@@ -350,6 +364,8 @@ def test_a_kernel_says_whether_code_of_node_and_shell_is_complete(
             ]
             assert [one["found"] for one in found] == [True, True, False, False]
             assert "[ 1, 2 ]" in found[1]["data"]["text/plain"]
+            long = f"'{'x' * 200_000}{chr(0x1F600) * 9}';\nmine.a"
+            assert opened.ask(opened.client.inspect, long)["found"] is True
             assert opened.run("typeof has_run").result == "'undefined'"
 
 

@@ -15,7 +15,7 @@ CommKind = Literal["open", "msg", "close"]
 class StepTerms:
     """What a front end has a step do, and with what: ``message``, its name for what the step answers, so that widgets
     of output find theirs; ``remembers``: the code is kept as ``In``; ``answers``: somebody may be asked for lines;
-    ``has_colours``: of tracebacks."""
+    ``has_colours``: tracebacks have colours."""
 
     task: Task = "code"
     message: str | None = None

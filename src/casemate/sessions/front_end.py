@@ -70,7 +70,7 @@ class FrontEnd:
         return None if shown is None else shown.result
 
     async def check(self, code: str) -> CodeState:
-        """Whether code is complete as it stands: asked of the interpreter, or else of the parser that validates it."""
+        """Whether code is complete. The interpreter tells, or without that task the parser of `validate`."""
         if "check" not in self.tasks:
             return _state_of(code, await self._validate(code, self._language, session=True))
         found = await self._ask("check", code=code)
@@ -80,11 +80,11 @@ class FrontEnd:
         return CodeState(status, indent[:_MOST_TEXT] if isinstance(indent, str) else "")
 
     async def _ask(self, task: Task, **question: Any) -> dict[str, Any]:
-        """The interpreter's answer; empty where it has none."""
+        """The last answer of the interpreter, also of one that was interrupted after it; empty without one."""
         if task not in self.tasks:
             return {}
         capture = await self._steps.run_off_record(json.dumps(question), StepTerms(task), _ANSWERS_WITHIN)
-        answer = capture.results[-1].get("application/json") if capture.results and capture.error is None else None
+        answer = capture.results[-1].get("application/json") if capture.results else None
         return answer if isinstance(answer, dict) else {}
 
 

@@ -31,24 +31,28 @@ function remoteOf(value) {
 
 function previewOf(value) {
   if (session === null) connect();
-  let remote = null;
   holder.value = value;
   const functionDeclaration = 'function () { return this.value; }';
-  const question = { functionDeclaration, objectId: holderId, generatePreview: true, objectGroup: 'looks' };
-  session.post('Runtime.callFunctionOn', question, (_, answer) => (remote = ownCopy(answer?.result)));
-  session.post('Runtime.releaseObjectGroup', { objectGroup: 'looks' });
+  const answer = ask('Runtime.callFunctionOn', { functionDeclaration, objectId: holderId });
   holder.value = undefined;
-  return remote;
+  return answer?.result;
 }
 
-/** What `name` is, as `a` or `a.b`, in lines; null where nothing is, or where finding out would run code. */
+/** What V8 answers. It holds on to no object of the answer. */
+function ask(method, question) {
+  let answer = null;
+  const options = { generatePreview: true, objectGroup: 'looks' };
+  session.post(method, { ...question, ...options }, (_, found) => (answer = ownCopy(found)));
+  session.post('Runtime.releaseObjectGroup', { objectGroup: 'looks' });
+  return answer;
+}
+
+/** The type and text of `name`, such as `a` or `a.b`; null if it is unknown, or its getter has side effects. */
 function lookOfName(name) {
   if (!/^[A-Za-z_$][\w$]*(\.[A-Za-z_$][\w$]*)*$/.test(name)) return null;
   if (session === null) connect();
-  let answer = null;
-  const question = { expression: name, throwOnSideEffect: true, generatePreview: true };
-  session.post('Runtime.evaluate', question, (_, found) => (answer = ownCopy(found)));
-  if (!answer || answer.exceptionDetails) return null;
+  const answer = ask('Runtime.evaluate', { expression: name, throwOnSideEffect: true });
+  if (answer === null || answer.exceptionDetails) return null;
   const { type, subtype, className, value } = answer.result;
   const text = type === 'string' ? quoted(value) : value === undefined ? previewed(answer.result) : String(value);
   return `${name}: ${className ?? subtype ?? type}\n${text.slice(0, LONGEST_LOOK)}`;

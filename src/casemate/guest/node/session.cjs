@@ -16,6 +16,7 @@ const streams = require('./streams.cjs');
 
 const path = require('node:path');
 const { chdir } = process;
+const LONGEST_NAME = 1000; // characters on each side of the cursor
 const ROOT = path.dirname(path.dirname(process.argv[1])).replace(/^\/$/, '');
 const waiting = [];
 let running = null;
@@ -114,10 +115,17 @@ function run(request) {
   if (!step.ended) interrupts.look(step.number);
 }
 
-/** What an editor asks about the name at its cursor: a bundle of what it is. */
+/** Answer what an editor asks about the name at its cursor. `cursor` counts code points. */
 function lookUp(step, { code, cursor }) {
-  const before = /([\w$.]*)\(?$/.exec(code.slice(0, cursor))[1];
-  const look = lookOfName(before + /^[\w$]*/.exec(code.slice(cursor))[0]);
+  const characters = Array.from(code);
+  const before = characters.slice(Math.max(cursor - LONGEST_NAME, 0), cursor).join('');
+  const after = characters.slice(cursor, cursor + LONGEST_NAME).join('');
+  let look = null;
+  try {
+    look = lookOfName(/([\w$.]*)\(?$/.exec(before)[1] + /^[\w$]*/.exec(after)[0]);
+  } catch {
+    // code of the user's has broken node:inspector
+  }
   const bundle = { 'application/json': look === null ? {} : { 'text/plain': look } };
   bundles.sendBundle({ type: 'result', step: step.number, at: step.at, bundle });
   finish(step, {});

@@ -115,7 +115,8 @@ class Kernel:
                 await self._reply(message, socket, {"status": "aborted", "execution_count": self._count})
             elif message.type in self._requests:
                 content = await self._handle(message)
-                if content["status"] == "error" and message.content.get("stop_on_error", True):
+                is_cell = message.type == "execute_request"
+                if is_cell and content["status"] == "error" and message.content.get("stop_on_error", True):
                     waiting = await self._drain_shell()
                 await self._reply(message, socket, content)
         finally:
@@ -213,9 +214,8 @@ class Kernel:
                 await self._publish(
                     "execute_result", {**await self._bundle_of(result, parent), "execution_count": self._count}, parent
                 )
-            case Display(result) if isinstance(next_input := result.get(_NEXT_INPUT), dict):
-                text, replaces = str(next_input.get("text", "")), next_input.get("replace") is True
-                self._payload = [{"source": "set_next_input", "text": text, "replace": replaces}]
+            case Display(result) if _NEXT_INPUT in result:
+                self._payload = _next_input(result[_NEXT_INPUT])
             case Display(result, display_id, update):
                 kind = "update_display_data" if update else "display_data"
                 transient = {} if display_id is None else {"display_id": display_id}
@@ -343,6 +343,14 @@ class Kernel:
         content = {"status": "ok", "restart": message.content.get("restart") is True}
         await self._publish("shutdown_reply", content, message)
         return content
+
+
+def _next_input(said: Any) -> list[dict[str, Any]]:
+    """The payload that puts text into a cell. A program cannot put in a command that is for the person alone."""
+    text = said.get("text") if isinstance(said, dict) else None
+    if not isinstance(text, str) or COMMANDS.match(text):
+        return []
+    return [{"source": "set_next_input", "text": text, "replace": said.get("replace") is True}]
 
 
 def _place(message: Message) -> tuple[str, int]:

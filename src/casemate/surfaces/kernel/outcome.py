@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from casemate.sessions.session import Session
 
 _COLOURS = re.compile(r"(\x1b\[[0-9;]{0,20}m)")
-_HEAD = re.compile(r"([^\n]*-{70}[^\n]*\n[^\n]*)\n")  # of IPython's tracebacks
+_RULE = "-" * 70  # in the first line of IPython's tracebacks
 COMMANDS = re.compile(r"\s*%casemate\s+(diff|apply|discard)((?:\s+\S+)*)\s*\Z")
 
 
@@ -53,14 +53,16 @@ def error_content(
 
 
 def _frames(traceback: str) -> list[str]:
-    """A text for each frame, with the blank line after it, as ipykernel sends them."""
-    head = _HEAD.match(traceback)
-    *frames, last = traceback[head.end() if head else 0 :].rstrip("\n").split("\n\n")
-    return [*([head[1]] if head else []), *(f"{frame}\n" for frame in frames), last]
+    """The parts of a traceback, as ipykernel sends them: two lines of head, each frame with the blank line after it,
+    and the error."""
+    lines = traceback.rstrip("\n").split("\n")
+    size = 2 if _RULE in lines[0] else 0
+    *frames, error = "\n".join(lines[size:]).split("\n\n")
+    return [*lines[:size], *(f"{frame}\n" for frame in frames), error]
 
 
 def _inert_but_colours(text: str) -> str:
-    """``text`` inert, but for colours."""
+    """``text`` without anything that a terminal acts upon, except colours."""
     return "".join(part if at % 2 else inert(part) for at, part in enumerate(_COLOURS.split(text)))
 
 

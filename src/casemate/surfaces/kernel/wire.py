@@ -25,7 +25,6 @@ VERSION = "5.3"  # of the protocol
 _DELIMITER = b"<IDS|MSG>"
 _MOST_PART = 64 << 20  # bytes of one part of a message: the largest program, 8 MiB, all escaped in JSON, and more
 _LINGER = 1000  # milliseconds that the last messages have to leave
-_PORTS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
@@ -60,7 +59,7 @@ class Wire:
             raise InvalidArgument("connection", "has no key for HMAC-SHA256: messages could be anybody's")
         if transport == "tcp" and address not in _LOCAL:
             raise InvalidArgument("connection", f"{address!r} is not this machine's loopback: others could reach it")
-        self.ports = {name: connection[name] for name in _PORTS}
+        self.ports = {name: port for name, port in connection.items() if name.endswith("_port")}
         self._session, self._user = uuid.uuid4().hex, "casemate"
         self._context = zmq.asyncio.Context()
         separator = "-" if transport == "ipc" else ":"
