@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["InlineBackend", "Publisher", "ResultHook", "__builtins__", "close_all", "show_open_figures"]
+__all__ = ["InlineBackend", "Publisher", "ResultHook", "__builtins__", "show_open_figures"]
 
 _MOST_METADATA = 2**14  # characters
 _BUNDLE_LIMIT = FRAME_LIMIT - 2**17  # for a bundle, so that the rest of its frame fits too
@@ -211,34 +211,21 @@ def _saver(kind: str, scale: int, options: "dict[str, Any]") -> "Any":
 def show_open_figures() -> None:
     """Show the figures that the step has not shown itself, and close all. With ``close_figures`` off, show only those
     that have changed."""
-    figures, closes = _open_figures(), InlineBackend.instance().close_figures
+    gcf: "Any" = getattr(sys.modules.get("matplotlib._pylab_helpers"), "Gcf", None)
+    managers = [] if gcf is None else gcf.get_all_fig_managers()
+    closes = InlineBackend.instance().close_figures
     try:
-        for figure in figures:
+        for figure in [manager.canvas.figure for manager in managers]:
             is_new = (closes or figure.stale) and not any(figure is other for other in _shown)
             if is_new and _has_content(figure):
                 display(figure)
     finally:
-        if figures and closes:
-            close_all()
+        for manager in managers if closes else ():
+            try:
+                gcf.destroy(manager)
+            except Exception as error:
+                complain(manager, "destroy", error)
         _shown.clear()
-
-
-def close_all() -> None:
-    """Close every open figure, however broken it is."""
-    for manager in _managers().get_all_fig_managers():
-        try:
-            _managers().destroy(manager)
-        except Exception as error:
-            complain(manager, "destroy", error)
-
-
-def _open_figures() -> "list[Any]":
-    managers = _managers()
-    return [] if managers is None else [manager.canvas.figure for manager in managers.get_all_fig_managers()]
-
-
-def _managers() -> "Any":
-    return getattr(sys.modules.get("matplotlib._pylab_helpers"), "Gcf", None)
 
 
 def _has_content(figure: "Any") -> bool:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from casemate.sessions.session import Session
 
 _COLOURS = re.compile(r"(\x1b\[[0-9;]{0,20}m)")
-_RULE = "-" * 70  # in the first line of IPython's tracebacks
 COMMANDS = re.compile(r"\s*%casemate\s+(diff|apply|discard)((?:\s+\S+)*)\s*\Z")
 
 
@@ -56,7 +55,7 @@ def _frames(traceback: str) -> list[str]:
     """The parts of a traceback, as ipykernel sends them: two lines of head, each frame with the blank line after it,
     and the error."""
     lines = traceback.rstrip("\n").split("\n")
-    size = 2 if _RULE in lines[0] else 0
+    size = 2 if "-" * 70 in lines[0] else 0  # a rule, and the kind of error
     *frames, error = "\n".join(lines[size:]).split("\n\n")
     return [*lines[:size], *(f"{frame}\n" for frame in frames), error]
 
