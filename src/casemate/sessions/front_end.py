@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from casemate.sessions.session import Session
 
 _ANSWERS_WITHIN = 3.0  # seconds; then it is interrupted, and there is no answer
-# What V8 and bash say of code that only lacks its end.
+# How V8 and bash report incomplete code.
 _LACKS_END = re.compile(r"end of (?:input|file)|unexpected EOF|end-of-file|Unterminated template")
 _MOST_MATCHES, _MOST_TEXT = 500, 1000  # characters of each
 

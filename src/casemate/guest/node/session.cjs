@@ -124,7 +124,7 @@ function lookUp(step, { code, cursor }) {
   try {
     look = lookOfName(/([\w$.]*)\(?$/.exec(before)[1] + /^[\w$]*/.exec(after)[0]);
   } catch {
-    // code of the user's has broken node:inspector
+    // user code has broken node:inspector
   }
   const bundle = { 'application/json': look === null ? {} : { 'text/plain': look } };
   bundles.sendBundle({ type: 'result', step: step.number, at: step.at, bundle });

@@ -33,7 +33,7 @@ __all__ = ["Shell", "__builtins__", "make_shell"]
 
 _RESULTS_KEPT = 50  # in Out: each may hold a table, and a session may be idle for long
 _NEXT_INPUT = "application/vnd.casemate.next-input+json"
-_INLINE = (None, "inline", "agg", "auto", "asyncio")  # tasks of asyncio go on between steps without being asked to
+_INLINE = (None, "inline", "agg", "auto", "asyncio")  # asyncio tasks go on between steps anyway
 _MISSING = {
     "edit": "there is no editor: write files with %%writefile",
     **dict.fromkeys(("less", "more", "man"), "there is no pager: print the text, or show it with !cat"),
