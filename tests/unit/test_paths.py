@@ -48,6 +48,7 @@ ALLOWED = {
         supervisor/init.py:_count_begun supervisor/kernel.py:last_capability supervisor/main.py:enter
         supervisor/namespaces.py:_map_of_root supervisor/namespaces.py:userns_with_map
         supervisor/namespaces.py:bound_inotify supervisor/init.py:_add_loopback_up supervisor/main.py:main
+        supervisor/sockets.py:_count_netlink
         supervisor/plain/main.py:main supervisor/plain/maker.py:_open_files supervisor/plain/maker.py:_socket_inodes
         supervisor/plain/notified.py:NotifiedCall.is_own supervisor/plain/notified.py:NotifiedCall.read
         supervisor/plain/notified.py:NotifiedCall.socket_inode supervisor/plain/notify.py:NotifiedCalls._bind_unix

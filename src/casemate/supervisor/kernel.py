@@ -205,18 +205,18 @@ def clone(flags: int) -> int:
 
 
 def clone_owned(owner: int, do: Callable[[int], int], flags: int) -> int:
-    """`clone` or `bare_clone` (``do``) by real root, in one thread: a new user namespace is ``owner``'s, for whom the
-    kernel counts what is used in it. We keep our capabilities meanwhile."""
+    """Call ``do`` (`clone` or `bare_clone`) as real root, from the only thread, so that ``owner`` owns the new user
+    namespace. The kernel charges the owner for what the namespace uses. We keep our capabilities during the call."""
     prctl(_PR_SET_SECUREBITS, _NO_SETUID_FIXUP)
     pid = -1
     try:
         os.seteuid(owner)
         pid = do(flags)
     finally:
-        if pid:  # the new process has neither our user nor this bit
+        if pid:  # not in the child: it sets its own user, and a new user namespace clears this bit
             os.seteuid(0)
             prctl(_PR_SET_SECUREBITS, 0)
-            prctl(PR_SET_PDEATHSIG, 9)  # which a change of user clears
+            prctl(PR_SET_PDEATHSIG, 9)  # a change of user clears it
     return pid
 
 
@@ -436,7 +436,7 @@ def _install_filter(program: bytes, flags: int) -> int:
 
 
 class WaitingCall:
-    """One call that waits for its answer."""
+    """One system call that waits for our answer."""
 
     def __init__(self, listener: int, notification: bytearray) -> None:
         self.listener = listener
@@ -444,26 +444,43 @@ class WaitingCall:
         self.arguments = tuple(arguments)
 
     def check(self) -> None:
-        """Whoever called is still there, so that what was read of it was its. Raises ``OSError``."""
+        """Raise ``OSError`` if the caller is gone: what we read by its pid may be another process's."""
         fcntl.ioctl(self.listener, _IS_VALID, struct.pack("=Q", self.id))
 
+    def is_waiting(self) -> bool:
+        """Whether the caller still waits for an answer."""
+        try:
+            self.check()
+        except OSError:
+            return False
+        return True
+
+    def has_gone_on(self) -> bool:
+        """Whether the caller has left the wait, after we answered. The kernel takes no second answer: until the caller
+        wakes up it says EINPROGRESS, and then ENOENT."""
+        try:
+            fcntl.ioctl(self.listener, _SEND, _ANSWER.pack(self.id, 0, -errno.EPERM, 0))
+        except OSError as error:
+            return error.errno != errno.EINPROGRESS
+        return True
+
     def send(self, number: int, *, go_on: bool = False) -> None:
-        """Answer with an errno, 0 for success; with ``go_on`` the kernel does it."""
+        """Answer with an errno, or 0 for success. With ``go_on`` the kernel makes the call."""
         answer = _ANSWER.pack(self.id, 0, 0 if go_on else -number, _CONTINUE if go_on else 0)
         try:
             fcntl.ioctl(self.listener, _SEND, answer)
         except OSError as error:
-            if error.errno != errno.ENOENT:  # it has ended
+            if error.errno != errno.ENOENT:  # the caller has ended
                 raise
 
 
 def receive_call(listener: int) -> bytearray | None:
-    """The next call of ``listener``; None where there is none now. Raises ``OSError`` when there will be none."""
+    """The next call on ``listener``, or None if none waits. Raises ``OSError`` when no process is left to call."""
     poll = select.poll()
     poll.register(listener, select.POLLIN)
     events = poll.poll(0)
     if not events:
-        return None  # to receive it would wait
+        return None  # a read would block
     if not events[0][1] & select.POLLIN:
         raise OSError(errno.ESRCH, "nobody is left to call")
     notification = bytearray(_NOTIFICATION.size)
@@ -471,7 +488,7 @@ def receive_call(listener: int) -> bytearray | None:
         fcntl.ioctl(listener, _RECEIVE, notification, True)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.EINTR):
-            return None  # whoever called has ended
+            return None  # the caller has ended
         raise
     return notification
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import _socket
 import contextlib
 import errno
+import os
 import struct
 
 from casemate.supervisor import kernel, namespaces, seccomp, watch
@@ -32,7 +33,8 @@ _INET = [
 ]
 _QUEUED, _UNIX_MEMORY, _INET_MEMORY = 4, 5, 7  # attributes
 _ANSWER = 1 << 16
-MOST_NETLINK = 16  # of a network, besides those that its tasks are just making: some hundred KiB each
+_MOST_NETLINK, _MOST_NETLINK_BYTES = 16, 64 << 20  # sockets of one network, and what may wait in all of them
+_LARGEST = 0x7FFFFFFF  # of a buffer; the kernel lowers it to what the machine allows
 _WITHIN = 1.0  # seconds for one answer, which takes the kernel microseconds
 
 
@@ -94,37 +96,60 @@ def _open() -> list[int]:
 
 
 class NetlinkCalls:
-    """Sockets of rtnetlink, by which programs list the interfaces of the cell's own network: a few at a time.
+    """Limits how many rtnetlink sockets a cell has. Programs list the interfaces of the cell's own network with them.
 
-    What waits in them the kernel counts for nobody, in no cgroup either. So a filter of the supervisor's, which all
-    that it starts inherits, asks it about each. It is asked by registers, which the caller cannot change meanwhile, and
-    has the kernel make the socket.
+    No cgroup counts what waits in such a socket, and a filter cannot count sockets. So the supervisor installs a filter
+    that every process it starts inherits, and answers for each socket. The arguments of the call are in registers,
+    which the caller cannot change while it waits. If there are few, the kernel goes on and makes the socket.
     """
 
     def __init__(self) -> None:
-        """Where the kernel cannot ask (before 5.19, gVisor, in a filter that asks), there are no such sockets."""
-        self.listener = -1
+        """If the kernel cannot ask us (before 5.19, gVisor, below another filter that asks), all are refused."""
+        self.listener, self._most = -1, 0
+        self._allowed: list[tuple[int, kernel.WaitingCall]] = []  # network and call, until the caller goes on
         try:
             self.listener = kernel.install_notifying_filter(seccomp.netlink_program(kernel.machine))
         except OSError:
             kernel.install_filter(seccomp.netlink_program(kernel.machine, refused=True))
+        else:
+            self._most = min(_MOST_NETLINK, _MOST_NETLINK_BYTES // _most_waiting())
 
     def answer(self) -> None:
-        """Answer the next call, for whom it may concern: nothing that a cell does is an error of ours."""
+        """Answer the next call. Nothing that a cell does is an error of ours."""
         with contextlib.suppress(OSError):
             if notification := kernel.receive_call(self.listener):
-                call = kernel.WaitingCall(self.listener, notification)
-                is_free = _count_netlink(call.pid) < MOST_NETLINK
-                call.send(0 if is_free else errno.ENOBUFS, go_on=is_free)
+                self._answer(kernel.WaitingCall(self.listener, notification))
+
+    def _answer(self, call: kernel.WaitingCall) -> None:
+        # First this, then the count: a socket that is made in between counts twice, and is never missed.
+        self._allowed = [(network, one) for network, one in self._allowed if not one.has_gone_on()]
+        network, count = _count_netlink(call.pid)
+        is_free = count + sum(one == network for one, _ in self._allowed) < self._most
+        if is_free:
+            self._allowed.append((network, call))
+        call.send(0 if is_free else errno.ENOBUFS, go_on=is_free)
 
 
-def _count_netlink(pid: int) -> int:
-    """How many sockets of netlink the network of ``pid`` has, bound or not; too many where the kernel does not tell."""
+def _count_netlink(pid: int) -> tuple[int, int]:
+    """The network of ``pid``, as a number, and how many netlink sockets it has; too many if the kernel does not say."""
+    path = f"/proc/{pid}/net/protocols"  # a file of its own in each network
     try:
-        rows = [line.split() for line in watch.read(f"/proc/{pid}/net/protocols").splitlines()]
-        return next(int(row[2]) for row in rows if row[:1] == [b"NETLINK"])
+        rows = [line.split() for line in watch.read(path).splitlines()]
+        return os.stat(path).st_ino, next(int(row[2]) for row in rows if row[:1] == [b"NETLINK"])
     except (OSError, StopIteration):
-        return MOST_NETLINK
+        return 0, _MOST_NETLINK
+
+
+def _most_waiting() -> int:
+    """The most bytes that can wait in one netlink socket on this machine: a full buffer, and one more message, which is
+    no larger than what can be sent."""
+    one, total = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM), 0
+    for buffer in (_socket.SO_RCVBUF, _socket.SO_SNDBUF):
+        default = one.getsockopt(_socket.SOL_SOCKET, buffer)
+        one.setsockopt(_socket.SOL_SOCKET, buffer, _LARGEST)
+        total += max(default, one.getsockopt(_socket.SOL_SOCKET, buffer))
+    one.close()
+    return total
 
 
 def are_many(sockstat: bytes) -> bool:
