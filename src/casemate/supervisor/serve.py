@@ -41,6 +41,7 @@ _CELL_DESCRIPTORS = ("stdin", "stdout", "stderr", "control", "payload", "order")
 _MAX_WAIT = 3600.0  # seconds; only so that a wait has a bound
 _ASK_AGAIN = 1.0  # seconds until zygotes that do not answer are looked at again
 _REMOVE_AGAIN = 0.02  # seconds until a cgroup that the kernel still holds is tried again
+_BUSY = 0.1  # seconds without a pause, after which the loop does what it does in pauses
 
 
 class SupervisorLoop:
@@ -72,6 +73,7 @@ class SupervisorLoop:
         self._poll = readiness.DescriptorPoll()
         self._handlers: dict[int, Callable[[], None]] = {}  # what to do when a descriptor becomes readable
         self._serving = True
+        self._busy_until = 0.0  # when the next pause is due (monotonic seconds)
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         # Descriptors that cells of this user have in flight count against us (unix(7), ETOOMANYREFS).
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -99,14 +101,16 @@ class SupervisorLoop:
         self._end_all()
 
     def _next_events(self) -> list[tuple[int, int]]:
+        """What is ready. Without events there is time to tidy up; a cell that keeps us busy puts that off, but not for
+        long."""
         events = self._poll.wait(0)
-        if events:
-            return events
-        # There is nothing else to do.
-        self._removals = [group for group in self._removals if not group.remove()]
-        if not self._jobs.waiting:
-            self._pool.prepare()
-        return self._poll.wait(self._wait())
+        if not events or time.monotonic() > self._busy_until:
+            self._removals = [group for group in self._removals if not group.remove()]
+            if not self._jobs.waiting:
+                self._pool.prepare()
+            events = events or self._poll.wait(self._wait())
+            self._busy_until = time.monotonic() + _BUSY
+        return events
 
     def _wait(self) -> float:
         longest = _REMOVE_AGAIN if self._removals else _ASK_AGAIN if self._jobs.waiting else _MAX_WAIT

@@ -173,6 +173,25 @@ def test_a_failure_that_is_no_cells_ends_the_supervisor(host: Host) -> None:
         serving(host, Cell("cell")).run()
 
 
+def test_the_next_cell_is_prepared_though_something_is_always_ready(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "_BUSY", 0.0)
+    loop, prepared, rounds = serving(host), list[int](), list(range(1000))
+
+    def say_nothing() -> Any:
+        """The descriptor can be read all the time."""
+        if prepared or not rounds:
+            return None
+        rounds.pop()
+        raise BlockingIOError
+
+    host.receive = say_nothing  # type: ignore[method-assign]
+    loop._pool = SimpleNamespace(prepare=lambda: prepared.append(1), next_time=lambda: float("inf"))  # type: ignore[assignment]
+    loop.run()
+    assert prepared
+
+
 def test_a_cell_is_ended_at_once_while_something_is_done_for_it(host: Host) -> None:
     cell, may_end = Cell("cell"), threading.Event()
     cell.forward_signal = cell.signals.append
