@@ -12,7 +12,7 @@ import errno
 import os
 import struct
 
-from casemate.supervisor import kernel, namespaces, seccomp, watch
+from casemate.supervisor import kernel, namespaces, notifications, seccomp, watch
 
 TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class NetlinkCalls:
     def __init__(self) -> None:
         """If the kernel cannot ask us (before 5.19, gVisor, below another filter that asks), all are refused."""
         self.listener, self._most = -1, 0
-        self._allowed: list[tuple[int, kernel.WaitingCall]] = []  # network and call, until the caller goes on
+        self._allowed: list[tuple[int, notifications.WaitingCall]] = []  # network and call, until the caller goes on
         try:
             self.listener = kernel.install_notifying_filter(seccomp.netlink_program(kernel.machine))
         except OSError:
@@ -117,10 +117,10 @@ class NetlinkCalls:
     def answer(self) -> None:
         """Answer the next call. Nothing that a cell does is an error of ours."""
         with contextlib.suppress(OSError):
-            if notification := kernel.receive_call(self.listener):
-                self._answer(kernel.WaitingCall(self.listener, notification))
+            if notification := notifications.receive(self.listener):
+                self._answer(notifications.WaitingCall(self.listener, notification))
 
-    def _answer(self, call: kernel.WaitingCall) -> None:
+    def _answer(self, call: notifications.WaitingCall) -> None:
         # First this, then the count: a socket that is made in between counts twice, and is never missed.
         self._allowed = [(network, one) for network, one in self._allowed if not one.has_gone_on()]
         network, count = _count_netlink(call.pid)

@@ -164,6 +164,22 @@ def test_a_connection_that_was_not_made_in_time_is_never_made(is_evicted: bool) 
     calls.close()
 
 
+def test_callers_that_have_ended_do_not_fill_the_list_of_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notify, "_MOST_HELPERS", 0)
+    monkeypatch.setattr(notify, "_MOST_WAITING", 3)
+    loop = (lambda *_: None, lambda _: None, set[int]())
+    calls = notify.NotifiedCalls(os.pipe()[1], connections.HostConnections(), (), None, loop)
+    asked = [Answer() for _ in range(5)]
+    asked[0].has_ended = asked[2].has_ended = True
+    for one in asked:
+        assert calls._has_to_wait(one)  # type: ignore[arg-type]
+    assert calls._waiting == [asked[1], asked[3], asked[4]]
+    last = Answer()
+    assert calls._has_to_wait(last)  # type: ignore[arg-type]
+    assert (last.numbers, len(calls._waiting)) == ([errno.EAGAIN], 3)
+    calls.close()
+
+
 def wait_forever() -> int:
     signal.pause()
     return 0
@@ -174,6 +190,10 @@ class Answer:
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
+        self.has_ended = False
+
+    def is_waiting(self) -> bool:
+        return not self.has_ended
 
     def send(self, number: int) -> None:
         self.numbers.append(number)

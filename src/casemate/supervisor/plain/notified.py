@@ -1,4 +1,4 @@
-"""One call of a cell's that the filter has notified: what it asks, and its answer.
+"""One system call of a cell that we answer, with what it points to.
 
 Sources: seccomp_unotify(2), and ``linux/seccomp.h``, ``linux/un.h`` and ``linux/in6.h`` of the kernel.
 """
@@ -11,7 +11,7 @@ import fcntl
 import os
 import struct
 
-from casemate.supervisor import kernel
+from casemate.supervisor import notifications
 
 _ADD_FD = 0x40182103
 _ADDITION = struct.Struct("=QIIII")  # id, flags, source, number, flags of the new one
@@ -23,11 +23,11 @@ _MOST_PATH = 4096
 _MAPPED = bytes(10) + b"\xff\xff"  # what an IPv4 address follows in an IPv6 one
 
 
-class NotifiedCall(kernel.WaitingCall):
-    """One call, with what it points to."""
+class NotifiedCall(notifications.WaitingCall):
+    """A call whose arguments can be read in the caller's memory. It may write there meanwhile: read each once."""
 
     def add(self, fd: int, cloexec: int) -> None:
-        """Answer with a copy of ``fd``. Raises ``OSError``."""
+        """Answer with a copy of ``fd`` in the caller. Raises ``OSError``."""
         addition = _ADDITION.pack(self.id, _ADD_AND_SEND, fd, 0, os.O_CLOEXEC if cloexec else 0)
         fcntl.ioctl(self.listener, _ADD_FD, addition)
 
@@ -40,14 +40,14 @@ class NotifiedCall(kernel.WaitingCall):
             os.close(fd)
 
     def is_own(self, number: int) -> bool:
-        """Whether a process or thread is the caller: as long as it waits, no other gets that number."""
+        """Whether ``number`` is the caller's process or thread. No other process gets that number while it waits."""
         with open(f"/proc/{self.pid}/status", "rb") as file:
-            own = int(file.read().split(b"\nTgid:\t", 1)[1].split(b"\n", 1)[0])  # no name has a line's end
+            own = int(file.read().split(b"\nTgid:\t", 1)[1].split(b"\n", 1)[0])  # a name has no line break
         self.check()
         return number & 0xFFFFFFFF in (own, self.pid)
 
     def path(self, address: int) -> bytes:
-        """A text that ends with NUL. Raises ``OSError``."""
+        """The path at ``address``, which ends with NUL. Raises ``OSError``."""
         page = 4096 - address % 4096
         data = self.read(address, page)
         if b"\0" not in data:
@@ -60,7 +60,7 @@ class NotifiedCall(kernel.WaitingCall):
         return text
 
     def address(self) -> bytes:
-        """Of a socket, what the second and third arguments say. Raises ``OSError``."""
+        """The ``struct sockaddr`` of the second and third arguments. Raises ``OSError``."""
         _, place, length, *_ = self.arguments
         if not 2 <= length & 0xFFFFFFFF <= _MOST_ADDRESS:
             raise OSError(errno.EINVAL, "an address of that length")
@@ -69,7 +69,7 @@ class NotifiedCall(kernel.WaitingCall):
         return data
 
     def socket_inode(self, fd: int) -> int:
-        """The number of the socket ``fd`` of the caller. Raises ``OSError``."""
+        """The inode number of the caller's socket ``fd``. Raises ``OSError``."""
         try:
             kind, _, number = os.readlink(f"/proc/{self.pid}/fd/{fd & 0xFFFFFFFF}").partition(":")
         except FileNotFoundError:
@@ -80,14 +80,14 @@ class NotifiedCall(kernel.WaitingCall):
 
 
 def to_int(number: int) -> int:
-    """An argument as the C int that the kernel takes it for."""
+    """An argument as a C int, as the kernel reads it."""
     low = number & 0xFFFFFFFF
     return low - (1 << 32) if low >= 1 << 31 else low
 
 
 def inet(address: bytes) -> tuple[str, int] | None:
-    """IPv4 address and port in a ``struct sockaddr``; the loopback and the unspecified address of IPv6 are those of
-    IPv4. None for what is neither."""
+    """The IPv4 address and the port in a ``struct sockaddr``, or None for another family. The loopback and the
+    unspecified address of IPv6 count as the loopback of IPv4."""
     family, port = int.from_bytes(address[:2], "little"), int.from_bytes(address[2:4], "big")
     if family == _INET and len(address) >= 8:
         return _socket.inet_ntoa(address[4:8]), port
@@ -100,7 +100,7 @@ def inet(address: bytes) -> tuple[str, int] | None:
 
 
 def unix_path(address: bytes) -> bytes:
-    """The path in a ``struct sockaddr``. Raises ``OSError`` for what has none."""
+    """The path in a ``struct sockaddr``. Raises ``OSError`` if it has none."""
     if int.from_bytes(address[:2], "little") != _UNIX:
         raise OSError(errno.EAFNOSUPPORT, "no path")
     path = address[2:].partition(b"\0")[0]

@@ -2,8 +2,9 @@
 
 Nothing that the cell can still change decides what happens. A socket is made here, and a copy kept: what is connected
 or bound is the copy. A path is pinned by a descriptor, and must lie in what the cell can write; then the pinned thing
-is changed. A call is never let through that points to memory which decides anything (seccomp_unotify(2)). A socket's
-name is what the program called it: such a one is bound by a process that can write no more than the cell.
+is changed. The kernel makes no call itself that points to memory which decides anything (seccomp_unotify(2)). A Unix
+socket is bound by the path that the program gives, so that its name is that path: a helper does it, which Landlock
+keeps to what the cell can write.
 
 What is called UDP is one end of a pair, whose other end answers names and nothing else: the cell's own here, others at
 the host. Nothing here waits for a cell: a connection that takes time is made in a process of its own.
@@ -21,7 +22,7 @@ import os
 import re
 import stat
 
-from casemate.supervisor import kernel, landlock
+from casemate.supervisor import kernel, landlock, notifications
 from casemate.supervisor.plain import names, notified
 from casemate.supervisor.plain.connections import BACKLOG, BEGUN, HostConnections, give_up
 from casemate.supervisor.syscall_numbers import numbers
@@ -41,7 +42,7 @@ _STREAM, _DGRAM, _SEQPACKET = _socket.SOCK_STREAM, _socket.SOCK_DGRAM, _socket.S
 _NONBLOCK, _CLOEXEC = _socket.SOCK_NONBLOCK, _socket.SOCK_CLOEXEC
 _DNS = 53
 _WITHIN = 10  # seconds that a helper may take: the cell can keep a connection from being made
-_MOST_HELPERS = 8  # of a cell
+_MOST_HELPERS, _MOST_WAITING = 8, 256  # of a cell, and calls that wait for one of them
 _SIGALRM, _MOST_LINGER = 14, 0.005
 _MOST_COPIES = 256  # sockets of a cell that were never connected
 _MOST_PAIRS = 4096
@@ -50,8 +51,8 @@ _MOST_ASKING = 256  # sockets of a cell that have asked for no names but its own
 _OPTIONS = {(0, 11): 0, (41, 25): 0, (0, 4): errno.EPERM}
 _AT_FDCWD, _AT_NOFOLLOW, _AT_EMPTY_PATH = -100, 0x100, 0x1000
 _SET_UID, _SET_GID = 0o4000, 0o2000
-_UNCHANGED = 0xFFFFFFFF  # of an owner
-_DESCRIPTORS = re.compile(rb"^/(?:proc/(?:thread-)?self|dev)/fd/")  # whose are the caller's, and not ours
+_UNCHANGED = 0xFFFFFFFF  # an owner that stays
+_DESCRIPTORS = re.compile(rb"^/(?:proc/(?:thread-)?self|dev)/fd/")  # the caller's: opened here, it would be ours
 
 
 class NotifiedCalls:
@@ -64,8 +65,8 @@ class NotifiedCalls:
         self.listener = listener
         self._network, self._ids = network, ids
         self._watch, self._unwatch, self._children = loop
-        self._helpers: dict[int, tuple[int, _socket.socket]] = {}  # that connect: process and copy, by descriptor
-        self._waiting: list[notified.NotifiedCall] = []  # for one of them
+        self._helpers: dict[int, tuple[int, _socket.socket]] = {}  # by pidfd: its pid, and the copy that it works on
+        self._waiting: list[notified.NotifiedCall] = []  # for a helper
         self._folders = tuple(f"{folder}/" for folder in folders)
         self._copies: dict[int, _socket.socket] = {}  # by inode number, the oldest first
         self._pairs: dict[int, None] = {}  # those of what is called UDP
@@ -86,7 +87,7 @@ class NotifiedCalls:
 
     def answer(self) -> None:
         """Take the next call and answer it. Raises ``OSError`` when there will be none."""
-        if notification := kernel.receive_call(self.listener):
+        if notification := notifications.receive(self.listener):
             self._handle(notified.NotifiedCall(self.listener, notification))
 
     def _handle(self, call: notified.NotifiedCall) -> None:
@@ -179,8 +180,7 @@ class NotifiedCalls:
             there = notified.inet(address)
             call.send(0 if there is not None and there[1] == _DNS else errno.ENETUNREACH)
             return
-        if len(self._helpers) >= _MOST_HELPERS:
-            self._waiting.append(call)
+        if self._has_to_wait(call):
             return
         copy = self._copies.get(inode)
         if copy is None:
@@ -211,8 +211,24 @@ class NotifiedCalls:
             raise OSError(errno.ECONNREFUSED if is_ours else errno.ENETUNREACH, "no host")
         return self._network.way(copy, end)
 
+    def _has_to_wait(self, call: notified.NotifiedCall) -> bool:
+        """Whether all helpers are busy. Then ``call`` waits for one, or fails if too many others do.
+
+        Callers that have ended are forgotten: a cell could make any number of them.
+        """
+        if len(self._helpers) < _MOST_HELPERS:
+            return False
+        if len(self._waiting) >= _MOST_WAITING:
+            self._waiting = [one for one in self._waiting if one.is_waiting()]
+        if len(self._waiting) < _MOST_WAITING:
+            self._waiting.append(call)
+        else:
+            call.send(errno.EAGAIN)
+        return True
+
     def _connect_apart(self, call: notified.NotifiedCall, inode: int, connect: Callable[[], int], *fds: int) -> None:
-        """Connect in a process of its own, which ends in time however long the cell keeps it waiting; then answer."""
+        """Connect or bind in a helper process, then answer. The helper ends in time, however long the cell keeps it
+        waiting."""
         copy = _socket.socket(fileno=os.dup(self._copies[inode].fileno()))  # ours, whatever becomes of the other
         try:
             pid = os.fork()
@@ -268,11 +284,10 @@ class NotifiedCalls:
         if there is None or not _is_loopback(there[0]):
             raise OSError(errno.EADDRNOTAVAIL, "no loopback")
         self._network.loopback.bind(copy, there[1])
-        self._finish(call, inode, 0)  # else our copy would listen on when the cell has closed it
+        self._finish(call, inode, 0)  # our copy would still listen after the cell closes its socket
 
     def _bind_unix(self, call: notified.NotifiedCall, inode: int, copy: _socket.socket, path: bytes) -> None:
-        if len(self._helpers) >= _MOST_HELPERS:
-            self._waiting.append(call)
+        if self._has_to_wait(call):
             return
         folder = os.open(f"/proc/{call.pid}/cwd", os.O_PATH | os.O_CLOEXEC)
 
@@ -319,7 +334,7 @@ class NotifiedCalls:
         call.send(0)
 
     def _keep_owner(self, call: notified.NotifiedCall, name: str) -> None:
-        """Nothing gets another owner: who asks for the one that it has gets what they ask for."""
+        """Succeed without a change if the file has the owner that the caller asks for, else refuse."""
         first, second, third, fourth, fifth, *_ = call.arguments
         folder, path, ids, flags = _AT_FDCWD, first, (second, third), 0
         if name == "fchown":
@@ -336,9 +351,9 @@ class NotifiedCalls:
         call.send(0 if is_kept else errno.EPERM)
 
     def _pin(self, call: notified.NotifiedCall, folder: int, path: bytes, flags: int) -> int:
-        """A descriptor of what ``path`` is for the caller, from ``folder``, of which an empty one is itself.
+        """A descriptor of what ``path`` is for the caller, starting at ``folder``. An empty path is ``folder`` itself.
 
-        It lies in what the cell can write. Raises ``OSError``.
+        Raises ``OSError``, also if the file is not in a folder that the cell can write.
         """
         flags |= os.O_PATH | os.O_CLOEXEC
         if path.startswith(b"/"):
@@ -387,7 +402,7 @@ def _close(copy: _socket.socket) -> None:
 
 
 def _connect_and_exit(connect: Callable[[], int], fds: Sequence[int]) -> NoReturn:
-    """In a helper, with no other descriptors than ``fds``."""
+    """Run ``connect`` in a helper, with ``fds`` as its only descriptors."""
     number = errno.EACCES
     try:
         kernel.default_signals()
