@@ -58,9 +58,9 @@ _NAME = b"casemate-init"
 _SIOCSIFFLAGS, _SIOCSIFADDR, _SIOCSIFNETMASK = 0x8914, 0x8916, 0x891C  # netdevice(7)
 _IFF_UP_RUNNING = 0x41
 _AF_INET, _AF_INET6, _SOCK_DGRAM = 2, 10, 2
-# The loopback's addresses but 127.0.0.1 and ::1. All of the range are the cell's own: set aside for tests of devices
-# (RFC 2544), used by nobody; so is the other for documents (RFC 3849). Without one of both, resolvers take a family for
-# unreachable (getaddrinfo(3), AI_ADDRCONFIG).
+# Addresses of the loopback besides 127.0.0.1 and ::1. Nobody uses the range of the first, which is for tests of devices
+# (RFC 2544): all of it is the cell's own. The second is for documents (RFC 3849). A resolver takes a family without an
+# address besides the loopback's for unreachable (getaddrinfo(3), AI_ADDRCONFIG).
 _RANGE, _MASK, _IPV6 = bytes((198, 18, 0, 1)), bytes((255, 254, 0, 0)), bytes.fromhex("20010db8") + bytes(11) + b"\1"
 MOST_INOTIFY = {"max_inotify_instances": 8, "max_inotify_watches": 8192}  # of a cell
 # Mark, wait status of the program, its peak resident memory in bytes, microseconds of cpu of it and its children, and
@@ -313,7 +313,7 @@ def _add_move(calls: CallList, tree: Reference, target: str) -> None:
 
 
 def _add_user_sysctls(calls: CallList, most_namespaces: int, *, has_inotify: bool = True) -> None:
-    """No user namespace can be made in here, and little of the user's inotify be taken (namespaces(7))."""
+    """Allow no new user namespace in the cell, and a small part of the user's inotify (namespaces(7))."""
     inotify = {name: most * has_inotify for name, most in MOST_INOTIFY.items()}
     for name, most in {"max_user_namespaces": most_namespaces, **inotify}.items():
         path = f"{stage.PROC}/sys/user/{name}"
@@ -330,7 +330,7 @@ def _add_loopback_up(calls: CallList) -> None:
     calls.call("close", socket)
     if os.path.exists("/proc/net/if_inet6"):
         socket = calls.call("socket", _AF_INET6, _SOCK_DGRAM | os.O_CLOEXEC, 0)
-        calls.attempt("ioctl", socket, _SIOCSIFADDR, _IPV6 + struct.pack("=Ii", 128, 1))  # where it is not disabled
+        calls.attempt("ioctl", socket, _SIOCSIFADDR, _IPV6 + struct.pack("=Ii", 128, 1))  # fails where IPv6 is disabled
         calls.call("close", socket)
 
 

@@ -27,7 +27,7 @@ class NamespaceMaker:
     """See `maker.Maker`."""
 
     def __init__(self, mode: str, cell_ids: range, *, bounded: bool = False) -> None:
-        """``bounded``: what cells use of inotify is, for all together."""
+        """``bounded``: our user namespace limits inotify for all cells together."""
         self.identities = Identities(cell_ids, mapped=mode != "user")
         self.native = native_init.load()
         self._prepared = init.preparation(has_inotify=bounded or mode == "root")

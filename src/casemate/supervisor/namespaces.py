@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # its pid, of which there are fewer (proc(5), pid_max): what the kernel counts for each user, no two cells share.
 _CELL_IDS, _PIDS, _IDS_EACH = 0x6361_0000, 1 << 22, 1 << 9
 _DONE = bytes(4)  # in place of an errno
-_INOTIFY_PART = 4
+_INOTIFY_PART = 4  # cells get a quarter
 
 
 class SetupError(Exception):
@@ -153,8 +153,8 @@ def set_up_pid1() -> None:
 
 
 def bound_inotify() -> None:
-    """In our user namespace and all below it, use a part of what our user may of inotify: what the kernel counts here
-    it counts for that user, too (namespaces(7))."""
+    """Limit inotify in our user namespace, and in all namespaces below it, to a part of what our user may have. What is
+    used here counts for that user, too (namespaces(7))."""
     with setup_stage("inotify"):
         for name in ("instances", "watches"):
             with open(f"/proc/sys/fs/inotify/max_user_{name}") as file:

@@ -146,7 +146,7 @@ def prefork(
 ) -> ReadyCell:
     """Fork a ready cell from this process and let it prepare itself: by `init.run`, or the same in machine code.
 
-    ``is_owner``: its user namespace is its own user's, and not ours. Raises ``OSError``.
+    ``is_owner``: the cell's own user owns its user namespace, instead of us. Raises ``OSError``.
     """
     do, flags = (kernel.bare_clone if native else kernel.clone), kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID
     try:

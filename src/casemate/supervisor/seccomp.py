@@ -78,7 +78,7 @@ def program(machine: str, *, memory_is_counted: bool, policy: Any = syscall_poli
 
 
 def netlink_program(machine: str, *, refused: bool = False) -> bytes:
-    """A filter that asks about each socket of rtnetlink, or refuses them, and permits all else."""
+    """A filter that asks about each rtnetlink socket, or refuses each, and allows every other call."""
     assembler = Assembler()
     for word, value in (
         (_ARCHITECTURE, _ARCHITECTURES[machine]),

@@ -44,7 +44,7 @@ ALLOWED = (
         """,
     ),
     (
-        "waiting for something; how many inotify watches there may be is limited elsewhere, what they tell below",
+        "waiting for something; the number of inotify watches is limited elsewhere, what they tell below",
         """
         poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait
         epoll_pwait2 eventfd eventfd2 signalfd signalfd4 timerfd_create timerfd_settime
@@ -156,7 +156,7 @@ class Condition:
     """One look at one argument, which may decide.
 
     A check takes its conditions in order; the first that decides gives the outcome, and if none
-    does the call is allowed. Where it has ``then``, these conditions decide instead.
+    does the call is allowed. A condition with ``then`` has no outcome of its own: if it applies, those decide.
 
     Only the low 32 bits are compared: the kernel takes all of these arguments as int, and
     a filter that compares 64 bits is passed by setting one it ignores (CVE-2019-10063).
@@ -321,7 +321,7 @@ CHECKED = (
         (among(1, _LEASE_AND_NOTIFY, errno.EPERM),),
     ),
     (
-        "unix, TCP and UDP, and of NETLINK what lists interfaces, about which a supervisor is asked (`sockets`): not"
+        "unix, TCP and UDP, and NETLINK that lists interfaces (a supervisor limits how many: `sockets`); not"
         " PACKET, VSOCK, ALG, nor raw, ICMP, SCTP or MPTCP",
         "socket socketpair",
         (
@@ -334,7 +334,7 @@ CHECKED = (
         ),
     ),
     (
-        "what others change in a file that can be read, not when the host or another cell reads it",
+        "changes of a readable file may be watched, but not when the host or another cell opens or reads it",
         "inotify_add_watch",
         (any_bit(2, _WATCH_READERS, errno.EPERM),),
     ),

@@ -22,7 +22,7 @@ NOTIFIED = "connect bind chmod fchmod fchmodat fchmodat2 chown fchown lchown fch
 _REFUSED = """
     utime utimes futimesat
     """
-_ABSENT = "inotify_init inotify_init1 inotify_add_watch inotify_rm_watch"  # ENOSYS, at which libraries look themselves
+_ABSENT = "inotify_init inotify_init1 inotify_add_watch inotify_rm_watch"  # ENOSYS: libraries then poll
 _COUNTED = (("files without a name", "memfd_create"),)  # and nothing that all processes of the machine have in common
 
 _UNIX, _INET, _INET6 = 1, 2, 10
@@ -54,7 +54,7 @@ _SET_ID = 0o6000  # S_ISUID | S_ISGID
 _MORE = (
     ("a setuid file would be one on the host", "creat", (any_bit(1, _SET_ID, errno.EPERM),)),
     (
-        "what programs that copy files take for a disk without them",
+        "EOPNOTSUPP, as of a file system without them: programs that copy files then go on",
         "setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr setxattrat removexattrat",
         (not_among(0, (), errno.EOPNOTSUPP),),
     ),
@@ -73,7 +73,7 @@ _MORE = (
     ("no connection is made by sending", "sendto sendmmsg", (any_bit(3, _FASTOPEN, errno.EPERM),)),
     ("the same", "sendmsg", (any_bit(2, _FASTOPEN, errno.EPERM),)),
     (
-        "of no other process: the supervisor looks whether the number is one's own",
+        "of the calling process alone: the supervisor checks the number",
         "prlimit64 sched_setparam sched_setscheduler sched_setattr sched_setaffinity",
         (not_among(0, (0,), NOTIFY),),
     ),
