@@ -83,7 +83,7 @@ for hoppers in range(3):
             os.setsid()
 """
 HONEST = """
-import multiprocessing.connection, os, socket, threading
+import multiprocessing.connection, os, socket, struct, threading
 with socket.create_server(("127.0.0.1", 0)) as server:
     threading.Thread(target=lambda: server.accept()[0].sendall(b"tcp")).start()
     print(socket.create_connection(("localhost", server.getsockname()[1])).recv(9))
@@ -106,7 +106,10 @@ for kind, name in ((socket.SOCK_STREAM, "relative"), (socket.SOCK_SEQPACKET, pla
         client.connect(server.getsockname())
         print(client.getpeername() == name)
         client.sendall(b"x")
-        print(server.accept()[0].recv(9))
+        accepted = server.accept()[0]
+        print(accepted.recv(9))
+        peers = [one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12) for one in (client, accepted)]
+        print({struct.unpack("3i", peer)[1:] for peer in peers} == {(os.getuid(), os.getgid())})
 with multiprocessing.Manager() as manager:
     print(manager.list([1])[0])
 """
@@ -280,7 +283,7 @@ def test_an_environment_in_a_folder_that_each_cell_has_of_its_own_is_used() -> N
 
 def test_servers_and_files_of_its_own_are_as_everywhere(sandbox: sync.Sandbox) -> None:
     said = sandbox.run(HONEST)
-    assert said.stdout == "b'tcp'\nb'unix'\n0o100640 2.0\n" + 2 * "True\nb'x'\n" + "1\n", said.stderr
+    assert said.stdout == "b'tcp'\nb'unix'\n0o100640 2.0\n" + 2 * "True\nb'x'\nTrue\n" + "1\n", said.stderr
 
 
 def test_files_and_folders_are_copied_installed_and_unpacked_with_their_modes(sandbox: sync.Sandbox) -> None:

@@ -236,7 +236,7 @@ class NotifiedCalls:
             give_up(copy)
             raise
         if pid == 0:
-            _connect_and_exit(connect, (self._copies[inode].fileno(), *fds))
+            _connect_and_exit(connect, (self._copies[inode].fileno(), *fds), self._ids)
         self._children.add(pid)
         helper = os.pidfd_open(pid)
         self._helpers[helper] = pid, copy
@@ -401,12 +401,15 @@ def _close(copy: _socket.socket) -> None:
     _signal.setitimer(_signal.ITIMER_REAL, 0)
 
 
-def _connect_and_exit(connect: Callable[[], int], fds: Sequence[int]) -> NoReturn:
-    """Run ``connect`` in a helper, with ``fds`` as its only descriptors."""
+def _connect_and_exit(connect: Callable[[], int], fds: Sequence[int], ids: Sequence[int] | None) -> NoReturn:
+    """Run ``connect`` in a helper, with ``fds`` as its only descriptors, and as the user ``ids`` if the cell has one of
+    its own: the kernel tells the other end of a Unix socket who we are (unix(7), SO_PEERCRED)."""
     number = errno.EACCES
     try:
         kernel.default_signals()
-        kernel.prctl(kernel.PR_SET_PDEATHSIG, 9)
+        if ids is not None:
+            kernel.give_up_rights(ids)
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, 9)  # last, for a change of user clears it
         _signal.alarm(_WITHIN)
         first = 0
         for fd in sorted(fds):
