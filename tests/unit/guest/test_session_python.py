@@ -605,7 +605,7 @@ def test_figures_that_stay_open_are_shown_again_only_when_they_change(new: Sessi
     refused = new.run("%config InlineBackend.figure_formats = ['webp']")
     assert "'webp'" in refused.err
     told = new.run("%config InlineBackend")
-    assert told.error is None
+    assert told.of_type("error") == []
     assert "InlineBackend.figure_format=" in told.out
     new.run("%config InlineBackend.figure_formats = ['svg', 'pdf']\n%config InlineBackend.rc = {'figure.dpi': 50}")
     (bundle,) = new.run("plt.plot([1])\nprint(plt.rcParams['figure.dpi'])").displays
@@ -639,7 +639,7 @@ def test_a_value_is_kept_where_the_one_before_could_not_be_shown(new: Session) -
     assert new.run(f"{bad}Bad()").error["name"] == "ZeroDivisionError"
     assert new.run("7").bundle == {"text/plain": "7"}
     step = new.run("display(Bad())\n8")
-    assert (step.error, step.bundle) == (None, {"text/plain": "8"})
+    assert (step.of_type("error"), step.bundle) == ([], {"text/plain": "8"})
     assert "ZeroDivisionError" in step.err
     assert new.run("(_, Out[max(Out)])").bundle == {"text/plain": "(8, 8)"}
 

@@ -241,9 +241,13 @@ def _patch_comm(module: "Any") -> None:
 
 
 def show_all_columns(pandas: "Any") -> None:
-    """In a session, show as many columns as a notebook: pandas takes a session for a terminal, and leaves some out."""
-    if "get_ipython" in vars(builtins):
-        pandas.set_option("display.max_columns", 20)
+    """Show as many columns as a notebook: pandas takes a session for a terminal, and leaves some out."""
+    pandas.set_option("display.max_columns", 20)
+
+
+def _patch_pandas(pandas: "Any") -> None:
+    if "get_ipython" in vars(builtins):  # a session
+        show_all_columns(pandas)
 
 
 def _wrap_like(function: "Callable[..., Any]", original: "Any") -> "Callable[..., Any]":
@@ -256,5 +260,5 @@ _PATCHES: "dict[str, Callable[[Any], None]]" = {
     "matplotlib.pyplot": _patch_pyplot,
     "IPython.core.display_functions": _patch_display_functions,
     "comm": _patch_comm,
-    "pandas": show_all_columns,
+    "pandas": _patch_pandas,
 }
