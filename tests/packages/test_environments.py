@@ -40,7 +40,7 @@ async def test_the_second_time_it_comes_from_the_cache_and_is_asked_about_all_th
         assert (await sandbox.run("import alpha, beta")).ok
     assert [path for path in index.paths() if "alpha" in path] == []
     assert asked[0].arguments == asked[1].arguments
-    with pytest.raises(Denied, match="denied"):
+    with pytest.raises(Denied, match="environment: it was asked for and not approved"):
         await opened(environment=["alpha"], approve=lambda _: False).run("1")
     async with opened(environment=["alpha"], approve=allow_all) as sandbox:
         assert not (await sandbox.run("import beta")).ok

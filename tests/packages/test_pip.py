@@ -193,7 +193,11 @@ def test_a_program_runs_with_packages_that_the_command_line_names(tmp_path: Path
     denied = [*command[:4], "--policy", str(tmp_path / "policy.yaml"), *command[4:]]
     refused = subprocess.run(denied, env={**env, "PIP_NO_INDEX": "1"}, capture_output=True, text=True, check=False)
     assert (refused.returncode, "installing" in refused.stderr) == (77, False), refused.stderr
+    (tmp_path / "wheels" / name).unlink()
+    again = subprocess.run(command, env={**env, "PIP_NO_INDEX": "1"}, capture_output=True, text=True, check=False)
+    assert again.stdout == "1.0\n", again.stderr  # as it was installed before
     full = [*command[:4], "--disk", "1MiB", *command[4:]]
+    env["HOME"] = str(tmp_path / "wheels")
     (tmp_path / "wheels" / name).write_bytes(wheel("alpha", files={"alpha/data.bin": os.urandom(4 << 20).hex()})[1])
     ended = subprocess.run(full, env={**env, "PIP_NO_INDEX": "1"}, capture_output=True, text=True, check=False)
     assert "limits.disk" in ended.stderr

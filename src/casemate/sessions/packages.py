@@ -293,35 +293,39 @@ class Packages:
         return self._prepared
 
     async def _environment(self) -> tuple[InstalledPackage, ...]:
+        made = await self.install_kept(self._wanted)
+        if not made.ok:
+            error = Denied if made.status == "denied" else Unavailable
+            raise error(f"environment: {made.reason}", remediation="Look at the index, the rules or who is asked.")
+        return made.packages
+
+    async def install_kept(self, wanted: tuple[Requirement, ...]) -> Installed:
+        """Install Python packages for all cells of a sandbox that has none, from the user's cache where the same list
+        was installed before. Raises as :meth:`install`."""
         from casemate.execution.install import permission
 
         kept = Environments(default_folder(self._env) / "environments")
-        texts = [one.text for one in self._wanted]
+        texts = [one.text for one in wanted]
         python = self._context.runtime_for("python").launch(self._context.environment, "main.py", ())
         executable = await asyncio.to_thread(os.path.realpath, python.argv[0])
-        hashes = sorted(f"{wanted.name} {one}" for wanted in self._wanted for one in wanted.hashes)
+        hashes = sorted(f"{one.name} {digest}" for one in wanted for digest in one.hashes)
         indexes = [one.url for one in (await self._python_indexes()).indexes]
         key = key_of([python.version, executable], sorted(texts), hashes, indexes)
         found = await asyncio.to_thread(kept.find, key) if self._has_hosts_programs else None
+        package_set = await self._package_set("python", "")
+        assert isinstance(package_set, PackageSet)
         if found is None:
-            made = await self._request_install(
-                self._wanted, None, InstallTerms(False, False, self._context.limits.wall)
-            )
-            if not made.ok:
-                error = Denied if made.status == "denied" else Unavailable
-                raise error(f"environment: {made.reason}", remediation="Look at the index, the rules or who is asked.")
-            made_set = await self._package_set("python", "")
-            assert isinstance(made_set, PackageSet)
-            if self._has_hosts_programs:
-                await asyncio.to_thread(kept.keep, key, made_set, texts, made.packages)
-            return made.packages
+            made = await self._request_install(wanted, None, InstallTerms(False, False, self._context.limits.wall))
+            if made.ok and self._has_hosts_programs:
+                await asyncio.to_thread(kept.keep, key, package_set, texts, made.packages)
+            return made
         cached, packages = found
         async with self._context.approvals().open_requester(self._namespace) as requester:
             verdict = await permission(requester, texts, packages, PackageStore(default_folder(self._env) / "files"))
         if not verdict.allow:
-            raise Denied(f"environment: denied: {verdict.reason or 'it was asked for and not approved'}")
-        await asyncio.to_thread(_begin_with, await self._package_set("python", ""), cached)
-        return packages
+            return Installed("denied", reason=verdict.reason or "it was asked for and not approved")
+        await asyncio.to_thread(package_set.begin_with, cached)
+        return Installed("installed", packages)
 
     def offers(self) -> tuple[PackageRequests, ...]:
         """What programs of sessions ask with."""

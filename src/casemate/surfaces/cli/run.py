@@ -197,11 +197,17 @@ async def _install(sandbox: Sandbox, request: RunRequest, language: str) -> None
     """Install the packages that were asked for. Raises ``Denied`` or ``Unavailable``."""
     if not request.packages:
         return
+    from casemate.packages.names import requirements
+
     with _progress(request) as progress:
         progress.wait("installing")
         sandbox.packages.report = progress.bytes
-        runtime = runtime_for(language)
-        done = await sandbox.packages.install(request.packages, language=runtime.packages_of or runtime.language)
+        runtime, packages = runtime_for(language), sandbox.packages
+        language = runtime.packages_of or runtime.language
+        if language == "python" and not await packages.prepare():
+            done = await packages.install_kept(requirements(request.packages))
+        else:
+            done = await packages.install(request.packages, language=language)
     if not done.ok:
         limits = dict.fromkeys(re.findall(r"limits\.[a-z_]+", done.reason))
         raise (Denied if done.status == "denied" else Unavailable)(
