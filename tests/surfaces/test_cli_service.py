@@ -526,6 +526,8 @@ def test_a_program_is_validated_without_running_it(in_process: Cli, name: str, t
     done = in_process("validate", in_process.program(text, name))
     assert done.code == code, done
     assert (name.encode() in done.stdout) == bool(code)
+    if not code:  # nothing is to be fixed, and what is redirected to a file is whole
+        assert in_process("validate", name, "--fix").stdout == text.encode()
     assert json.loads(in_process("validate", name, "--format", "json").stdout)["valid"] is not bool(code)
 
 

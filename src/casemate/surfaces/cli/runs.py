@@ -97,7 +97,7 @@ def validate(
     Args:
         script: The program's file, or - for standard input.
         language: python, node or shell, where the file's name does not say it.
-        fix: Print the program with what can be mended mended; its file is left alone.
+        fix: Print the program with the fixes that are safe; its file is left alone.
     """
     from casemate.api.sandbox import Sandbox
     from casemate.surfaces.cli.inputs import configured_arguments, language_of, program_in
@@ -110,12 +110,18 @@ def validate(
         from casemate.operations.documents import document
 
         print_json(document(found))
-    elif fix and found.fixed_code is not None:
-        print(found.fixed_code, end="")  # noqa: T201 - the caller's own program
+        return 0 if found.valid else 1
+    for note in found.notes:
+        say(note)
+    issues = [f"{script}:{issue.line}:{issue.column}: {issue.severity}: {issue.message}" for issue in found.issues]
+    if fix:
+        whole = code.decode(errors="replace") if found.fixed_code is None else found.fixed_code
+        print(whole, end="")  # noqa: T201 - the caller's own program
+        if found.fixed_code is None:
+            for issue in issues:
+                say(issue)
     else:
-        print_lines(
-            f"{script}:{issue.line}:{issue.column}: {issue.severity}: {issue.message}" for issue in found.issues
-        )
+        print_lines(issues)
     return 0 if found.valid else 1
 
 
