@@ -108,7 +108,7 @@ async def test_a_file_that_is_called_like_a_module_keeps_no_session_from_startin
         await session.files.write(f"{name}.py", b"raise RuntimeError('the user's own')")
     await session.reset()
     with starting("exec"):
-        assert await said(session, "import sys; print(sys.path[0])") == "/workspace\n"
+        assert await said(session, "import os, sys; print(repr(sys.path[0]), os.getcwd())") == "'' /workspace\n"
 
 
 async def test_reset_ends_a_step_that_runs_and_everything_that_was_left_running(session: Session) -> None:

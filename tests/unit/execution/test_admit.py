@@ -21,7 +21,7 @@ def request(timeout: float | None, limits: Limits | None) -> Request:
 
 @pytest.mark.parametrize(("timeout", "own", "operators", "deadline"), [
     (5, None, 60, 5), (None, None, 60, 60), (60, None, 3, 3), (5, 2, 60, 2), (None, 2, 60, 2), (None, 90, 3, 3),
-    (300, 60, 600, 300)])  # fmt: skip
+    (300, 60, 600, 60)])  # fmt: skip
 def test_the_deadline_is_the_shortest_of_all(
     timeout: float | None, own: float | None, operators: float, deadline: float
 ) -> None:

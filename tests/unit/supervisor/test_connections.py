@@ -173,7 +173,8 @@ def test_callers_that_have_ended_do_not_fill_the_list_of_those_that_wait(monkeyp
     asked[0].has_ended = asked[2].has_ended = True
     for one in asked:
         assert calls._has_to_wait(one)  # type: ignore[arg-type]
-    assert calls._waiting == [asked[1], asked[3], asked[4]]
+    waiting: list[object] = [*calls._waiting]
+    assert waiting == [asked[1], asked[3], asked[4]]
     last = Answer()
     assert calls._has_to_wait(last)  # type: ignore[arg-type]
     assert (last.numbers, len(calls._waiting)) == ([errno.EAGAIN], 3)

@@ -134,7 +134,8 @@ class CarriedCell:
         """Its container, of which it hears no more."""
         container, self.container = self.container, None
         if container is not None:
-            self._bridge.set_interest(container.socket.fileno(), 0, self._serve)
+            if (fd := container.socket.fileno()) >= 0:  # a thread that removes the container may have closed it
+                self._bridge.set_interest(fd, 0, self._serve)
             self._channels.close_all()
             self._deadline = _NEVER
         return container
