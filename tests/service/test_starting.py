@@ -145,8 +145,9 @@ async def test_a_service_of_another_version_in_which_something_lives_is_left_alo
         await remote.close()
 
 
+@pytest.mark.parametrize("agent", [None, "an MCP client"])
 async def test_programs_find_the_packages_of_who_runs_them_unless_another_installations_service_is_in_use(
-    env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    env: dict[str, str], monkeypatch: pytest.MonkeyPatch, agent: str | None
 ) -> None:
     with on_demand(env):
         await (await connect(environ=env)).close()
@@ -154,11 +155,11 @@ async def test_programs_find_the_packages_of_who_runs_them_unless_another_instal
         monkeypatch.setattr("casemate.remote.client.INSTALLATION", "/of/another 1")
         await (await connect(environ=env)).close()
         assert pid_of(env) == first
-        remote = await connect(environ=env, runs=True)
+        remote = await connect(environ=env, runs=True, agent=agent)
         assert pid_of(env) != first
         await remote("sessions.open")
         second = pid_of(env)
-        await (await connect(environ=env, runs=True)).close()
+        await (await connect(environ=env, runs=True, agent=agent)).close()
         assert pid_of(env) == second
         await remote.close()
 

@@ -321,9 +321,14 @@ async def _check_version(remote: RemoteOperations) -> None:
 
 
 async def _stop_if_idle(remote: RemoteOperations) -> bool:
-    """Have a service end in which nothing lives; whether it has."""
-    answer = await remote.request("POST", "/v1/service/stop", b'{"if_idle": true}', **_JSON)
-    return answer.status == 200 and await _wait_until_gone(remote)
+    """Have a service end in which nothing lives; whether it has. Its user may, though an agent that calls may not."""
+    operator = RemoteOperations(remote.address, _headers(None, None, None))
+    answer = await operator.request("POST", "/v1/service/stop", b'{"if_idle": true}', **_JSON)
+    if answer.status == 200:
+        await remote.close()
+        return await _wait_until_gone(operator)
+    await operator.close()
+    return False
 
 
 async def _wait_until_gone(remote: RemoteOperations) -> bool:
