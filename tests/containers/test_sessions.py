@@ -51,3 +51,17 @@ def test_files_of_one_cell_that_take_long_hold_up_no_other(
                 go_on.set()
             assert held.result().ok
     assert (tmp_path / "made").read_text() == "whole"
+
+
+def test_a_step_finds_every_file_that_the_host_has_put_there(tmp_path: Path) -> None:
+    code = "import os; print(os.path.exists('given'), os.path.exists('again'))"
+    with sync.Sandbox(isolation="docker", workspace=tmp_path) as sandbox:
+        for _ in range(8):
+            with sandbox.session() as session:
+                session.files.write("given", b"x")
+                assert session.run(code).stdout == "True False\n"
+                session.files.write("again", b"x")
+                assert session.run(code).stdout == "True True\n"
+                session.files.remove("given")
+                session.files.remove("again")
+                assert session.run(code).stdout == "False False\n"

@@ -5,15 +5,15 @@ from __future__ import annotations
 from tests import structure
 
 BOUNDS = {
-    "lines of Python in src": 92_092,
-    "without docstrings, imports, comments and blanks": 58_654,
+    "lines of Python in src": 92_102,
+    "without docstrings, imports, comments and blanks": 58_664,
     "files": 518,
     "files of 40 lines or fewer": 61,
     "functions whose name is a participle or an adverb": 0,
     "class names in more than one file": 32,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 9,
-    "lines of tests": 85_288,
+    "lines of tests": 85_302,
 }
 
 

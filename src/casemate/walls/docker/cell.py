@@ -84,6 +84,7 @@ class CarriedCell:
             earlier.mirror if earlier else Mirror(folder, self.id, request["workspace"], request["limits"])
         )
         self._channels: carriage.Channels
+        self._held: list[Iterator[bytes]] | None = None  # what follows the files of a step, which a thread still reads
         self._outputs: list[carriage.CarriedPipe] = []  # to the link; the last is the control pipe
         self._queue: list[tuple[dict[str, Any], dict[str, int]]] = []
         self._stdin = -1  # of a cell that waits: what it will read, when it has been written
@@ -178,6 +179,8 @@ class CarriedCell:
             self._reason = message["reason"]
             self._bridge.lose(self, message["reason"])
         else:
+            if message["op"] == "step":
+                self._held = []
             self._bridge.jobs.when_free(self.id, lambda: self._tell(message, fds))
 
     def _tell(self, message: dict[str, Any], fds: dict[str, int]) -> None:
@@ -207,7 +210,11 @@ class CarriedCell:
         self._listeners.most += len(message.get("listeners", ()))
         waits = is_known and self._step_until - time.monotonic() > _SOON  # it goes with the next step
         self._note_time(message)
-        self._send_frames(self._frames_of(message, fds), waits=waits)
+        frames = self._frames_of(message, fds)
+        if message["op"] == "step":
+            held, self._held = self._held or [], None
+            frames += held
+        self._send_frames(frames, waits=waits)
 
     def _add_records(self, message: dict[str, Any], fds: dict[str, int]) -> None:
         """Add files with what the container must have for this message. Raises ``OSError`` and ``RecordsError``."""
@@ -433,7 +440,10 @@ class CarriedCell:
     # -- its stream
 
     def _send(self, data: bytes) -> None:
-        self._send_frames([iter((data,))])
+        if self._held is None:
+            self._send_frames([iter((data,))])
+        else:
+            self._held.append(iter((data,)))
 
     def _send_frames(self, frames: list[Iterator[bytes]], *, waits: bool = False) -> None:
         """Send frames: in a moment, or where they can wait, when something else is sent."""

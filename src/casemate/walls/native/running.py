@@ -234,9 +234,9 @@ class RunningSession(RunningCell):
     def begin_step(self, step: int, request: bytes, seconds: float, grace: float, repeat: float) -> None:
         order = {"op": "step", "id": self.id, "step": step, "seconds": seconds, "grace": grace, "repeat": repeat}
         self._deadline = time.monotonic() + seconds
-        self._link.post(order)  # before any word of its end, and yet the interpreter is awake first
+        self._link.post(order)
+        self._link.flush()  # before the request: a container is given the files of the host's with it
         self.send(request)
-        self._link.flush()
 
     def end_step(self, step: int) -> None:
         self._link.post({"op": "step over", "id": self.id, "step": step})
