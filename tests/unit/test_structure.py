@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests import structure
 
 BOUNDS = {
-    "lines of Python in src": 92_102,
-    "without docstrings, imports, comments and blanks": 58_664,
+    "lines of Python in src": 92_098,
+    "without docstrings, imports, comments and blanks": 58_660,
     "files": 518,
     "files of 40 lines or fewer": 61,
     "functions whose name is a participle or an adverb": 0,

@@ -179,8 +179,7 @@ class CarriedCell:
             self._reason = message["reason"]
             self._bridge.lose(self, message["reason"])
         else:
-            if message["op"] == "step":
-                self._held = []
+            self._held = [] if message["op"] == "step" else self._held
             self._bridge.jobs.when_free(self.id, lambda: self._tell(message, fds))
 
     def _tell(self, message: dict[str, Any], fds: dict[str, int]) -> None:
@@ -210,11 +209,10 @@ class CarriedCell:
         self._listeners.most += len(message.get("listeners", ()))
         waits = is_known and self._step_until - time.monotonic() > _SOON  # it goes with the next step
         self._note_time(message)
-        frames = self._frames_of(message, fds)
+        self._send_frames(self._frames_of(message, fds), waits=waits)
         if message["op"] == "step":
             held, self._held = self._held or [], None
-            frames += held
-        self._send_frames(frames, waits=waits)
+            self._send_frames(held)
 
     def _add_records(self, message: dict[str, Any], fds: dict[str, int]) -> None:
         """Add files with what the container must have for this message. Raises ``OSError`` and ``RecordsError``."""
@@ -440,10 +438,8 @@ class CarriedCell:
     # -- its stream
 
     def _send(self, data: bytes) -> None:
-        if self._held is None:
-            self._send_frames([iter((data,))])
-        else:
-            self._held.append(iter((data,)))
+        send = self._send_frames if self._held is None else self._held.extend
+        send([iter((data,))])
 
     def _send_frames(self, frames: list[Iterator[bytes]], *, waits: bool = False) -> None:
         """Send frames: in a moment, or where they can wait, when something else is sent."""
