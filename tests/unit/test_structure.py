@@ -5,15 +5,15 @@ from __future__ import annotations
 from tests import structure
 
 BOUNDS = {
-    "lines of Python in src": 92_098,
-    "without docstrings, imports, comments and blanks": 58_660,
+    "lines of Python in src": 92_103,
+    "without docstrings, imports, comments and blanks": 58_662,
     "files": 518,
     "files of 40 lines or fewer": 61,
     "functions whose name is a participle or an adverb": 0,
     "class names in more than one file": 32,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 9,
-    "lines of tests": 85_302,
+    "lines of tests": 85_312,
 }
 
 

@@ -6,6 +6,7 @@ Annotations here are evaluated at import, for ``model.options`` reads them: no `
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict, Unpack
 
 from casemate.errors import InvalidArgument
@@ -129,7 +130,7 @@ ARGUMENTS.update({name: f"limits=Limits({name}=...)" for name in LIMIT_BOUNDS})
 
 
 class _Given:
-    """Which limits a caller gave. No field: limits are equal whoever gave their values."""
+    """Which limits a caller gave. It is no field: limits with the same values are equal."""
 
     __slots__ = ("given",)
     given: frozenset[str]
@@ -163,6 +164,10 @@ class Limits(_Given):
         object.__setattr__(self, "given", frozenset(limits))
         for name, value in complete(LimitOptions, limits, "Limits").items():
             object.__setattr__(self, name, _check_value(name, value))
+
+    def __reduce__(self) -> "tuple[partial[Limits], tuple[()]]":
+        """Copies and pickles know what was given, too."""
+        return partial(Limits, **{name: getattr(self, name) for name in self.given}), ()
 
     def narrowed(self, other: "Limits | None") -> "Limits":
         """These limits with every limit that ``other`` was given and that is tighter; never a wider one."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -77,6 +80,13 @@ def test_narrowing_is_the_same_whichever_comes_first(one: Limits, other: Limits)
 @given(limits)
 def test_narrowing_by_nothing_or_itself_changes_nothing(one: Limits) -> None:
     assert one.narrowed(None) == one.narrowed(one) == one
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_narrows_as_the_original_does(copied: Callable[[Limits], Limits]) -> None:
+    part = Limits(cpus=0.5)
+    assert copied(part) == part
+    assert Limits(memory="1GiB").narrowed(copied(part)) == Limits(memory="1GiB", cpus=0.5)
 
 
 def test_the_defaults_are_the_documented_ones() -> None:
