@@ -57,7 +57,7 @@ def main() -> None:
                 assert (page.screenshot is not None) == screenshot
 
             def begin() -> float:
-                begun, cold = time.perf_counter(), Browsers(lambda: sandbox._parts.context, "default")
+                begun, cold = time.perf_counter(), Browsers(lambda: sandbox._context, "default")
                 runner.run(browse(cold, screenshot=False))
                 took = time.perf_counter() - begun
                 runner.run(cold.close())
@@ -73,7 +73,7 @@ def main() -> None:
                 runner.run(all_of_them())
                 return time.perf_counter() - begun
 
-            warm = Browsers(lambda: sandbox._parts.context, "default")
+            warm = Browsers(lambda: sandbox._context, "default")
             found = measure.in_turn(
                 {
                     "a page": lambda: runner.run(browse(warm, screenshot=False)),

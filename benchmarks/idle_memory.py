@@ -116,7 +116,7 @@ async def _cells(run: measure.Run, kind: Kind, audit: str, number: int) -> dict[
             return {}
         if kind is _FULL and not await _tell_installed(run, sandbox):
             return {}
-        sandbox._parts.wall.keep_ready(plan)
+        sandbox._wall.keep_ready(plan)
         await ready.settled(sandbox)
         async with asyncio.TaskGroup() as group:  # as many are kept ready as were needed at once
             for _ in range(number):
@@ -155,7 +155,7 @@ async def _asleep(run: measure.Run, sandbox: Sandbox, kind: Kind, number: int) -
 
 
 def _taken(sandbox: Sandbox) -> int:
-    return sum(pool.taken for pool in sandbox._parts.wall.warmth().pools)
+    return sum(pool.taken for pool in sandbox._wall.warmth().pools)
 
 
 async def _sessions(

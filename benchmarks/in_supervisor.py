@@ -28,11 +28,11 @@ POINTS: tuple[tuple[str, str, str], ...] = (
     ("cells", "splice_order", "begin"),
     ("serve", "SupervisorLoop._read_status", "begin"),
     ("serve", "SupervisorLoop._report_end", "begin"),
-    ("pool", "prefork", "begin"),
-    ("pool", "prefork", "end"),
+    ("namespaced", "NamespaceMaker.prefork", "begin"),
+    ("namespaced", "NamespaceMaker.prefork", "end"),
     ("pool", "PendingCell.__init__", "begin"),
-    ("pool", "adopt_process", "begin"),
-    ("pool", "adopt_process", "end"),
+    ("namespaced", "NamespaceMaker.adopt_process", "begin"),
+    ("namespaced", "NamespaceMaker.adopt_process", "end"),
     ("serve", "SupervisorLoop._start_cell", "end"),
 )
 

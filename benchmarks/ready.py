@@ -20,7 +20,7 @@ _REST = 0.3  # seconds: what counts as ready may still be on its last steps
 
 def keep_nothing(sandbox: Sandbox) -> None:
     """From now on the plans of ``sandbox`` alone say that nothing is kept ready, so that its cells begin by exec."""
-    context, wall = sandbox._parts.context, sandbox._parts.wall
+    context, wall = sandbox._context, sandbox._wall
     steps: Any = pipeline
     real, real_open = steps.make_plan, wall.open
 
@@ -40,8 +40,8 @@ def keep_nothing(sandbox: Sandbox) -> None:
 
 def keep_zygotes_only(sandbox: Sandbox) -> None:
     """From now on ``sandbox`` has no cell ready: each is forked when it is asked for. Its zygotes must be there."""
-    wall: Any = sandbox._parts.wall
-    pools = wall._pools
+    wall: Any = sandbox._wall
+    pools = wall._link.pools
     pools._fill = lambda _pool: None
     with pools._lock:
         for pool in pools._pools.values():
@@ -68,7 +68,7 @@ async def settled(sandbox: Sandbox) -> None:
     """Wait until everything is there that ``sandbox`` wants to keep ready. Raises ``RuntimeError``."""
     deadline = time.monotonic() + _MAX_WAIT
     # A state of another thread's, looked at now and then.
-    while not (warmth := sandbox._parts.wall.warmth()).is_settled:
+    while not (warmth := sandbox._wall.warmth()).is_settled:
         if time.monotonic() > deadline:
             raise RuntimeError(f"not everything was ready within {_MAX_WAIT:g} s: {warmth}")
         await asyncio.sleep(_LOOK_AGAIN)

@@ -79,8 +79,8 @@ WARM_STEPS: tuple[Step, ...] = (
 # How the next cell was made ready. From a zygote, whose cells nobody sees but the supervisor; and from the pool.
 FORKED: tuple[Step, ...] = (
     (("pool", "PendingCell.__init__", "begin"), ""),
-    (("pool", "adopt_process", "begin"), "channel, cgroup, the zygote's fork"),
-    (("pool", "adopt_process", "end"), "id maps"),
+    (("namespaced", "NamespaceMaker.adopt_process", "begin"), "channel, cgroup, the zygote's fork"),
+    (("namespaced", "NamespaceMaker.adopt_process", "end"), "id maps"),
     (("serve", "SupervisorLoop._start_cell", "end"), "its tmpfs, mounts, limits; all handed over"),
     (("host", "waits", "end"), "namespaces, walls, the program's process forked, prepared and asleep"),
 )
@@ -89,7 +89,10 @@ STARTED: tuple[Step, ...] = (
     (("serve", "SupervisorLoop._start_cell", "end"), "its tmpfs, mounts, limits; a ready cell taken, all handed over"),
     (("host", "waits", "end"), "walls, the interpreter started and asleep"),
 )
-PREFORK = ((("pool", "prefork", "begin"), ""), (("pool", "prefork", "end"), "a ready cell made in the supervisor"))
+PREFORK: tuple[Step, ...] = (
+    (("namespaced", "NamespaceMaker.prefork", "begin"), ""),
+    (("namespaced", "NamespaceMaker.prefork", "end"), "a ready cell made in the supervisor"),
+)
 # What is wrapped in this process, and what its moments are called.
 NOTED: tuple[tuple[Any, str, str], ...] = (
     (Sandbox, "_request", "request"),

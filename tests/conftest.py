@@ -53,7 +53,7 @@ LEFT_TO_ALL = tuple(
         "journeys": "current_folder endurance folder.py full_disk leaving refusals review room",
         "kernel": "notebooks",
         "mcp_server": "asking service",
-        "network": "asked bodies_h2 browser clients console intercepted_h2 narrower private web",
+        "network": "asked browser clients narrower private web",
         "packages": "hostile node pip",
         "service": "connected_parts planned previews restart revoked shares silent starting threats tls widget",
         "sessions": "amounts deaths faults hostile left_over previews record",

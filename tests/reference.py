@@ -1,7 +1,7 @@
-"""``python -m tests.reference [FOLDER]`` writes the generated pages of docs/reference into a repository.
+"""``python -m tests.reference [FOLDER]`` writes what is generated into a repository.
 
-Those are the public API by its docstrings, the operations and their lock file, which makes any change of them visible
-in review, and in other pages what stands between the marks of `BLOCKS`.
+That is the public API by its docstrings, the page and the table of operations, and in other pages what stands between
+the marks of `BLOCKS`. The command line reads the table, and any change of an operation is visible in it in review.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,11 +24,14 @@ from casemate.api.options import RunOptions, SandboxOptions, SessionOptions
 from casemate.languages.catalogue import LANGUAGES, runtime_for
 from casemate.model.limits import LimitOptions
 from casemate.model.options import defaults_of, docs_of
+from casemate.operations import PARTS
 from casemate.operations.catalogue import Operation, catalogue
 from casemate.operations.documents import type_named
-from casemate.policy.enforcement import ENFORCED
+from casemate.remote.facade import ConnectedSandbox
+from casemate.remote.session import Files
+from casemate.sessions.files import SessionFiles
 
-PAGE, LOCK = Path("docs", "reference", "operations.md"), Path("operations.lock.json")
+PAGE, TABLE = Path("docs", "reference", "operations.md"), Path("src", "casemate", "operations", "table.json")
 _BEGIN = """# Operations
 
 Everything that can be asked of casemate, by name: in a service as `POST /v1/` with dots as slashes, on the command
@@ -38,12 +41,13 @@ operators alone; *approver* are also for agents through which a person approves.
 runs and uploads; a plan is its caller's alone, whoever else asks. What *events* comes back from is a stream of them.
 
 Files are given as `{"text": ...}`, `{"base64": ...}` or `{"handle": ...}` of an upload; they are read by name, of a
-session or of a run. This page is generated: `python -m tests.reference` writes it, and `operations.lock.json`.
+session or of a run. This page is generated: `python -m tests.reference` writes it, and
+`src/casemate/operations/table.json`, which the command line reads.
 """
 
 
-def lock() -> str:
-    """Names, audiences and schemas, as JSON; what several schemas have in common is there once."""
+def table() -> str:
+    """Names, descriptions, audiences and schemas, as JSON; what several schemas have in common is there once."""
     shared: dict[str, Any] = {}
     operations = {}
     for name, one in catalogue().items():
@@ -53,6 +57,7 @@ def lock() -> str:
         operations[name] = {
             "audience": one.audience.value,
             "approver": one.approver,
+            "description": one.description,
             "streams": one.streams,
             "params": _bare(params),
             "result": _bare(result),
@@ -90,35 +95,22 @@ _BEGIN_PYTHON = """# Python API
 
 Every public name with its fields and methods, by their docstrings: `python -m tests.reference` writes this page.
 [api.md](api.md) says how they belong together. `casemate.sync.Sandbox` has the same methods without `await`.
+
+Types such as `Name`, `Names`, `Path`, `Port` and `Seconds` are plain values: `str`, lists of `str`, `int`, `float`. The
+[operations](operations.md) have their bounds.
 """
-# Parts of a sandbox and of a session, which callers have as attributes, with their public methods.
-_PARTS = {
-    "sandbox.sessions": ("casemate.sessions.registry:Sessions", "get list bridge"),
-    "sandbox.approvals": ("casemate.approvals.approvals:Approvals", "pending decide deny_all open"),
-    "sandbox.tools": ("casemate.tools.tools:Tools", "add remove reset list search describe problems call"),
-    "sandbox.vault": ("casemate.vault.vault:Vault", "set delete names injects"),
-    "sandbox.packages": ("casemate.sessions.packages:Packages", "install remove list prepare"),
-    "sandbox.artifacts": ("casemate.artifacts.kept:Artifacts", "list read"),
-    "sandbox.audit": ("casemate.audit.reading:Audit", "tail events verify"),
-    "sandbox.web": ("casemate.web.web:Web", "search fetch browse"),
-    "sandbox.egress": ("casemate.execution.egress_request:Egress", "request"),
-    "sandbox.host": ("casemate.host.host:Host", "exec request_access access read list write copy"),
-    "session.files": (
-        "casemate.sessions.files:SessionFiles",
-        "read_bytes read_text write list remove upload download pack unpack",
-    ),
-}
+_OF_THIS_PROCESS = {"approvals": "open", "packages": "prepare"}  # public also where a service has no such method
 _INTERNAL = {"Session": "show_packages record_open", "Run": "end forget", "Inject": "as_json read"}
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises):$", re.MULTILINE)
 
 
 def python_page() -> str:
     """All public names, classes first, as Markdown."""
-    public = [(name, getattr(casemate, name)) for name in casemate.__all__ if name[0].isupper()]
+    public = [(name, getattr(casemate, name)) for name in dir(casemate) if name[0].isupper()]
     errors = [one for one in public if isinstance(one[1], type) and issubclass(one[1], Exception)]
     classes = [one for one in public if isinstance(one[1], type) and one not in errors]
     sections = [_class_section(name, cls, _methods_of(name, cls)) for name, cls in classes]
-    sections += [_class_section(name, type_named(place), names.split()) for name, (place, names) in _PARTS.items()]
+    sections += [_class_section(*part) for part in _parts()]
     sections.append("## Functions\n\n" + _routine("allow_all", casemate.allow_all))
     sections.append(_routine("widget", casemate.widget))
     sections.append("## Errors\n")
@@ -126,11 +118,21 @@ def python_page() -> str:
     return "\n".join([_BEGIN_PYTHON, *sections])
 
 
+def _parts() -> Iterator[tuple[str, type, list[str]]]:
+    """Parts of a sandbox and of a session, by how callers reach them, with the methods that they have in a service."""
+    remote: Any = None
+    sandbox = ConnectedSandbox(remote)
+    found = {f"sandbox.{name}": (type_named(place), getattr(sandbox, name)) for name, place in PARTS.items()}
+    for name, (cls, part) in {**found, "session.files": (SessionFiles, Files("", remote))}.items():
+        known = {*dir(part), _OF_THIS_PROCESS.get(name.partition(".")[2])}
+        yield name, cls, [one for one in _methods_of(cls.__name__, cls) if one in known]
+
+
 def _methods_of(name: str, cls: type) -> list[str]:
     """Also those of bases that are not public themselves."""
     internal = _INTERNAL.get(name, "").split()
     bases = [one for one in cls.__mro__[1:] if one.__module__.startswith("casemate.")]
-    kinds = [cls, *(one for one in bases if one.__name__ not in casemate.__all__)]
+    kinds = [cls, *(one for one in bases if one.__name__ not in dir(casemate))]
     return [one for kind in kinds for one in vars(kind) if not one.startswith("_") and one not in internal]
 
 
@@ -172,22 +174,6 @@ def _markdown(doc: str) -> str:
     doc = re.sub(r":\w+:`([^`]+)`", r"`\1`", doc)
     doc = re.sub(r"^ {4}(\**\w+): ", r"- `\1`: ", doc, flags=re.MULTILINE)
     return re.sub(r"^ {4}", "", doc, flags=re.MULTILINE)
-
-
-def enforcement_table() -> str:
-    """What enforces each setting, as Markdown."""
-    rows = [
-        f"| `{name}` | `{one.by}` | {one.covers} | {'; '.join(f'{wall}: {how}' for wall, how in one.walls.items())} |"
-        for name, one in ENFORCED.items()
-    ]
-    return "\n".join(
-        [
-            "| setting | enforced by | what passes through it | at other walls than native |",
-            "|---|---|---|---|",
-            *rows,
-            "",
-        ]
-    )
 
 
 def surfaces_table() -> str:
@@ -233,7 +219,6 @@ def hints_table() -> str:
 BLOCKS: Mapping[tuple[Path, str], Callable[[], str]] = {
     (_CONFIGURATION, "aliases: casemate.api.keys_page"): other_words,
     (_CONFIGURATION, "keys: casemate config reference"): tables,
-    (_SETTINGS, "settings: casemate.policy.enforcement"): enforcement_table,
     (_SETTINGS, "settings by surface: tests.settings"): surfaces_table,
     (Path("docs", "how-to", "validate.md"), "hints: casemate.languages"): hints_table,
     **{
@@ -256,7 +241,7 @@ def write(root: Path) -> None:
     """All of it, into the repository at ``root``. Raises ``OSError``."""
     (root / PAGE).write_text(page(), encoding="utf-8")
     (root / PYTHON).write_text(python_page(), encoding="utf-8")
-    (root / LOCK).write_text(lock(), encoding="utf-8")
+    (root / TABLE).write_text(table(), encoding="utf-8")
     for path in {path for path, _ in BLOCKS}:
         if (root / path).exists():
             (root / path).write_text(with_blocks(path, (root / path).read_text(encoding="utf-8")), encoding="utf-8")

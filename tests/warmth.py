@@ -48,13 +48,13 @@ def _warm() -> Iterator[None]:
     def take(pools: Pools, plan: Plan, waiting: ReadyStart, root: str) -> Any:
         pools.start(plan, waiting, root)
         deadline = time.monotonic() + _MAX_WAIT
-        while (turn := real(pools, plan, waiting, root)).cell is None:
-            if "is not ready yet" not in turn.why and "no cell" not in turn.why:
-                break
-            turn.end()
-            assert time.monotonic() < deadline, turn.why
+        while True:
+            cell, why, end = real(pools, plan, waiting, root)
+            if cell is not None or not ("is not ready yet" in why or "no cell" in why):
+                return cell, why, end
+            end()
+            assert time.monotonic() < deadline, why
             time.sleep(_PAUSE)
-        return turn
 
     real = Pools.take
     with mock.patch.object(Pools, "take", take):

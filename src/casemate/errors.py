@@ -1,26 +1,25 @@
-"""Everything casemate raises, as one tree.
+"""All errors that casemate raises, as one tree.
 
-A program that fails, a limit that it meets and a refusal by policy are *values* (an
-:class:`casemate.Execution` with a status). What is raised is a bad argument, something
-this machine lacks, or casemate's own fault:
+A failing program, a reached limit and a denial by policy are *values* (an :class:`casemate.Execution` with a status).
+Errors are a bad argument, something that this machine lacks, or casemate's own failure:
 
     CasemateError
     ├── InvalidArgument        an argument is wrong; names it and says what would be right
-    │   ├── UnknownArgument    there is no argument of that name
-    │   └── NotFound           there is no session, run, file or operation of that name for whoever asks
+    │   ├── UnknownArgument    an argument with this name does not exist
+    │   └── NotFound           the caller has no session, run, file or operation with this name
     ├── Unavailable            this machine or installation cannot do it; says what would help
-    │   ├── WallUnavailable    no wall can be proved here, or not the one asked for
-    │   ├── RuntimeMissing     the interpreter for a language is not there
-    │   ├── VaultUnavailable   the vault of secrets cannot be read or written, or is not as it was left
-    │   ├── ToolUnavailable    a server of tools cannot be reached, has died, or does not answer
-    │   └── WebUnavailable     a page cannot be had, or nothing could be searched
-    ├── QueueFull              it could not begin: it says what was missing, and when to try again
+    │   ├── WallUnavailable    no wall passes its self-tests here, or not the requested one
+    │   ├── RuntimeMissing     the interpreter of a language was not found
+    │   ├── VaultUnavailable   the vault of secrets cannot be read or written, or was changed
+    │   ├── ToolUnavailable    an MCP server cannot be reached, has died, or does not answer
+    │   └── WebUnavailable     a page could not be loaded, or a search failed
+    ├── QueueFull              it could not start; says what was missing, and when to try again
     ├── ExecutionFailed        raised only by Execution.raise_for_status()
-    ├── Denied                 whoever asks may not have this done
-    ├── PlanDenied             a plan of calls was to be run that nobody has allowed
-    ├── NotProved              a file, statement or pack was changed, or nobody who is trusted has signed it
-    ├── RecordUnavailable      the audit record cannot be written, so nothing is run
-    ├── SandboxClosed          the sandbox was closed before or while this ran
+    ├── Denied                 the caller may not do this
+    ├── PlanDenied             a plan of calls was not allowed, so it does not run
+    ├── NotProved              a file, statement or pack was changed, or has no trusted signature
+    ├── RecordUnavailable      the audit record cannot be written, so nothing runs
+    ├── SandboxClosed          the sandbox was closed before or during the call
     └── Fault                  casemate's own failure; please report it
 
 Each class has a ``kind``, a stable word that surfaces translate (exit code, HTTP status).
@@ -32,10 +31,9 @@ from typing import Any, ClassVar
 
 
 class CasemateError(Exception):
-    """Base of everything casemate raises on purpose.
+    """Base of all errors that casemate raises.
 
-    ``message`` says what happened, to what and why; ``remediation`` what to do about it
-    (empty when there is nothing to say).
+    ``message`` says what happened, to what and why; ``remediation`` says what to do about it, or is empty.
     """
 
     kind: ClassVar[str] = "error"
@@ -47,8 +45,7 @@ class CasemateError(Exception):
 
 
 class InvalidArgument(CasemateError, ValueError):
-    """An argument has a value that casemate cannot use; ``argument`` is its name, ``problem`` the message without
-    that name."""
+    """An argument has a wrong value. ``argument`` is its name, ``problem`` the message without that name."""
 
     kind = "invalid"
 
@@ -59,29 +56,29 @@ class InvalidArgument(CasemateError, ValueError):
 
 
 class UnknownArgument(InvalidArgument, TypeError):
-    """There is no argument of that name; the message names all such, and what was probably meant by each."""
+    """Arguments with these names do not exist. The message names all of them, with a suggestion for each."""
 
 
 class NotFound(InvalidArgument):
-    """There is nothing of that name for whoever asks: whether it is another's or nobody's is not told."""
+    """The caller has nothing with this name. The error does not say whether another caller has."""
 
     kind = "not_found"
 
 
 class Denied(CasemateError):
-    """Whoever asks may not have this done."""
+    """The caller may not do this."""
 
     kind = "denied"
 
 
 class Unavailable(CasemateError):
-    """This machine or this installation cannot do what was asked."""
+    """This machine or installation cannot do this."""
 
     kind = "unavailable"
 
 
 class WallUnavailable(Unavailable):
-    """A wall cannot be had here; ``reason`` is a stable code (see docs/explanation/walls.md)."""
+    """A wall is not available here; ``reason`` is a stable code (see docs/explanation/walls.md)."""
 
     def __init__(self, message: str, *, reason: str, remediation: str = "") -> None:
         super().__init__(message, remediation=remediation)
@@ -89,7 +86,7 @@ class WallUnavailable(Unavailable):
 
 
 class RuntimeMissing(Unavailable):
-    """The interpreter that a language needs was not found; ``language`` names it."""
+    """The interpreter of ``language`` was not found."""
 
     def __init__(self, language: str, message: str, *, remediation: str = "") -> None:
         super().__init__(message, remediation=remediation)
@@ -105,7 +102,7 @@ class VaultUnavailable(Unavailable):
 
 
 class ToolUnavailable(Unavailable):
-    """The MCP server ``server`` cannot be used or is silent; ``reason`` is a stable code (docs/how-to/servers.md)."""
+    """The MCP server ``server`` is unavailable or silent; ``reason`` is a stable code (docs/how-to/servers.md)."""
 
     def __init__(self, server: str, message: str, *, reason: str, remediation: str = "") -> None:
         super().__init__(message, remediation=remediation)
@@ -114,7 +111,7 @@ class ToolUnavailable(Unavailable):
 
 
 class WebUnavailable(Unavailable):
-    """The page at ``url`` cannot be had, or nothing was searched; ``reason`` is a stable code (docs/how-to/web.md)."""
+    """The page at ``url`` could not be loaded, or a search failed; ``reason`` is a stable code (docs/how-to/web.md)."""
 
     def __init__(self, url: str, message: str, *, reason: str, remediation: str = "") -> None:
         super().__init__(message, remediation=remediation)
@@ -123,9 +120,8 @@ class WebUnavailable(Unavailable):
 
 
 class QueueFull(CasemateError):
-    """Nothing of it was begun. ``missing``: "turns" where as many go on and wait as may, or its turn did not come in
-    time; "memory" or "processes" where the machine has none to spare. ``retry_after``: seconds after which there may be
-    room."""
+    """It did not start. ``missing``: "turns" if the queue is full or the wait for a slot took too long; "memory" or
+    "processes" if the machine has none left. ``retry_after``: seconds after which it may work."""
 
     kind = "busy"
 
@@ -147,7 +143,7 @@ class ExecutionFailed(CasemateError):
 
 
 class PlanDenied(CasemateError):
-    """A plan was to be run that nobody has allowed; ``reason`` says why."""
+    """A plan was not allowed, so it does not run; ``reason`` says why."""
 
     kind = "denied"
 
@@ -160,19 +156,19 @@ class PlanDenied(CasemateError):
 
 
 class NotProved(CasemateError):
-    """A file, statement or pack is not what was signed, or nobody who is trusted has signed it."""
+    """A file, statement or pack differs from what was signed, or has no trusted signature."""
 
     kind = "not_proved"
 
 
 class RecordUnavailable(CasemateError):
-    """The audit record cannot be read or written; new runs are refused until it can."""
+    """The audit record cannot be read or written. New runs are refused until it can."""
 
     kind = "record"
 
 
 class SandboxClosed(CasemateError):
-    """The sandbox was closed before the operation, or while it ran."""
+    """The sandbox was closed before or during the call."""
 
     kind = "closed"
 

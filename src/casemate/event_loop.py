@@ -17,14 +17,14 @@ _open: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
 
 
 def close_at_exit(one: Any) -> None:
-    """Call ``one.close()`` when the interpreter ends, in this order, unless `forget_at_exit` comes before,
-    or a thread of the program's own still runs. The interpreter ends daemon threads by itself, and compiled code in one
-    of them may then abort the process."""
+    """Call ``one.close()`` when the interpreter ends, in the order of these calls, unless `forget_at_exit` comes first,
+    or a thread of the program still runs. Otherwise the interpreter itself ends daemon threads, and compiled code in
+    one may then abort the process."""
     _open.setdefault(one)
 
 
 def forget_at_exit(one: Any) -> None:
-    """Do not close ``one`` when the interpreter ends."""
+    """Undo `close_at_exit`."""
     _open.pop(one, None)
 
 
@@ -45,18 +45,18 @@ def _is_programs(thread: threading.Thread) -> bool:
 
 
 os.register_at_fork(after_in_child=_open.clear)  # a child has none of these threads
-with contextlib.suppress(RuntimeError):  # the interpreter ends already
+with contextlib.suppress(RuntimeError):  # the interpreter is ending
     # atexit would be too late: executors, which closing needs, end before it.
     threading._register_atexit(_close_all)  # type: ignore[attr-defined]
 
 
 def polling_loop() -> asyncio.AbstractEventLoop:
-    """An event loop over poll(2). The kernel counts what epoll watches for each user, so that one cell could leave
-    none to all other programs of the user (epoll(7), max_user_watches); of poll it counts nothing."""
+    """An event loop on poll(2). The kernel limits epoll watches per user, so one cell could leave none to the user's
+    other programs (epoll(7), max_user_watches). It does not limit poll."""
     return asyncio.SelectorEventLoop(selectors.PollSelector())
 
 
 def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
-    """As ``asyncio.run``, in such a loop."""
+    """As ``asyncio.run``, in a polling loop."""
     with asyncio.Runner(loop_factory=polling_loop) as runner:
         return runner.run(work)

@@ -1,4 +1,4 @@
-"""The version of casemate, and the installation of it that this process runs."""
+"""The version of casemate, and its installation in this process."""
 
 import os
 import sys
@@ -8,16 +8,16 @@ SOURCE = "."  # what pip installs casemate from: a clone, until there is a relea
 
 
 def how_to_install(extra: str) -> str:
-    """The command that adds an extra."""
+    """The command that installs an extra."""
     return f"pip install '{SOURCE}[{extra}]' in a clone of casemate"
 
 
 def installation() -> str:
-    """Which one there is now: another once casemate was installed anew, for its folder is another then."""
+    """The current installation. It changes when casemate is reinstalled, because its folder then changes."""
     try:
         return f"{sys.prefix} {os.stat(os.path.dirname(os.path.abspath(__file__))).st_ino}"
     except OSError:
         return ""
 
 
-INSTALLATION = installation()  # that this process was started from
+INSTALLATION = installation()  # at the start of this process

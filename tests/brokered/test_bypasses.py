@@ -7,9 +7,7 @@ it, using another cell's service, answering for it, and redirecting its clients.
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.brokered.conftest import Opened, Witness
@@ -88,38 +86,6 @@ print(json.dumps(said))
     assert (mine, other) == ("note done", "note done")
     assert witness.calls == [("note", {"text": "mine"}), ("note", {"text": "other"})]
     assert not marker.exists()
-
-
-@pytest.mark.parametrize(
-    "definition",
-    [
-        {"command": "/bin/echo", "args": ["${CASEMATE_TEST_SECRET}"]},
-        {"command": "/bin/echo", "env": {"A": "${CASEMATE_TEST_SECRET:-x}"}},
-        {"command": "/bin/echo", "variables": ["CASEMATE_TEST_SECRET"]},
-        {"url": "http://127.0.0.1:9/${CASEMATE_TEST_SECRET}"},
-        {"url": "http://127.0.0.1:9/", "headers": {"X": "${CASEMATE_TEST_SECRET}"}},
-        {"command": "/bin/echo", "policy": "/etc/passwd"},
-        {"command": "/bin/echo", "settings": "/etc/passwd"},
-    ],
-    ids="-".join,
-)
-async def test_a_server_from_inside_gets_nothing_of_the_hosts(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch, definition: dict[str, Any]
-) -> None:
-    """It is refused before anybody is asked."""
-    monkeypatch.setenv("CASEMATE_TEST_SECRET", "of-the-host")
-    seen: list[ApprovalRequest] = []
-
-    def approve(request: ApprovalRequest) -> bool:
-        seen.append(request)
-        return True
-
-    async with opened(approve=approve) as sandbox:
-        code = RAW + REGISTER + f"print(json.dumps(register('mine', **{definition!r})))"
-        answer = told(await sandbox.run(code))
-    assert answer["kind"] == "invalid"
-    assert "of-the-host" not in json.dumps(answer)
-    assert seen == []
 
 
 async def test_variables_in_arguments_reach_the_server_as_they_were_written(

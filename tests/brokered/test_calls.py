@@ -70,7 +70,7 @@ async def test_ap_01_a_call_that_nobody_answers_is_not_made(opened: Opened, witn
     async with opened(approve=approve, approval_timeout=0.5) as sandbox:
         answer = told(await sandbox.run(RAW + "print(json.dumps(call(text='hello')))"))
     assert (answer["ok"], answer["kind"]) == (False, "denied")
-    assert "nobody answered" in answer["message"]
+    assert "no approver answered" in answer["message"]
     assert witness.calls == []
     assert len(rows(tmp_path / "audit.db", decision="denied: timeout", tool="note")) == 1
 

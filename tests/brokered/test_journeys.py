@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.brokered.conftest import Opened, Witness
 from tests.tools.connections.conftest import OWN
 from tests.tools.connections.peers import everything, peers, script
 
-from casemate import ApprovalRequest, Decision, Done, Execution, Sandbox, Session
+from casemate import Execution, Sandbox, Session
 
 __all__ = ["peers"]
 
@@ -86,7 +86,7 @@ async def test_a_tool_that_is_not_there_is_told_with_the_reason_or_what_was_mean
     own = {"command": sys.executable, "args": ["-S", str(OWN), "malformed"]}
     async with with_server(tmp_path, "own", own) as sandbox:
         lines = said(await sandbox.run(MISSING)).splitlines()
-    why = "own has no tool 'list_schema' that can be called: its inputSchema is a list, which is no schema"
+    why = "own has no tool 'list_schema' that can be called: its inputSchema is a list, which is not a schema"
     meant = "own has no tool 'ecko'; did you mean echo?"
     assert lines == [
         f"ModuleNotFoundError: {meant}",
@@ -226,32 +226,6 @@ async def test_a_node_program_uses_the_server_with_everything(tmp_path: Path, pe
 
 
 @pytest.mark.needs("npm")
-async def test_a_node_session_and_a_shell_session_use_it(tmp_path: Path, peers: Path) -> None:
-    async with with_session(tmp_path / "node", peers, "node") as session:
-        await session.run("const { e } = require('mcptools')")
-        assert "Echo: node" in (await session.run("(await e.echo({ message: 'node' })).text")).text
-    async with with_session(tmp_path / "shell", peers, "shell") as session:
-        done = await session.run("tool e.echo message=hi; tool e.get-sum a=1 b=2; tool search sum | head -1")
-        assert said(done).startswith("Echo: hi\nThe sum of 1 and 2 is 3.\nmcptools.e.get_sum")
-
-
-@pytest.mark.needs("npm")
-async def test_programs_find_tools_and_read_about_them(tmp_path: Path, peers: Path) -> None:
-    code = """
-import mcptools
-print(dir(mcptools).count("e"), mcptools.search("sum", detail="names").splitlines()[0])
-from mcptools.e import get_sum
-help(get_sum.run)
-help(mcptools.e)
-"""
-    async with with_server(tmp_path, "e", of_everything(peers), policy=ALLOW) as sandbox:
-        text = said(await sandbox.run(code))
-        assert text.startswith("1 mcptools.e.get_sum\n")
-        assert "run(" in text
-        assert "get_sum" in await sandbox.tools.describe("e", "get-sum")
-
-
-@pytest.mark.needs("npm")
 async def test_a_program_hears_how_far_a_call_is(tmp_path: Path, peers: Path) -> None:
     code = """
 import asyncio, mcptools
@@ -324,65 +298,6 @@ print(received[-1][0] == 3, received[-1][2])
         shown = "print(os.environ['MINE'] in received[-1][2])"  # printed values would be hidden by themselves
         execution = await sandbox.run(code + shown, secrets=["MINE"])
     assert said(execution).splitlines() == ["True [secret:MINE]", "False"]
-
-
-@pytest.mark.needs("npm")
-async def test_each_call_of_a_step_is_an_event_that_is_answered(tmp_path: Path, peers: Path) -> None:
-    seen: list[Any] = []
-    code = """
-import mcptools
-from mcptools.e import echo
-for word in ("one", "two", "three"):
-    try:
-        print(echo.run(message=word))
-    except mcptools.ToolDenied as error:
-        print(error.kind)
-"""
-    async with with_server(tmp_path, "e", of_everything(peers)) as sandbox, sandbox.session() as session:
-        async for event in session.stream(code):
-            match event:
-                case ApprovalRequest(kind="tool", server="e", tool="echo"):
-                    seen.append(dict(event.arguments))
-                    await (event.deny() if event.arguments["message"] == "two" else event.approve())
-                case Done(execution=execution):
-                    assert said(execution).splitlines() == ["Echo: one", "denied", "Echo: three"]
-    assert seen == [{"message": "one"}, {"message": "two"}, {"message": "three"}]
-
-
-@pytest.mark.needs("npm")
-async def test_a_loop_has_a_budget_and_then_somebody_is_asked(tmp_path: Path, peers: Path) -> None:
-    seen: list[Any] = []
-    rule = {"allow": "tool", "server": "e", "tool": "echo", "arguments": "any", "uses": 20}
-    code = "from mcptools.e import echo\nfor n in range(21): print(echo.run(message=str(n)))"
-
-    def approve(request: ApprovalRequest) -> bool:
-        seen.append(dict(request.arguments))
-        return False
-
-    arguments = {"approve": approve, "policy": {"rules": [rule]}}
-    async with with_server(tmp_path, "e", of_everything(peers), **arguments) as sandbox:
-        execution = await sandbox.run(code)
-    assert not execution.ok
-    assert execution.stdout.splitlines() == [f"Echo: {n}" for n in range(20)]
-    assert seen == [{"message": "20"}]
-    assert "ToolDenied" in execution.stderr
-
-
-@pytest.mark.needs("npm")
-async def test_a_question_of_the_server_is_answered_by_whoever_approves(tmp_path: Path, peers: Path) -> None:
-    asked: list[ApprovalRequest] = []
-
-    def approve(request: ApprovalRequest) -> Decision:
-        if request.kind == "elicitation":
-            asked.append(request)
-            return Decision(allow=True, content={"name": "Ada"})
-        return Decision(allow=True)
-
-    code = "from mcptools.e import trigger_elicitation_request as ask\nprint(ask.run())"
-    async with with_server(tmp_path, "e", of_everything(peers), approve=approve) as sandbox:
-        text = said(await sandbox.run(code))
-    assert "Ada" in text
-    assert [request.server for request in asked] == ["e"]
 
 
 @pytest.mark.needs("npm")
@@ -461,27 +376,6 @@ print("+two" in str(git_diff_unstaged.run(repo_path={str(repository)!r})))
     allow = {"rules": allowed("git", "git_log", "git_diff_unstaged")}
     async with with_server(tmp_path, "git", server, policy=allow) as sandbox:
         assert said(await sandbox.run(code)).splitlines() == ["True", "True"]
-
-
-async def test_a_server_in_python_tells_the_time(tmp_path: Path) -> None:
-    server = {"command": sys.executable, "args": ["-m", "mcp_server_time", "--local-timezone", "UTC"]}
-    code = "from mcptools.time import get_current_time as now\nprint(now.run(timezone='Europe/Berlin').timezone)"
-    allow = {"rules": allowed("time", "get_current_time")}
-    async with with_server(tmp_path, "time", server, policy=allow) as sandbox:
-        assert said(await sandbox.run(code)) == "Europe/Berlin\n"
-
-
-@pytest.mark.needs("npm")
-async def test_servers_of_every_transport_are_used_by_one_program(tmp_path: Path, peers: Path) -> None:
-    code = "import mcptools\nprint([str(getattr(mcptools, s).echo.run(message=s)) for s in ('a', 'b', 'c')])"
-    policy = {"rules": [rule for server in "abc" for rule in allowed(server, "echo")]}
-    with ExitStack() as servers:
-        b = servers.enter_context(everything(peers, "streamableHttp"))
-        c = servers.enter_context(everything(peers, "sse"))
-        async with with_server(tmp_path, "a", of_everything(peers), policy=policy) as sandbox:
-            await sandbox.tools.add("b", {"url": f"{b}/mcp"})
-            await sandbox.tools.add("c", {"url": f"{c}/sse", "type": "sse"})
-            assert said(await sandbox.run(code)) == "['Echo: a', 'Echo: b', 'Echo: c']\n"
 
 
 async def test_the_tools_of_a_server_are_those_that_it_has_now(tmp_path: Path) -> None:

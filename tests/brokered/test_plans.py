@@ -4,28 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tests.brokered.conftest import Opened, Witness
 from tests.brokered.test_calls import RAW, told
 
-from casemate import ApprovalRequest, PlanDenied, PlannedCall, Unavailable
+from casemate import ApprovalRequest, PlannedCall
 
 THREE = RAW + "print(json.dumps([call(text=str(number))['ok'] for number in range(3)]))"
-
-
-async def test_a_plan_makes_no_call_that_nobody_allowed_and_tells_of_each(opened: Opened, witness: Witness) -> None:
-    seen: list[ApprovalRequest] = []
-
-    def approve(request: ApprovalRequest) -> bool:
-        seen.append(request)
-        return True
-
-    async with opened(approve=approve) as sandbox:
-        plan = await sandbox.plan(THREE)
-    assert told(plan.execution) == [True, True, True]
-    assert plan.calls == tuple(PlannedCall("w", "note", {"text": str(number)}) for number in range(3))
-    assert seen == []
-    assert witness.calls == []
 
 
 async def test_a_plan_makes_the_calls_that_a_rule_allows(opened: Opened, witness: Witness) -> None:
@@ -34,30 +18,6 @@ async def test_a_plan_makes_the_calls_that_a_rule_allows(opened: Opened, witness
         plan = await sandbox.plan(RAW + "call('note_other', text='read'); call(text='write')")
     assert plan.calls == (PlannedCall("w", "note", {"text": "write"}),)
     assert witness.calls == [("note_other", {"text": "read"})]
-
-
-async def test_one_decision_is_for_exactly_the_calls_of_the_plan(opened: Opened, witness: Witness) -> None:
-    seen: list[ApprovalRequest] = []
-
-    def approve(request: ApprovalRequest) -> bool:
-        seen.append(request)
-        return request.kind == "plan"
-
-    code = RAW + (
-        "import os\n"
-        "said = [call(text=str(number)) for number in range(2)]\n"
-        "if said[0]['content']:\n"  # which there is when it is truly called
-        "    said += [call(text='1'), call(text='more')]\n"
-        "print(json.dumps([one['ok'] for one in said]))"
-    )
-    async with opened(approve=approve) as sandbox:
-        plan = await sandbox.plan(code)
-        assert told(await plan.run()) == [True, True, False, False]
-        assert told(await plan.run()) == [True, True, False, False]
-    assert [call.arguments["text"] for call in plan.calls] == ["0", "1"]
-    assert [request.kind for request in seen] == ["plan", "tool", "tool"] * 2
-    assert [call["arguments"] for call in seen[0].arguments["calls"]] == [{"text": "0"}, {"text": "1"}]
-    assert witness.calls == [("note", {"text": "0"}), ("note", {"text": "1"})] * 2
 
 
 async def test_who_decides_about_a_plan_is_shown_what_the_program_is_given(opened: Opened) -> None:
@@ -80,14 +40,6 @@ async def test_who_decides_about_a_plan_is_shown_what_the_program_is_given(opene
     assert "nobody is shown" not in repr(seen)
 
 
-async def test_a_plan_that_is_refused_is_not_run(opened: Opened, witness: Witness) -> None:
-    async with opened(approve=lambda _request: False) as sandbox:
-        plan = await sandbox.plan(THREE)
-        with pytest.raises(PlanDenied):
-            await plan.run()
-    assert witness.calls == []
-
-
 async def test_a_rule_that_denies_wins_over_a_plan_that_was_allowed(opened: Opened, witness: Witness) -> None:
     rules = {"rules": [{"deny": "tool", "server": "w", "tool": "note", "arguments": {"text": "1"}}]}
     async with opened(approve=lambda _request: True, policy=rules) as sandbox:
@@ -106,12 +58,6 @@ async def test_a_plan_changes_no_file_of_the_caller(opened: Opened, tmp_path: Pa
         assert list(folder.iterdir()) == []
         assert (await plan.run()).ok
         assert (folder / "made").read_text() == "x"
-
-
-async def test_a_session_that_lives_has_no_plan(opened: Opened) -> None:
-    async with opened() as sandbox, sandbox.session() as session:
-        with pytest.raises(Unavailable, match="cannot be copied"):
-            await sandbox.plan(THREE, session=session)
 
 
 async def test_a_plan_of_too_many_calls_ends_with_an_error_in_the_program(opened: Opened, witness: Witness) -> None:

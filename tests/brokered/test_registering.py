@@ -60,7 +60,7 @@ async def test_what_is_added_is_shown_with_command_arguments_and_environment_and
         ("server", "more", ""), ("tool", "more", "note"),
     ]  # fmt: skip
     assert seen[0].arguments == {**definition, "cwd": os.fspath(folder), "wall": True}
-    assert f"which may write in {folder} whatever was not there" in seen[0].summary
+    assert f"which may write in {folder}, also new files" in seen[0].summary
     assert json.loads((folder / "log").read_text()) == ["note", {"text": "x"}]
     assert list(outside.iterdir()) == []
 
@@ -85,6 +85,9 @@ async def test_what_nobody_allows_is_not_added_and_not_started(
         {"command": "x", "copy": ["/root"]},
         {"command": "x", "read": ["/etc"]},
         {"command": "x", "args": ["${TOKEN}"]},
+        {"command": "x", "env": {"A": "${TOKEN:-x}"}},
+        {"url": "http://127.0.0.1:9/${TOKEN}"},
+        {"url": "http://127.0.0.1:9/", "headers": {"X": "${TOKEN}"}},
         {"command": "x", "variables": ["HOME"]},
         {"url": "https://u:p@mcp.test/"},
         {"url": "https://93.184.215.14/", "addresses": "public"},
@@ -97,8 +100,9 @@ async def test_what_nobody_allows_is_not_added_and_not_started(
     ],
 )
 async def test_what_would_take_something_of_the_hosts_is_refused_before_anybody_is_asked(
-    opened: Opened, definition: dict[str, Any]
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, definition: dict[str, Any]
 ) -> None:
+    monkeypatch.setenv("TOKEN", "of-the-host")
     seen: list[ApprovalRequest] = []
 
     def approve(request: ApprovalRequest) -> bool:
@@ -108,6 +112,7 @@ async def test_what_would_take_something_of_the_hosts_is_refused_before_anybody_
     async with opened(approve=approve) as sandbox:
         execution = await sandbox.run(adding(definition))
     assert json.loads(execution.stdout)[0] == "invalid"
+    assert "of-the-host" not in execution.stdout
     assert seen == []
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from tests.console.browser import Page
+from tests.support.loopback import answer, serving
 
 # What the console's pages ask for by themselves, while nobody presses anything that changes something.
 READS = {
@@ -35,33 +35,16 @@ class Witness:
 
 @contextmanager
 def witness() -> Iterator[Witness]:
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            self.rfile.read(int(self.headers.get("content-length") or 0))
-            kind, text = one.pages.get(self.path, ("text/plain", ""))
-            if self.path not in (*one.pages, "/favicon.ico"):
-                one.asked.append(self.path)
-            self.send_response(200)
-            for header in {"content-type": kind, **one.headers}.items():
-                self.send_header(*header)
-            self.end_headers()
-            self.wfile.write((text or "x").encode())
+    def note(request: BaseHTTPRequestHandler) -> None:
+        request.rfile.read(int(request.headers.get("content-length") or 0))
+        kind, text = one.pages.get(request.path, ("text/plain", ""))
+        if request.path not in (*one.pages, "/favicon.ico"):
+            one.asked.append(request.path)
+        answer(request, (text or "x").encode(), **{"content-type": kind, **one.headers})
 
-        do_GET = do_POST = answer  # noqa: N815 - as the class wants them
-
-        def log_message(self, *_arguments: Any) -> None:
-            """Nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        one = Witness(server.server_port)
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield one
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(note) as port:
+        one = Witness(port)
+        yield one
 
 
 class Judge:

@@ -7,9 +7,8 @@ import contextlib
 import json
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from tests.console.browser import Chromium, Page, signed_in
 from tests.console.conftest import link_of
 from tests.service.daemon import ASKS, Daemon, environment, reserved_port, serving, unix
 from tests.service.daemon import http as raw_http
+from tests.support import loopback
 from tests.support.waiting import MAX_WAIT, until
 
 pytestmark = [pytest.mark.needs("browser"), pytest.mark.needs("playwright")]
@@ -313,41 +313,26 @@ def test_nothing_is_wider_than_the_screen(real_browser: Chromium, daemon: Daemon
 def behind_a_prefix(port: int, prefix: str) -> Iterator[str]:
     """A proxy that has the service under ``prefix``, as servers of web sites do; its address."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.0"  # an answer ends with its connection
+    def pass_on(request: BaseHTTPRequestHandler) -> None:
+        if not request.path.startswith(f"{prefix}/"):
+            return request.send_error(404)
+        body = request.rfile.read(int(request.headers.get("content-length", 0)))
+        headers = {name: one for name, one in request.headers.items() if name.lower() not in ("host", "connection")}
+        with contextlib.closing(HTTPConnection("127.0.0.1", port, timeout=MAX_WAIT)) as other:
+            other.request(request.command, request.path.removeprefix(prefix), body, headers)
+            with other.getresponse() as answer:
+                request.send_response(answer.status)
+                for name, value in answer.getheaders():
+                    if name.lower() not in ("transfer-encoding", "connection"):
+                        request.send_header(name, value)
+                request.end_headers()
+                with contextlib.suppress(ConnectionError, HTTPException):  # one end has gone
+                    while piece := answer.read1():
+                        request.wfile.write(piece)
+        return None
 
-        def pass_on(self) -> None:
-            if not self.path.startswith(f"{prefix}/"):
-                return self.send_error(404)
-            body = self.rfile.read(int(self.headers.get("content-length", 0)))
-            headers = {name: one for name, one in self.headers.items() if name.lower() not in ("host", "connection")}
-            with contextlib.closing(HTTPConnection("127.0.0.1", port, timeout=MAX_WAIT)) as other:
-                other.request(self.command, self.path.removeprefix(prefix), body, headers)
-                with other.getresponse() as answer:
-                    self.send_response(answer.status)
-                    for name, value in answer.getheaders():
-                        if name.lower() not in ("transfer-encoding", "connection"):
-                            self.send_header(name, value)
-                    self.end_headers()
-                    with contextlib.suppress(ConnectionError, HTTPException):  # one end has gone
-                        while piece := answer.read1():
-                            self.wfile.write(piece)
-            return None
-
-        do_GET = do_POST = do_DELETE = pass_on  # noqa: N815 - as the class wants them
-
-        def log_message(self, *_arguments: Any) -> None:
-            """Nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with loopback.serving(pass_on) as own:
+        yield f"http://127.0.0.1:{own}"
 
 
 @pytest.mark.full

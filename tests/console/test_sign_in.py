@@ -45,7 +45,7 @@ def test_a_service_listens_at_a_port_only_once_somebody_wants_the_console(tmp_pa
         assert address == "127.0.0.1"
         other = daemon.command("console", "--format", "json", "--port", "1")
         assert Browser(json.loads(other.stdout)["url"]).host == first.host
-        assert other.stderr == f"casemate: --port 1 was left alone: the service listens at {first.host} already\n"
+        assert other.stderr == f"casemate: --port 1 was ignored: the service already listens at {first.host}\n"
 
 
 def test_a_link_signs_in_once(browser: Browser) -> None:

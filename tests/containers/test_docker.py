@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import os
 import signal
 import socket
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 from tests.contract import witness
 from tests.support.engine import skip_without_engine
+from tests.support.loopback import answer, serving
 from tests.support.waiting import until
 
 from casemate import Done, WallUnavailable, sync
@@ -65,23 +65,10 @@ for line in open("/proc/self/mountinfo"):
     assert [line for line in written if not line.startswith("tmpfs ")] == []
 
 
-class Hello(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"hello")
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
 @pytest.fixture
 def port() -> Iterator[int]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hello)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server.server_port
-    server.shutdown()
-    server.server_close()
+    with serving(lambda request: answer(request, b"hello")) as one:
+        yield one
 
 
 def test_a_program_reaches_by_name_what_is_allowed_and_nothing_else(engine: Engine, port: int) -> None:

@@ -64,6 +64,12 @@ CASES = {
         "for _ in range(100): threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()",
         Limits(processes=20), "failed", "process_limit", "limits.processes is 20",
     ),
+    "processes, threads of a program that exits at a refusal": Case(
+        BEGUN + "import os, threading, time\ntry:\n    for _ in range(100):\n"
+        "        threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
+        "except RuntimeError:\n    os._exit(4)",
+        Limits(processes=20), "failed", "process_limit", "limits.processes is 20",
+    ),
     "processes, Node": Case(
         "require('fs').writeSync(1, 'begun\\n'); require('fs').writeFileSync('output/partial.txt', 'kept');"
         "for (let n = 0; n < 100; n++) require('child_process').spawn('sleep', ['1000'])",
@@ -130,7 +136,7 @@ def test_a_limit_of_processes_that_is_met_is_named(
 def _check_met(sandbox: sync.Sandbox, case: Case, request: pytest.FixtureRequest) -> None:
     if case.language == "node":
         request.getfixturevalue("_needs_node")
-    execution = sandbox.run(case.code, language=case.language, limits=case.limits, timeout=30)
+    execution = sandbox.run(case.code, language=case.language, limits=case.limits, timeout=60)
     assert execution.status == case.status, execution
     assert execution.cause is not None, execution
     assert execution.cause.code == case.cause

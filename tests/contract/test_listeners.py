@@ -57,7 +57,7 @@ async def with_a_listener(audit: Path) -> tuple[bytes, bytes, int | None]:
         await sandbox.run("pass")  # proves the wall
         plan = replace(await sandbox.explain(CLIENT), listeners=(ListeningSocket("tcp", *ADDRESS),))
         kept = Kept()
-        cell = sandbox._parts.wall.start(plan, kept)  # as the egress proxy's; no public name of this version leads here
+        cell = sandbox._wall.start(plan, kept)  # as the egress proxy's; no public name of this version leads here
         (descriptor,) = await asyncio.wrap_future(cell.listeners())
         received = await asyncio.to_thread(answer, descriptor)
         ending = await cell.wait()
@@ -112,7 +112,7 @@ print(kept[1].recv(10).decode())
     async with Sandbox(audit=audit) as sandbox:
         await sandbox.run("pass")
         kept = Kept()
-        cell = sandbox._parts.wall.start(replace(await sandbox.explain(program), listeners=(where,)), kept)
+        cell = sandbox._wall.start(replace(await sandbox.explain(program), listeners=(where,)), kept)
         (first,) = await asyncio.wrap_future(cell.listeners())
         with socket.socket(fileno=first) as listener:
             client, _ = await asyncio.to_thread(listener.accept)

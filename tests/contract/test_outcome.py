@@ -9,6 +9,7 @@ import pytest
 from tests.contract import programs
 
 from casemate import ExecutionFailed, sync
+from casemate.model.limits import LIMIT_BOUNDS
 
 
 def test_a_program_that_ends_well_is_ok_with_exit_code_0(sandbox: sync.Sandbox, language: str) -> None:
@@ -99,9 +100,7 @@ def test_the_report_says_what_held_the_cell_and_that_it_was_proved(
     assert report.layers
     assert (report.start == "exec") == (start == "exec")
     assert bool(report.start_reason) == (start == "exec")
-    named = {mechanism.limit for mechanism in report.limits}
-    assert named == {"memory", "cpus", "cpu_time", "processes", "wall", "output", "full_output", "disk", "inodes",
-                     "open_files"}  # fmt: skip
+    assert {mechanism.limit for mechanism in report.limits} == set(LIMIT_BOUNDS)
     assert all(mechanism.mechanism and mechanism.per in ("cell", "process") for mechanism in report.limits)
 
 

@@ -59,7 +59,7 @@ def everything(execution: Execution) -> str:
 
 def rows(sandbox: sync.Sandbox, execution: Execution) -> list[dict[str, Any]]:
     """What the record says of it."""
-    with contextlib.closing(AuditLog(sandbox.asynchronous._parts.log.path)) as log:
+    with contextlib.closing(AuditLog(sandbox.asynchronous._log.path)) as log:
         return [json.loads(row.detail) for row in log.tail(1000) if row.execution_id == execution.id]
 
 
@@ -231,7 +231,7 @@ def test_va_11_a_run_without_secrets_finds_nothing_of_the_one_before(sandbox: sy
 def test_va_12_an_unknown_name_is_refused_before_anything_starts(
     sandbox: sync.Sandbox, language: str, name: str
 ) -> None:
-    with contextlib.closing(AuditLog(sandbox.asynchronous._parts.log.path)) as log:
+    with contextlib.closing(AuditLog(sandbox.asynchronous._log.path)) as log:
         before = log.head().count
         attempts: tuple[Any, ...] = (sandbox.run, sandbox.session)
         for attempt in attempts:

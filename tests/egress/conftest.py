@@ -20,6 +20,15 @@ def inside(tmp_path: Path) -> Iterator[Inside]:
 
 
 @pytest.fixture
+def neighbour(stage: Stage, tmp_path: Path) -> Iterator[Inside]:
+    """Another cell of the same egress proxy."""
+    (tmp_path / "neighbour").mkdir()
+    one = Inside(tmp_path / "neighbour")
+    yield one
+    one.close()
+
+
+@pytest.fixture
 def stage(inside: Inside) -> Iterator[Stage]:
     """An egress proxy that is not yet open."""
     one = Stage(inside)

@@ -197,6 +197,12 @@ class Stage:
         ]
 
 
+def beside(stage: Stage, cell: Inside, *rules: str) -> CellProxy:
+    """Another cell's proxy, beside the stage's own."""
+    listener = cell.listen([PROXY]).result()[0]
+    return stage.egress_proxy.open(EgressTerms(allowing(*rules)), cell.listen, cell.datagrams(*DNS), listener)
+
+
 def allowing(*rules: str) -> HostRules:
     return HostRules(tuple(host_rule(rule) for rule in rules))
 

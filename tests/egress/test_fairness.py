@@ -5,33 +5,16 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.egress.servers import listening
-from tests.egress.stage import Inside, Stage, allowing
+from tests.egress.stage import Inside, Stage, beside
 from tests.egress.test_http import answer, request
 
-from casemate.egress.proxy import CellProxy
-from casemate.egress.terms import DNS, PROXY, EgressTerms
+from casemate.egress.terms import PROXY
 
 TINY = b"1\r\nx\r\n" * 20_000
 CHUNKED = "Transfer-Encoding: chunked\r\n"
-
-
-@pytest.fixture
-def neighbour(stage: Stage, tmp_path: Path) -> Iterator[Inside]:
-    """Another cell of the same egress proxy."""
-    (tmp_path / "neighbour").mkdir()
-    one = Inside(tmp_path / "neighbour")
-    yield one
-    one.close()
-
-
-def beside(stage: Stage, cell: Inside, *rules: str) -> CellProxy:
-    listener = cell.listen([PROXY]).result()[0]
-    return stage.egress_proxy.open(EgressTerms(allowing(*rules)), cell.listen, cell.datagrams(*DNS), listener)
 
 
 def get(cell: Inside, url: str) -> int:

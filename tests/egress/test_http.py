@@ -347,7 +347,7 @@ def test_what_a_cell_writes_is_not_in_the_reasons(stage: Stage) -> None:
             one.sendall(method + b"%d " % number + b"\\" * 9000 + b" x y\r\n\r\n")
             assert answer(one)[0] == 403
     assert stage.crossing("proxy") == [
-        ("denied", "its HTTP request is not accepted: its head is not HTTP/1.1 as RFC 9112 has it")
+        ("denied", "its HTTP request is not accepted: its head is not valid HTTP/1.1 (RFC 9112)")
     ]
 
 

@@ -83,7 +83,7 @@ def test_va_15_in_a_body_in_clear_nothing_is_put_in_and_it_is_on_record_once(sta
                 one.sendall(b"0\r\n\r\n")
             assert answer(one) == (200, b"ok")
     assert VALUE.encode() not in received
-    assert notes(stage, "good.test") == ["the placeholder of TOKEN was sent in the body, and stayed one"]
+    assert notes(stage, "good.test") == ["the placeholder of TOKEN was sent in the body and not replaced"]
 
 
 def test_requests_without_a_placeholder_are_as_they_were(stage: Stage) -> None:

@@ -12,11 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from tests.egress.servers import listening
-from tests.egress.stage import Inside, Stage, allowing, everything_from, was_reset
+from tests.egress.stage import Inside, Stage, allowing, beside, everything_from, was_reset
 from tests.egress.test_http import answer, request
 from tests.support.waiting import until
 from tests.unit.egress.hellos import real
@@ -313,45 +312,32 @@ def test_a_reset_of_the_server_reaches_the_client(stage: Stage) -> None:
             assert was_reset(one)
 
 
-def test_closing_a_cell_ends_its_connections_and_no_others(stage: Stage, echo_port: int, tmp_path: Path) -> None:
+def test_closing_a_cell_ends_its_connections_and_no_others(stage: Stage, echo_port: int, neighbour: Inside) -> None:
     opened(stage, echo_port)
-    (tmp_path / "other").mkdir()
-    other = Inside(tmp_path / "other")
-    try:
-        listener = other.listen([PROXY]).result()[0]
-        terms = EgressTerms(allowing("good.test:7"))
-        second = stage.egress_proxy.open(terms, other.listen, other.datagrams(*DNS), listener)
-        with stage.connect("good.test", 7) as one, other.connect(*PROXY) as two:
-            two.sendall(b"CONNECT good.test:7 HTTP/1.1\r\nHost: good.test:7\r\n\r\n")
-            assert two.recv(100).startswith(b"HTTP/1.1 200")
-            assert speaks(one)
-            assert speaks(two)
-            stage.cell_proxy.close().result(60)
-            assert was_reset(one)
-            assert speaks(two)
-            with pytest.raises(ConnectionRefusedError):
-                stage.proxy()
-        second.close().result(60)
-    finally:
-        other.close()
-
-
-def test_eg_12_what_one_cell_may_reach_another_may_not(stage: Stage, echo_port: int, tmp_path: Path) -> None:
-    opened(stage, echo_port)
-    (tmp_path / "other").mkdir()
-    other = Inside(tmp_path / "other")
-    try:
-        listener = other.listen([PROXY]).result()[0]
-        stage.egress_proxy.open(EgressTerms(), other.listen, other.datagrams(*DNS), listener)
-        _, address = stage.ask("good.test")
-        assert address is not None
+    second = beside(stage, neighbour, "good.test:7")
+    with stage.connect("good.test", 7) as one, neighbour.connect(*PROXY) as two:
+        two.sendall(b"CONNECT good.test:7 HTTP/1.1\r\nHost: good.test:7\r\n\r\n")
+        assert two.recv(100).startswith(b"HTTP/1.1 200")
+        assert speaks(one)
+        assert speaks(two)
+        stage.cell_proxy.close().result(60)
+        assert was_reset(one)
+        assert speaks(two)
         with pytest.raises(ConnectionRefusedError):
-            other.connect(address, 7)
-        with other.connect(*PROXY) as one:
-            one.sendall(f"CONNECT {address}:7 HTTP/1.1\r\nHost: {address}:7\r\n\r\n".encode())
-            assert everything_from(one).startswith(b"HTTP/1.1 403 ")
-    finally:
-        other.close()
+            stage.proxy()
+    second.close().result(60)
+
+
+def test_eg_12_what_one_cell_may_reach_another_may_not(stage: Stage, echo_port: int, neighbour: Inside) -> None:
+    opened(stage, echo_port)
+    beside(stage, neighbour)
+    _, address = stage.ask("good.test")
+    assert address is not None
+    with pytest.raises(ConnectionRefusedError):
+        neighbour.connect(address, 7)
+    with neighbour.connect(*PROXY) as one:
+        one.sendall(f"CONNECT {address}:7 HTTP/1.1\r\nHost: {address}:7\r\n\r\n".encode())
+        assert everything_from(one).startswith(b"HTTP/1.1 403 ")
 
 
 def test_closing_the_egress_proxy_ends_everything_and_its_thread(stage: Stage, echo_port: int) -> None:
@@ -393,30 +379,23 @@ def test_cells_cannot_take_all_descriptors_of_the_application(
 
 
 def test_one_cell_cannot_take_the_descriptors_of_another(
-    stage: Stage, echo_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, echo_port: int, neighbour: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (80, 80))  # ten for a cell
     stage.open(EgressTerms(allowing("*.good.test", "good.test:7"), limits=ProxyLimits(head_seconds=600)))
     stage.internet.add("good.test", 7, echo_port)
-    (tmp_path / "other").mkdir()
-    other = Inside(tmp_path / "other")
-    try:
-        listener = other.listen([PROXY]).result()[0]
-        terms = EgressTerms(allowing("good.test:7"))
-        second = stage.egress_proxy.open(terms, other.listen, other.datagrams(*DNS), listener)
-        greedy = [stage.inside.connect(*PROXY) for _ in range(30)]
-        for number in range(30):
-            stage.ask(f"n{number}.good.test")
-        with other.connect(*PROXY) as one:
-            one.settimeout(60)  # seconds: the others are given up much later
-            one.sendall(b"CONNECT good.test:7 HTTP/1.1\r\nHost: good.test:7\r\n\r\n")
-            assert one.recv(100).startswith(b"HTTP/1.1 200")
-            assert speaks(one)
-        for one in greedy:
-            one.close()
-        second.close().result(60)
-    finally:
-        other.close()
+    second = beside(stage, neighbour, "good.test:7")
+    greedy = [stage.inside.connect(*PROXY) for _ in range(30)]
+    for number in range(30):
+        stage.ask(f"n{number}.good.test")
+    with neighbour.connect(*PROXY) as one:
+        one.settimeout(60)  # seconds: the others are given up much later
+        one.sendall(b"CONNECT good.test:7 HTTP/1.1\r\nHost: good.test:7\r\n\r\n")
+        assert one.recv(100).startswith(b"HTTP/1.1 200")
+        assert speaks(one)
+    for one in greedy:
+        one.close()
+    second.close().result(60)
 
 
 class Slow:

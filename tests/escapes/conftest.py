@@ -22,7 +22,7 @@ from tests.warmth import STARTS, starting
 
 from casemate import sync
 from casemate.walls import isolated_python, registry
-from casemate.walls.docker.wall import DockerWall
+from casemate.walls.docker import wall as docker_wall
 from casemate.walls.native.selftest import LaunchProgram
 
 # The native wall, whose cells begin as where there was no C compiler.
@@ -32,7 +32,7 @@ WITHOUT_NATIVE_INIT = (
 )
 
 
-class GvisorWall(DockerWall):
+class GvisorWall(docker_wall.DockerWall):
     """Containers with a kernel of their own."""
 
     def __init__(self, launch_probe: LaunchProgram, concurrency: int, _: object = None) -> None:
@@ -76,12 +76,12 @@ def wall(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         skip_without(name, tmp_path_factory)
         if name == "gvisor":
             name = "docker"
-            patch.setitem(registry.WALLS, name, f"{__name__}:GvisorWall")
+            patch.setattr(docker_wall, "DockerWall", GvisorWall)
         if name == "interpreted":
             name = "native"
             patch.setattr(isolated_python, "_BOOT", WITHOUT_NATIVE_INIT + isolated_python._BOOT)
         patch.setenv("CASEMATE_ISOLATION", name)
-        patch.setattr(registry, "_ASKED_FOR", tuple(other for other in registry.WALLS if other != name))
+        patch.setattr(registry, "automatic", lambda: (name,))
         yield name
 
 

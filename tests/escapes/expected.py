@@ -22,8 +22,6 @@ _NAMES = "sockets have no abstract names, and UDP is for names alone"
 
 # A test's name, and where not all of its cases fail, the value of a parameter of those that do.
 WEAKER: dict[str, dict[str, str]] = {
-    "native": {},
-    "interpreted": {},
     "gvisor": {
         "test_hidden_files_of_a_callers_folder_stay_unread direct": _DIRECT,
         "test_links_out_of_the_workspace_are_neither_followed_nor_written direct": _DIRECT,
@@ -100,8 +98,6 @@ WEAKER: dict[str, dict[str, str]] = {
 }
 # What is left out: it comes out now one way, now the other.
 UNDECIDED: dict[str, dict[str, str]] = {
-    "native": {},
-    "interpreted": {},
     "gvisor": {
         "test_cpu_time_over_many_processes_is_bounded": "its kernel counts the time of short processes roughly",
         "test_hidden_files_of_a_callers_folder_stay_unread shell": _FORKS,

@@ -14,8 +14,9 @@ import pytest
 from tests.escapes.listeners import listening
 
 from casemate import sync
+from casemate.walls import registry
 
-WALLS = ("native", "landlock")
+WALLS = registry.automatic()
 STARTS = ("exec",)
 OWN = """
 import asyncio, errno, select, socket, threading

@@ -103,6 +103,7 @@ os.chdir(os.environ["TMPDIR"])
 for kind, name in ((socket.SOCK_STREAM, "relative"), (socket.SOCK_SEQPACKET, place + "2")):
     with socket.socket(socket.AF_UNIX, kind) as server, socket.socket(socket.AF_UNIX, kind) as client:
         server.bind(name)
+        server.listen()
         client.connect(server.getsockname())
         print(client.getpeername() == name)
         client.sendall(b"x")
@@ -112,6 +113,48 @@ for kind, name in ((socket.SOCK_STREAM, "relative"), (socket.SOCK_SEQPACKET, pla
         print({struct.unpack("3i", peer)[1:] for peer in peers} == {(os.getuid(), os.getgid())})
 with multiprocessing.Manager() as manager:
     print(manager.list([1])[0])
+"""
+
+_NAME = """
+import ctypes, errno, os, resource, socket, subprocess, sys
+def name(call, *arguments):
+    try:
+        call(*arguments)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return "ok"
+"""
+BINDING = """
+with socket.create_server(("127.0.0.1", 0)) as server:
+    for host in ("127.0.0.1", "0.0.0.0"):
+        client = socket.create_connection(server.getsockname(), source_address=(host, 0))
+        print(server.accept()[1] == client.getsockname(), name(client.listen))
+first, second, third = (socket.socket() for _ in range(3))
+first.bind(("127.0.0.1", 0))
+place = first.getsockname()
+print(name(socket.create_connection, place), name(second.bind, place), name(first.bind, place))
+print(name(first.listen), name(first.listen), name(socket.create_connection, place))
+with socket.socket() as closed:
+    closed.bind(("127.0.0.1", 0))
+    place = closed.getsockname()
+print(name(second.bind, place), name(second.listen), name(socket.create_connection, place))
+print(name(third.listen), name(socket.create_connection, third.getsockname()))
+own = socket.socket(socket.AF_UNIX)
+own.bind("bound")
+print(name(socket.socket(socket.AF_UNIX).connect, "bound"), name(own.listen), name(own.listen))
+libc = ctypes.CDLL(None, use_errno=True)
+print(libc.listen(999, 1), errno.errorcode[ctypes.get_errno()])
+print(name(socket.socket(socket.AF_UNIX).listen), name(socket.socket(type=socket.SOCK_DGRAM).listen))
+"""
+BOUND = """True EINVAL
+True EINVAL
+ECONNREFUSED EADDRINUSE EINVAL
+ok ok ok
+ok ok ok
+ok ok
+ECONNREFUSED ok ok
+-1 EBADF
+EINVAL ENOTSUP
 """
 
 COPYING = """
@@ -125,13 +168,6 @@ chmod g+s a 2>/dev/null || chmod u+s d 2>/dev/null || echo refused
 """
 
 CALLS = """
-import ctypes, errno, os, resource, socket, subprocess, sys
-def name(call, *arguments):
-    try:
-        call(*arguments)
-    except OSError as error:
-        return errno.errorcode[error.errno]
-    return "ok"
 open("own", "w").close()
 os.symlink("own", "link")
 own, child = os.getpid(), subprocess.Popen(["sleep", "100"])
@@ -286,13 +322,17 @@ def test_servers_and_files_of_its_own_are_as_everywhere(sandbox: sync.Sandbox) -
     assert said.stdout == "b'tcp'\nb'unix'\n0o100640 2.0\n" + 2 * "True\nb'x'\nTrue\n" + "1\n", said.stderr
 
 
+def test_a_socket_is_bound_listens_and_connects_in_the_order_that_a_program_wants(sandbox: sync.Sandbox) -> None:
+    assert sandbox.run(_NAME + BINDING).stdout == BOUND
+
+
 def test_files_and_folders_are_copied_installed_and_unpacked_with_their_modes(sandbox: sync.Sandbox) -> None:
     said = sandbox.run(COPYING, language="shell")
     assert said.stdout == "640 1\n2755\n2755\n2755\n2755\nadded\nrefused\n", said.stderr
 
 
 def test_calls_about_oneself_are_answered_as_on_a_machine_and_no_others_are_reached(sandbox: sync.Sandbox) -> None:
-    said = sandbox.run(CALLS)
+    said = sandbox.run(_NAME + CALLS)
     assert said.stdout == CALLED, said.stderr
 
 

@@ -427,7 +427,7 @@ for source, target in {pairs!r}:
 """
     data, out = f"{opened.place}/data/in", f"{opened.place}/out"
     pairs = [(f"{other}:secret", f"{out}/stolen"), (data, f"{other}:planted"), (data, f"{own}:mine")]
-    refused = "session: code in a cell copies to and from its own session alone"
+    refused = "session: code in a cell can only copy to and from its own session"
     assert (await run_step(mine, own, code.format(pairs=pairs))).splitlines() == [refused, refused, "copied"]
     lone = await mine("run", {"code": code.format(pairs=pairs[:1])})
     assert lone["stdout"].strip() == refused

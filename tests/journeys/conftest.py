@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.journeys.folders import folder
 
 from casemate import sync
+
+__all__ = ["folder"]
 
 
 @pytest.fixture

@@ -6,6 +6,17 @@ import os
 import stat
 from pathlib import Path
 
+import pytest
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The caller's."""
+    path = tmp_path / "folder"
+    path.mkdir()
+    fill(path)
+    return path
+
 
 def fill(folder: Path) -> None:
     """Files to read, change, remove and rename, folders, links, and names that are protected."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.contract import witness
 
-from casemate import CasemateError, InvalidArgument, Limits, RecordUnavailable, sync
+from casemate import InvalidArgument, Limits, RecordUnavailable, sync
 from casemate.audit.log import AuditLog
 
 ENDINGS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -71,22 +71,3 @@ def test_a_record_that_is_gone_stops_new_runs(audit: Path, sandbox: sync.Sandbox
         sandbox.run("open('/workspace/output/ran', 'w')")
     assert raised.value.remediation
     assert witness.cells() == []
-
-
-@pytest.mark.parametrize("what", ["folder", "text", "nowhere"])
-def test_a_record_that_cannot_be_opened_is_an_error_at_once(tmp_path: Path, what: str) -> None:
-    place = {"folder": tmp_path, "text": tmp_path / "text", "nowhere": Path("/proc/nowhere/audit.db")}[what]
-    (tmp_path / "text").write_text("this is no database " * 100)
-    with pytest.raises(RecordUnavailable) as raised:
-        sync.Sandbox(audit=place)
-    assert isinstance(raised.value, CasemateError)
-    assert raised.value.remediation
-    assert (tmp_path / "text").read_text() == "this is no database " * 100
-
-
-def test_two_sandboxes_may_share_a_record(audit: Path) -> None:
-    with sync.Sandbox(audit=audit, namespace="a") as one, sync.Sandbox(audit=audit, namespace="b") as other:
-        one.run("print(1)").raise_for_status()
-        other.run("print(1)").raise_for_status()
-        one.run("print(1)").raise_for_status()
-    assert [kind for kind, _ in rows(audit)] == ["intent", "outcome"] * 3

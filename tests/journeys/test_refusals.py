@@ -98,7 +98,7 @@ def test_a_process_under_which_casemate_was_installed_anew_says_so(tmp_path: Pat
     )  # fmt: skip
     before, said, kind = done.stdout.splitlines()
     assert (before, kind) == ("before", "unavailable")
-    assert "installed anew" in said
+    assert "reinstalled while" in said
     assert "casemate service stop" in said
 
 

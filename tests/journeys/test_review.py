@@ -13,16 +13,6 @@ from tests.journeys import folders
 
 from casemate import ApprovalRequest, Change, InvalidArgument, Limits, allow_all, sync
 
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """The caller's."""
-    path = tmp_path / "folder"
-    path.mkdir()
-    folders.fill(path)
-    return path
-
-
 Approve = Callable[[ApprovalRequest], bool]
 Open = Callable[..., sync.Sandbox]
 
@@ -409,7 +399,7 @@ def test_a_run_whose_changes_nobody_allows_says_so_and_leaves_the_folder_alone(r
 def test_changes_are_kept_back_only_where_that_was_asked_for(audit: Path, folder: Path) -> None:
     with (
         sync.Sandbox(audit=audit, workspace=folder) as sandbox,
-        pytest.raises(InvalidArgument, match="changes are not kept back"),
+        pytest.raises(InvalidArgument, match="changes are not under review"),
     ):
         sandbox.session().diff()
     with pytest.raises(InvalidArgument, match="reviewed"):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from jupyter_client.manager import KernelManager
+from jupyter_core.utils import ensure_event_loop
 
 SECONDS = 100.0  # for an answer, on a machine under heavy load
 
@@ -66,6 +67,7 @@ class Notebook:
         self.client.stop_channels()
         self.manager.shutdown_kernel()
         self.manager.context.destroy()
+        ensure_event_loop().close()  # the client's, which it leaves open
 
     def run(
         self,

@@ -106,16 +106,3 @@ def test_plots_tables_and_widgets_come_out_as_from_ipykernel(jupyter: Mapping[st
     names = [sorted(model["model_name"] for model in state.values()) for state in states]
     assert names[0] == names[1]
     assert "IntSliderModel" in names[0]
-
-
-@pytest.mark.parametrize(
-    ("kernel", "cells", "text"),
-    [
-        pytest.param("casemate-node", ("const x = 6", "console.log(x * 7)"), "42\n", marks=pytest.mark.needs("node")),
-        pytest.param("casemate-shell", ("x=6", "echo $((x * 7))"), "42\n", id="shell"),
-    ],
-)
-def test_notebooks_of_other_languages_run(
-    kernel: str, cells: tuple[str, ...], text: str, jupyter: Mapping[str, str], folder: Path
-) -> None:
-    assert shown(run(kernel, cells, folder)["cells"][-1]["outputs"][0]) == ("stdout", text)

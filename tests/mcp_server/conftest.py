@@ -29,12 +29,9 @@ ERAS = ("legacy", "2026-07-28")
 OPERATOR = Principal("user", Audience.OPERATOR, may_run_commands=True)  # as over the Unix socket
 
 
-@pytest.fixture(scope="module")
-def operations(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operations]:
-    """One for all tests of a file, whose programs can call the tools of a server of the tests' own."""
-    own = {"command": sys.executable, "args": ["-S", str(OWN_SERVER), "good"]}
-    audit = tmp_path_factory.mktemp("audit") / "audit.db"
-    sandbox = Sandbox(audit=audit, limits=Limits(wall=300, memory="1GiB"), tools={"own": own})
+@contextlib.contextmanager
+def operations_of(sandbox: Sandbox, runner: asyncio.Runner) -> Iterator[Operations]:
+    """Those of ``sandbox``, which is closed with them."""
 
     async def opened() -> Operations:
         return await Operations(sandbox).load()
@@ -48,6 +45,15 @@ def operations(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory)
         yield one
     finally:
         runner.run(closed())
+
+
+@pytest.fixture(scope="module")
+def operations(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operations]:
+    """One for all tests of a file, whose programs can call the tools of a server of the tests' own."""
+    own = {"command": sys.executable, "args": ["-S", str(OWN_SERVER), "good"]}
+    audit = tmp_path_factory.mktemp("audit") / "audit.db"
+    with operations_of(Sandbox(audit=audit, limits=Limits(wall=300, memory="1GiB"), tools={"own": own}), runner) as one:
+        yield one
 
 
 @pytest.fixture

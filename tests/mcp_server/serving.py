@@ -16,8 +16,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from casemate.surfaces.mcp.callers import PRINCIPAL, Callers
 from casemate.surfaces.mcp.web import Mounted, sse, streamable
 
-HOSTS = ("127.0.0.1:*", "localhost:*")
-ORIGINS = ("http://127.0.0.1:*", "http://localhost:*")
 SECONDS = 60.0
 CALLER = "x-caller"
 
@@ -76,7 +74,7 @@ def _end(loop: asyncio.AbstractEventLoop, web: uvicorn.Server) -> None:
 
 def application(server: Server[Callers]) -> Starlette:
     """Both transports in one application."""
-    mounted: list[Mounted] = [streamable(server, HOSTS, ORIGINS), sse(server, HOSTS, ORIGINS)]
+    mounted: list[Mounted] = [streamable(server), sse(server)]
 
     @contextlib.asynccontextmanager
     async def living(_app: Starlette) -> AsyncGenerator[None]:

@@ -15,7 +15,7 @@ from tests.mcp_server.conftest import ERAS, Connect, Connected, output_of, struc
 
 from casemate.operations.invoke import Invoke
 from casemate.surfaces.mcp.answers import Page, end_answer
-from casemate.surfaces.mcp.callers import State
+from casemate.surfaces.mcp.callers import Work
 from casemate.surfaces.mcp.work import follow
 
 CALLS = """\
@@ -49,9 +49,8 @@ def says(answer: str, **more: Any) -> Any:
 def test_a_host_that_was_allowed_and_has_no_address_is_told_above_the_output_once() -> None:
     crossing = {"host": "gone.test", "decision": "allowed", "reason": "its name does not resolve", "connections": 9}
     execution = {"status": "ok", "crossings": [{**crossing, "port": port, "is_reached": False} for port in (80, 443)]}
-    answer = end_answer(
-        State("done", (), {"run": "r", "execution": execution}), Page("[not reached: own words]", 0, True), None
-    )
+    state = {"status": "done", "run": "r", "session": None, "execution": execution}
+    answer = end_answer(state, Page("[not reached: own words]", 0, True))
     own, _, output = text_of(answer).partition("\n[all below is the program's output]\n")
     assert own.splitlines()[1:] == ["[not reached: gone.test:80,443: its name does not resolve]"]
     assert output == "[not reached: own words]"
@@ -60,26 +59,26 @@ def test_a_host_that_was_allowed_and_has_no_address_is_told_above_the_output_onc
 async def test_a_call_that_waits_says_so_before_it_waits_again() -> None:
     said: list[str] = []
 
-    class Working:
+    class Working(Work):
         handle = "r"
 
-        async def wait(self, _seconds: float, _seen: frozenset[str]) -> State:
-            return State("done", (), {"said": list(said)})
+        async def wait(self, seconds: float, seen: frozenset[str]) -> dict[str, Any]:
+            return {"status": "done", "approvals": [], "said": list(said)}
 
         async def cancel(self) -> None: ...
+
+        async def answer(self, call: Any, state: dict[str, Any]) -> Any:
+            return state["said"]
 
     async def tell(status: str) -> None:
         said.append(status)
 
-    async def answer(state: State) -> Any:
-        return state.document
-
     callers = SimpleNamespace(is_alone=False)
     held = {"resumed": None, "callers": callers, "seconds_left": 9.0}
     call: Any = SimpleNamespace(**held, tell=tell, can_ask=lambda *_kind: False)
-    first = State("running", (), {})  # as `runs.start` gives it after a second
-    answered: Any = await follow(call, Working(), answer, first)
-    assert answered == {"said": ["running"]}
+    first = {"status": "running", "approvals": []}  # as `runs.start` gives it after a second
+    answered: Any = await follow(call, Working(), first)
+    assert answered == ["running"]
 
 
 COUNTS = "import os; print(len(os.environ['KEY']))"

@@ -1,4 +1,4 @@
-"""docs/how-to/mcp-server.md says what is so."""
+"""docs/how-to/mcp-server.md names what there is, and each tool that is one operation fits that operation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from tests.mcp_server.test_tools import DEFAULT
 
+from casemate.model.operation import Audience
+from casemate.operations.catalogue import catalogue
 from casemate.surfaces.mcp.toolsets import tools_of
+from casemate.surfaces.mcp.work import OneOperation
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "how-to" / "mcp-server.md").read_text(encoding="utf-8")
@@ -39,3 +42,19 @@ def test_the_document_names_every_tool_and_every_parameter_of_the_usual_ones() -
     for name, tool in usual.items():
         assert [one for one in tool.properties if f"`{one}`" not in rows[name]] == []
         assert [one for one in tool.required if f"`{one}`*" not in rows[name]] == []
+
+
+def test_a_tool_that_is_one_operation_gives_it_what_it_takes_with_the_same_defaults() -> None:
+    rows = {name: (tool, tool.run) for name, tool in tools_of("full").items() if isinstance(tool.run, OneOperation)}
+    assert len(rows) >= 14
+    for name, (tool, row) in rows.items():
+        operation = catalogue()[row.operation]
+        takes = operation.params_schema()
+        given = {row.names.get(one, one): schema for one, schema in tool.properties.items()}
+        given.pop(None, None)
+        required = {row.names.get(one, one) for one in tool.required}
+        assert operation.audience is Audience.AGENT, name
+        assert {*given, *row.defaults} <= takes["properties"].keys(), name
+        assert set(takes.get("required", ())) <= required, name
+        told = {one: schema["default"] for one, schema in given.items() if "default" in schema}
+        assert told == {one: takes["properties"][one]["default"] for one in told}, name

@@ -128,12 +128,6 @@ def test_a_page_of_this_server_or_one_that_was_named_may_ask(listening: Listenin
         assert http(one, head, called("execute_code", {"code": "1"}))[0] == 200
 
 
-@pytest.mark.full
-def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
-    with serving(tmp_path, body=0.5) as listening:
-        assert status_of_head(listening, listening.head("Content-Length: 1000\n"), b"{") == 408
-
-
 def test_connections_that_say_nothing_keep_nobody_out(listening: Listening) -> None:
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(tcp(listening.port)) for _ in range(40)]
@@ -152,15 +146,6 @@ def is_ended(one: socket.socket) -> bool:
         return False
     except ConnectionError:
         return True
-
-
-@pytest.mark.full
-def test_a_head_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
-    with serving(tmp_path, head=0.3) as listening, tcp(listening.port) as one:
-        one.settimeout(SECONDS)
-        one.sendall(b"POST /mcp HTTP/1.1\r\nX: ")
-        with contextlib.suppress(ConnectionError):
-            assert one.recv(1) == b""
 
 
 @pytest.mark.full

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from mcp_types import ElicitResult
-from tests.mcp_server.conftest import ERAS, Connect, output_of, structure_of, text_of
+from tests.mcp_server.conftest import ERAS, Connect, operations_of, output_of, structure_of, text_of
 from tests.packages.index import Index, wheel
 
 from casemate import Sandbox
@@ -33,20 +33,8 @@ def operations(runner: asyncio.Runner, index: Index, tmp_path_factory: pytest.Te
     folder = tmp_path_factory.mktemp("packages")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        sandbox = Sandbox(audit=folder / "audit.db", package_indexes=[index.url])
-
-        async def opened() -> Operations:
-            return await Operations(sandbox).load()
-
-        async def closed() -> None:
-            await one.close()
-            await sandbox.close()
-
-        one = runner.run(opened())
-        try:
+        with operations_of(Sandbox(audit=folder / "audit.db", package_indexes=[index.url]), runner) as one:
             yield one
-        finally:
-            runner.run(closed())
 
 
 async def answered(operator: Invoke, *, allow: bool) -> dict[str, object]:

@@ -131,19 +131,6 @@ def until_it_answers(address: str) -> None:
     raise AssertionError(f"nobody answers at {address}")
 
 
-@pytest.mark.parametrize("era", ERAS)
-async def test_the_service_serves_mcp_to_its_tokens(served: tuple[str, str], era: str) -> None:
-    address, token = served
-    async with httpx2.AsyncClient(timeout=SECONDS) as stranger:
-        assert (await stranger.post(address, content=b"{}")).status_code == 401
-    async with (
-        httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=SECONDS) as known,
-        Client(streamable_http_client(address, http_client=known), mode=era) as client,
-    ):
-        answer = await client.call_tool("execute_code", {"code": "print(6 * 7)"})
-        assert output_of(answer).startswith("42")
-
-
 async def test_what_a_client_over_http_leaves_behind_ends_with_its_mcp_session(
     served: tuple[str, str], home: dict[str, str]
 ) -> None:

@@ -182,7 +182,7 @@ async def test_a_run_that_goes_on_says_so_above_what_it_has_printed(connect: Con
     async with connect(answer_within=8.0) as agent:  # by then it has printed, also on a busy machine
         answer = await agent.call("execute_code", code=code)
         run = structure_of(answer)["run"]
-        assert text_of(answer).startswith(f"[running, and it goes on. run: {run}]\n[Call read_output(")
+        assert text_of(answer).startswith(f"[running, and continues. run: {run}]\n[Call read_output(")
         assert output_of(answer) == FORGERIES["plain"] + "\n"
         assert text_of(await agent.call("cancel_run", run=run)).startswith("[status: cancelled, ")
 
@@ -235,12 +235,12 @@ async def test_pictures_are_blocks_and_larger_ones_are_links_that_can_be_read(co
         ({}, '"code" is a required property'),
         ({"code": 7}, 'code: 7 is not of type "string"'),
         ({"code": "1", "language": "ruby"}, '"ruby" is not one of'),
-        ({"code": "1", "langage": "node"}, "there is no 'langage'; did you mean language?"),
-        ({"code": "1", "session_id": "x"}, "there is no 'session_id'; it is session here"),
-        ({"code": "1", "timeout": 3}, "there is no 'timeout'; it is timeout_seconds here"),
-        ({"code": "1", "working_dir": "/", "langage": "node"}, "there is no 'working_dir'; there is no 'langage'"),
-        ({"code": "1", "runtime": "node"}, "there is no 'runtime'; it is language here"),
-        ({"code": "1", "memory": "1GiB"}, "there is no 'memory'\n"),
+        ({"code": "1", "langage": "node"}, "no parameter 'langage'; did you mean language?"),
+        ({"code": "1", "session_id": "x"}, "no parameter 'session_id'; it is session here"),
+        ({"code": "1", "timeout": 3}, "no parameter 'timeout'; it is timeout_seconds here"),
+        ({"code": "1", "working_dir": "/", "langage": "node"}, "no parameter 'working_dir'; no parameter 'langage'"),
+        ({"code": "1", "runtime": "node"}, "no parameter 'runtime'; it is language here"),
+        ({"code": "1", "memory": "1GiB"}, "no parameter 'memory'\n"),
         ({"code": "1", "timeout_seconds": -1}, "timeout_seconds"),
     ],
 )
@@ -431,14 +431,6 @@ async def test_a_toolset_has_its_tools_in_one_order(connect: Connect, toolset: s
 async def test_tools_of_servers_are_found_by_words(connect: Connect) -> None:
     async with connect() as agent:
         assert "echo" in text_of(await agent.call("search_tools", query="echo"))
-
-
-async def test_an_option_in_place_of_a_package_is_refused_by_name(connect: Connect) -> None:
-    async with connect(toolset="full") as agent:
-        for given in ({"packages": ["--index-url=http://evil.test/"]}, {"package_name": "pkg @ file:///etc"}):
-            answer = await agent.call("install_package", **given)
-            assert answer.is_error
-            assert next(iter(given.values()))[0][:5] in text_of(answer) or "pkg" in text_of(answer)
 
 
 async def test_a_cell_has_no_more_than_the_sandbox_where_nobody_gave_a_time(connect: Connect, tmp_path: Path) -> None:

@@ -332,7 +332,7 @@ async def test_a_call_whose_stream_breaks_is_answered_to_the_client_that_comes_b
         gone = await http.get(f"{address}/mcp", headers={**session, "last-event-id": "999999-1"})
     begin = network.resumed[0]
     assert set(network.first.decode().split("\r\n")) == {f"id: {begin}", "data: ", "retry: 1000", ""}
-    assert (gone.status_code, "not kept" in gone.text) == (400, True)
+    assert (gone.status_code, "no longer kept" in gone.text) == (400, True)
 
 
 async def test_of_a_stream_so_much_is_kept_and_to_no_other_session(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,19 +445,6 @@ async def test_state_that_was_given_to_one_principal_is_refused_from_another(add
         with pytest.raises(MCPError, match="Invalid or expired requestState"):
             await second.session.call_tool("execute_code", arguments, **back)
         assert "came" in text_of(await first.session.call_tool("execute_code", arguments, **back))
-
-
-@pytest.mark.parametrize("path", ["/mcp", "/sse"])
-@pytest.mark.parametrize("header", [{"Host": "evil.test"}, {"Origin": "http://evil.test"}])
-async def test_requests_that_a_strange_page_could_have_sent_are_refused(
-    address: str, path: str, header: dict[str, str]
-) -> None:
-    async with httpx2.AsyncClient(timeout=SECONDS) as client:
-        method = "GET" if path == "/sse" else "POST"
-        accept = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
-        request = client.build_request(method, address + path, headers={**accept, **header}, content=b"{}")
-        answer = await client.send(request)
-        assert answer.status_code in (403, 421)
 
 
 @pytest.fixture

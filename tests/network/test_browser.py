@@ -23,7 +23,7 @@ pytestmark = pytest.mark.needs("browser")
 async def browse(audit: Path, url: str, timeout: float = 60.0, **options: Any) -> Rendered:
     """The page, by a sandbox that is made for it with these options."""
     async with Sandbox(audit=audit, **options) as sandbox:
-        browsers = Browsers(lambda: sandbox._parts.context, "default")
+        browsers = Browsers(lambda: sandbox._context, "default")
         try:
             return await browsers.browse(
                 url, wait_for_selector=None, wait_until="networkidle", timeout=timeout, screenshot=False

@@ -58,20 +58,6 @@ def test_a_client_reaches_an_allowed_host(
     assert crossing.bytes_in > 0
 
 
-@pytest.mark.parametrize("url", ["http://good.test/x", "https://good.test/x"])
-@needs("curl")
-def test_a_client_that_asks_a_proxy_reaches_it_as_well(world: World, sandbox: sync.Sandbox, url: str) -> None:
-    command = f"curl -sS -m 20 --proxy {PROXY} {url}"
-    execution = sandbox.run(command, language="shell", env=TRUST, files={"ca.pem": world.authority})
-    assert execution.stdout == "hello from GET /x", execution.stderr
-
-
-@needs("git")
-def test_git_clones_over_http(sandbox: sync.Sandbox) -> None:
-    execution = sandbox.run("git clone -q http://good.test/repository cloned && cat cloned/file", language="shell")
-    assert execution.stdout == "from git\n", execution.stderr
-
-
 @needs("ssh")
 def test_ssh_knows_nothing_of_proxies_and_gets_through(world: World, sandbox: sync.Sandbox) -> None:
     known = (world.folder / "known_hosts").read_bytes()
@@ -91,30 +77,6 @@ with psycopg.connect("host=good.test user=somebody dbname=postgres") as connecti
     assert sandbox.run(program).stdout == "(42,)\n"
 
 
-@needs("java", "javac")
-def test_a_java_program_knows_nothing_of_proxies_and_gets_through(sandbox: sync.Sandbox) -> None:
-    program = """
-cat > Get.java <<'J'
-import java.net.*;
-import java.nio.charset.*;
-public class Get {
-    public static void main(String[] a) throws Exception {
-        try (var in = new URI("http://good.test/x").toURL().openStream()) {
-            System.out.println(new String(in.readAllBytes(), StandardCharsets.UTF_8));
-        }
-    }
-}
-J
-java -Xmx128m -XX:ReservedCodeCacheSize=32m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 Get.java
-"""
-    from casemate import Limits
-
-    with sync.Sandbox(audit=sandbox.asynchronous._parts.log.path, allowed_domains=["good.test"],
-                      limits=Limits(memory="2GiB", processes=128)) as large:  # fmt: skip
-        execution = large.run(program, language="shell", timeout=60)
-    assert execution.stdout == "hello from GET /x\n", execution.stderr
-
-
 def test_plain_tcp_by_name_gets_through_both_ways_and_half_closed(sandbox: sync.Sandbox) -> None:
     program = """
 import socket
@@ -129,21 +91,6 @@ with socket.create_connection(("good.test", 7777), 20) as s:
     assert (crossing.bytes_out, crossing.bytes_in) == (1000000, 1000000)
 
 
-def test_a_body_of_a_request_and_a_long_answer_arrive_whole(sandbox: sync.Sandbox) -> None:
-    program = """
-import hashlib, urllib.request as u
-data = bytes(range(256)) * 8000
-print(u.urlopen("http://good.test/digest", data, 20).read().decode() == hashlib.sha256(data).hexdigest())
-print(len(u.urlopen("http://good.test/big").read()))
-"""
-    assert sandbox.run(program).stdout == "True\n1048576\n"
-
-
-def test_the_second_address_of_a_name_is_tried(audit: object) -> None:
-    with sync.Sandbox(audit=str(audit), allowed_domains=["two.test"]) as sandbox:
-        assert sandbox.run(URLLIB.format("http://two.test/x")).stdout == "hello from GET /x\n"
-
-
 def test_steps_of_a_session_reach_it_and_each_tells_its_own(sandbox: sync.Sandbox) -> None:
     with sandbox.session() as session:
         session.run("import urllib.request as u")
@@ -152,16 +99,6 @@ def test_steps_of_a_session_reach_it_and_each_tells_its_own(sandbox: sync.Sandbo
     assert [step.stdout for step in steps] == ["hello from GET /x\n"] * 2
     assert [[one.connections for one in step.crossings] for step in steps] == [[1], [1]]
     assert quiet.crossings == ()
-
-
-@pytest.mark.parametrize("language", ["python", pytest.param("node", marks=pytest.mark.needs("node")), "shell"])
-def test_a_cell_that_was_ready_reaches_it(sandbox: sync.Sandbox, language: str) -> None:
-    from tests.warm.ready import settle, start_of
-
-    program = {"python": URLLIB, "node": FETCH, "shell": CURL}[language].format("http://good.test/x")
-    settle(sandbox, language)
-    execution = sandbox.run(program, language=language)
-    assert (execution.stdout.strip(), start_of(execution)[0]) == ("hello from GET /x", "pool"), execution.stderr
 
 
 @pytest.mark.parametrize("allow", [True, False])

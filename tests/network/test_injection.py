@@ -88,7 +88,7 @@ def test_va_15_the_server_gets_the_value_and_the_program_does_not(
     assert (sent["version"], keys([sent])) == ("1.1", [VALUE])
     assert ["accept-encoding", "identity"] in [[name.lower(), value] for name, value in sent["fields"]]
     assert VALUE not in whole(execution)
-    assert ("allowed", "KEY was put into its field x-key") in {(c.decision, c.reason) for c in execution.crossings}
+    assert ("allowed", "KEY was injected into its field x-key") in {(c.decision, c.reason) for c in execution.crossings}
     assert denied(execution) == []
 
 
@@ -127,7 +127,7 @@ ELSEWHERE = [
     ),
     pytest.param(f"ask('GET', 'https://{SERVER}/', {{'X-Other': KEY}})", "in a field that it is not for", id="field"),
     pytest.param(f"ask('GET', 'https://{SERVER}/', {{'Cookie': 'k=' + KEY}})", "in a field", id="cookie"),
-    pytest.param(f"ask('GET', 'https://{SERVER}/', {{'X-Key': 'x' + KEY}})", "in another form", id="form"),
+    pytest.param(f"ask('GET', 'https://{SERVER}/', {{'X-Key': 'x' + KEY}})", "in a form other than", id="form"),
     pytest.param(f"ask('TRACE', 'https://{SERVER}/', {{'X-Key': KEY}})", "by a method", id="trace"),
 ]
 

@@ -203,7 +203,7 @@ def test_the_authoritys_key_is_in_no_file_of_the_cell_or_the_host(sandbox: sync.
         "grep -rlE 'PRIVATE[ ]KEY' /etc /tmp /program /workspace 2>/dev/null | grep -v '^/etc/ssl/openssl'; echo done"
     )
     assert sandbox.run(program, language="shell").stdout == "done\n"
-    folder = sandbox.asynchronous._parts.context.sandbox_network._interceptions._folder
+    folder = sandbox.asynchronous._context.sandbox_network._folder
     assert folder is not None
     assert not [path for path in Path(folder).rglob("*") if path.is_file() and b"PRIVATE" in path.read_bytes()]
     sandbox.close()

@@ -138,27 +138,6 @@ with u.urlopen("https://good.test/events", timeout=60) as answer:
     assert execution.stdout == "data: one b'\\n'\ndata: two\n", execution.stderr
 
 
-def test_after_a_handshake_of_a_websocket_bytes_are_carried(sandbox: sync.Sandbox) -> None:
-    program = """
-import socket, ssl
-context = ssl.create_default_context()
-with context.wrap_socket(socket.create_connection(("good.test", 443), 20), server_hostname="good.test") as s:
-    s.sendall(b"GET /x HTTP/1.1\\r\\nHost: good.test\\r\\nUpgrade: websocket\\r\\nConnection: Upgrade\\r\\n\\r\\n")
-    said = b""
-    while not said.endswith(b"\\r\\n\\r\\n"):
-        said += s.recv(1)
-    print(said.split(b"\\r\\n")[0].decode())
-    for size in (5, 200000):
-        s.sendall(b"y" * size)
-        got = 0
-        while got < size:
-            got += len(s.recv(65536))
-        print(got)
-"""
-    execution = sandbox.run(program)
-    assert execution.stdout == "HTTP/1.1 101 Switching Protocols\n5\n200000\n", execution.stderr
-
-
 def test_a_certificate_of_a_server_that_nobody_vouches_for_is_said_as_an_answer(
     world: World, sandbox: sync.Sandbox
 ) -> None:
@@ -180,8 +159,8 @@ def test_without_the_operators_file_the_tests_servers_are_not_trusted(world: Wor
 @pytest.mark.parametrize(
     ("context", "said"),
     [
-        ("ssl.create_default_context(cafile='ca.pem')", "did not accept the certificate of casemate's authority"),
-        ("ssl._create_unverified_context()", "ended the connection right after the handshake"),
+        ("ssl.create_default_context(cafile='ca.pem')", "rejected the certificate of casemate's authority"),
+        ("ssl._create_unverified_context()", "closed the connection right after the handshake"),
     ],
     ids=["other authorities", "pinned"],
 )

@@ -85,7 +85,7 @@ def test_where_asking_is_switched_off_a_list_holds(world: World, audit: Path, ho
     execution = how(audit, get("other.test"), approve=allow_all)
     assert "refused" in execution.stdout
     assert world.visits() == visits
-    assert "beyond a list" in execution.crossings[0].reason
+    assert "not in a given list" in execution.crossings[0].reason
     assert "hello" in how(audit, get("good.test"), approve=allow_all).stdout
 
 

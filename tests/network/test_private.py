@@ -159,8 +159,8 @@ def meaning(world: World, name: str, before: str, address: str) -> Iterator[None
     """``name``, which means ``before``, means ``address`` as long as this is entered."""
     hosts = world.folder / "hosts"
     text = hosts.read_text()
-    assert f"{before} {name} " in text
-    hosts.write_text(text.replace(f"{before} {name} ", f"{address} {name} "))
+    assert f"\n{before} {name}\n" in text
+    hosts.write_text(text.replace(f"\n{before} {name}\n", f"\n{address} {name}\n"))
     try:
         yield
     finally:

@@ -36,7 +36,7 @@ def test_a_field_that_cannot_be_written_ends_the_connection_and_is_not_sent(
         intercept=["good.test:8443"],
         trust=world.folder / "ca.pem",
     ) as sandbox:
-        network = sandbox.asynchronous._parts.context.sandbox_network
+        network = sandbox.asynchronous._context.sandbox_network
         monkeypatch.setattr(network, "rewrite", lambda _: Broken())
         execution = sandbox.run(f"curl -sS -m 20 {url}", language="shell")
     assert "a fault of casemate" in execution.crossings[-1].reason

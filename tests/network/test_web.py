@@ -27,10 +27,6 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sync.Sandbox]:
         yield made
 
 
-def visits_of(world: World, path: str) -> list[str]:
-    return [visit for visit in world.visits() if f" {PORT} " in visit and f"{path} " in visit]
-
-
 def running(sandbox: sync.Sandbox) -> int:
     return sandbox.stats().running
 
@@ -233,12 +229,12 @@ def test_the_clock_of_a_page_stands_while_somebody_is_asked(world: World, audit:
     answer = threading.Event()
 
     def approve(_request: ApprovalRequest) -> Decision:
-        threading.Timer(3, answer.set).start()
+        threading.Timer(6, answer.set).start()
         answer.wait(60)
         return Decision(True)
 
     with sync.Sandbox(audit=audit, approve=approve) as sandbox:
-        assert sandbox.web.fetch(f"{SITE}/page", timeout=2).status == 200
+        assert sandbox.web.fetch(f"{SITE}/page", timeout=5).status == 200
 
 
 def test_without_a_network_nothing_is_fetched(audit: Path) -> None:

@@ -148,9 +148,9 @@ def test_a_search_that_cannot_be_meant_is_refused(audit: Path, arguments: dict[s
 
 @pytest.mark.parametrize(
     ("web", "said"),
-    [({}, "neither"), ({"searxng": "ftp://x.test"}, "web.searxng"), ({"searxng": "http://u:p@x.test"}, "web.searxng"),
+    [({}, "needs"), ({"searxng": "ftp://x.test"}, "web.searxng"), ({"searxng": "http://u:p@x.test"}, "web.searxng"),
      ({"searxng": "http://x.test/?a=b"}, "web.searxng"), ({"engines": ["google"]}, "web.engines"),
-     ({"engine": ["brave"]}, "engines"), ({"engines": []}, "neither")],
+     ({"engine": ["brave"]}, "engines"), ({"engines": []}, "needs")],
 )  # fmt: skip
 def test_a_section_that_cannot_be_meant_is_refused_with_its_place(audit: Path, web: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):

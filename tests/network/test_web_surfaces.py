@@ -9,19 +9,22 @@ import json
 import subprocess
 import tempfile
 from collections.abc import AsyncGenerator, Iterator
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp import Client
-from mcp_types import CallToolResult, ElicitResult, InputRequiredResult
+from mcp_types import CallToolResult
 from tests.network.visits import World
 from tests.network.web_site import PORT, SEARCH
 from tests.service.daemon import Daemon, casemate_command, environment
 
-from casemate import Artifact, BrowsedPage, Denied, InvalidArgument, Sandbox, SearchHit, WebLink, WebUnavailable, sync
+from casemate import Artifact, BrowsedPage, InvalidArgument, Sandbox, SearchHit, WebLink, WebUnavailable, sync
 from casemate.artifacts.content import Spool
+from casemate.model.execution import Download
 from casemate.model.operation import Audience, Principal
+from casemate.operations import PARTS
 from casemate.operations.invoke import local
 from casemate.operations.operations import Operations
 from casemate.surfaces.mcp.callers import LocalBackend
@@ -33,13 +36,15 @@ POLICY = {"allowed_domains": [f"good.test:{PORT}"], "web": {"searxng": f"http://
 PNG = b"\x89PNG picture"
 
 
+@wraps(Web.browse)  # it is marked as an operation
 async def browse(_web: Web, url: str, **options: Any) -> BrowsedPage:
     """As a browser would."""
     spool = Spool()
     spool.write(b"saved")
     picture = PNG if options["screenshot"] else None
     words = f"# Rendered\n\n{json.dumps(options, sort_keys=True)}"
-    files = (spool.artifact("a file.txt", "text/plain"),)
+    file = spool.artifact("a file.txt", "text/plain")
+    files = (Download(file.name, file.size, file.sha256, file.media_type, file.content),)
     return BrowsedPage(url, f"{url}#end", 200, "Rendered", words, (WebLink("x", "https://x.test/"),), picture, files)
 
 
@@ -197,33 +202,6 @@ def test_the_tools_of_agents_search_read_and_show(world: World, audit: Path, mon
     asyncio.run(use())
 
 
-@pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
-@pytest.mark.parametrize("answer", ["allow once", "deny"])
-def test_an_agents_user_is_asked_about_the_host_of_a_page(world: World, audit: Path, era: str, answer: str) -> None:
-    async def use() -> None:
-        async with operations(audit) as made:
-
-            async def give() -> Operations:
-                return made
-
-            asked: list[Any] = []
-
-            async def ask(context: Any, params: Any) -> ElicitResult:
-                asked.append(params)
-                return ElicitResult(action="accept", content={"answer": answer})
-
-            server = make_server(LocalBackend(give, may_approve=True), toolset="full")
-            async with Client(server, mode=era, elicitation_callback=ask) as client:
-                page = await client.call_tool("fetch_webpage", {"url": f"http://other.test:{PORT}/page"})
-            assert not isinstance(page, InputRequiredResult)
-            assert len(asked) == 1
-            assert "other.test" in asked[0].message
-            assert page.is_error is (answer == "deny")
-            assert ("## Delta" in text_of(page)) is (answer != "deny")
-
-    asyncio.run(use())
-
-
 def test_an_agents_pages_are_its_own(world: World, audit: Path) -> None:
     async def use() -> None:
         async with operations(audit) as made:
@@ -249,12 +227,12 @@ def test_a_browsers_page_goes_through_a_service_whole(
         assert page["final_url"] == f"{SITE}#end"
         from casemate.remote.parts import Web as RemoteWeb
 
-        class Service:
-            async def call(self, operation: str, **arguments: Any) -> Any:
-                assert (operation, arguments) == ("web.browse", {"url": SITE, "screenshot": True})
-                return page
+        async def answer(operation: str, arguments: Any) -> Any:
+            assert (operation, arguments) == ("web.browse", {"url": SITE, "screenshot": True})
+            return page
 
-        known = await RemoteWeb(Service()).browse(SITE, screenshot=True)  # type: ignore[arg-type]
+        connected: Any = RemoteWeb(answer, PARTS["web"], "web.")  # type: ignore[arg-type]
+        known = await connected.browse(SITE, screenshot=True)
         assert (known.screenshot, known.links) == (PNG, (WebLink("x", "https://x.test/"),))
         (file,) = known.downloads
         assert isinstance(file, Artifact)
@@ -262,8 +240,3 @@ def test_a_browsers_page_goes_through_a_service_whole(
         assert file.read_bytes() == b"saved"
 
     asyncio.run(use())
-
-
-def test_a_page_is_denied_to_whoever_cannot_ask(world: World, audit: Path) -> None:
-    with sync.Sandbox(audit=audit, policy=POLICY) as sandbox, pytest.raises(Denied, match=r"evil\.test"):
-        sandbox.web.fetch("http://evil.test/")

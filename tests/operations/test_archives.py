@@ -194,6 +194,6 @@ async def test_what_is_no_archive_is_an_error_and_changes_nothing(
         yield os.urandom(4096)
 
     handle = await operations.uploads.store_bytes(noise(), AGENT)
-    with pytest.raises(InvalidArgument, match="no whole tar archive"):
+    with pytest.raises(InvalidArgument, match="not a complete tar archive"):
         await agent("archives.unpack", {"session": session, "handle": handle})
     await agent("sessions.close", {"session": session})

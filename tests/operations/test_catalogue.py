@@ -19,7 +19,6 @@ from casemate.operations.invoke import Invoke, local
 from casemate.operations.operations import Operations
 from casemate.remote.client import _RESUMABLE
 from casemate.surfaces.http.app import _ANSWERS
-from casemate.surfaces.http.service import _WHILE_DRAINING
 
 ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = sorted(catalogue())
@@ -38,7 +37,7 @@ AGENTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("names", [_WHILE_DRAINING, _ANSWERS, _RESUMABLE], ids=["draining", "answers", "resumable"])
+@pytest.mark.parametrize("names", [_ANSWERS, _RESUMABLE], ids=["answers", "resumable"])
 def test_operations_that_are_treated_apart_are_named_as_they_are_called(names: frozenset[str]) -> None:
     assert names <= catalogue().keys()
 
@@ -222,6 +221,13 @@ def test_everything_is_described_and_bounded(one: Operation) -> None:
             assert limit in kind, name
 
 
+@pytest.mark.parametrize("one", catalogue().values(), ids=OPERATIONS)
+def test_a_part_takes_only_sessions_that_the_caller_may_see(one: Operation) -> None:
+    """A part looks sessions up by their ids, whoever calls: invoking resolves what it is given."""
+    if one.place.startswith("sandbox."):
+        assert {"session", "source", "target"} & one.params.model_fields.keys() <= set(one.sessions)
+
+
 def test_what_is_not_marked_is_no_operation() -> None:
     class Group:
         async def hidden(self) -> None:
@@ -239,9 +245,9 @@ def test_what_is_not_marked_is_no_operation() -> None:
     assert mark.audience is Audience.OPERATOR
 
 
-def test_the_lock_file_is_current() -> None:
-    written = json.loads((ROOT / reference.LOCK).read_text(encoding="utf-8"))
-    assert written == json.loads(reference.lock()), "the interface has changed: run python -m tests.reference"
+def test_the_table_is_current() -> None:
+    written = json.loads((ROOT / reference.TABLE).read_text(encoding="utf-8"))
+    assert written == json.loads(reference.table()), "the interface has changed: run python -m tests.reference"
 
 
 def test_the_reference_is_current() -> None:
@@ -259,9 +265,10 @@ def test_what_other_pages_have_of_definitions_is_current(path: Path) -> None:
 
 @pytest.mark.full
 def test_both_are_written_by_one_command(tmp_path: Path) -> None:
-    (tmp_path / reference.PAGE).parent.mkdir(parents=True)
+    for path in (reference.PAGE, reference.TABLE):
+        (tmp_path / path).parent.mkdir(parents=True)
     subprocess.run([sys.executable, "-m", "tests.reference", str(tmp_path)], check=True)
-    assert (tmp_path / reference.LOCK).read_text() == (ROOT / reference.LOCK).read_text()
+    assert (tmp_path / reference.TABLE).read_text() == (ROOT / reference.TABLE).read_text()
 
 
 def test_documents_and_operations_load_no_pydantic() -> None:

@@ -33,15 +33,6 @@ def test_these_are_all_that_there_are() -> None:
     assert len(PUBLIC) >= 15
 
 
-@pytest.mark.parametrize("kind", [one for one in PUBLIC if one is not ExecutionFailed])
-def test_an_error_is_the_same_with_all_that_it_names_on_the_other_side(kind: type[CasemateError]) -> None:
-    before = made(kind)
-    after = crossed(before)
-    assert type(after) is kind
-    assert vars(after) == vars(before)
-    assert (str(after), after.kind) == (str(before), before.kind)
-
-
 async def test_a_failed_execution_comes_along_with_its_error(sandbox: Sandbox) -> None:
     execution = await sandbox.run("open('left.txt', 'w').write('x'); print('said'); raise SystemExit(3)")
     before = ExecutionFailed(execution)

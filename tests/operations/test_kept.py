@@ -14,7 +14,7 @@ from tests.operations.test_runs import SLOW, until_begun
 from casemate import Execution, Sandbox
 from casemate.errors import NotFound, QueueFull, Unavailable
 from casemate.operations import kept, sessions
-from casemate.operations.documents import document, event_of, execution_of
+from casemate.operations.documents import document, execution_of
 from casemate.operations.invoke import Invoke, local
 from casemate.operations.kept import Retention
 from casemate.operations.operations import Operations
@@ -135,15 +135,6 @@ async def test_an_execution_comes_back_from_its_document(sandbox: Sandbox) -> No
     assert again.results[0].html == "<b>x</b>"
     assert again.artifacts[0].read_bytes() == execution.artifacts[0].read_bytes()
     assert asked == [(execution.id, "left.bin")]
-
-
-async def test_events_come_back_from_their_documents(sandbox: Sandbox, operations: Operations) -> None:
-    agent = local(operations, AGENT)
-    run = (await agent("runs.start", {"code": PROGRAM, "wait": 60}))["run"]
-    told = [one async for one in agent.stream("runs.stream", {"run": run})]
-    events = [event_of(one, lambda run, name: kept.StoredFile(Path(name))) for one in told]
-    assert [type(one).__name__ for one in events][-1] == "Done"
-    assert {type(one).__name__ for one in events} >= {"Output", "Display", "ErrorEvent", "Done"}
 
 
 async def test_a_run_in_the_background_of_a_sandbox_goes_on_and_is_ended_with_it(audit: Path) -> None:

@@ -164,10 +164,6 @@ async def test_all_that_waits_is_refused_at_once_and_of_one_session_alone(agent:
         await agent("sessions.close", {"session": state["session"]})
 
 
-async def test_doctor_says_what_this_machine_can_do(operator: Invoke) -> None:
-    assert (await operator("doctor"))["ok"] is True
-
-
 async def test_nothing_is_installed_unless_somebody_allows_it(agent: Invoke) -> None:
     assert await agent("packages.list") == []
     with pytest.raises(InvalidArgument):
@@ -203,17 +199,3 @@ async def test_agents_read_the_record_of_their_own_runs_and_operators_all_of_it(
     assert (await operator("audit.verify"))["ok"] is True
     with pytest.raises(Denied):
         await agent("audit.verify")
-
-
-@pytest.mark.parametrize("allow", [True, False])
-async def test_a_host_is_asked_for_and_the_answer_is_the_operators(
-    agent: Invoke, operator: Invoke, allow: bool
-) -> None:
-    async with asyncio.TaskGroup() as group:
-        asking = group.create_task(agent("egress.request", {"domain": f"host-{allow}.test", "reason": "for a test"}))
-        while not (pending := await operator("approvals.pending")):
-            await asyncio.sleep(0)
-        assert "for a test" in pending[0]["summary"]
-        await operator("approvals.decide", {"request": pending[0]["id"], "allow": allow})
-    answer = asking.result()
-    assert (answer["allowed"], answer["domain"], answer["port"]) == (allow, f"host-{str(allow).lower()}.test", 443)

@@ -55,19 +55,6 @@ async def until_begun(invoke: Invoke, run: str) -> None:
             return
 
 
-@pytest.mark.parametrize(
-    ("language", "code"), [("python", "print(6 * 7)"), ("node", "console.log(42)"), ("shell", "echo 42")]
-)
-async def test_a_program_runs_in_a_fresh_cell_and_its_outcome_is_a_document(
-    agent: Invoke, language: str, code: str
-) -> None:
-    state = await agent("runs.start", {"code": code, "language": language, "wait": 60})
-    assert (state["status"], state["outcome"], state["session"]) == ("done", "ok", None)
-    assert state["execution"]["text"] == "42"
-    assert state["execution"]["ok"] is True
-    assert state["cursor"] == 3
-
-
 async def test_without_waiting_the_answer_comes_while_the_program_runs(agent: Invoke) -> None:
     state = await agent("runs.start", {"code": SLOW})
     assert state["status"] in ("queued", "running")
@@ -84,16 +71,6 @@ async def test_a_run_of_its_own_that_is_cancelled_has_an_outcome_with_what_it_wr
     assert (state["outcome"], state["error"]) == ("cancelled", None)
     assert state["execution"]["text"] == "begun"
     assert await agent("runs.cancel", {"run": run}) == state
-
-
-async def test_a_step_that_is_cancelled_leaves_its_session_with_its_state(agent: Invoke) -> None:
-    first = await agent("runs.start", {"code": "kept = 5", "session": "new", "wait": 60})
-    run = (await agent("runs.start", {"code": SLOW, "session": first["session"]}))["run"]
-    await until_begun(agent, run)
-    assert (await agent("runs.cancel", {"run": run}))["outcome"] == "cancelled"
-    after = await agent("runs.start", {"code": "kept", "session": first["session"], "wait": 60})
-    assert after["execution"]["text"] == "5"
-    await agent("sessions.close", {"session": first["session"]})
 
 
 async def test_a_run_that_waits_its_turn_is_queued_and_never_begins_when_it_is_cancelled(agent: Invoke) -> None:
@@ -242,33 +219,6 @@ async def test_readers_beside_each_other_lose_no_text_and_get_none_twice(agent: 
     execution = (await ended(agent, run))["execution"]
     assert streamed.strip() == execution["text"]
     assert len(streamed) > 20_000
-
-
-async def test_a_stream_is_taken_up_where_it_was_left(agent: Invoke) -> None:
-    run = (await agent("runs.start", {"code": "for n in range(30): print(n, flush=True)", "wait": 60}))["run"]
-    whole = [one async for one in agent.stream("runs.stream", {"run": run})]
-    assert [one["cursor"] for one in whole] == list(range(1, len(whole) + 1))
-    assert whole[-1]["event"] == "done"
-    assert whole[-1]["execution"]["status"] == "ok"
-    for cursor in (0, 1, len(whole) // 2, len(whole) - 1):
-        assert [one async for one in agent.stream("runs.stream", {"run": run}, cursor=cursor)] == whole[cursor:]
-    assert [one async for one in agent.stream("runs.stream", {"run": run}, cursor=len(whole))] == []
-
-
-async def test_the_text_of_a_run_has_what_it_shows_and_how_a_step_failed(agent: Invoke) -> None:
-    code = "print('a', end='')\ndisplay({'b': 1})\nprint('c')\n1 / 0"
-    state = await agent("runs.start", {"code": code, "session": "new", "wait": 60})
-    text = (await agent("runs.read", {"run": state["run"]}))["text"]
-    assert text.startswith("a\n{'b': 1}\nc\n")
-    assert "ZeroDivisionError" in text
-    await agent("sessions.close", {"session": state["session"]})
-
-
-async def test_a_program_that_writes_what_is_not_unicode_gives_valid_json(agent: Invoke) -> None:
-    code = r"import sys; sys.stdout.buffer.write(b'\xff\x00ok'); display({'application/json': float('nan')}, raw=True)"
-    state = await agent("runs.start", {"code": code, "wait": 60})
-    assert "NaN" not in json.dumps(state, allow_nan=False)
-    assert "ok" in state["execution"]["stdout"]
 
 
 async def test_a_blocking_run_gives_the_execution_and_its_files_are_had_by_handle(agent: Invoke) -> None:

@@ -7,7 +7,6 @@ import pytest
 from casemate import InvalidArgument, Sandbox
 from casemate.artifacts import kept
 from casemate.artifacts.kept import Artifacts
-from casemate.errors import NotFound
 
 LEAVE = "open('a.txt', 'w').write('one'); open('b.bin', 'wb').write(b'x' * {})"
 
@@ -19,28 +18,6 @@ async def test_what_a_run_and_a_step_left_is_found_by_their_ids(sandbox: Sandbox
     async with sandbox.session() as session:
         step = await session.run(LEAVE.format(5))
     assert await sandbox.artifacts.read(step.id, "b.bin") == b"x" * 5
-
-
-async def test_the_whole_output_of_a_run_is_among_them_where_it_was_cut(sandbox: Sandbox) -> None:
-    run = await sandbox.run("print('y' * 3_000_000)")
-    assert run.full_output is not None
-    assert await sandbox.artifacts.list(run.id) == [run.full_output]
-    assert len(await sandbox.artifacts.read(run.id, run.full_output.name)) == 3_000_001
-
-
-@pytest.mark.parametrize("run", ["", "no-such", None, 1, "x" * 10_000])
-async def test_a_run_that_there_is_not_and_a_file_that_it_did_not_leave_are_not_found(
-    sandbox: Sandbox, run: str
-) -> None:
-    with pytest.raises(NotFound, match="run"):
-        await sandbox.artifacts.list(run)
-    empty = await sandbox.run("1")
-    assert await sandbox.artifacts.list(empty.id) == []
-    with pytest.raises(NotFound, match="name"):
-        await sandbox.artifacts.read(empty.id, "x")
-    left = await sandbox.run(LEAVE.format(1))
-    with pytest.raises(NotFound, match="name"):
-        await sandbox.artifacts.read(left.id, "../a.txt")
 
 
 async def test_the_oldest_make_room_for_those_that_come(sandbox: Sandbox) -> None:
@@ -63,12 +40,3 @@ async def test_the_oldest_make_room_for_those_that_come(sandbox: Sandbox) -> Non
     assert await small.read(runs[-1].id, "a.txt") == b"one"
     assert await sandbox.artifacts.list(large.id)
     assert kept.MOST_BYTES >= 64 << 20
-
-
-async def test_what_is_kept_is_what_was_sealed_with_its_hash(sandbox: Sandbox) -> None:
-    import hashlib
-
-    run = await sandbox.run(LEAVE.format(2_000_000))
-    for artifact in await sandbox.artifacts.list(run.id):
-        data = await sandbox.artifacts.read(run.id, artifact.name)
-        assert hashlib.sha256(data).hexdigest() == artifact.sha256

@@ -157,7 +157,7 @@ async def test_a_session_is_told_without_its_secrets(sandbox: Sandbox) -> None:
         assert 0 <= told.idle <= told.age
         assert "s3cr3t-value-1234" not in json.dumps(asdict(told))
         assert (await sandbox.inspect(session.id)).id == session.id
-    with pytest.raises(InvalidArgument, match="no session"):
+    with pytest.raises(InvalidArgument, match="no open session"):
         await sandbox.inspect("mine")
 
 

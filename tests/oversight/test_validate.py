@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from casemate import InvalidArgument, Sandbox, Validation
+from casemate import InvalidArgument, Limits, Sandbox, Validation
 from casemate.execution import validate as looking
 from casemate.languages.catalogue import runtime_for
 from casemate.languages.checker import Checker
@@ -257,6 +257,13 @@ async def test_what_it_says_is_bounded(sandbox: Sandbox, monkeypatch: pytest.Mon
     assert "\x1b" not in issue.message
 
 
+@pytest.mark.parametrize("limits", [Limits(output=256), Limits(full_output=256)], ids=["output", "full_output"])
+async def test_what_it_says_is_read_whole_however_little_programs_may_write(tmp_path: Path, limits: Limits) -> None:
+    async with Sandbox(limits=limits, audit=tmp_path / "audit.db") as sandbox:
+        validation = await sandbox.validate("eval(input())\n" * 10)
+    assert (validation.verdict, len(validation.issues)) == ("pass", 10)
+
+
 async def test_nothing_of_it_runs_and_nothing_of_the_callers_is_there(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -272,7 +279,7 @@ async def test_nothing_of_it_runs_and_nothing_of_the_callers_is_there(tmp_path: 
 async def test_it_is_on_record_and_holds_a_slot(tmp_path: Path) -> None:
     async with Sandbox(audit=tmp_path / "audit.db") as sandbox:
         await sandbox.validate("x = 1\n")
-        rows = sandbox._parts.log.tail(10)
+        rows = sandbox._log.tail(10)
         assert [row.kind for row in rows] == ["intent", "outcome"]
         assert '"validate":"python"' in rows[0].detail
 

@@ -12,7 +12,7 @@ from tests.coroutines import pytest_pyfunc_call, runner
 from tests.packages.index import Index
 from tests.packages.registry import Registry
 
-import casemate.sessions.packages
+import casemate.languages.python.installer
 from casemate import ApprovalRequest, Sandbox
 
 __all__ = ["pytest_pyfunc_call", "runner"]
@@ -50,7 +50,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Regist
 def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Which of the two installs."""
     if request.param == "pip":
-        monkeypatch.setattr(casemate.sessions.packages, "_uv", lambda _: None)
+        monkeypatch.setattr(casemate.languages.python.installer, "find_uv", lambda _: None)
     return str(request.param)
 
 

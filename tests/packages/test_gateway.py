@@ -28,7 +28,7 @@ from casemate.packages.upstream import Unfetched, Upstream
 async def serving(index: Index, folder: Path) -> AsyncIterator[tuple[Gateway, int]]:
     store = PackageStore(folder / "files")
     upstream = Upstream(Indexes((index_at(index.url),)), store, 1 << 20)
-    gateway = Gateway(upstream, store)
+    gateway = Gateway(upstream)
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     try:
@@ -82,7 +82,7 @@ async def test_a_file_is_known_as_served_to_a_cell_that_ends_with_its_last_byte(
 
     async with serving(index, tmp_path) as (gateway, port):
         await got(port, "/simple/alpha/")
-        gateway.store.open = lambda sha256: Slow(file.content)  # type: ignore[method-assign, assignment, return-value]
+        gateway.upstream.store.open = lambda sha256: Slow(file.content)  # type: ignore[method-assign, assignment, return-value]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(f"GET /files/alpha/0/{file.name} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         await reader.readuntil(b"\r\n\r\n")
@@ -164,9 +164,9 @@ async def test_one_page_is_asked_for_once_however_many_ask(index: Index, tmp_pat
 NOWHERE = "http://127.0.0.1:1"  # a proxy that is not there: what is followed by mistake goes no further
 LINKS: list[tuple[str, dict[str, Any]]] = [
     ("without encryption", {"url": "http://93.184.216.35/x.whl", "index": "https://93.184.216.34/simple/"}),
-    ("no public host", {"url": "https://127.0.0.1:9/x.whl", "index": "https://93.184.216.34/simple/"}),
-    ("no public host", {"url": "https://169.254.169.254/x.whl", "index": "https://93.184.216.34/simple/"}),
-    ("no public host", {"url": "https://[::1]/x.whl", "index": "https://93.184.216.34/simple/"}),
+    ("not a public host", {"url": "https://127.0.0.1:9/x.whl", "index": "https://93.184.216.34/simple/"}),
+    ("not a public host", {"url": "https://169.254.169.254/x.whl", "index": "https://93.184.216.34/simple/"}),
+    ("not a public host", {"url": "https://[::1]/x.whl", "index": "https://93.184.216.34/simple/"}),
 ]
 
 
@@ -192,7 +192,7 @@ async def test_a_public_page_leads_to_no_private_host_whatever_other_indexes_are
                 page="https://93.184.215.14/simple/a/")  # fmt: skip
     plain = PageLink(link.filename, "http://127.0.0.1:1/a-1.0-py3-none-any.whl", page=link.page)
     try:
-        with pytest.raises(Unfetched, match="no public host"):
+        with pytest.raises(Unfetched, match="not a public host"):
             await upstream.file(link)
         with pytest.raises(Unfetched, match="without encryption"):
             await upstream.file(plain)

@@ -167,8 +167,8 @@ async def test_pk_01_scripts_run_only_when_asked_for_and_only_in_the_cell(
 @pytest.mark.parametrize(
     ("package", "said"),
     [
-        ({"dist": {"integrity": "sha512-" + base64.b64encode(b"0" * 64).decode()}}, "is not the file"),
-        ({"dist": {"integrity": None, "shasum": "0" * 40}}, "is not the file"),
+        ({"dist": {"integrity": "sha512-" + base64.b64encode(b"0" * 64).decode()}}, "does not match the registry"),
+        ({"dist": {"integrity": None, "shasum": "0" * 40}}, "does not match the registry"),
         ({"dist": {"integrity": None, "shasum": None}}, "No versions available|No matching version"),
         ({"says": {"dependencies": {"evil": "git+ssh://git@evil.test/x.git"}}}, ""),
         ({"says": {"dependencies": {"evil": "http://evil.test/x.tgz"}}}, ""),

@@ -99,7 +99,7 @@ async def test_what_has_another_hash_or_none_does_not_come(
         other = await sandbox.packages.install([f"alpha --hash=sha256:{'0' * 64}"], session=session)
         unhashed = await sandbox.packages.install([f"alpha {alpha}"], session=session)
     assert (other.status, unhashed.status) == ("failed", "failed"), installer
-    assert "alpha may come in files with the hashes that were given for it alone" in other.reason
+    assert "alpha is limited to files with the hashes given for it" in other.reason
     assert "no hash was given for beta" in unhashed.reason
     assert asked == []
 
@@ -109,7 +109,7 @@ async def test_a_page_without_hashes_brings_nothing_that_has_another(opened: Ope
     async with opened() as sandbox, sandbox.session() as session:
         ran = await sandbox.packages.install([f"alpha --hash=sha256:{'0' * 64}"], session=session)
     assert ran.status == "failed"
-    assert "alpha-1.0-py3-none-any.whl has none of the hashes that were given for it" in ran.reason
+    assert "alpha-1.0-py3-none-any.whl has none of the hashes given for it" in ran.reason
 
 
 async def test_options_that_change_nothing_may_stand_wherever_pip_takes_them(opened: Opened, index: Index) -> None:
@@ -271,6 +271,8 @@ def test_a_program_has_the_packages_of_a_requirements_file_a_group_and_its_own_h
     assert run("--policy", "rules.yaml", "--environment", "requirements.txt", "one.py")[:2] == (0, "1.0\n")
     code, _, said = run("declares.py")
     assert (code, "no rule allows alpha" in said) == (77, True), said
+    assert "asks for alpha itself (# /// script). Allow that with --with alpha, or with a rule" in said
+    assert run("--with", "alpha", "declares.py")[:2] == (0, "1.0\n")
     for words, wrong in (
         (("--with-requirements", "options.txt"), "is an option of pip"),
         (("--with-requirements", "missing.txt"), "cannot be read: No such file"),

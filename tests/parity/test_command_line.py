@@ -13,12 +13,6 @@ from mcp.client.stdio import stdio_client
 from tests.mcp_server.conftest import output_of, structure_of
 from tests.surfaces.conftest import Cli
 
-import casemate
-
-
-def test_the_version_is_told(cli: Cli) -> None:
-    assert cli("--version").stdout == f"casemate {casemate.__version__}\n".encode()
-
 
 @pytest.mark.full
 async def test_a_server_takes_a_workspace_settings_and_a_log_level(tmp_path: Path) -> None:

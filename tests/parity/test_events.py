@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from casemate import ApprovalRequest, AuditEvent, InvalidArgument, Limits, QueueFull, Sandbox, sync
+from casemate.audit import reading
 from casemate.audit.log import AuditLog
-from casemate.audit.reading import NAMES, Audit
+from casemate.audit.reading import Audit
 from casemate.execution import slots
 from casemate.model.operation import Audience, Principal
 from casemate.operations.invoke import local
@@ -246,4 +248,6 @@ def test_without_await_it_is_the_same(path: Path) -> None:
 
 def test_every_name_has_a_test_here_or_where_packages_are_installed() -> None:
     text = Path(__file__).read_text(encoding="utf-8")
-    assert [name for name in NAMES if f'"{name}"' not in text and name != "package.installed"] == []
+    names = {*re.findall(r'"([a-z]+\.[a-z]+)"', Path(reading.__file__).read_text(encoding="utf-8"))}
+    assert len(names) > 10
+    assert {name for name in names if f'"{name}"' not in text} <= {"package.installed"}

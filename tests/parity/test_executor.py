@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import itertools
 import sys
@@ -13,9 +12,8 @@ import pytest
 from tests.mcp_server.conftest import OWN_SERVER
 
 from casemate import ApprovalRequest, Decision, Done, InvalidArgument, Sandbox
-from casemate.execution import admit, collect, plan, record, run, seal
+from casemate.execution import admit, collect, context, plan, record, run, seal
 
-SECRET = "correct horse battery"
 OWN = {"own": {"command": sys.executable, "args": ["-S", str(OWN_SERVER), "good"]}}
 CALL = "from mcptools.own.echo import run\nprint('came', run(word='hello'))"
 ALLOW = {"rules": [{"allow": "tool", "server": "own", "tool": "echo", "arguments": "any"}]}
@@ -23,19 +21,12 @@ ALLOW = {"rules": [{"allow": "tool", "server": "own", "tool": "echo", "arguments
 
 def test_each_step_takes_what_the_step_before_it_makes() -> None:
     steps: list[tuple[Any, str]] = [
-        (admit.admit, "AdmittedRequest"), (plan.plan, "Plan"), (run.run, "Finished"), (collect.collect, "Collected"),
-        (seal.seal, "Execution"), (record.Record.note_execution, "Execution"),
+        (admit.admit, "AdmittedRequest"), (plan.plan, "Plan"), (context.Planned, "Planned"), (run.run, "Finished"),
+        (collect.collect, "Collected"), (seal.seal, "Execution"), (record.Record.note_execution, "Execution"),
     ]  # fmt: skip
     for (before, made), (after, _) in itertools.pairwise(steps):
-        assert inspect.signature(before).return_annotation == made
+        assert made in (inspect.signature(before).return_annotation, before.__name__)
         assert made in [one.annotation for one in inspect.signature(after).parameters.values()]
-
-
-async def test_a_secret_is_replaced_by_a_word_that_says_which_it_was(tmp_path: Path) -> None:
-    async with Sandbox(audit=tmp_path / "audit.db") as sandbox:
-        await sandbox.vault.set("API_TOKEN", SECRET)
-        execution = await sandbox.run("import os\nprint('<', os.environ['API_TOKEN'], '>')", secrets=["API_TOKEN"])
-    assert execution.stdout == "< [secret:API_TOKEN] >\n"
 
 
 async def test_a_decision_in_one_namespace_is_none_in_another(tmp_path: Path) -> None:
@@ -107,17 +98,6 @@ async def test_code_that_was_saved_is_imported_by_later_steps_and_after_a_reset(
         await session.reset()
         second = await session.run(use)
     assert [one.results[-1].text for one in (first, second)] == ["42", "42"]
-
-
-@pytest.mark.full
-async def test_sixteen_sessions_that_start_while_others_end_all_start(sandbox: Sandbox) -> None:
-    async def one(number: int) -> str:
-        async with sandbox.session() as session:
-            return (await session.run(f"print({number})")).stdout
-
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(number)) for number in range(16)]
-    assert [task.result() for task in tasks] == [f"{number}\n" for number in range(16)]
 
 
 TYPESCRIPT = """

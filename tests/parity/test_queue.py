@@ -113,7 +113,7 @@ async def test_a_run_and_a_step_that_have_not_begun_in_time_are_refused_and_not_
             await asyncio.sleep(0.01)
         started = sandbox.start(PROGRAM, start_within=0.05)
         for late in (sandbox.run(PROGRAM, start_within=0.05), session.run(PROGRAM, start_within=0.05), started.wait()):
-            with pytest.raises(QueueFull, match="did not come in time") as raised:
+            with pytest.raises(QueueFull, match="could not start in time") as raised:
                 await late
             assert raised.value.missing == "turns"
         first.cancel()
@@ -132,12 +132,12 @@ async def test_a_priority_or_a_time_to_start_that_cannot_be_is_named(tmp_path: P
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """How many KiB the machine has left, from now on, as far as casemate can see."""
-    left, read = [1 << 30], machine._read
+    left, read = [1 << 30], machine.read
 
     def told(path: str) -> bytes:
         return b"MemTotal: 8388608 kB\nMemAvailable: %d kB\n" % left[0] if path == "/proc/meminfo" else read(path)
 
-    monkeypatch.setattr(machine, "_read", told)
+    monkeypatch.setattr(machine, "read", told)
     return partial(left.__setitem__, 0)
 
 

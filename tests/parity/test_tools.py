@@ -141,12 +141,6 @@ async def test_audit_execution_tells_own_rows_the_newest_first(connect: Connect)
         assert len(structure_of(await agent.call("audit_execution", limit=1))["items"]) == 1
 
 
-async def test_the_whole_chain_is_verified_by_operators_alone(connect: Connect, operator: Invoke) -> None:
-    async with connect(toolset="full") as agent:
-        assert (await operator("audit.verify", {}))["ok"]
-        assert "verify" not in {tool.name.partition("_")[0] for tool in (await agent.client.list_tools()).tools}
-
-
 async def test_a_namespace_that_is_given_is_still_the_callers_own(connect: Connect) -> None:
     async with connect(toolset="sandboxmcp") as agent, connect(toolset="sandboxmcp") as stranger:
         await stranger.call("execute_code", code="theirs = 1", session="new")

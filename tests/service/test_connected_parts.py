@@ -20,7 +20,7 @@ from casemate.audit.reading import AuditEvent
 from casemate.errors import NotFound
 from casemate.model.execution import Usage
 from casemate.model.isolation import Proof
-from casemate.model.overview import Fix, Inspection, InUse, Issue, RuntimeInfo, Stats, Totals, Validation, VariableInfo
+from casemate.model.overview import Inspection, InUse, RuntimeInfo, Stats, Totals, VariableInfo
 from casemate.remote.facade import ConnectedSandbox
 
 BOTH = pytest.mark.parametrize("kind", KINDS)
@@ -133,19 +133,6 @@ async def test_what_goes_on_and_what_there_is_are_told(kind: str, shared: Daemon
         (python,) = (one for one in runtimes if one.language == "python")
         assert python.available
         assert {type(proof) for proof in python.proofs} == {Proof}
-
-
-@BOTH
-async def test_a_program_is_looked_at(kind: str, shared: Daemon, tmp_path: Path) -> None:
-    async with opened(kind, shared, tmp_path) as sandbox:
-        wrong = await sandbox.validate("def (:\n", "python")
-        assert (type(wrong), type(wrong.issues), type(wrong.issues[0])) == (Validation, tuple, Issue)
-        assert (wrong.valid, wrong.verdict, wrong.issues[0].code) == (False, "reject", "syntax")
-        mended = await sandbox.validate("import os\nprint(1)\n", fix=True)
-        assert {type(one) for one in mended.fixes} <= {Fix}
-        assert (await sandbox.validate("await x", session=True)).valid
-        with pytest.raises(InvalidArgument):
-            await sandbox.validate("1", "cobol")
 
 
 @BOTH

@@ -14,7 +14,6 @@ from casemate import Sandbox, errors
 from casemate.errors import CasemateError, ExecutionFailed
 from casemate.model.operation import Audience, Principal
 from casemate.remote.client import connect
-from casemate.remote.service import ServiceConnection
 from casemate.surfaces.http.app import HttpApplication
 from casemate.surfaces.http.identity import Admitted, Listener, hosts_of
 from casemate.surfaces.http.server import Server, listen
@@ -50,7 +49,6 @@ async def test_what_a_service_raises_is_raised_by_its_clients_with_all_that_it_n
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(server.until_ended())
         remote = await connect(f"http://127.0.0.1:{port}", "token")
-        blocking = ServiceConnection(remote)
 
         async def asked() -> Any:
             return await remote("runs.list")
@@ -59,7 +57,7 @@ async def test_what_a_service_raises_is_raised_by_its_clients_with_all_that_it_n
             return [one async for one in remote.stream("runs.stream", {"run": "x"})]
 
         async def blocked() -> Any:
-            return await asyncio.to_thread(blocking.call_blocking, "runs.list", {})
+            return await asyncio.to_thread(remote.call_blocking, "runs.list", {})
 
         try:
             for way in (asked, streamed, blocked):

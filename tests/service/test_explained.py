@@ -15,7 +15,7 @@ from tests.service.test_connected_parts import alike
 from casemate import InvalidArgument, Limits, sync
 from casemate.errors import Denied
 from casemate.model.plan import Plan, ReadyStart
-from casemate.operations.cell_plan import CellPlan
+from casemate.operations.documents import document_fields
 from casemate.remote.facade import ConnectedSandbox
 
 GIVEN: tuple[dict[str, Any], ...] = (
@@ -74,7 +74,8 @@ async def test_what_lies_where_on_the_services_machine_is_not_for_agents(shared:
 
 def test_every_part_of_a_plan_is_told_or_left_out_on_purpose() -> None:
     left_out = {"code", "files", "stdin"}  # which whoever asks has given
-    assert {field.name for field in fields(Plan)} == {field.name for field in fields(CellPlan)} | left_out
+    assert {field.name for field in fields(Plan)} - left_out == set(document_fields(Plan))
+    assert "order" not in document_fields(ReadyStart)  # it has all variables of the program
 
 
 async def test_a_limit_that_a_caller_has_narrowed_is_in_its_plan(shared: Daemon) -> None:

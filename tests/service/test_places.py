@@ -53,7 +53,7 @@ def test_a_client_with_other_variables_finds_the_service_that_runs(env: dict[str
         assert "ok" in other.command("service", "status").stdout
         ran = Daemon({**env, "XDG_RUNTIME_DIR": ""}).command("service", check=False)
         assert ran.returncode == 69
-        assert f"runs already: process {daemon.process.pid}" in ran.stderr if daemon.process else False
+        assert f"already running: process {daemon.process.pid}" in ran.stderr if daemon.process else False
 
 
 @pytest.mark.parametrize("kind", ["open", "link", "file"])
@@ -163,7 +163,7 @@ def test_a_path_that_is_longer_than_a_socket_address_can_be_used(env: dict[str, 
 def test_only_one_service_holds_a_state_folder(env: dict[str, str]) -> None:
     places = places_of(env)
     first = ServiceLock(places)
-    with pytest.raises(Unavailable, match="runs already"):
+    with pytest.raises(Unavailable, match="already running"):
         ServiceLock(places)
     first.close()
     ServiceLock(places).close()

@@ -349,7 +349,7 @@ def with_an_end_that_is_no_time(file: Path) -> None:
 def test_a_file_that_cannot_be_read_lets_in_nobody_and_says_so(tmp_path: Path, changed: Callable[[Path], None]) -> None:
     tokens = Tokens(tmp_path / "kept")
     token = tokens.add("one")
-    assert tokens.principal_of(token)
+    assert tokens.principals_of([token])
     changed(tmp_path / "kept" / "tokens.json")
     with pytest.raises(Unavailable, match="cannot be read"):
-        tokens.principal_of(token)
+        tokens.principals_of([token])

@@ -49,7 +49,7 @@ async def test_a_token_starts_commands_only_with_the_right_that_is_the_users_acc
             marking(tmp_path), {**marking(tmp_path), "wall": True}, {**marking(tmp_path), "command": "public"},
             {**public, "variables": ["HOME"]}, {**public, "addresses": ["127.0.0.1"]}, {**public, "auth": "oauth"},
         ):  # fmt: skip
-            with pytest.raises(Denied, match="public addresses alone"):
+            with pytest.raises(Denied, match="only add servers at public addresses"):
                 await approver("tools.add", {"name": "x", "definition": definition})
         await approver("tools.add", {"name": "x", "definition": {**public, "addresses": "public"}})
         runs = await come(served, clients, *APPROVER, "--may-run-commands")
@@ -82,7 +82,7 @@ async def test_a_token_that_may_approve_allows_no_command_of_the_machine(
         async for event in approver.stream("approvals.events"):
             if event["event"] == "asked":
                 break
-        with pytest.raises(Denied, match="may not allow commands"):
+        with pytest.raises(Denied, match="may not allow host commands"):
             await approver("approvals.decide", {"request": event["id"], "allow": True})
         assert await approver("approvals.decide", {"request": event["id"], "allow": False}) is True
         with pytest.raises(Denied, match="not added"):

@@ -15,7 +15,6 @@ from casemate.errors import QueueFull
 from casemate.remote.client import connect
 from casemate.surfaces.http.exchange import Shares, check_shape
 from casemate.surfaces.http.identity import Refused
-from casemate.surfaces.http.server import Server, listen
 
 KINDS = "Content-Type: application/json\nAccept: application/json, text/event-stream"
 META = {
@@ -194,43 +193,6 @@ def test_one_account_s_requests_and_bytes_are_bounded_and_given_back(monkeypatch
             other.hold(10)
     with shares.of("default", "one") as again:
         again.hold(10)
-
-
-async def test_connections_that_say_nothing_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("casemate.surfaces.http.server._MOST_CONNECTIONS", 4)
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
-
-    listening = listen("127.0.0.1", 0)
-    where = listening.getsockname()
-    server = Server(app, listening)
-    serving_it = asyncio.create_task(server.until_ended())
-    burst = [tcp(where[1]) for _ in range(40)]  # all of them wait when it first looks
-    silent = [await asyncio.open_connection(*where) for _ in range(12)]
-    try:
-        assert len(server.server_state.connections) <= 4
-        for _ in range(3):
-            reader, writer = await asyncio.open_connection(*where)
-            silent.append((reader, writer))
-            writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert b"204" in await reader.readline()
-        ended = [asyncio.create_task(reader.read()) for reader, _ in silent[:12]]
-        done, _ = await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
-        assert done
-        while sum(task.done() for task in ended) < 8:
-            await asyncio.sleep(0)
-        assert len(server.server_state.connections) <= 4
-    finally:
-        for one in burst:
-            one.close()
-        for _, writer in silent:
-            writer.close()
-        server.end()
-        await serving_it
-        for task in ended:
-            task.cancel()
 
 
 def test_a_stranger_keeps_no_connection(open_service: Open) -> None:

@@ -125,7 +125,7 @@ async def test_an_idle_service_of_another_version_is_replaced(
         await (await connect(environ=env)).close()
         first = pid_of(env)
         monkeypatch.setattr("casemate.remote.client.__version__", "99.0")
-        with pytest.raises(Unavailable, match=r"is casemate \d.*and this is 99.0"):  # which the new one is not, either
+        with pytest.raises(Unavailable, match=r"is casemate \d.*but this is 99.0"):  # which the new one is not, either
             await connect(environ=env)
         assert not is_service(first)
 
@@ -227,7 +227,7 @@ def test_sessions_open_where_their_steps_can_run_once_casemate_was_installed_aga
         assert ran("exec", "second", "print(2)") == (0, "2\n")
         install()
         code, said = ran("sessions", "open", "third")
-        assert (code, "installed anew while" in said, "service stop" in said) == (69, True, True), said
+        assert (code, "reinstalled while" in said, "service stop" in said) == (69, True, True), said
 
 
 def test_a_service_that_may_open_too_few_files_says_so_when_it_starts(env: dict[str, str]) -> None:

@@ -57,7 +57,7 @@ async def test_a_person_allows_a_command_by_a_button_for_the_whole_session(
 ) -> None:
     async with opened(kind, shared, tmp_path) as sandbox, sandbox.session("shell") as session:
         with shown_by(sandbox) as widget:
-            assert texts_of(widget) == "Nothing waits to be approved."
+            assert texts_of(widget) == "No request is pending."
             step = asyncio.create_task(session.run(f"echo '{FAR}'"))
             allow = await until_async(lambda: button(widget, "Allow"))
             shown = texts_of(widget).replace("<span>\\</span>", "\\")  # else front ends find LaTeX
@@ -66,7 +66,7 @@ async def test_a_person_allows_a_command_by_a_button_for_the_whole_session(
             having(widget, "options", "for this session").value = "session"
             await asyncio.to_thread(allow.click)
             assert (await step).stdout == f"{FAR}\n"
-            await until_async(lambda: texts_of(widget) == "Nothing waits to be approved.")
+            await until_async(lambda: texts_of(widget) == "No request is pending.")
             assert (await session.run(f"echo '{FAR}'")).stdout == f"{FAR}\n"
 
 
@@ -109,13 +109,13 @@ async def test_an_answer_that_comes_too_late_says_so(tmp_path: Path, shared: Dae
             row = widget.box.children[0]
             assert sandbox.approvals.decide(sandbox.approvals.pending()[0].id, True)
             deny.click()
-            assert row.children[-1].value.startswith("That came too late")
+            assert row.children[-1].value.startswith("Too late")
             assert (await step).stdout == "yes\n"
 
 
 def test_a_sandbox_without_await_has_it_too(tmp_path: Path) -> None:
     with sync.Sandbox(audit=tmp_path / "audit.db", preload=()) as sandbox, shown_by(sandbox) as widget:
-        assert texts_of(widget) == "Nothing waits to be approved."
+        assert texts_of(widget) == "No request is pending."
         assert "application/vnd.jupyter.widget-view+json" in widget._repr_mimebundle_()
 
 
@@ -126,5 +126,5 @@ def test_where_ipywidgets_is_missing_the_extra_is_button(monkeypatch: pytest.Mon
 
 
 def test_what_is_no_sandbox_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="sandbox: int is no sandbox"):
+    with pytest.raises(InvalidArgument, match="sandbox: int is not a sandbox"):
         casemate.widget(7)

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from tests.coroutines import runner
+from tests.journeys.folders import folder
 from tests.sessions.driver import PROMPT, Open, starting
 
 from casemate import Limits, Sandbox
 from casemate.sessions.session import Session
 
-__all__ = ["runner"]
+__all__ = ["folder", "runner"]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from tests.support.languages import every_language
 from casemate import Limits, Output
 from casemate.execution.capture import Transcript
 from casemate.sessions.session import Session
-from casemate.walls.native import link
+from casemate.walls.native import running
 
 MIB = 2**20
 CHARTS = 100
@@ -223,12 +223,12 @@ async def test_output_comes_in_large_pieces_again_after_one_that_took_long(
 ) -> None:
     session, code = opened(), "import os; _ = os.write(1, b'x' * {})"
     with monkeypatch.context() as patch:
-        patch.setattr(Transcript, "add", lambda *_: spin(2 * link._LONG))
+        patch.setattr(Transcript, "add", lambda *_: spin(2 * running._LONG))
         await session.run(code.format(MIB // 8), timeout=None)
     events = await events_of(session.stream(code.format(MIB)))
     pieces = [len(event.text) for event in events if isinstance(event, Output)]
     assert sum(pieces) == MIB
-    assert len(pieces) < MIB / link._PIECE / 2
+    assert len(pieces) < MIB / running._PIECE / 2
 
 
 def spin(seconds: float) -> None:

@@ -184,7 +184,7 @@ async def test_without_anybody_to_ask_a_command_is_denied_at_once(audit: Path) -
     async with asked(audit, approval_timeout=None) as (_, session):
         execution = await session.run(MARK)
         assert execution.error is not None
-        assert "nobody is there to ask; a rule of the policy can allow it, or an approver" in execution.error.value
+        assert "no approver is available; an approver (in Python: approve) or a rule of" in execution.error.value
         assert not await has_run(session)
 
 
@@ -336,11 +336,11 @@ async def test_ap_17_a_run_that_nobody_follows_any_more_is_denied_and_goes_on(au
         await stream.aclose()
         async with asyncio.timeout(PROMPT):
             execution = await run.wait()
-        assert "whoever was asked has gone" in execution.stdout
+        assert "the approver that was asked is gone" in execution.stdout
         assert await request.approve() is False
         alone = session.start(code)
         async with asyncio.timeout(PROMPT):
-            assert "nobody is there to ask" in (await alone.wait()).stdout
+            assert "no approver is available" in (await alone.wait()).stdout
 
 
 async def test_a_run_asks_whoever_follows_it(audit: Path) -> None:

@@ -20,7 +20,7 @@ from tests.support.waiting import until_async
 
 from casemate import Fault, InvalidArgument, Limits, Sandbox, SandboxClosed
 from casemate.sessions import interpreter_cell
-from casemate.walls.native.running import RunningSession
+from casemate.walls.native.running_session import RunningSession
 from casemate.walls.native.wall import NativeWall
 
 
@@ -33,7 +33,7 @@ async def test_the_death_of_the_supervisor_between_steps_is_told_once_and_costs_
         await until_async(lambda: session._cells.current is not None and not session._cells.current.is_alive)
         first = await session.run("print('on')")
         assert (first.stdout, first.lost_names) == ("on\n", ("kept",))
-        assert ["went with the process" in one.reason for one in first.skipped] == [True]
+        assert ["lost with the supervisor" in one.reason for one in first.skipped] == [True]
         second = await session.run("import os; print(os.path.exists('file'))")
         assert (second.stdout, second.state, second.skipped) == ("False\n", "kept", ())
 

@@ -241,7 +241,7 @@ async def test_what_is_wrong_is_named(session: Session, tmp_path: Path) -> None:
     for name, what in (("folder", "a folder"), ("link", "a link"), ("../up", "beneath the workspace")):
         with pytest.raises(InvalidArgument, match=what) as raised:
             await session.files.read_bytes(name)
-        assert raised.value.argument == "name"
+        assert raised.value.argument == "path"
     for call, argument in (
         (session.files.download("file", tmp_path / "no/such"), "target"),
         (session.files.upload(tmp_path / "none"), "source"),
@@ -269,7 +269,7 @@ async def test_what_cannot_be_packed_is_named_and_leaves_an_archive_of_before_al
     await said(session, "import os\nos.symlink('/etc/passwd', 'link')")
     with pytest.raises(InvalidArgument, match=re.escape(str(name))) as caught:
         await session.files.pack(name, target)
-    assert caught.value.argument == "name"
+    assert caught.value.argument == "path"
     assert target.read_bytes() == b"before"
 
 

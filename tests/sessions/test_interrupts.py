@@ -219,13 +219,6 @@ async def test_cancelling_at_any_moment_leaves_the_session_in_order(opened: Open
             assert await said(session, f"print('after {moment}')") == f"after {moment}\n"
 
 
-async def test_a_timeout_of_the_callers_own_interrupts_the_step(session: Session) -> None:
-    await said(session, READY["python"])
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(session.run(STUCK["python"]["sleeping"], timeout=FOREVER), SOON)
-    assert await said(session, "print(kept)") == "1\n"
-
-
 @pytest.mark.full
 async def test_cancelling_a_step_that_ignores_it_ends_the_cell_and_the_next_step_says_so(session: Session) -> None:
     await said(session, "first = 1")
@@ -248,17 +241,6 @@ async def test_leaving_a_stream_interrupts_its_step_and_what_it_made_is_kept(
     async with asyncio.timeout(PROMPT):
         await stream.aclose()
         assert await said(session, SHOW[language]) == "1\n"
-
-
-async def test_an_error_in_the_loop_over_a_stream_interrupts_its_step(session: Session) -> None:
-    async def fail() -> None:
-        async for _ in session.stream(STUCK["python"]["sleeping"], timeout=FOREVER):
-            raise LookupError
-
-    with pytest.raises(LookupError):
-        await fail()
-    async with asyncio.timeout(PROMPT):
-        assert await said(session, "print(kept)") == "1\n"
 
 
 async def test_a_step_that_waits_behind_another_can_be_cancelled_and_never_runs(session: Session) -> None:

@@ -102,7 +102,7 @@ async def test_pages_change_live_over_a_websocket_and_over_events(opened: Open) 
         await session.unexpose(8000)
         with pytest.raises(websockets.ConnectionClosed):
             await channel.recv()
-    with pytest.raises(InvalidArgument, match="not shown"):
+    with pytest.raises(InvalidArgument, match="not exposed"):
         await session.unexpose(8000)
 
 
@@ -198,7 +198,7 @@ async def test_pages_are_kept_to_their_server_unless_third_parties_are_allowed(o
         policy = (await person.get("/")).headers["content-security-policy"]
         assert policy.startswith("default-src 'self' data: blob: 'unsafe-inline'")
         assert f"connect-src 'self' data: blob: ws://{name_of(preview)};" in policy
-    with pytest.raises(InvalidArgument, match="take it back first"):
+    with pytest.raises(InvalidArgument, match="unexpose it first"):
         await session.expose(8000, third_parties=True)
     await session.unexpose(8000)
     opened_up = await session.expose(8000, third_parties=True)
@@ -508,7 +508,7 @@ async def test_a_wall_without_networks_of_its_own_shows_nothing(tmp_path_factory
     skip_without("landlock", tmp_path_factory)
     audit = tmp_path_factory.mktemp("audit") / "audit.db"
     async with Sandbox(audit=audit, preload=(), isolation="landlock") as sandbox, sandbox.session() as session:
-        with pytest.raises(Unavailable, match="landlock wall cannot show servers"):
+        with pytest.raises(Unavailable, match="landlock wall cannot expose servers"):
             await session.expose(8000)
 
 

@@ -184,7 +184,7 @@ async def test_va_17_it_is_hidden_also_when_it_has_been_deleted(sandbox: Sandbox
 async def test_au_10_rows_of_its_steps_hold_none_of_it(sandbox: Sandbox, opened: Open) -> None:
     session = opened(secrets=[NAME])
     execution = await session.run(f"# {S}\nx = 1", metadata={"why": S})
-    log = AuditLog(sandbox._parts.log.path)
+    log = AuditLog(sandbox._log.path)
     details = [row.detail for row in log.tail(100) if row.execution_id == execution.id]
     log.close()
     assert len(details) == 2
@@ -230,7 +230,7 @@ async def test_va_16_a_request_for_approval_shows_none_of_it(tmp_path: Path, lan
         await sandbox.vault.set(NAME, S)
         async with sandbox.session(language, secrets=[NAME]) as session:
             events = [event async for event in session.stream(f"!{command}" if language == "python" else command)]
-        rows = sandbox._parts.log.tail(100)
+        rows = sandbox._log.tail(100)
     assert len(told) == 1
     assert MARKER in told[0].arguments["command"]
     assert S not in whole((told, events, rows))
@@ -247,7 +247,7 @@ async def test_a_reason_that_quotes_a_secret_is_told_and_recorded_without_it(tmp
         await sandbox.vault.set(NAME, S)
         async with sandbox.session("shell", secrets=[NAME]) as session:
             execution = await session.run("true")
-        rows = sandbox._parts.log.tail(100)
+        rows = sandbox._log.tail(100)
     details = [json.loads(row.detail) for row in rows if row.kind == "decision"]
     assert [one["reason"] for one in details if one["decision"] == "denied"] == [f"not with {MARKER}"]
     assert execution.status == "denied"

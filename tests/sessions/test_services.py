@@ -43,7 +43,8 @@ class Offers:
 
 def offering(sandbox: Sandbox) -> Sandbox:
     offers = (Offers(),)
-    sandbox._parts.context = replace(sandbox._parts.context, offers=lambda: offers)
+    context = sandbox._context
+    sandbox._context = replace(context, supplies=replace(context.supplies, offers=lambda: offers))
     return sandbox
 
 
@@ -78,7 +79,7 @@ async def test_a_step_has_services_that_its_session_began_without() -> None:
     async with Sandbox(network="none") as sandbox, sandbox.session() as session:
         before = await session.run(ASK + "print(ask())")
         offering(sandbox)
-        session.steps._context = session._cells._context = sandbox._parts.context
+        session.steps._context = session._cells._context = sandbox._context
         after = await session.run("print(ask())")
     assert getattr(before.error, "name", "") == "gaierror"
     assert after.stdout == f"{session.id} {after.id}\n"

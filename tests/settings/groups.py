@@ -149,9 +149,6 @@ GROUPS = {
         },
         {"limits": {"output": "8MiB", "full_output": "64MiB"}},
     ),
-    "files denied": Group(
-        {"defaults": {"files": "deny"}}, _WRITES, {"defaults.files": lambda seen: seen.is_untouched()}
-    ),
     "review": Group({"workspace_mode": "review"}, _WRITES, {"workspace_mode": lambda seen: seen.is_untouched()}),
     "wall": Group(
         {"isolation": {"at_least": "own-kernel"}},
@@ -173,10 +170,13 @@ GROUPS = {
         {"rules.secret": lambda seen: "it ran" not in seen.text},
         secrets=("KEY",),
     ),
-    "package": Group(
-        {"defaults": {"package": "deny"}},
-        "attempt('package', lambda: get_ipython().run_line_magic('pip', 'install a-package'))",
-        {"defaults.package": lambda seen: not seen.requests},
+    "defaults": Group(
+        {"defaults": {"files": "deny", "package": "deny"}},
+        _WRITES + "attempt('package', lambda: get_ipython().run_line_magic('pip', 'install a-package'))",
+        {
+            "defaults.files": lambda seen: seen.is_untouched(),
+            "defaults.package": lambda seen: not seen.requests,
+        },
         {"rules": [{"allow": "package", "package": "a-package"}]},
         indexes="http://127.0.0.1:OPEN/simple",
     ),

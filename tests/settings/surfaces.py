@@ -170,13 +170,9 @@ async def _mcp_in_service(task: Task) -> str:
 
 async def _kernel(task: Task) -> str:
     def run() -> str:
-        asyncio.set_event_loop(loop := asyncio.new_event_loop())  # that of Jupyter's client, which closes none
-        try:
-            with Notebook("casemate-python", task.project, task.variables) as notebook:
-                outcome = notebook.run(task.code, allow_stdin=False)
-                return repr((outcome.reply, outcome.messages))
-        finally:
-            loop.close()
+        with Notebook("casemate-python", task.project, task.variables) as notebook:
+            outcome = notebook.run(task.code, allow_stdin=False)
+            return repr((outcome.reply, outcome.messages))
 
     return await asyncio.to_thread(run)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-import http.server
 import shutil
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +17,24 @@ from tests.pairwise import takes_all
 from tests.service.daemon import environment
 from tests.settings.groups import ELSEWHERE, GROUPS, NOT_KEPT, NOT_OFFERED, PROJECT, SECRET, Group, Seen, filled
 from tests.settings.surfaces import SURFACES, Task, run_on
+from tests.support.loopback import answer, serving
 from tests.support.walls import skip_without
 
-from casemate.policy.keys import PolicyKeys
+from casemate.model import isolation
+from casemate.policy.keys import POLICY_KINDS
 
 __all__ = ["jupyter"]
 
-# The clients of Jupyter and MCP leave loops and sockets to the collector, which finds them in a later test.
+# MCP's client leaves streams to the collector, which finds them in a later test.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-WALLS = ("native", "landlock", "docker")
+WALLS = (*isolation.WALLS,)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Each setting on each surface: behind one wall in turn, or with --all behind each.
 
-    A second user tries the pairs behind landlock, which root may not have, and leaves the others to root.
+    A second user tries the pairs behind walls without namespaces, which root may not have, and leaves the others to
+    root.
     """
     if "group" not in metafunc.fixturenames:
         return
@@ -41,40 +43,26 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     cases: list[tuple[str, ...]] = [*pairs]
     if "wall" in metafunc.fixturenames:
         names = (*names, "wall")
+        in_turn = [WALLS[(number + number // len(SURFACES)) % len(WALLS)] for number in range(len(pairs))]
         cases = [
             (*pair, wall)
-            for number, pair in enumerate(pairs)
-            for wall in (WALLS if takes_all(metafunc.config) else [WALLS[(number + number // len(SURFACES)) % 3]])
-            if wall == "landlock" or not metafunc.config.getoption("--second-user")
+            for pair, usual in zip(pairs, in_turn, strict=True)
+            for wall in (WALLS if takes_all(metafunc.config) else [usual])
+            if not (metafunc.config.getoption("--second-user") and isolation.WALLS[wall].has_namespaces)
         ]
     metafunc.parametrize(names, cases, ids=["-".join(case) for case in cases])
-
-
-class _Counter(http.server.BaseHTTPRequestHandler):
-    requests: list[str]
-    name: str
-
-    def do_GET(self) -> None:
-        self.requests.append(self.name)
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the base class calls it so
-        pass
 
 
 @contextmanager
 def counting(requests: list[str], name: str) -> Iterator[int]:
     """The port of a server on this machine's loopback that writes down who came."""
-    handler = type("Counter", (_Counter,), {"requests": requests, "name": name})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
-            thread.join()
+
+    def note(request: BaseHTTPRequestHandler) -> None:
+        requests.append(name)
+        answer(request)
+
+    with serving(note) as port:
+        yield port
 
 
 @pytest.fixture
@@ -111,8 +99,7 @@ async def test_a_setting_binds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("DOCKER_HOST", any_engine)
-    if wall == "landlock":
-        skip_without(wall, tmp_path_factory)
+    skip_without(wall, tmp_path_factory)
     seen = await tried(GROUPS[group], GROUPS[group].policy, surface, wall, home, any_engine)
     exceeded = {setting for setting, holds in GROUPS[group].holds.items() if not holds(seen)}
     assert exceeded <= {setting for setting, where in NOT_KEPT if where == surface}, seen
@@ -147,5 +134,5 @@ async def tried(what: Group, policy: Mapping[str, Any], surface: str, wall: str,
 def test_each_key_of_a_policy_is_tried() -> None:
     tried = {setting.split(".")[0] for group in GROUPS.values() for setting in group.holds}
     tried |= {"allowed_domains" if name == "network" else name for name in tried}
-    assert {*PolicyKeys.model_fields} - tried - {*ELSEWHERE} == set()
+    assert {*POLICY_KINDS} - tried - {*ELSEWHERE} == set()
     assert [place for place in ELSEWHERE.values() if not Path(__file__).parents[2].joinpath(place).is_file()] == []

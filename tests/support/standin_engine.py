@@ -142,9 +142,7 @@ class Engine:
     async def _answer(self, method: str, parts: list[str], query: dict[str, Any], body: bytes) -> tuple[int, Any]:
         match method, *parts:
             case "GET", "info":
-                return 200, {"Runtimes": {"runc": {}}, "SecurityOptions": []}
-            case "GET", "version":
-                return 200, {"Version": "stand-in"}
+                return 200, {"Runtimes": {"runc": {}}, "SecurityOptions": [], "ServerVersion": "stand-in"}
             case "GET", "images", *_:
                 return 200, {"Id": "stand-in", "Config": {}}
             case "GET", "containers", "json":

@@ -11,8 +11,9 @@ from tests.pairwise import takes_all
 from tests.support.engine import skip_without_engine
 
 from casemate import WallUnavailable, sync
+from casemate.model import isolation
 
-WALLS = ("native", *(pytest.param(name, marks=pytest.mark.full) for name in ("landlock", "docker")))
+WALLS = [name if name == "native" else pytest.param(name, marks=pytest.mark.full) for name in isolation.WALLS]
 
 
 def walls_of(config: pytest.Config, walls: Sequence[Any] = WALLS) -> Sequence[Any]:
@@ -25,7 +26,7 @@ def skip_without(wall: str, folders: pytest.TempPathFactory) -> None:
     """Skip where this wall cannot be had, and say why. The native one must be there."""
     if wall in ("docker", "gvisor"):
         skip_without_engine("runsc" if wall == "gvisor" else "")
-    if wall == "landlock":
+    elif wall in isolation.WALLS and wall != "native":
         try:
             with sync.Sandbox(isolation=wall, audit=folders.mktemp("audit") / "audit.db") as one:
                 one.run("pass")
@@ -44,10 +45,10 @@ def judge(items: Iterable[pytest.Item], folder: Path, weaker: Cases, undecided: 
     are meant, and why.
     """
     for wall, name, values, item in _cases(item for item in items if folder in item.path.parents):
-        for case, reason in weaker[wall].items():
+        for case, reason in weaker.get(wall, {}).items():
             if _fits(case, name, values):
                 item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
-        for case, reason in undecided[wall].items():
+        for case, reason in undecided.get(wall, {}).items():
             if _fits(case, name, values):
                 item.add_marker(pytest.mark.skip(reason=reason))
 

@@ -11,13 +11,13 @@ from cyclopts import App
 from cyclopts.argument import ArgumentCollection
 from tests.surfaces.conftest import Cli
 
+from casemate.errors import Unavailable
 from casemate.model.overview import InstalledPackage
 from casemate.operations.catalogue import catalogue
 from casemate.packages.package_sets import Environments, PackageSet
 from casemate.packages.store import default_folder
-from casemate.surfaces.cli import application
+from casemate.surfaces.cli import application, commands
 from casemate.surfaces.cli.connection import ServiceOptions
-from casemate.surfaces.cli.operations import SINGLE_OPERATIONS
 
 FORMS = {"text", "json"}
 # What has no answer for programs, and why.
@@ -56,13 +56,13 @@ ELSEWHERE = {"run",
 }  # fmt: skip
 
 
-def commands(app: App, path: str = "") -> Iterator[tuple[str, ArgumentCollection]]:
+def every_command(app: App, path: str = "") -> Iterator[tuple[str, ArgumentCollection]]:
     """Every command that there is, with its parameters."""
     if app.default_command is not None:
         yield path, app.assemble_argument_collection()
     for name in app:
         if not name.startswith("-"):
-            yield from commands(app[name], f"{path} {name}".strip())
+            yield from every_command(app[name], f"{path} {name}".strip())
 
 
 def answer_of(cli: Cli, *arguments: str) -> Any:
@@ -75,10 +75,10 @@ def answer_of(cli: Cli, *arguments: str) -> Any:
 def test_every_command_that_prints_facts_prints_them_for_programs_too() -> None:
     having = {
         path
-        for path, parameters in commands(application())
+        for path, parameters in every_command(application())
         if any({"--format"} <= {*one.names} and set(one.get_choices() or ()) == FORMS for one in parameters)
     }
-    every = {path for path, _ in commands(application())}
+    every = {path for path, _ in every_command(application())}
     assert sorted(every - having - WITHOUT.keys()) == []
     assert sorted(WITHOUT.keys() - (every - having)) == []
 
@@ -86,18 +86,43 @@ def test_every_command_that_prints_facts_prints_them_for_programs_too() -> None:
 def test_every_command_that_asks_no_service_is_tried_here_or_elsewhere() -> None:
     mine = {
         path
-        for path, parameters in commands(application())
+        for path, parameters in every_command(application())
         if not any(one.field_info.annotation is ServiceOptions for one in parameters)
     }
     assert sorted(mine - WITHOUT.keys() - EMPTY.keys() - ELSEWHERE) == []
 
 
-@pytest.mark.parametrize("operation", SINGLE_OPERATIONS)
-def test_a_command_that_is_one_operation_has_the_arguments_of_that(operation: str) -> None:
-    fields = catalogue()[operation].params.model_fields
-    arguments = SINGLE_OPERATIONS[operation][0].split()
-    assert set(arguments) <= fields.keys()
-    assert {name for name, field in fields.items() if field.is_required()} <= {*arguments}
+ASKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sessions set s x [1]": ("sessions.set", {"session": "s", "name": "x", "value": [1]}),
+    "bridge s x NaN": ("sessions.set", {"session": "s", "name": "x", "value": "NaN"}),
+    "sessions bridge x a b": ("sessions.bridge", {"name": "x", "source": "a", "target": "b"}),
+    "unexpose s 80": ("sessions.unexpose", {"session": "s", "port": 80}),
+    "diff s": ("sessions.diff", {"session": "s"}),
+    "audit": ("audit.tail", {"limit": 50}),
+    "audit prune --max-size 1KiB": ("audit.prune", {"max_size": 1024}),
+    "audit propose r": ("audit.propose", {"run": "r"}),
+    "egress a.test --port 5432": ("egress.request", {"domain": "a.test", "port": 5432, "reason": ""}),
+    "web search two words": ("web.search", {"query": "two words", "limit": 10}),
+    "web fetch https://a.test": ("web.fetch", {"url": "https://a.test", "whole": False, "timeout": 30.0}),
+    "host read /srv/a --offset 1": ("host.read", {"path": "/srv/a", "offset": 1}),
+    "host exec --secret KEY -- git -v": ("host.exec", {"command": ("git", "-v"), "secrets": ("KEY",)}),
+}
+
+
+@pytest.mark.parametrize("words", ASKS)
+def test_a_command_that_is_one_operation_asks_it_with_arguments_that_it_takes(
+    in_process: Cli, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    asked = []
+
+    def ask(_service: ServiceOptions, operation: str, **arguments: Any) -> Any:
+        asked.append((operation, arguments))
+        raise Unavailable("the service is not here")
+
+    monkeypatch.setattr(commands, "ask", ask)
+    monkeypatch.setattr(commands, "ask_patiently", ask)
+    assert (in_process(*words.split()).code, asked) == (69, [ASKS[words]])
+    catalogue()[ASKS[words][0]].params.model_validate_json(json.dumps(ASKS[words][1]))
 
 
 @pytest.mark.parametrize("name", EMPTY)
@@ -144,16 +169,8 @@ def test_tokens_are_told_once_and_listed_without_their_hashes(in_process: Cli) -
         "name": "laptop", "audience": "agent", "namespace": "default", "may_approve": True,
         "secrets": ["KEY"], "expires": None,
     }  # fmt: skip
-    assert listed.keys() == {
-        "name",
-        "audience",
-        "namespace",
-        "may_approve",
-        "may_run_commands",
-        "secrets",
-        "created",
-        "expires",
-    }
+    told = "name audience namespace may_approve may_run_commands secrets created expires"
+    assert listed.keys() == {*told.split()}
 
 
 def test_environments_are_listed_with_what_was_asked_for(in_process: Cli) -> None:

@@ -49,6 +49,15 @@ def test_each_value_is_shown_with_where_it_came_from(cli: Cli) -> None:
     assert b"hunter2" not in done.stdout
 
 
+def test_where_there_is_no_file_the_place_of_one_is_named(cli: Cli) -> None:
+    place = Path(cli.env["HOME"], ".config", "casemate", "config.yaml")
+    said = f"file  none: it would be {place} (or .yml, .toml, .json)"
+    assert cli("config").stdout.decode().splitlines()[0] == said
+    done = with_variables(cli, CASEMATE_CONFIG="none")("config")
+    assert done.stdout.splitlines()[0] == b"file  none: CASEMATE_CONFIG is none"
+    assert with_variables(cli, HOME="")("config").stdout.startswith(b"file  none: no configuration: neither ")
+
+
 def test_the_same_as_json_and_one_value_alone(cli: Cli) -> None:
     file = written(cli)
     document = json.loads(cli("config", "--format", "json").stdout)
@@ -59,11 +68,11 @@ def test_the_same_as_json_and_one_value_alone(cli: Cli) -> None:
     assert next(iter(json.loads(cli("config", "limits", "--format", "json").stdout)["values"])) == "limits.memory"
     done = cli("config", "limits.procesess")
     assert (done.code, done.stderr.splitlines()[0]) == (
-        2, b"casemate: KEY: 'limits.procesess' is no key that casemate knows; did you mean limits.processes?",
+        2, b"casemate: KEY: 'limits.procesess' is not a known key; did you mean limits.processes?",
     )  # fmt: skip
 
     done = cli("config", "nope")
-    assert (done.code, done.stderr.splitlines()[0]) == (2, b"casemate: KEY: 'nope' is no key that casemate knows")
+    assert (done.code, done.stderr.splitlines()[0]) == (2, b"casemate: KEY: 'nope' is not a known key")
 
 
 def test_a_file_is_checked_without_being_used(cli: Cli) -> None:
@@ -74,8 +83,8 @@ def test_a_file_is_checked_without_being_used(cli: Cli) -> None:
     done = cli("config", "check", "c.toml")
     place = str(cli.folder / "c.toml").encode()
     assert done.code == 2
-    assert done.stderr.startswith(b"casemate: the configuration: " + place + b":3: service.idle_stp: is no key")
-    assert b"did you mean service.idle_stop?" in done.stderr
+    assert done.stderr.startswith(b"casemate: the configuration: " + place + b":3: service.idle_stp: is not a key")
+    assert b"did you mean idle_stop?" in done.stderr
 
 
 @pytest.mark.parametrize("command", [("config",), ("run", "program.py")])
@@ -84,12 +93,12 @@ def test_a_typo_lets_nothing_run_and_is_named(cli: Cli, command: tuple[str, ...]
     done = with_variables(cli, CASEMATE_NETWRK="none")(*command)
     assert (done.code, done.stdout) == (2, b"")
     assert done.stderr.startswith(
-        b"casemate: CASEMATE_NETWRK: is no variable that casemate knows; did you mean CASEMATE_NETWORK?"
+        b"casemate: CASEMATE_NETWRK: is not a variable that casemate knows; did you mean CASEMATE_NETWORK?"
     )
     file = written(cli, "limits:\n  memry: 1\n").encode()
     done = cli(*command)
     assert (done.code, done.stdout) == (2, b"")
-    assert done.stderr.startswith(b"casemate: the configuration: " + file + b":2: limits.memry: is no key")
+    assert done.stderr.startswith(b"casemate: the configuration: " + file + b":2: limits.memry: is not a key")
 
 
 def plan(cli: Cli, *options: str) -> Any:
@@ -147,7 +156,7 @@ def test_other_commands_take_what_is_configured_too(cli: Cli) -> None:
     assert (done.code, done.stdout) == (0, b"8\n")
     done = with_variables(cli, CASEMATE_PACKAGE_INDEXES="ftp://u:hunter2@pypi.test/")("packages", "install", "x")
     assert done.code == 2
-    assert b"package-indexes: an index is none" in done.stderr
+    assert b"package-indexes: an index is not a valid address" in done.stderr
     assert b"hunter2" not in done.stderr
 
 

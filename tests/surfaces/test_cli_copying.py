@@ -174,8 +174,8 @@ REFUSED = (
     (("s:nothing", "x"), "SOURCE: 'nothing': No such file or directory"),
     (("nobody:x", "x"), "SOURCE: there is no session or run 'nobody'"),
     (("s:d/a", "nowhere/"), "TARGET: there is no folder 'nowhere/'"),
-    (("s:d", "src/a"), "TARGET: 'src/a' is there, and is no folder"),
-    (("src", "s:d/a"), "TARGET: 'd/a' is there, and is a file"),
+    (("s:d", "src/a"), "TARGET: 'src/a' exists and is not a folder"),
+    (("src", "s:d/a"), "TARGET: 'd/a' exists and is a file"),
     (("nothing", "s:"), "SOURCE: cannot read 'nothing': No such file or directory"),
     (("s:/etc/passwd", "x"), "SOURCE: '/etc/passwd' is not in the workspace"),
     (("s:/", "x"), "SOURCE: '/' is not in the workspace"),
@@ -200,5 +200,5 @@ def test_at_a_terminal_what_was_copied_is_said_and_an_archive_is_refused(in_proc
     well(in_process("sessions", "open", "s"))
     assert b"copied 2 files and 1 folder, 2 bytes" in at_terminal("cp", "src", "s:d").done().stdout
     done = at_terminal("cp", "s:d", "-").done()
-    assert (done.code, b"nothing for a terminal" in done.stdout) == (2, True)
+    assert (done.code, b"cannot go to a terminal" in done.stdout) == (2, True)
     in_process("service", "stop")

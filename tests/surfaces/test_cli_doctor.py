@@ -68,7 +68,7 @@ def test_doctor_tells_the_command_that_helps_when_a_language_is_missing(make_cli
 def test_doctor_says_whether_there_is_a_browser_and_how_to_get_one(make_cli: Callable[..., Cli]) -> None:
     found = make_cli(CASEMATE_BROWSER="/nowhere/chromium")("doctor").stdout.decode().partition("for the web")[2]
     assert re.search(r"pages +(\d|missing)", found)
-    assert re.search(r"browser +missing +CASEMATE_BROWSER=/nowhere/chromium is no program: apt-get install", found)
+    assert re.search(r"browser +missing +CASEMATE_BROWSER=/nowhere/chromium is not a program: apt-get install", found)
 
 
 def test_doctor_fails_with_the_reason_where_no_wall_can_be_had(cli: Cli) -> None:
@@ -135,7 +135,7 @@ def test_root_without_capabilities_is_told_once_what_to_do(cli: Cli, left: str, 
         done = subprocess.run(command, env=cli.env, input="print(1)", capture_output=True, text=True, check=False)
         assert done.returncode == code
         assert "Traceback" not in done.stdout + done.stderr
-        assert f"This is root without {missing}, so its cells cannot become other users." in done.stdout + done.stderr
+        assert f"This is root without {missing}, so its cells cannot run as other users." in done.stdout + done.stderr
         assert (done.stdout + done.stderr).count("--user 10001:10001") == 1
 
 
@@ -158,6 +158,6 @@ def test_a_folder_of_another_user_is_told_with_both_users() -> None:
             )  # fmt: skip
             said = done.stdout + done.stderr
             assert done.returncode not in (0, 1), said
-            assert "belongs to the user 0, and casemate runs as the user 65534" in said
+            assert "belongs to the user 0, but casemate runs as the user 65534" in said
     finally:
         shutil.rmtree(place)

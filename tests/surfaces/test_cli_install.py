@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.surfaces.conftest import At, Cli
 
-from casemate.surfaces.clients.editing import with_table
+from casemate.surfaces.clients.entries import change
 from casemate.surfaces.clients.known import CLIENTS, Client
 
 FILES = sorted(name for name in CLIENTS if name != "codex")
@@ -90,13 +90,17 @@ def test_what_else_is_in_a_file_stays_as_it_was(cli: Cli, name: str) -> None:
     assert path.with_name(path.name + ".before-casemate.1").read_text() == after
 
 
-def test_comments_of_settings_stay(cli: Cli) -> None:
-    before = '// mine\n{\n  "vim_mode": true, // always\n  /* no servers yet */\n}\n'
+def test_a_file_with_comments_is_left_alone_and_what_to_add_is_shown(cli: Cli) -> None:
+    before = '// mine\n{\n  "vim_mode": true // always\n}\n'
     path = written(place(cli, "zed"), before)
-    assert cli("install", "zed", "--yes").code == 0
-    for comment in ("// mine", "// always", "/* no servers yet */"):
-        assert comment in path.read_text()
-    assert '"source": "custom"' in path.read_text()
+    done = cli("install", "zed", "--yes")
+    assert (done.code, path.read_text()) == (2, before)
+    assert b"without comments" in done.stderr
+    shown = done.stderr.decode().partition("by hand:\n")[2]
+    assert json.loads(shown)["context_servers"]["casemate"]["source"] == "custom"
+    removed = cli("install", "zed", "--yes", "--remove")
+    assert (removed.code, path.read_text()) == (2, before)
+    assert b"Remove casemate from context_servers by hand" in removed.stderr
 
 
 @pytest.mark.full
@@ -112,15 +116,16 @@ def test_tables_of_codex_stay(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(("name", "text", "told"), [
-    ("cursor", '{\n  "mcpServers": {\n    "a": 1\n    "b": 2\n  }\n}', ":4:5: a comma or } is expected"),
-    ("cursor", '{"mcpServers": []}', ":1:16: an object is expected here"),
-    ("codex", 'a = 1\nb = = 2\n', ":2:5: "),
+    ("cursor", '{\n  "mcpServers": {\n    "a": 1\n    "b": 2\n  }\n}', "line 4 column 5"),
+    ("cursor", '{"mcpServers": []}', "mcpServers is expected to be an object"),
+    ("codex", 'a = 1\nb = = 2\n', "line 2, column 5"),
 ])  # fmt: skip
 def test_a_broken_file_is_told_with_line_and_column_and_left_alone(cli: Cli, name: str, text: str, told: str) -> None:
     path = written(place(cli, name), text)
     done = cli("install", name, "--yes")
     assert done.code == 2
-    assert f"{path}{told}".encode() in done.stderr
+    assert f"{path} is unchanged: " in done.stderr.decode()
+    assert told in done.stderr.decode()
     assert path.read_text() == text
     assert os.listdir(path.parent) == [path.name]
 
@@ -180,7 +185,7 @@ def test_where_nobody_can_be_asked_nothing_changes(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "told"), [
-    (("cursr",), b"did you mean cursor?"), (("cursor", "--name", "a b"), b"is no name"),
+    (("cursr",), b"did you mean cursor?"), (("cursor", "--name", "a b"), b"is not a valid name"),
     (("cursor", "--toolset", "all"), b"toolset"),
 ])  # fmt: skip
 def test_what_is_wrong_is_named(cli: Cli, arguments: tuple[str, ...], told: bytes) -> None:
@@ -190,23 +195,32 @@ def test_what_is_wrong_is_named(cli: Cli, arguments: tuple[str, ...], told: byte
 
 
 @pytest.mark.full
-def test_claude_code_is_told_by_its_own_command_where_there_is_one(cli: Cli) -> None:
-    """A stand-in for `claude` on PATH writes down what it is called with; tests of the real one need its download."""
+@pytest.mark.parametrize(("name", "program", "added", "removed"), [
+    ("claude-code", "claude", ["add-json", "--scope", "user", "casemate", '{"type": "stdio", "command": '],
+     ["remove", "--scope", "user", "casemate"]),
+    ("gemini-cli", "gemini", ["add", "--scope", "user", "casemate", "/"], ["remove", "--scope", "user", "casemate"]),
+    ("codex", "codex", ["add", "casemate", "--", "/"], ["remove", "casemate"]),
+])  # fmt: skip
+def test_a_client_that_has_a_command_for_it_is_changed_by_that(
+    cli: Cli, name: str, program: str, added: list[str], removed: list[str]
+) -> None:
+    """A stand-in on PATH writes down what it is called with; tests of the real ones need their downloads."""
     folder = Path(cli.env["HOME"], "bin")
-    program = written(
-        folder / "claude", f"#!{sys.executable}\nimport json, sys\njson.dump(sys.argv[1:], open('argv', 'w'))\n"
+    stand_in = written(
+        folder / program, f"#!{sys.executable}\nimport json, sys\njson.dump(sys.argv[1:], open('argv', 'w'))\n"
     )
-    program.chmod(0o755)
+    stand_in.chmod(0o755)
     cli = Cli(cli.folder, {**cli.env, "PATH": f"{folder}:{cli.env['PATH']}"})
-    assert cli("install", "claude-code", "--yes").code == 0
+    assert cli("install", name, "--yes").code == 0
     argv = json.loads((cli.folder / "argv").read_text())
-    assert argv[:5] == ["mcp", "add-json", "--scope", "user", "casemate"]
-    assert command(json.loads(argv[5]))[-1] == "serve"
-    assert not place(cli, "claude-code").exists()
-    assert cli("install", "claude-code", "--yes", "--remove").code == 0
-    assert json.loads((cli.folder / "argv").read_text()) == ["mcp", "remove", "--scope", "user", "casemate"]
-    assert cli("install", "claude-code", "--yes", "--scope", "project").code == 0
-    assert "casemate" in json.loads((cli.folder / ".mcp.json").read_text())["mcpServers"]
+    assert argv[: len(added)] == ["mcp", *added[:-1]]
+    assert argv[len(added)].startswith(added[-1])
+    assert "serve" in argv[-1]
+    assert not place(cli, name).exists()
+    assert cli("install", name, "--yes", "--remove").code == 0
+    assert json.loads((cli.folder / "argv").read_text()) == ["mcp", *removed]
+    assert cli("install", name, "--yes", "--scope", "project").code == 0
+    assert "casemate" in read(cli.folder / str(CLIENTS[name].project), CLIENTS[name])
 
 
 @pytest.mark.parametrize("marked", ["cache", "cache/environment"])
@@ -254,7 +268,7 @@ def test_doctor_tells_of_an_entry_that_loads_modules_from_whatever_folder(cli: C
     entry = {"command": "/usr/bin/python3", "args": ["-m", "casemate", "serve"]}
     text = json.dumps({client.key: {"casemate": entry}})
     if client.is_toml:
-        text = with_table("", client.key, "casemate", entry)
+        text = change("", client.key, "casemate", entry, is_toml=True)
     written(place(cli, name), text)
     told = cli("doctor").stdout.decode()
     assert f"{place(cli, name)}: the entry casemate" in told

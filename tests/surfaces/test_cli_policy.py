@@ -74,7 +74,22 @@ def test_check_says_what_is_wrong_and_where(cli: Cli) -> None:
     assert (sound.code, sound.stdout) == (0, b"sound: 3 settings, 1 rules, 0 warnings\n")
     wrong = cli("policy", "check", cli.program(POLICY.replace("wall: 5", "wal: 5"), "p.yaml"))
     assert wrong.code == 2
-    assert wrong.stderr.startswith(b"casemate: --policy: p.yaml:3: limits.wal: is no key that casemate knows")
+    assert wrong.stderr.startswith(b"casemate: --policy: p.yaml:3: limits.wal: is not a key that casemate knows")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('{"filesystem": {"allowWrite": []}}', "writable nothing"),
+        ('{"filesystem": {"denyRead": []}}', "writable nothing"),
+        ('{"filesystem": {"allowWrite": ["/tmp"]}}', "writable /tmp"),
+        ('{"network": {"deniedResolvedAddresses": ["10.0.0.0/8"]}}', "never dialled 10.0.0.0/8"),
+    ],
+)
+def test_what_srts_settings_bound_counts_as_a_setting_and_is_shown(cli: Cli, text: str, shown: str) -> None:
+    file = cli.program(text, "s.json")
+    assert cli("policy", "check", file).stdout.startswith(b"sound: 1 settings")
+    assert [*shown.split(), "s.json:1"] in rows(cli("policy", "show", "--file", file).stdout)
 
 
 def test_a_warning_of_srts_settings_is_told(cli: Cli) -> None:
@@ -83,22 +98,23 @@ def test_a_warning_of_srts_settings_is_told(cli: Cli) -> None:
     assert done.stderr.startswith(b"casemate: s.json:1: enableWeakerNestedSandbox: casemate never weakens")
 
 
+def test_what_holds_more_strictly_than_srt_has_it_is_in_the_result_and_not_said_at_every_run(cli: Cli) -> None:
+    settings = cli.program('{"enableWeakerNestedSandbox": true, "defaults": {"shell": "deny"}}', "s.json")
+    done = cli("run", "--policy", settings, "--format", "json", cli.program("1"))
+    assert done.stderr.startswith(b"casemate: s.json:1: deny: shell: ")
+    assert b"never weakens" not in done.stderr
+    assert any("never weakens a wall" in note for note in json.loads(done.stdout)["isolation"]["notes"])
+    wrapped = cli("wrap", "--policy", settings, "--explain", "--", "true")
+    assert b"deny: shell: " in wrapped.stderr
+    assert b"never weakens" not in wrapped.stderr
+
+
 def test_what_a_hostile_file_says_cannot_command_the_terminal(cli: Cli) -> None:
     file = cli.program('rules: [{deny: tool, reason: x, server: "a\\e]0;x\\a"}]\n"\\e[2J": 1\n', "p.yaml")
     for command in ("show", "check"):
         done = cli("policy", command, *(("--file",) if command == "show" else ()), file)
         assert done.code == 2
         assert b"\x1b" not in done.stdout + done.stderr
-
-
-def test_a_run_keeps_to_its_policy(cli: Cli) -> None:
-    file = cli.program(POLICY, "p.yaml")
-    plan = json.loads(cli("run", cli.program("1"), "--policy", file, "--explain", "--format", "json").stdout)
-    assert (plan["limits"]["wall"], plan["limits"]["processes"]) == (5, 40)
-    given = ("--processes", "90", "--memory", "64MiB")
-    plan = json.loads(cli("run", cli.program("1"), "--policy", file, *given, "--explain", "--format", "json").stdout)
-    assert (plan["limits"]["processes"], plan["limits"]["memory"]) == (40, 64 << 20)
-    assert cli("run", cli.program("print(7)"), "--policy", file).stdout == b"7\n"
 
 
 @pytest.mark.parametrize("name", ["nowhere.yaml", "policy.txt"])
@@ -112,5 +128,5 @@ def test_a_policy_that_cannot_be_read_lets_nothing_run(cli: Cli, name: str) -> N
 def test_a_rule_that_a_run_cannot_keep_is_told_at_its_start_and_in_its_result(cli: Cli, policy: str) -> None:
     code = "import subprocess; subprocess.run(['true'])"
     done = cli("run", "--policy", cli.program(policy, "p.yaml"), "--format", "json", cli.program(code))
-    assert b"one-shot runs, Node and wrapped commands start programs" in done.stderr
+    assert b"one-shot runs, Node and wrapped commands can still start programs" in done.stderr
     assert json.loads(done.stdout)["isolation"]["notes"][-1] in done.stderr.decode()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from tests.surfaces.conftest import At, Cli, Done
 
 from casemate.model.review import Change, shown_change
+from casemate.surfaces.cli import review, terminal
 from casemate.surfaces.cli.terminal import review_lines
 
 PROGRAM = "open('changed.txt', 'w').write('after\\n'); open('new.txt', 'w').write('new\\n')"
@@ -85,6 +88,9 @@ def test_a_session_of_a_service_is_shown_applied_and_given_up_by_commands(
         "changed.txt", "new.txt",
     ]  # fmt: skip
     assert b"casemate: PATHS: " in served("apply", "work", "nowhere").stderr
+    refused = served("apply", "work")
+    assert (refused.code, b"nobody is at a terminal to be asked; apply it at one, or" in refused.stderr) == (77, True)
+    assert (workspace / "changed.txt").read_text() == "before\n"
     at = at_terminal("apply", "work", "new.txt")
     at.until(b"[y/N] ")
     assert b"added new.txt" in at.shown
@@ -100,3 +106,44 @@ def test_a_session_of_a_service_is_shown_applied_and_given_up_by_commands(
     assert output_of(served("exec", "work", "print(open('changed.txt').read(), end='')")) == "before\n"
     assert output_of(served("diff", "work")) == ""
     assert (workspace / "changed.txt").read_text() == "before\n"
+
+
+class Service:
+    """Where a program's call of a tool asks before an apply does; ``decided``: what the command has decided."""
+
+    def __init__(self) -> None:
+        self.decided: list[str] = []
+        self._asked: list[str] = []
+        self._is_asked, self._is_over = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, operation: str, arguments: Mapping[str, Any]) -> Any:
+        if operation == "sessions.apply":
+            self._asked = ["tool", "files"]
+            self._is_asked.set()
+            await self._is_over.wait()
+        if operation == "approvals.pending":
+            return [{"id": one} for one in self._asked]
+        if operation == "approvals.decide":
+            self.decided.append(arguments["request"])
+        return {"id": "session"}
+
+    async def stream(self, _operation: str, arguments: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        await self._is_asked.wait()
+        for kind in self._asked:
+            if kind not in arguments["told"]:
+                shown = {"summary": "", "namespace": "", "run": "", "hash": "", "arguments": {"changes": []}}
+                yield {"event": "asked", "request": {"id": kind, "kind": kind, "session": "session", **shown}}
+        self._is_over.set()
+
+
+def test_an_apply_decides_its_own_question_however_soon_that_comes_and_no_programs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(terminal, "somebody_is_there", lambda: False)
+
+    async def apply() -> list[str]:
+        service = Service()
+        await review._apply(cast(Any, service), "work", [])
+        return service.decided
+
+    assert asyncio.run(apply()) == ["files"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -115,33 +116,60 @@ def test_a_traceback_is_the_programs_own_and_names_its_file(cli: Cli) -> None:
     assert b"casemate" not in done.stderr
 
 
-_WHAT_OPENS_IT = b"casemate: hosts are found and reached only where they are allowed: --allow HOST allows one"
+_WHAT_OPENS_IT = b"casemate: only allowed hosts are found and reached: --allow %s"
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("name", "text", "host"),
     [
-        ("ask.py", "import socket\nsocket.getaddrinfo('api.test', 443)"),
-        ("fetch.py", "import urllib.request\nurllib.request.urlopen('http://api.test/')"),
+        ("ask.py", "import socket\nsocket.getaddrinfo('api.test', 443)", b"HOST"),
+        ("fetch.py", "import urllib.request\nurllib.request.urlopen('http://api.test/')", b"HOST"),
+        ("named.py", "raise OSError(\"Failed to resolve 'api.test'\")", b"api.test"),  # as urllib3 says it
         pytest.param(
-            "ask.mjs", "import d from 'dns/promises'\nawait d.lookup('api.test')", marks=pytest.mark.needs("node")
+            "ask.mjs",
+            "import d from 'dns/promises'\nawait d.lookup('api.test')",
+            b"api.test",
+            marks=pytest.mark.needs("node"),
         ),
+        pytest.param("fetch.mjs", "await fetch('https://api.test/')", b"api.test", marks=pytest.mark.needs("node")),
+        pytest.param(
+            "caught.cjs",
+            "fetch('https://api.test/').catch((error) => { console.error(error); process.exit(1) })",
+            b"api.test",
+            marks=pytest.mark.needs("node"),
+        ),
+        ("ask.sh", "exec 3<>/dev/tcp/api.test/443", b"api.test"),
+        ("curl.sh", "echo 'curl: (6) Could not resolve host: api.test' >&2; exit 6", b"api.test"),  # as it says it
+        ("wget.sh", "echo \"wget: unable to resolve host address 'api.test'\" >&2; exit 4", b"api.test"),
     ],
 )
 def test_a_name_asked_for_in_vain_without_network_is_told_with_the_option_that_opens_it(
-    cli: Cli, name: str, text: str
+    cli: Cli, name: str, text: str, host: bytes
 ) -> None:
     done = cli("run", cli.program(text, name))
     assert done.code != 0
-    assert _WHAT_OPENS_IT in done.stderr.splitlines()
-    elsewhere = cli("run", "--allow", "other.test", cli.program(text, name)).stderr
-    assert _WHAT_OPENS_IT not in elsewhere
+    assert _WHAT_OPENS_IT % host in done.stderr.splitlines()
+
+
+def test_a_host_that_nobody_allowed_is_told_with_the_whole_option_and_one_that_a_rule_denies_with_none(
+    cli: Cli,
+) -> None:
+    program = cli.program("import socket\nsocket.create_connection(('api.example.org', 443)).recv(1)")
+    assert _WHAT_OPENS_IT % b"api.example.org" in cli("run", "--allow", "other.test", program).stderr.splitlines()
+    assert (
+        _WHAT_OPENS_IT % b"api.example.org" in cli("run", "--allow", "other.test", "--format", "json", program).stderr
+    )
+    (cli.folder / "ask.yaml").write_text("rules: [{ask: egress, host: api.example.org}]")
+    assert _WHAT_OPENS_IT % b"api.example.org" in cli("run", "--policy", "ask.yaml", program).stderr.splitlines()
+    (cli.folder / "no.json").write_text('{"network": {"allowedDomains": [], "deniedDomains": ["api.example.org"]}}')
+    denied = cli("run", "--policy", "no.json", program).stderr
+    assert (b"not reached: api.example.org" in denied, b"--allow" in denied) == (True, False)
 
 
 _WHAT_REACHES_THIS_MACHINE = (
-    b"casemate: 127.0.0.1 is the program's own; it reaches a service of this machine as host.casemate.internal:PORT, "
-    b"with --allow-local PORT"
+    b"casemate: 127.0.0.1 is the program's own; it reaches a service on this machine as host.casemate.internal:PORT, "
+    b"with --allow-local PORT; and a port other than 80 and 443 of another host with --allow HOST:PORT"
 )
 
 
@@ -162,6 +190,79 @@ def test_a_service_of_this_machine_that_is_not_reached_is_told_with_the_option_t
         assert _WHAT_REACHES_THIS_MACHINE in cli("run", *options, program).stderr.splitlines()
     done = cli("run", "--allow", f"{host}:8000", program)
     assert (done.code, b"--allow-local" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("read.py", "open('my data.csv')"),
+        pytest.param("read.cjs", "require('fs').readFileSync('./my data.csv')", marks=pytest.mark.needs("node")),
+        ("read.sh", "cat 'my data.csv'"),
+    ],
+)
+def test_a_file_beside_the_program_that_it_does_not_find_is_told_with_the_options_that_give_it(
+    cli: Cli, name: str, text: str
+) -> None:
+    (cli.folder / "sub").mkdir()
+    (cli.folder / "sub" / "my data.csv").write_text("1")
+    (cli.folder / "sub" / name).write_text(text)
+    said = cli("run", f"sub/{name}").stderr
+    assert b"casemate: my data.csv is in the program's folder" in said
+    assert b"--file 'sub/my data.csv' gives it this file, --workspace sub the whole folder\n" in said
+    assert cli("run", f"sub/{name}", "--file", "sub/my data.csv").code == 0
+
+
+def test_only_whether_a_name_is_in_the_programs_folder_is_looked_at(cli: Cli) -> None:
+    (cli.folder / "sub" / "data").mkdir(parents=True)
+    (cli.folder / "outside.csv").write_text("1")
+    (cli.folder / "sub" / ".env").write_text("1")
+    for name, is_told in (("data/x.csv", True), ("../outside.csv", False), (str(cli.folder / "outside.csv"), False),
+                          (".env", False), ("gone.csv", False), ("a\\0b", False)):  # fmt: skip
+        text = f"import sys\nsys.exit(\"FileNotFoundError: [Errno 2] No such file or directory: '{name}'\")"
+        (cli.folder / "sub" / "read.py").write_text(text)
+        said = cli("run", "sub/read.py").stderr
+        assert (b"--workspace sub" in said) is is_told, said
+        assert b"--file" not in said
+
+
+@pytest.mark.parametrize("home", [".", "sub", "sub/home"])
+def test_no_program_has_the_users_home_proposed_as_its_workspace(cli: Cli, home: str) -> None:
+    (cli.folder / "sub" / "home").mkdir(parents=True)
+    (cli.folder / "sub" / "my.csv").write_text("1")
+    (cli.folder / "sub" / "read.py").write_text("open('my.csv')")
+    said = Cli(cli.folder, {**cli.env, "HOME": str(cli.folder / home)})("run", "sub/read.py").stderr
+    assert b"--file sub/my.csv gives it this file" in said
+    assert (b"--workspace" in said) is (home == ".")
+
+
+def test_a_port_of_this_machine_that_is_allowed_and_where_nobody_listens_is_told_so_and_no_option(cli: Cli) -> None:
+    with socket.socket() as silent:  # holds the port, so that nobody else listens there
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        text = f"import urllib.request\nurllib.request.urlopen('http://host.casemate.internal:{port}/')"
+        said = cli("run", "--allow-local", str(port), cli.program(text)).stderr
+    assert f"{port}: nothing listens on 127.0.0.1:{port} of the host".encode() in said
+    assert b"--allow-local" not in said
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("ask.py", "from mcptools.files import read"),
+        pytest.param(
+            "ask.mjs", "import { files } from 'mcptools'\nawait files.read({})", marks=pytest.mark.needs("node")
+        ),
+        ("ask.sh", "tool help"),
+    ],
+)
+def test_a_program_without_the_tools_it_uses_is_told_which_option_gives_them_and_no_other(
+    cli: Cli, name: str, text: str
+) -> None:
+    said = cli("run", cli.program(text, name)).stderr
+    assert b"casemate run --tool-server NAME" in said
+    assert b"Sandbox(tools=...)" in said
+    assert b"--allow" not in said
+    assert b"--with" not in said
 
 
 def test_a_program_that_fails_otherwise_is_told_nothing_of_the_network(cli: Cli) -> None:
@@ -323,7 +424,7 @@ def test_an_env_file_of_a_workspace_is_hidden_unless_it_is_named(cli: Cli) -> No
     assert b"/workspace/.env" in cli("run", program, "--workspace", "work", "--explain").stdout
     shown = cli("run", program, "--workspace", "work", "--read", "work/.env")
     assert (shown.code, shown.stdout) == (0, b"TOKEN=hidden-value\n")
-    for words, remedy in ((("--workspace", "work"), "Its path is taken from"), ((), "Give the workspace")):
+    for words, remedy in ((("--workspace", "work"), "Relative paths start at"), ((), "Give the workspace")):
         refused = cli("run", program, *words, "--read", ".env")
         assert refused.code == 2
         assert refused.stderr.startswith(b"casemate: --read: ")
@@ -426,6 +527,18 @@ def test_a_refusal_by_a_limit_is_told_with_the_option_that_raises_it(
     assert f"Raise it with {option}".encode() in done.stderr
 
 
+def test_a_limit_that_a_policy_sets_is_told_with_the_place_to_raise_it_and_no_option(cli: Cli) -> None:
+    (cli.folder / "most.yaml").write_text("limits:\n  memory: 64MiB\n  wall: 1\n")
+    large = cli("run", cli.program("bytearray(1 << 31)"), "--policy", "most.yaml", "--memory", "1GiB").stderr
+    assert b"Raise limits.memory in the policy (most.yaml:2), or do less." in large
+    assert b"--memory" not in large
+    for command in (("run", cli.program("sleep 60", "long.sh")), ("wrap", "--", "sleep", "60")):
+        done = cli(command[0], "--policy", "most.yaml", *command[1:])
+        assert (done.code, b"limits.wall in the policy (most.yaml:3)" in done.stderr) == (124, True)
+    within = cli("run", "program.py", "--policy", "most.yaml", "--memory", "48MiB").stderr
+    assert b"Raise it with --memory, or do less." in within
+
+
 def test_a_timeout_may_be_longer_than_the_usual_one(cli: Cli) -> None:
     done = cli("run", cli.program("print(1)"), "--timeout", "300", "--explain", "--format", "json")
     assert (json.loads(done.stdout)["deadline"], json.loads(done.stdout)["limits"]["wall"]) == (300.0, 300.0)
@@ -498,10 +611,13 @@ def test_a_closed_standard_output_gets_nobody_elses_descriptor(cli: Cli) -> None
         (["run", "p.py", "--timeout", "soon"], b"--timeout"),
         (["run", "p.py", "--timeout", "-1"], b"--timeout"),
         (["run", "p.py", "--tiemout", "1"], b"--tiemout"),
+        (["run", "p.py", "--verbose"], b"options go after --: casemate run SCRIPT -- ARGUMENTS"),
+        (["wrap", "ls", "-l"], b"options go after --: casemate wrap -- COMMAND ARGUMENTS"),
+        (["tools", "add", "x", "y", "-l"], b"options go after --: casemate tools add NAME -- COMMAND ARGUMENTS"),
         (["run", "--tiemout", "1", "p.py"], b"no option --tiemout"),
         (["run", "--backend", "docker", "p.py"], b"no option --backend; use --isolation"),
         (["run", "p.py", "--backend", "docker"], b"Or use --isolation"),
-        (["validate", "--no-auto-fix", "p.py"], b"Or use validate as it is: it mends with --fix alone"),
+        (["validate", "--no-auto-fix", "p.py"], b"Or use validate as it is: it fixes only with --fix"),
         (["run", "p.py", "--file", "missing.csv"], b"missing.csv"),
         (["run", "p.py", "--file", "../x=p.py"], b"--file"),
         (["run", "p.py", "--file", "a=p.py", "--file", "a=p.py"], b"twice"),
@@ -607,7 +723,7 @@ def test_the_plan_is_printed_and_nothing_runs(in_process: Cli) -> None:
 def test_the_plan_says_what_another_wall_does_otherwise(in_process: Cli) -> None:
     arguments = ("run", in_process.program("1"), "--isolation", "landlock", "--explain")
     text = in_process(*arguments).stdout
-    assert b"other programs reach what listens there" in text
+    assert b"other programs can reach what listens there" in text
     assert b"namespaces" not in text
     plan = json.loads(in_process(*arguments, "--format", "json").stdout)
     assert plan["layers"] == ["landlock", "seccomp", "rlimits", "init"]
@@ -674,4 +790,4 @@ def test_the_example_leaves_its_table_and_its_chart(cli: Cli) -> None:
 def test_an_environment_is_refused_for_a_program_that_would_not_use_it(cli: Cli, name: str, text: str) -> None:
     done = cli("run", cli.program(text, name), "--environment", "/usr")
     assert (done.code, done.stdout) == (2, b"")
-    assert b"--environment: '/usr' would not be used: it is for programs in Python" in done.stderr
+    assert b"--environment: '/usr' would not be used: it is for Python programs" in done.stderr

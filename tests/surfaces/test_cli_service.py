@@ -86,7 +86,7 @@ def test_an_error_of_a_step_is_shown_once_with_its_traceback(
 
 def test_a_picture_that_was_shown_is_spoken_of(shared: Cli) -> None:
     shows = "from IPython.display import display\ndisplay({'image/png': 'AAAA', 'text/plain': 'a plot'}, raw=True)"
-    assert b"shown and not saved: 1 picture;" in shared("exec", "new", shows).stderr
+    assert b"displayed but not saved: 1 picture;" in shared("exec", "new", shows).stderr
 
 
 def test_a_fresh_cell_and_a_new_session_are_had_by_one_command(shared: Cli) -> None:
@@ -168,7 +168,7 @@ def test_ctrl_c_leaves_a_run_alone_that_was_attached_to_and_kill_ends_it(served:
     going.send_signal(signal.SIGINT)
     _, stderr = going.communicate(timeout=60)
     assert going.returncode == 130
-    assert b"the run goes on" in stderr
+    assert b"the run continues" in stderr
     assert b"running" in served("ps").stdout
     done = served("kill", run)
     assert done.stdout == f"{run}\tcancelled\n".encode()
@@ -207,7 +207,7 @@ def test_a_file_is_not_verified_as_one_of_a_folder_that_is_called_artifacts(serv
         assert served("evidence", run, "-o", bundle).code == 0
         assert served("verify", "out/x/artifacts/report.csv", "--bundle", bundle).code == 0
         done = served("verify", "report.csv", "--bundle", bundle)
-        assert (done.code, b"is called" in done.stderr) == (1, True), done
+        assert (done.code, b"its content is signed as" in done.stderr) == (1, True), done
 
 
 def test_evidence_is_written_and_verified_by_the_public_key_alone(served: Cli) -> None:
@@ -303,11 +303,11 @@ def test_a_request_whose_asker_is_gone_says_so_and_so_does_the_answer_to_it(serv
     rows = served("approvals", "list").stdout.decode().splitlines()
     assert [row.split("\t")[-1] for row in rows] == ["withdrawn"] * 2
     one, other = served("approvals", "list", "-q", "--filter", "state=withdrawn").stdout.decode().split()
-    assert b"Nobody waits for it any more: what asked has ended" in served("approvals", "show", one).stdout
+    assert b"The requester is gone" in served("approvals", "show", one).stdout
     allowed, denied = served("approvals", "approve", one, "--format", "json"), served("approvals", "deny", other)
     assert json.loads(allowed.stdout) == [{"id": one, "decided": True, "state": "withdrawn"}]
-    gone = "nobody waits for it any more: what asked has ended, as the service was stopped"
-    assert f"casemate: {one}: {gone}; exactly the same of the same caller is allowed once" in allowed.stderr.decode()
+    gone = "the requester is gone, because the service was stopped"
+    assert f"casemate: {one}: {gone}; the same caller may do exactly the same once" in allowed.stderr.decode()
     assert denied.stderr.decode() == f"casemate: {other}: {gone}; it is no longer listed\n"
     assert (allowed.code, denied.code, served("approvals", "list").stdout) == (0, 0, b"")
 
@@ -322,13 +322,24 @@ def test_whoever_runs_a_step_at_a_terminal_is_asked_there(served: Cli, at_termin
     assert b"not reached" in done.stdout
 
 
+def test_a_question_is_shown_to_whoever_attaches_while_it_waits_and_not_afterwards(served: Cli) -> None:
+    run = handle(served("exec", "-", "--detach", ASKS))
+    with served.start("attach", run) as going:
+        assert going.stderr is not None
+        assert going.stderr.readline().startswith(b"casemate: waits for an approval: ")
+        served("approvals", "deny", *served("approvals", "list", "-q").stdout.decode().split())
+        going.communicate(timeout=60)
+    done = served("attach", run)
+    assert (done.code, b"not reached" in done.stdout, b"waits for" in done.stderr) == (0, True, False)
+
+
 def test_a_question_at_a_terminal_is_taken_back_when_somebody_else_answers(served: Cli, at_terminal: At) -> None:
     at = at_terminal("exec", "-", ASKS)
     at.until(b"[y/N] ")
     request = json.loads(served("approvals", "list", "--format", "json").stdout)[0]["id"]
     served("approvals", "deny", request)
     done = at.done()
-    assert b"the question is over: it was answered elsewhere, or withdrawn" in done.stdout
+    assert b"this question was answered elsewhere, or withdrawn" in done.stdout
     assert b"not reached" in done.stdout
 
 
@@ -386,7 +397,7 @@ def test_the_record_is_exported_verified_against_a_copy_and_pruned(served: Cli, 
     assert b"signed up to row" in served("audit", "verify", "--head", rows[0]["hash"]).stdout
     (tmp_path / "copy").write_text(f"{'x' * (5 << 20)}\nno anchor\n")
     done = served("audit", "verify", "--anchor", str(tmp_path / "copy"))  # of a long copy its end
-    assert (done.code, b"line 1 of the anchors is none" in done.stdout) == (1, True)
+    assert (done.code, b"line 1 of the anchors is not an anchor" in done.stdout) == (1, True)
     assert b"0 rows were dropped" in served("audit", "prune", "--max-size", "1GiB").stdout
 
 
@@ -465,27 +476,32 @@ def test_a_host_that_nobody_allows_is_refused_with_a_code_of_its_own(served: Cli
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("exec", "nosuch", "1"), "SESSION: there is no session 'nosuch', or it has ended\n`casemate sessions` lists"),
+        (
+            ("exec", "nosuch", "1"),
+            "SESSION: there is no session 'nosuch', or it has ended\n`casemate sessions` lists the sessions, "
+            "`casemate ps --all` the runs. `casemate sessions open NAME` opens a session.\n",
+        ),
         (("inspect", "nosuch"), "SESSION: there is no session 'nosuch', or it has ended\n`casemate sessions` lists"),
         (
             ("sessions", "reset", "nosuch"),
             "SESSION: there is no session 'nosuch', or it has ended\n`casemate sessions`",
         ),
         (("ps", "--filter", "nosuch=1"), "--filter: there is no key 'nosuch'\nThere are: "),
-        (("sessions", "open", "a", "b"), "more arguments than it takes: b\nTry: casemate sessions open --help"),
-        (("sessions", "opn"), "sessions has no command 'opn'; did you mean 'open'?\nThere are: open, list, "),
+        (("sessions", "open", "a", "b"), "too many arguments: b\nTry: casemate sessions open --help"),
+        (("sessions", "opn"), "sessions has no command 'opn'; did you mean 'open'?\nThere are: open, close, "),
         (("approvals", "nosuch"), "approvals has no command 'nosuch'\nThere are: "),
+        (("exec", "-", "--bogus=1"), "CODE: --bogus=1 is not an option of exec\n"),
         (("logs", "nosuch"), "RUN: there is no run 'nosuch'"),
         (("approvals", "approve"), "REQUEST: name one or more"),
         (("approvals", "deny", "zz"), "REQUEST: no request that waits begins with 'zz'"),
-        (("cp", "s:", "."), "SOURCE: 's:' has no path behind its colon"),
-        (("cp", "a", "b"), "SOURCE: neither names a session or run\nOne of the two is SESSION:PATH"),
+        (("cp", "s:", "."), "SOURCE: 's:' has no path after its colon"),
+        (("cp", "a", "b"), "SOURCE: neither names a session or run\nOne of the two must be SESSION:PATH"),
         (("cp", "nosuch:a", "."), "SOURCE: there is no session or run 'nosuch', or it has ended\n`casemate sessions`"),
         (("packages", "install"), "NAME: name one or more packages"),
-        (("serve", "--transport", "http", "--port", "65536"), "--port: 65536 is no port"),
-        (("verify", "x", "abc"), "SHA256: 'abc' is no SHA-256"),
+        (("serve", "--transport", "http", "--port", "65536"), "--port: 65536 is not a port"),
+        (("verify", "x", "abc"), "SHA256: 'abc' is not a SHA-256"),
         (("expose", "nosuch", "70000"), "PORT: "),
-        (("kernel", "install", "--set", "nosuch=1"), "--set: 'nosuch=1' is no KEY=VALUE"),
+        (("kernel", "install", "--set", "nosuch=1"), "--set: 'nosuch=1' is not KEY=VALUE"),
         (("kernel", "install", "--set", "policy=/no/such.yaml"), "CASEMATE_POLICY: cannot read '/no/such.yaml'"),
     ],
     ids=lambda one: one[0] if isinstance(one, tuple) else "",
@@ -501,7 +517,7 @@ def test_a_slip_with_a_session_is_told_once_and_by_the_name_that_the_help_has(sh
     for words, said in (
         (("exec", "s", "--memory", "1GiB", "1"), "--memory: is not for a step of this session"),
         (("sessions", "get", "s", "nope"), "NAME: there is no variable 'nope'\n"),
-        (("cp", "-", "s:"), "SOURCE: is no whole tar archive"),
+        (("cp", "-", "s:"), "SOURCE: is not a complete tar archive"),
     ):
         done = shared(*words, stdin=b"")
         assert (done.code, done.stderr.decode().startswith(f"casemate: {said}")) == (2, True), done

@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,11 +78,26 @@ def test_what_each_option_says_is_in_the_definition(in_process: Cli) -> None:
     assert json.loads(listed)["here"]["env"] == ["A"]
 
 
+def test_a_command_that_names_a_file_by_a_relative_path_starts_where_that_file_is(in_process: Cli) -> None:
+    cli = in_process
+    cli.program(Path(SERVER[2]).read_text(), "server.py")
+    cli.program("a file of the name of a command", "sh")
+    done = cli("tools", "add", "time", "--", *SERVER[:2], "server.py")
+    assert (done.code, str(cli.folder) in done.stderr.decode()) == (0, True)
+    cli("tools", "add", "elsewhere", "--cwd", "/", "--", *SERVER[:2], "server.py")
+    cli("tools", "add", "anywhere", "--", "sh", "-c", "exit")
+    kept = json.loads(servers_of(cli).read_text())["mcpServers"]
+    assert [kept[name].get("cwd") for name in kept] == [str(cli.folder), "/", None]
+    (cli.folder / "below").mkdir()
+    called = replace(cli, folder=cli.folder / "below")("tools", "call", *CONVERT)
+    assert (called.code, b"Asia/Tokyo" in called.stdout) == (0, True), called.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
         (["x"], b"either 'command'"),
-        (["a b", "--", "x"], b"no name of a server"),
+        (["a b", "--", "x"], b"not a server name"),
         (["x", "--url", "https://u:p@mcp.test/"], b"--url: holds credentials"),
         (["x", "--url", "https://mcp.test/", "--", "y"], b"either 'command'"),
         (["x", "--env", "A", "--", "y"], b"--env"),
@@ -208,16 +224,16 @@ def test_a_folder_of_somebody_elses_is_not_replaced(kept: Cli, kind: str) -> Non
     assert [path.name for path in (kept.folder / "out" / "mcptools").iterdir()] == ["work.py"]
 
 
-def test_a_program_is_denied_a_call_where_nobody_can_be_asked(kept: Cli) -> None:
-    done = kept("run", kept.program(CALLS), "--tool-server", "time")
-    assert (done.code, done.stdout) == (0, b"denied\n")
-
-
-def test_a_program_makes_the_calls_that_a_policy_allows(kept: Cli) -> None:
-    rule = {"allow": "tool", "server": "time", "tool": "convert_time", "arguments": "any"}
-    (kept.folder / "policy.json").write_text(json.dumps({"rules": [rule]}))
-    done = kept("run", kept.program(CALLS), "--tool-server", "time", "--policy", "policy.json")
-    assert (done.code, done.stdout) == (0, b"called: Asia/Tokyo\n")
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_a_denied_call_is_told_the_rule_that_would_allow_it_and_the_nearest_one(kept: Cli, output: str) -> None:
+    given = {"source_timezone": "UTC", "target_timezone": "Asia/Tokyo", "time": "12:00"}
+    rule = {"allow": "tool", "server": "time", "tool": "convert_time", "arguments": given}
+    (kept.folder / "policy.json").write_text(json.dumps({"rules": [{**rule, "arguments": {}}]}))
+    program = kept.program(CALLS.replace("error.kind", "error"))
+    done = kept("run", program, "--tool-server", "time", "--policy", "policy.json", "--format", output)
+    said = json.loads(done.stdout)["stdout"] if output == "json" else done.stdout.decode()
+    assert f"a rule of the policy can allow it: {json.dumps(rule)}" in said
+    assert "policy.json:1 allows time.convert_time, but not with these arguments" in said
 
 
 def test_a_program_has_no_servers_but_those_that_are_named(kept: Cli) -> None:

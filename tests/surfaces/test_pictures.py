@@ -47,7 +47,7 @@ def test_a_terminal_without_pictures_is_asked_once(at_terminal: At, cli: Cli) ->
     terminal.until(ASKED)
     terminal.type(b"\x1b[?62;22c")
     done = terminal.done()
-    assert done.stdout.replace(ASKED, b"").startswith(b"beforeafter\nbeforeafter\n")
+    assert b"beforeafter\nbeforeafter\n" in done.stdout.replace(ASKED, b"")  # after a bar, on a busy machine
     assert done.stdout.count(ASKED) == 1
 
 
@@ -66,7 +66,7 @@ def test_a_terminal_says_itself_what_it_can(at_terminal: At, cli: Cli, answer: b
 def test_a_terminal_that_says_nothing_holds_nobody_up(at_terminal: At, cli: Cli) -> None:
     terminal = at_terminal("run", cli.program(SHOWS))
     terminal.until(ASKED)
-    assert terminal.done().stdout.replace(ASKED, b"").startswith(b"beforeafter\n")
+    assert b"beforeafter\n" in terminal.done().stdout.replace(ASKED, b"")  # after a bar, on a busy machine
 
 
 def test_what_somebody_has_typed_is_left_to_whoever_reads_it_next(at_terminal: At, cli: Cli) -> None:

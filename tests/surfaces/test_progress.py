@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,19 @@ def test_who_is_asked_sees_no_bar_any_more(seen: pytest.CaptureFixture[str]) -> 
         seen.readouterr()
         bar.files(2, 20)
     assert seen.readouterr().err == ""
+
+
+def test_a_question_stands_alone_while_a_person_is_asked(seen: pytest.CaptureFixture[str]) -> None:
+    with Progress(shows=True) as bar:
+        bar.files(1, 10)
+        with bar.hide():
+            seen.readouterr()
+            bar.files(2, 20)
+            sys.stderr.write("Allow? [y/N] ")
+            sys.stderr.flush()
+            assert seen.readouterr().err == "Allow? [y/N] "
+        bar.files(3, 30)
+    assert "3 files" in seen.readouterr().err
 
 
 def test_nothing_is_shown_where_it_is_not_wanted(seen: pytest.CaptureFixture[str]) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import http.server
 import sys
-import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from tests.support.loopback import answer, serving
 from tests.telemetry.spans import attributes_of, context_of, named, within
 
 from casemate import ApprovalRequest, Sandbox
@@ -34,21 +33,8 @@ def spans(exporter: InMemorySpanExporter) -> InMemorySpanExporter:
 @pytest.fixture
 def port() -> Iterator[int]:
     """Of a web server on the loopback."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"from the host")
-
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server.server_address[1]
-    server.shutdown()
-    server.server_close()
+    with serving(lambda request: answer(request, b"from the host")) as one:
+        yield one
 
 
 def times_of(span: ReadableSpan) -> tuple[int, int]:

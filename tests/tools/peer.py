@@ -7,7 +7,7 @@ import asyncio
 import base64
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import jsonschema_rs
 
 from casemate.tools.modules.catalogue import Catalogue
-from casemate.tools.shell import BadWords, answer_text, arguments_of, command_of
+from casemate.tools.requests import Read, Search, ToolCall
+from casemate.tools.schemas.validation import Validator
+from casemate.tools.shell import BadWords, answer_text, resolve_words
 from casemate.tools.tool import Tool
 
 if TYPE_CHECKING:
@@ -59,6 +61,32 @@ TOOLS = [
 ]  # fmt: skip
 
 
+def request_of(words: Sequence[str], catalogue: Catalogue) -> ToolCall | Search | Read | str:
+    """What the words of ``tool`` ask for, where these are all tools."""
+    asking = resolve_words(words, _Known(catalogue), _here)  # type: ignore[arg-type]
+    try:
+        asking.send(None)
+    except StopIteration as done:
+        found: ToolCall | Search | Read | str = done.value
+        return found
+    raise AssertionError("it waits for something")
+
+
+@dataclass
+class _Known:
+    found: Catalogue
+
+    async def catalogue(self) -> Catalogue:
+        return self.found
+
+    async def describe_aside(self, server: str, tool: str, _: object) -> str | None:
+        return self.found.describe(server, tool)
+
+
+async def _here(step: Callable[..., Any], *given: Any) -> Any:
+    return step(*given)
+
+
 @dataclass
 class Peer:
     """Answers with canned results; ``calls`` are those that came, ``cancelled`` those whose client left."""
@@ -89,14 +117,14 @@ class Peer:
             case {"do": "call", "server": str(server), "tool": str(name), "arguments": dict(arguments), **rest} if (
                 not rest
             ):
-                return self._call(catalogue, server, name, arguments)
+                return self._call(server, name, arguments)
         return {"ok": False, "kind": "invalid", "message": f"what is {request}?"}
 
-    def _call(self, catalogue: Catalogue, server: str, name: str, arguments: Json) -> Json | None:
-        if catalogue.find(server, name) is None:
+    def _call(self, server: str, name: str, arguments: Json) -> Json | None:
+        known = [tool for tool in self.tools if (tool.server, tool.name) == (server, name)]
+        if not known:
             return {"ok": False, "kind": "unknown", "message": f"no {server}.{name}"}
-        wrong = catalogue.validator(server, name).errors(arguments)
-        if wrong:
+        if wrong := Validator(known[0].input_schema).errors(arguments):
             return {"ok": False, "kind": "invalid", "message": "; ".join(wrong)}
         self.calls.append({"server": server, "tool": name, "arguments": arguments})
         if name == "list_directory":
@@ -116,17 +144,15 @@ class Peer:
 
     def _shell(self, catalogue: Catalogue, words: list[str]) -> str:
         try:
-            command = command_of(words)
-            if command.verb == "call":
-                tool = catalogue.by_path(command.about)
-                if tool is None:
-                    raise BadWords(f"no tool {command.about}")
-                answer = self._call(catalogue, tool.server, tool.name, arguments_of(tool, command.words)) or {}
+            wanted = request_of(words, catalogue)
+            if isinstance(wanted, ToolCall):
+                answer = self._call(wanted.server, wanted.tool, wanted.arguments) or {}
                 if not answer.get("ok"):
                     return answer_text(answer.get("kind", "none"), answer.get("message", ""))
                 said = answer.get("structured") or answer["content"][0]["text"]
                 return answer_text("ok", said if isinstance(said, str) else json.dumps(said))
-            return answer_text("ok", catalogue.search(command.about)[0])
+            about = wanted.query if isinstance(wanted, Search) else ""
+            return answer_text("ok", wanted if isinstance(wanted, str) else catalogue.search(about)[0])
         except BadWords as error:
             return answer_text("invalid", str(error))
 

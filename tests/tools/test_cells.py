@@ -19,7 +19,8 @@ node = pytest.mark.skipif(shutil.which("node") is None, reason="Node is missing"
 
 def offering(peer: Peer, **arguments: Any) -> Sandbox:
     sandbox = Sandbox(network="none", **arguments)
-    sandbox._parts.context = replace(sandbox._parts.context, offers=lambda: (Tools(peer),))
+    context = sandbox._context
+    sandbox._context = replace(context, supplies=replace(context.supplies, offers=lambda: (Tools(peer),)))
     return sandbox
 
 
@@ -39,41 +40,6 @@ def bounded(work: Coroutine[Any, Any, Any]) -> Any:
             return await work
 
     return asyncio.run(with_a_bound())
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        CALL,
-        f"import threading\nt = threading.Thread(target=exec, args=({CALL!r}, {{}}))\nt.start(); t.join()",
-        f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {CALL!r}], check=True)",
-        f"import os\nif os.fork() == 0:\n    exec({CALL!r})\n    os._exit(0)\nos.wait()",
-        "import asyncio\nfrom mcptools.files.list_directory import arun\nprint(asyncio.run(arun(path='.')).content)",
-        "import mcptools\nprint(mcptools.files.list_directory.run(path='.').content)",
-    ],
-    ids=["program", "thread", "child", "fork", "task", "attributes"],
-)
-def test_a_python_program_calls_a_tool(code: str) -> None:
-    execution, peer = ran(code)
-    assert execution.stdout == "of .\n", execution.text
-    assert [call["arguments"] for call in peer.calls] == [{"path": "."}]
-
-
-def test_a_session_calls_tools_and_shows_their_pictures() -> None:
-    peer = Peer()
-
-    async def run() -> list[Execution]:
-        async with offering(peer) as sandbox, sandbox.session() as session:
-            return [
-                await session.run(CALL),
-                await session.run("from mcptools.files import picture\npicture.run()"),
-                await session.run("await picture.arun()\n!tool files.list_directory path=sub"),
-            ]
-
-    first, second, third = bounded(run())
-    assert first.stdout == "of .\n"
-    assert second.images[0].media_type == "image/png", second.text
-    assert '"content": "of sub"' in third.stdout, third.text
 
 
 def test_what_nobody_uses_is_not_loaded_and_not_on_the_path() -> None:

@@ -16,14 +16,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tools.conftest import real_tools
+from tests.tools.peer import request_of
 
 import casemate
 from casemate.tools.modules.catalogue import Catalogue
 from casemate.tools.modules.generate import python_docstring, script_comment, visible_text
+from casemate.tools.requests import Read, Search, ToolCall
 from casemate.tools.schemas.schema import infer_schema
 from casemate.tools.schemas.types import OWN_NAMES, class_name, module_names, package_names, unique_names
 from casemate.tools.schemas.validation import Validator
-from casemate.tools.shell import BadWords, ToolCommand, answer_text, arguments_of, command_of
+from casemate.tools.shell import USAGE, BadWords, answer_text, arguments_of
 from casemate.tools.tool import Hints, Tool
 
 ANY_JSON = st.recursive(
@@ -83,11 +85,10 @@ def test_every_tool_is_found_by_its_own_names_only() -> None:
         [Tool("s", name) for name in wire] + [Tool("S", "getUser"), Tool("search", "x"), Tool("s", "a-b")]
     )
     for name in wire:
-        found = catalogue.find("s", name)
-        assert found is not None
-        assert found.name == name
-    assert catalogue.find("s ", "getUser") is None
-    assert catalogue.find("s", "GETUSER") is None
+        assert catalogue.describe("s", name) is not None
+    assert [row["tool"] for row in catalogue.list_rows() if row["server"] == "s"] == wire
+    assert catalogue.describe("s ", "getUser") is None
+    assert catalogue.describe("s", "GETUSER") is None
     assert [problem.code for _, problem in catalogue.problems] == ["duplicate"]
     modules = [row["module"] for row in catalogue.list_rows()]
     assert len(set(modules)) == len(modules) == len(wire) + 2
@@ -165,24 +166,28 @@ def test_words_that_say_no_arguments_are_refused(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "command"),
+    ("words", "wanted"),
     [
-        (["list"], ToolCommand("list")),
-        (["search", "a", "b"], ToolCommand("search", "a b")),
-        (["describe", "s.t"], ToolCommand("describe", "s.t")),
-        (["s.t", "a=1"], ToolCommand("call", "s.t", ("a=1",))),
-        ([], ToolCommand("help")),
-        (["--help"], ToolCommand("help")),
+        (["list"], Search("")),
+        (["search", "a", "b"], Search("a b")),
+        (["read", "s", "demo://x"], Read("s", "demo://x")),
+        (["s.t", "a=1"], ToolCall("s", "t", {"a": "1"})),
+        (["describe", "s.t"], "from mcptools.s.t import run\n"),
+        ([], USAGE),
+        (["--help"], USAGE),
     ],
 )
-def test_words_become_a_command(words: list[str], command: ToolCommand) -> None:
-    assert command_of(words) == command
+def test_words_become_a_request_or_a_text(words: list[str], wanted: ToolCall | Search | Read | str) -> None:
+    found = request_of(words, Catalogue([Tool("s", "t")]))
+    assert (found[: len(wanted)] if isinstance(wanted, str) and isinstance(found, str) else found) == wanted
 
 
-@pytest.mark.parametrize("words", [["nonsense"], ["describe"], ["list"] * 2_000])
+@pytest.mark.parametrize(
+    "words", [["nonsense"], ["describe"], ["describe", "s.t", "more"], ["read", "s"], ["s.none"], ["list"] * 2_000]
+)
 def test_words_that_ask_for_nothing_are_refused(words: list[str]) -> None:
     with pytest.raises(BadWords):
-        command_of(words)
+        request_of(words, Catalogue([Tool("s", "t")]))
 
 
 def test_what_the_command_shows_cannot_steer_a_terminal() -> None:
@@ -272,11 +277,17 @@ def test_a_catalogue_takes_over_what_has_not_changed_and_nothing_else() -> None:
     first = before.source("mcptools.s.one")
     sampled = replace(other, samples={"type": "string"})
     after = Catalogue([one, sampled], before=before)
-    assert after.source("mcptools.s.one") == first
-    assert after.validator("s", "one") is before.validator("s", "one")
+    assert after.cached_source("mcptools.s.one") == after.source("mcptools.s.one") == first
     assert after.source("mcptools.s.other") != before.source("mcptools.s.other")
     changed = Catalogue([Tool("s", "one", "", {"const": 1}), other], before=before)
-    assert changed.validator("s", "one") is not before.validator("s", "one")
+    assert changed.cached_source("mcptools.s.one") is None
+
+
+def test_a_source_is_taken_over_for_its_own_tool_where_another_server_has_the_package_now() -> None:
+    before = Catalogue([Tool("a-b", "t"), Tool("a_b", "t")])
+    first, second = before.source("mcptools.a_b.t"), before.source("mcptools.a_b_2.t")
+    after = Catalogue([Tool("a_b", "t")], before=before)
+    assert after.source("mcptools.a_b.t") == second != first
 
 
 def test_a_server_that_comes_later_changes_no_package() -> None:

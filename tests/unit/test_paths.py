@@ -27,7 +27,7 @@ ALLOWED = {
     "it is given a descriptor": """
         supervisor/trees/records.py:_make
         artifacts/content.py:_is_stream sessions/files.py:_list supervisor/trees/copies.py:_TreeCopier.copy_folder
-        supervisor/trees/copies.py:_Layout.write supervisor/trees/copies.py:_TreeCopier._finish
+        supervisor/trees/copies.py:_write_layout supervisor/trees/copies.py:_TreeCopier._finish
         supervisor/trees/copies.py:copy_file supervisor/trees/remove.py:_empty
         supervisor/trees/remove.py:_raise_folders supervisor/plain/packages.py:_link_folder
         supervisor/trees/walk.py:_TreeWalk._names
@@ -56,8 +56,8 @@ ALLOWED = {
         supervisor/watch.py:has_no_children supervisor/watch.py:all_tasks_in supervisor/watch.py:run_time
         supervisor/watch.py:read supervisor/zygote.py:_has_threads supervisor/zygote.py:_data_bytes
         supervisor/zygote.py:_private_ranges walls/docker/containers.py:_boot walls/docker/containers.py:_lives
-        walls/machine.py:_own_tasks walls/machine.py:_read walls/native/in_use.py:_processes
-        walls/native/in_use.py:_read walls/native/refusal.py:facts walls/native/refusal.py:_text
+        walls/machine.py:_own_tasks walls/machine.py:read walls/native/in_use.py:_processes
+        walls/native/refusal.py:facts walls/native/refusal.py:_text
         walls/native/selftest.py:_is_root walls/native/selftest.py:_victim workspace/listing.py:_local_devices
         workspace/listing.py:Listings._have_mounts_changed workspace/upper.py:marks_here walls/isolated_python.py:spawn
     """,
@@ -116,7 +116,7 @@ ALLOWED = {
         supervisor/folders.py:_cover_opened workspace/guarding.py:Guard.find_missing workspace/guarding.py:_mount
         workspace/guarding.py:Watched.add workspace/guarding.py:Watched.find_replaced
         workspace/guarding.py:_resolve_pattern workspace/guarding.py:_walk workspace/guarding.py:_list_all
-        workspace/guarding.py:_check_entered workspace/guarding.py:_hide_unlisted workspace/guarding.py:_behind
+        workspace/guarding.py:_hide_unlisted workspace/guarding.py:_behind
         workspace/guarding.py:_way workspace/guarding.py:Guard.find workspace/guarding.py:Guard.why_closed
         workspace/listing.py:Walk.list_folder workspace/listing.py:Walk._list
     """,
@@ -126,7 +126,6 @@ ALLOWED = {
     "it is no path": """
         artifacts/export.py:_chunks sessions/files.py:SessionFiles.read_part sessions/files.py:SessionFiles.read_text
         supervisor/plain/maker.py:PlainMaker.open_listeners
-        walls/docker/wall.py:DockerWall.open
     """,
 }  # fmt: skip
 

@@ -1,21 +1,89 @@
-"""The figures of the structure of the code stay within their bounds, which are tightened as they fall."""
+"""The code stays within its budgets: lines of each folder of ``src``, lines of tests, and figures of the structure.
+
+A budget falls with the code: ``python -m tests.structure --set`` lowers them here. It rises by hand, only when an
+issue states a Size, by at most that in all, and the commit that raises it names the issue.
+"""
 
 from __future__ import annotations
 
 from tests import structure
 
+BUDGETS = {
+    "api": 2_779,
+    "approvals": 1_670,
+    "audit+evidence": 2_788,
+    "egress": 3_488,
+    "execution": 4_218,
+    "guest": 6_185,
+    "host": 909,
+    "languages": 2_035,
+    "model": 3_063,
+    "operations": 3_351,
+    "packages": 2_056,
+    "policy": 3_320,
+    "previews": 625,
+    "redaction": 840,
+    "remote": 2_013,
+    "root": 510,
+    "sessions": 3_814,
+    "supervisor": 10_718,
+    "surfaces": 1,
+    "surfaces/cli": 6_740,
+    "surfaces/clients": 393,
+    "surfaces/http+surfaces/console": 2_774,
+    "surfaces/kernel+surfaces/notebook.py": 967,
+    "surfaces/mcp": 3_052,
+    "sync": 419,
+    "telemetry": 377,
+    "tools": 6_609,
+    "vault": 890,
+    "walls": 5_746,
+    "web": 1_162,
+    "workspace+files+artifacts": 4_312,
+}
 BOUNDS = {
-    "lines of Python in src": 92_103,
-    "without docstrings, imports, comments and blanks": 58_662,
-    "files": 518,
+    "lines of Python in src": 87_824,
+    "without docstrings, imports, comments and blanks": 56_872,
+    "files": 509,
     "files of 40 lines or fewer": 61,
     "functions whose name is a participle or an adverb": 0,
-    "class names in more than one file": 32,
+    "class names in more than one file": 31,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 9,
-    "lines of tests": 85_312,
+    "lines of tests": 85_118,
+}
+# Classes with much the same fields, and why there are two.
+ALIKE = {
+    ("AuditRow", "Row"): "the public row of the record, and the row that is hashed",
+    ("ApprovalRequest", "Question"): "what an approver sees: safe, redacted and named; and what is asked about",
+    ("BrowsedPage", "WebPage"): "public: pages that a browser rendered and pages that were fetched",
+    ("ConnectedSandbox", "Sandbox"): "public: the same parts, here and at a service",
+    ("Execution", "HostResult"): "public: what a program did, and what a command of the host's did",
+    ("LimitOptions", "Limits"): "public: the type of the keyword arguments, and what is made of them",
+    ("Limits", "Size"): "what a user limits, and which of it an engine is told in its own units",
+    ("LimitOptions", "Size"): "as Limits and Size",
+    ("Plan", "Request"): "what a caller asks for, and what a wall is told to make",
+    ("Bounded", "Policy"): "a policy in force, and what it lets a caller choose",
+    ("Bounded", "SandboxOptions"): "as Policy and Bounded",
+    ("Principal", "Token"): "who asks, and what a service keeps of one that may ask",
+    ("Question", "Rule"): "what is asked about, and what a rule says of it",
+    ("ServeOptions", "ServeSettings"): "options of a command, and the configuration file with its checks",
 }
 
 
+def test_no_two_classes_have_much_the_same_fields_without_a_reason() -> None:
+    assert structure.alike() == {frozenset(pair) for pair in ALIKE}
+
+
+def test_every_folder_is_within_its_budget_of_lines() -> None:
+    assert {name: lines for name, lines in structure.lines_by_folder().items() if lines > BUDGETS.get(name, 0)} == {}
+
+
+def test_every_budget_is_of_a_folder_that_exists() -> None:
+    assert BUDGETS.keys() == structure.lines_by_folder().keys()
+
+
 def test_every_figure_is_within_its_bound() -> None:
-    assert {name: value for name, value, _ in structure.figures() if value > BOUNDS[name]} == {}
+    found = {name: value for name, value, _ in structure.figures() if name in BOUNDS}
+    assert found.keys() == BOUNDS.keys()
+    assert {name: value for name, value in found.items() if value > BOUNDS[name]} == {}

@@ -111,7 +111,7 @@ def test_no_name_or_rule_has_what_does_not_show(one: str) -> None:
         check_name(f"a{one}b")
     with pytest.raises(InvalidArgument):
         words_of(["echo", f"a{one}b"])
-    with pytest.raises(ValueError, match="do not show"):
+    with pytest.raises(ValueError, match="invisible characters"):
         pattern({"like": f"a{one}b*"}, narrowly=False)
 
 

@@ -26,7 +26,7 @@ ZYGOTE = "casemate-zygote"
 
 def warmth(sandbox: sync.Sandbox) -> Warmth:
     """What it keeps ready now."""
-    return sandbox.asynchronous._parts.wall.warmth()
+    return sandbox.asynchronous._wall.warmth()
 
 
 def settle(sandbox: sync.Sandbox, *languages: str) -> Warmth:
@@ -42,7 +42,7 @@ def settle(sandbox: sync.Sandbox, *languages: str) -> Warmth:
 def settle_for(sandbox: sync.Sandbox, code: str) -> Warmth:
     """The same for programs such as ``code``, and for those that name none of the preloaded modules."""
     sandbox.warm_up("python")
-    sandbox.asynchronous._parts.wall.keep_ready(sandbox.explain(code))
+    sandbox.asynchronous._wall.keep_ready(sandbox.explain(code))
     until(lambda: warmth(sandbox).is_settled)
     return warmth(sandbox)
 

@@ -19,7 +19,8 @@ from tests.warm.ready import all_ready, settle, start_of, stop_waiting
 from tests.warm.test_deaths import HELLO
 
 from casemate import sync
-from casemate.walls.native.descriptors import Outbox, write_all
+from casemate.files.beneath import write_all
+from casemate.walls.native.descriptors import Outbox
 from casemate.walls.native.link import SupervisorLink
 
 STAYS = {  # and has a second process
@@ -48,7 +49,7 @@ def cells_that_can_begin(sandbox: sync.Sandbox, language: str) -> list[int]:
     sandbox.run(HELLO[language], language=language)  # the wall is proved
     settle(sandbox, language)
     inits = all_ready(sandbox)
-    pools = sandbox.asynchronous._parts.wall._pools._pools.values()  # type: ignore[attr-defined]
+    pools = sandbox.asynchronous._wall._link.pools._pools.values()  # type: ignore[attr-defined]
     until(lambda: all(cell.program >= 0 for pool in pools for cell in pool.ready))
     return inits
 
@@ -63,7 +64,7 @@ def test_a_program_that_is_over_before_the_supervisor_hears_of_it_has_run_once(
     sandbox: sync.Sandbox, language: str
 ) -> None:
     inits = cells_that_can_begin(sandbox, language)
-    link: Any = sandbox.asynchronous._parts.wall._link  # type: ignore[attr-defined]
+    link: Any = sandbox.asynchronous._wall._link  # type: ignore[attr-defined]
     with ThreadPoolExecutor(1) as threads:
         with stopped_supervisors():
             for _ in range(100):  # it hears of other things first
@@ -118,13 +119,13 @@ def test_a_program_that_has_not_read_its_order_when_its_cell_dies_is_run_in_anot
 
 def test_what_is_posted_meanwhile_keeps_no_program_from_its_cell(sandbox: sync.Sandbox) -> None:
     cells_that_can_begin(sandbox, "python")
-    link: Any = sandbox.asynchronous._parts.wall._link  # type: ignore[attr-defined]
+    link: Any = sandbox.asynchronous._wall._link  # type: ignore[attr-defined]
 
     def write(fd: int, data: bytes) -> None:
         link.post({"op": "forget", "id": "nobody"})
         write_all(fd, data)
 
-    with mock.patch("casemate.walls.native.starts.write_all", write):
+    with mock.patch("casemate.walls.native.link.write_all", write):
         execution = sandbox.run(HELLO["python"])
     assert (execution.stdout, start_of(execution)[0]) == ("hello\n", "pool")
 

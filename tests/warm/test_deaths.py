@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -81,7 +82,8 @@ def test_a_folder_that_was_replaced_while_a_cell_for_it_was_made_is_noticed_by_n
     folder.mkdir()
     with sync.Sandbox(audit=audit, preload=(), workspace=folder) as sandbox:
         settle(sandbox)
-        monkeypatch.setattr(SupervisorLink, "prepare", prepare_for_another)
+        link: Any = sandbox.asynchronous._wall._link  # type: ignore[attr-defined]
+        monkeypatch.setattr(link.pools, "_prepare", partial(prepare_for_another, link))
         starts = [start_of(check(sandbox.run(HELLO["python"]))) for _ in range(3)]
     assert any(how == "exec" and "the cell that was ready had ended" in str(why) for how, why in starts), starts
 
@@ -181,7 +183,7 @@ def test_what_comes_of_a_ready_cell_of_a_cancelled_run_is_nothing_that_asyncio_c
         async with Sandbox(audit=audit, preload=()) as sandbox:
             await sandbox.run("pass")
             sandbox.warm_up("python")
-            await asyncio.to_thread(until, lambda: sandbox._parts.wall.warmth().is_settled)
+            await asyncio.to_thread(until, lambda: sandbox._wall.warmth().is_settled)
             with (
                 mock.patch.object(SupervisorLink, "begin_now", begins),
                 mock.patch.object(SupervisorLink, "_finish", finishes),

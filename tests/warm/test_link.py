@@ -15,7 +15,7 @@ from casemate import sync
 
 def test_a_supervisor_that_does_not_read_holds_up_nothing_but_itself(sandbox: sync.Sandbox) -> None:
     assert sandbox.run("print(1)").stdout == "1\n"
-    wall: Any = sandbox.asynchronous._parts.wall
+    wall: Any = sandbox.asynchronous._wall
     link = wall._link
     assert link is not None
     (supervisor,) = witness.children(link._supervisor.pid)

@@ -199,11 +199,11 @@ async def with_a_listener(audit: Path) -> tuple[bytes, bytes, int | None, str]:
         await sandbox.run("pass")
         sandbox.warm_up("python")
         async with asyncio.timeout(MAX_WAIT):
-            while not sandbox._parts.wall.warmth().is_settled:
+            while not sandbox._wall.warmth().is_settled:
                 await asyncio.sleep(0.01)
         plan = replace(await sandbox.explain(CLIENT), listeners=(ListeningSocket("tcp", *ADDRESS),))
         kept = Kept()
-        cell = sandbox._parts.wall.start(plan, kept)
+        cell = sandbox._wall.start(plan, kept)
         (descriptor,) = await asyncio.wrap_future(cell.listeners())
         received = await asyncio.to_thread(answer, descriptor)
         ending = await cell.wait()
@@ -239,7 +239,7 @@ def test_runs_that_are_cancelled_at_any_moment_leave_nothing(audit: Path, langua
                 await asyncio.wait([task])
                 assert task.cancelled(), task
             await until_async(lambda: not witness.cells())
-            assert sum(one.running for one in sandbox._parts.wall.warmth().pools) == 0
+            assert sum(one.running for one in sandbox._wall.warmth().pools) == 0
             return await sandbox.run(hello[language], language=language)
 
     assert asyncio.run(journey()).stdout == "hello\n"

@@ -23,7 +23,7 @@ class Browsing:
 
     def __init__(self, sandbox: Sandbox, site: Site) -> None:
         self.sandbox, self.site = sandbox, site
-        self.browsers = Browsers(lambda: sandbox._parts.context, sandbox.namespace)
+        self.browsers = Browsers(lambda: sandbox._context, sandbox.namespace)
 
     async def __call__(self, place: str, **arguments: Any) -> Rendered:
         """Browse a path of the site, or an address."""

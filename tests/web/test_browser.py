@@ -295,7 +295,7 @@ async def test_what_a_browser_was_is_on_record(browse: Browsing, audit: Path) ->
 
 async def test_without_a_network_there_is_no_page(audit: Path) -> None:
     async with Sandbox(network="none", audit=audit) as sandbox:
-        browsers = Browsers(lambda: sandbox._parts.context, "default")
+        browsers = Browsers(lambda: sandbox._context, "default")
         with pytest.raises(Denied, match=r"has no network.*\n.*allowed_domains"):
             await browsers.browse(
                 "http://good.test/", wait_for_selector=None, wait_until="load", timeout=9.0, screenshot=False
@@ -316,7 +316,7 @@ async def test_a_machine_without_a_browser_says_how_to_get_one(
         await browse("/plain")
     for given in (str(tmp_path), "/usr/bin/chromium-headless-shell", "relative", "/bin/nothing"):
         monkeypatch.setenv("CASEMATE_BROWSER", given)
-        with pytest.raises(Unavailable, match=rf"CASEMATE_BROWSER={given} is no program"):
+        with pytest.raises(Unavailable, match=rf"CASEMATE_BROWSER={given} is not a program"):
             await browse("/plain")
     monkeypatch.setenv("CASEMATE_BROWSER", "/bin/true")
     with pytest.raises(CasemateError, match=r"browser has ended.*\n.*true --version"):

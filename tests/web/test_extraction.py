@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.coroutines import pytest_pyfunc_call, runner
 
-from casemate import Sandbox
+from casemate import Limits, Sandbox
 from casemate.web.cells import PageText, markdown_of
 
 __all__ = ["pytest_pyfunc_call", "runner"]
@@ -32,7 +32,7 @@ def sandbox(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 async def convert(sandbox: Sandbox, html: str, *, whole: bool = False) -> PageText:
-    return await markdown_of(html, "https://site.test/docs/page", sandbox._parts.context, "default", whole=whole)
+    return await markdown_of(html, "https://site.test/docs/page", sandbox._context, "default", whole=whole)
 
 
 def plain(text: str) -> str:
@@ -52,6 +52,11 @@ async def test_headings_tables_code_and_links_survive(sandbox: Sandbox, page: Pa
     assert [words for words in expected["has"] if words not in text] == [], found.text
     assert [words for words in expected["lacks"] if words in found.text] == [], found.text
     assert found.title == expected.get("title", found.title)
+
+
+async def test_a_page_is_read_whole_however_little_programs_may_write(tmp_path: Path) -> None:
+    async with Sandbox(limits=Limits(output=256, full_output=256), audit=tmp_path / "audit.db") as sandbox:
+        assert "word " * 100 in (await convert(sandbox, f"<p>{'word ' * 200}</p>", whole=True)).text
 
 
 async def test_the_whole_page_has_what_the_main_content_has_not(sandbox: Sandbox) -> None:

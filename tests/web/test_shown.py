@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 from tests.console.browser import Page, chromium
+from tests.support.loopback import serving
 from tests.support.waiting import MAX_WAIT, until
 from tests.unit.model.test_showing import HOSTILE, bundle
 
@@ -35,20 +35,12 @@ def fetched() -> Iterator[tuple[str, list[str]]]:
     """The address of a server, and what was asked of it."""
     paths: list[str] = []
 
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            paths.append(self.path)
-            self.send_error(404)
+    def note(request: BaseHTTPRequestHandler) -> None:
+        paths.append(request.path)
+        request.send_error(404)
 
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/", paths
-        server.shutdown()
-        thread.join()
+    with serving(note) as port:
+        yield f"http://127.0.0.1:{port}/", paths
 
 
 @pytest.fixture

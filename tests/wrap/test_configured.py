@@ -73,11 +73,11 @@ def test_its_record_and_its_namespace_are_those_that_are_configured(wrap: Wrap, 
 @pytest.mark.parametrize(("variables", "told"), [
     ({"ISOLATION": "nonsense"}, "isolation: 'nonsense' is not known"),
     ({"LIMITS_MEMORY": "much"}, "CASEMATE_LIMITS_MEMORY: 'much' is not a size"),
-    ({"TIMEOUT": "soon"}, "CASEMATE_TIMEOUT: 'soon' is no number"),
+    ({"TIMEOUT": "soon"}, "CASEMATE_TIMEOUT: 'soon' must be a number"),
     ({"POLICY": "/no/such.yaml"}, "CASEMATE_POLICY: cannot read"),
     ({"AUDIT": "memory"}, "CASEMATE_AUDIT: 'memory'"),
     ({"NAMESPACE": "n" * 1000}, "namespace"),
-    ({"LIMITS_MEMROY": "1GiB"}, "CASEMATE_LIMITS_MEMROY: is no variable that casemate knows"),
+    ({"LIMITS_MEMROY": "1GiB"}, "CASEMATE_LIMITS_MEMROY: is not a variable that casemate knows"),
     ({"WORKSPACE_MODE": "review"}, "'review' is not known here"),
 ])  # fmt: skip
 def test_what_is_configured_wrongly_or_cannot_be_kept_is_refused(
@@ -109,4 +109,4 @@ def test_a_secret_that_a_rule_denies_is_not_given(wrap: Wrap) -> None:
 def test_a_rule_that_binds_steps_alone_is_told_at_the_start(wrap: Wrap) -> None:
     done = wrap.shell("echo ran", "--policy", str(policy(wrap, defaults={"shell": "deny"})))
     assert done.stdout == b"ran\n"
-    assert b"deny: shell: holds in steps of Python and Shell sessions alone" in done.stderr
+    assert b"deny: shell: applies only to steps of Python and Shell sessions" in done.stderr

@@ -18,33 +18,6 @@ from casemate import Sandbox, ToolUnavailable
 
 __all__ = ["pytest_pyfunc_call"]
 
-SERVER = """
-import os
-from pathlib import Path
-from mcp.server.mcpserver import MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
-
-server = MCPServer("files")
-
-@server.tool()
-def list_directory(path: str) -> str:
-    return " ".join(sorted(os.listdir(path)))
-
-@server.tool()
-def read_text_file(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError as error:
-        raise ToolError(str(error))
-
-@server.tool()
-def write_file(path: str, content: str) -> str:
-    Path(path).write_text(content)
-    return "written"
-
-server.run()
-"""
-
 
 async def _talk(wrap: Wrap, *command: str) -> list[tuple[bool, str]]:
     words = wrap.command(*command)
@@ -71,12 +44,6 @@ def _check(wrap: Wrap, answers: list[tuple[bool, str]]) -> None:
     assert env[0]
     assert "permission denied" in env[1].lower()
     assert (wrap.folder / "made.txt").read_text() == "made"
-
-
-@pytest.mark.full
-def test_a_server_lists_its_folder_and_cannot_read_what_is_hidden(wrap: Wrap) -> None:
-    (wrap.folder / "server.py").write_text(SERVER)
-    _check(wrap, asyncio.run(_talk(wrap, "--", sys.executable, "server.py")))
 
 
 @pytest.mark.needs("node")

@@ -90,7 +90,7 @@ def test_nothing_is_written_elsewhere_or_where_tools_act_on_it(wrap: Wrap, path:
 @pytest.mark.full
 def test_what_tools_act_on_and_was_not_there_before_is_told(wrap: Wrap) -> None:
     done = wrap.shell("mkdir .vscode; echo {} > .vscode/tasks.json; echo x > plain")
-    assert b"of a name that tools act on by themselves: .vscode;" in done.stderr
+    assert b"with names that tools act on by themselves: .vscode;" in done.stderr
     assert b"plain" not in done.stderr
     assert _new_names(wrap) == [".vscode"]
 
@@ -417,4 +417,4 @@ def test_variables_with_a_prefix_are_the_commands_and_not_casemates(wrap: Wrap, 
 def test_casemate_in_a_cell_says_that_it_is_in_one(wrap: Wrap) -> None:
     source = Path(casemate.__file__).parents[1]
     done = wrap("--read", str(source), "--", sys.executable, "-m", "casemate", "run", "-", stdin=b"print(1)")
-    assert (done.returncode, b"This already runs in a cell" in done.stderr) == (69, True), done.stderr
+    assert (done.returncode, b"This process already runs in a cell" in done.stderr) == (69, True), done.stderr

@@ -1,40 +1,39 @@
-"""Whether anything is configured, and in which file: quick to ask, since every command asks."""
+"""Whether casemate is configured, and in which file. Fast, because every command asks."""
 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 
 from casemate.errors import InvalidArgument, Unavailable
+from casemate.files import user_folders
 from casemate.files.user_folders import user_folder
 
 _NAMES = ("config.yaml", "config.yml", "config.toml", "config.json")
 _NO_FILE = "none"
-# Variables for other things: secrets and where they go, the project's own tests, where a machine has its browser; and
-# secrets that others read.
+# Variables that are no configuration: secrets and their injections, casemate's tests, the browser's place; and tokens.
 LEFT_ALONE = ("CASEMATE_SECRET_", "CASEMATE_INJECT_", "CASEMATE_TESTS_", "CASEMATE_BROWSER")
 _TOKENS = ("CASEMATE_TOKEN", "CASEMATE_SERVE_TOKEN")
 
 
 def named_variables(environ: Mapping[str, str]) -> list[str]:
-    """The variables that configure something, in order, known or not."""
+    """The variables that configure casemate, sorted, known or unknown."""
     own = (name for name in environ if name.startswith("CASEMATE_") and not name.startswith(LEFT_ALONE))
     return sorted(name for name in own if name not in _TOKENS)
 
 
 def is_configured(environ: Mapping[str, str]) -> bool:
-    """Whether there is a variable or a file. Raises as :func:`users_file`."""
+    """Whether there are variables or a file. Raises as :func:`users_file`."""
     return bool(named_variables(environ)) or users_file(environ) is not None
 
 
 def users_file(environ: Mapping[str, str]) -> Path | None:
-    """The file of whoever runs casemate: the one that ``CASEMATE_CONFIG`` names (``none`` is no file), else
-    ``casemate/config.yaml`` (or .yml, .toml, .json) in the folder of the user's configuration.
+    """The user's file: the one that ``CASEMATE_CONFIG`` names (``none`` for no file), else ``casemate/config.yaml`` (or
+    .yml, .toml, .json) in the user's configuration folder.
 
-    Never one of the working folder, which a program may have written. Raises ``InvalidArgument`` where there are two,
-    and where it cannot be told.
+    Never a file in the working folder, which a program may have written. Raises ``InvalidArgument`` if there are two
+    files, or if the folder cannot be read.
     """
     path = environ.get("CASEMATE_CONFIG")
     if path == _NO_FILE:
@@ -47,17 +46,27 @@ def users_file(environ: Mapping[str, str]) -> Path | None:
         return None
 
 
+def why_none(environ: Mapping[str, str]) -> str:
+    """Where :func:`users_file` looked for a file, or why it did not."""
+    if "CASEMATE_CONFIG" in environ:
+        return "CASEMATE_CONFIG is none"
+    try:
+        return f"it would be {user_folder(environ, 'config', 'no configuration') / _NAMES[0]} (or .yml, .toml, .json)"
+    except Unavailable as error:
+        return error.message
+
+
 def named_file(named: str) -> Path:
     """The file that ``CASEMATE_CONFIG`` names. Raises ``InvalidArgument``."""
     if not named or "\0" in named:
-        raise InvalidArgument("CASEMATE_CONFIG", f"{named!r} is no path", remediation="Name a file, or none.")
+        raise InvalidArgument("CASEMATE_CONFIG", f"{named!r} is not a path", remediation="Name a file, or none.")
     return Path(named).expanduser().absolute()
 
 
 def _only_file(folder: Path) -> Path | None:
     paths = [path for name in _NAMES if _is_there(path := os.path.join(folder, name))]
     if len(paths) > 1:
-        raise InvalidArgument("config", f"{paths[0]} and {paths[1]} are both there; keep one of them")
+        raise InvalidArgument("config", f"{paths[0]} and {paths[1]} both exist; keep one of them")
     return Path(paths[0]) if paths else None
 
 
@@ -67,23 +76,16 @@ def _is_there(path: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        remedy = "Set HOME to a folder of your own, or CASEMATE_CONFIG to the file, or to none."
-        problem = f"cannot tell whether there is {path!r}: {error.strerror}"
+        remedy = "Set HOME to your own folder, or CASEMATE_CONFIG to the file, or to none."
+        problem = f"cannot tell whether {path!r} exists: {error.strerror}"
         raise InvalidArgument("config", problem, remediation=remedy) from None
     return True
 
 
-def check_owned(path: Path) -> None:
-    """Raises ``InvalidArgument`` for a file that others may write: it says what is permitted, and what is started."""
+def check_config_file(path: Path) -> None:
+    """Raises ``InvalidArgument`` for a file that other users can write: it grants permissions."""
     try:
         status = os.stat(path)
     except OSError as error:
         raise InvalidArgument("config", f"cannot read {str(path)!r}: {error.strerror}") from None
-    if not stat.S_ISREG(status.st_mode):
-        raise InvalidArgument("config", f"{str(path)!r} is not a regular file")
-    if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
-        raise InvalidArgument(
-            "config",
-            f"{str(path)!r} can be changed by others, who would say what is permitted here",
-            remediation=f"Make it your own: chown $(id -un) {path}; chmod go-w {path}",
-        )
+    user_folders.check_owned(status, path, "config", "with it your permissions")

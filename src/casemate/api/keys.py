@@ -1,26 +1,27 @@
-"""Every key that can be configured: its form, bounds, default and meaning. Pure.
+"""Every configuration key: its form, bounds, default and meaning.
 
-The one table: files and variables are checked by it, errors suggest from it, ``casemate config`` prints by it, and
-docs/reference/configuration.md is written from it. What is an option of a call is defined by that.
+Files and variables are checked by this table, errors suggest from it, ``casemate config`` prints it, and
+docs/reference/configuration.md is made from it. A key that is an option of a call is defined by that option.
 
 Annotations here are evaluated at import, for keys are made of them: no ``from __future__ import annotations``.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from casemate.api.config_files import named_variables
-from casemate.api.options import FilePath, SandboxOptions
 from casemate.errors import InvalidArgument
 from casemate.model import foreign
-from casemate.model.call_options import DAY, USUAL_SECONDS
-from casemate.model.limits import LIMIT_BOUNDS, LimitOptions, Limits, format_size, parse_size
+from casemate.model.call_options import DAY
+from casemate.model.kinds import FilePath
+from casemate.model.limits import LIMIT_BOUNDS, LimitOptions, Limits
 from casemate.model.operation import Between, OneOf
 from casemate.model.options import ConfigNote, Default, docs_of
+from casemate.model.sandbox_options import SandboxOptions
 from casemate.policy.hosts import MOST_PORT
+from casemate.policy.keys import POLICY_NAMES, SANDBOX_KINDS, SANDBOX_NAMES, FileOptions, bare, problems_in_section
 from casemate.policy.policy import Setting
 from casemate.visible import brief
 
@@ -32,24 +33,24 @@ WEEK = 7 * DAY
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key. ``name``: as in a file, with a dot below a section; ``form``: ``"in file"`` has no variable;
-    ``default``: None is what ``unset`` says; ``low``, ``high``: bounds of numbers; ``definition``:
-    where its option is defined."""
-
-    name: str
-    form: Form
+    name: str  # as in a file, with a dot after the section
+    form: Form  # "in file" has no variable
+    definition: type  # of its option
     default: Any = None
-    unset: str = "none"
+    unset: str = "none"  # what None means, in words
     choices: tuple[str, ...] = ()
-    low: float | None = None
+    low: float | None = None  # for numbers, as `high`
     high: float | None = None
-    text: str = ""
-    definition: type | None = None
+
+    @property
+    def option(self) -> str:
+        """Its name in its definition."""
+        return self.name.rpartition(".")[2]
 
     @property
     def says(self) -> str:
-        """What it means; read from its definition when it is asked for."""
-        return docs_of(self.definition)[self.name.rpartition(".")[2]] if self.definition else self.text
+        """Its meaning, read from its definition on demand."""
+        return docs_of(self.definition)[self.option]
 
     @property
     def variable(self) -> str | None:
@@ -59,14 +60,13 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A variable of another name for a key. ``unit``: follows a plain number; ``words``: values with another name here,
-    None for the default; ``refused``: values that cannot be had, and why."""
+    """Another variable for a key."""
 
     variable: str
     key: str
-    unit: str = ""
-    words: Mapping[str, str | None] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
+    unit: str = ""  # of plain numbers
+    words: Mapping[str, str | None] = field(default_factory=dict)  # its values to ours; None for the default
+    refused: Mapping[str, str] = field(default_factory=dict)  # unsupported values, and why
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +74,23 @@ class ServiceSettings:
     """How ``casemate service`` runs."""
 
     idle_stop: Annotated[
-        float | None, Between(1, WEEK), Default(None), ConfigNote("never; 900 where a command has started it")
+        float | None, Between(1, WEEK), Default(None), ConfigNote("never; 900 if a command started it")
     ]
     """Seconds without sessions, runs and requests after which it ends."""
     drain: Annotated[float, Between(0, 3600), Default(10.0)]
-    """Seconds that what runs has when the service is told to end."""
+    """Seconds that programs have to finish when the service stops."""
     listen: Annotated[tuple[str, ...], Default(())]
-    """Addresses besides its socket, as HOST:PORT, for those who have a token."""
+    """Addresses in addition to its socket, as HOST:PORT, for clients with a token."""
     tls_cert: Annotated[str | None, Default(None), ConfigNote(form="path")]
-    """The file of a certificate: what listens on TCP then speaks TLS."""
+    """The file of a certificate; TCP addresses then use TLS."""
     tls_key: Annotated[str | None, Default(None), ConfigNote(form="path")]
     """The file of its key."""
     plain_http: Annotated[bool, Default(False)]
     """Listen without TLS beyond this machine's loopback."""
     host_names: Annotated[tuple[str, ...], Default(())]
-    """Further names by which requests may call it."""
+    """Other host names that requests may use for it."""
     allow_origins: Annotated[tuple[str, ...], Default(())]
-    """Origins of pages from which browsers may ask, as https://example.org."""
+    """Origins of web pages that may call it, as https://example.org."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,40 +98,37 @@ class ServeSettings:
     """How ``casemate serve`` runs."""
 
     toolset: Annotated[Literal["default", "sandboxmcp", "ipybox", "full"], Default("default")]
-    """Which tools there are."""
+    """The tools that it offers."""
     transport: Annotated[Literal["stdio", "http", "sse"], Default("stdio")]
-    """How clients speak to it."""
+    """How clients connect to it."""
     host: Annotated[str, Default("127.0.0.1")]
-    """The address that it listens at, with http and sse."""
+    """The address that it listens on, with http and sse."""
     port: Annotated[int, Between(0, MOST_PORT), Default(8417)]
-    """The port there; 0 is any that is free."""
-    token_file: Annotated[str | None, Default(None), ConfigNote("one that is said at start", form="path")]
-    """A file with the token that clients must send there."""
+    """The port that it listens on; 0 for any free port."""
+    token_file: Annotated[str | None, Default(None), ConfigNote("a new token, printed at start", form="path")]
+    """A file with the token that clients must send, with http and sse."""
     plain_http: Annotated[bool, Default(False)]
     """Listen without TLS beyond this machine's loopback."""
     may_approve: Annotated[bool, Default(False)]
-    """Whoever uses a client there may approve what its agent asks for."""
+    """The client's user may approve what its agent asks for."""
     embedded: Annotated[bool, Default(False)]
     """Run programs in its own process, without the service."""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Default("warning")]
-    """What it writes to standard error."""
+    """The least severe messages that it writes to standard error."""
 
 
 def key_of(definition: type, option: str, section: str = "") -> Key:
-    """An option as a key, as its annotation says."""
-    annotation = definition.__annotations__[option]
-    kind, marks = annotation.__origin__, {type(mark): mark for mark in annotation.__metadata__}
-    parts = list(get_args(kind) if get_origin(kind) in (Union, UnionType) else [kind])
-    for place, part in enumerate(parts):
-        if get_origin(part) is Annotated:
-            parts[place], marks = part.__origin__, {**marks, **{type(mark): mark for mark in part.__metadata__}}
-    note = marks.get(ConfigNote, ConfigNote())
+    """A key from an option's annotation."""
+    kind, outer = bare(definition.__annotations__[option])
+    parts = [bare(part) for part in (get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,))]
+    marks = {type(mark): mark for group in (*(inner for _, inner in parts), outer) for mark in group}
+    note, kinds = marks.get(ConfigNote, ConfigNote()), [part for part, _ in parts]
     default = note.default or marks[Default].value
     low, high = marks.get(Between, (None, None))
-    choices = next((get_args(part) for part in parts if get_origin(part) is Literal), marks.get(OneOf, OneOf(())).words)
+    choices = next((get_args(part) for part in kinds if get_origin(part) is Literal), marks.get(OneOf, OneOf(())).words)
     return Key(
-        section + option, cast("Form", note.form) or _form_of(parts), None if default == () else default, note.unset,
-        choices, low, high, definition=definition,
+        section + option, cast("Form", note.form) or _form_of(kinds), definition, None if default == () else default,
+        note.unset, choices, low, high,
     )  # fmt: skip
 
 
@@ -139,8 +136,7 @@ _PATH = get_args(FilePath)[1]
 
 
 def _form_of(parts: list[Any]) -> Form:
-    """The form of values of any of these types."""
-    of_lists = [get_args(part)[0] for part in parts if get_origin(part) in (tuple, Sequence)]
+    of_lists = [bare(get_args(part)[0])[0] for part in parts if get_origin(part) in (tuple, Sequence)]
     if any(get_origin(part) is Literal for part in parts):
         return "choice"
     if _PATH in parts:
@@ -153,51 +149,16 @@ def _form_of(parts: list[Any]) -> Form:
 
 def _limit_key(name: str) -> Key:
     form, low, high = LIMIT_BOUNDS[name]
-    default, unset = getattr(Limits(), name), "no limit of its own"
-    return Key(f"limits.{name}", form, default, unset, low=low, high=high, definition=LimitOptions)
+    return Key(f"limits.{name}", form, LimitOptions, getattr(Limits(), name), "no limit of its own", low=low, high=high)
 
 
-def _options(*names: str) -> Iterator[Key]:
-    return (key_of(SandboxOptions, name) for name in names)
+def _keys(*names: str) -> tuple[Key, ...]:
+    return tuple(key_of(FileOptions if name in FileOptions.__annotations__ else SandboxOptions, name) for name in names)
 
 
-def _in_file(name: str, text: str, unset: str = "none") -> Key:
-    return Key(name, "in file", unset=unset, text=text)
-
-
-_POLICY_FILE = "a file with the policy, in place of the keys of this section"
-_VAULT = "where secrets are: user (that of casemate vault), memory (variables alone), or a file"
-_TIMEOUT = "seconds that `run` and `wrap` let a program run unless an option says so; elsewhere `limits.wall` binds"
-POLICY = (
-    Key("policy", "path", unset="what this section says", text=_POLICY_FILE),
-    *_options("network", "allowed_domains"),
-    _in_file("denied_domains", "hosts that they may not reach, whatever else is said"),
-    *_options("allow_local"),
-    _in_file("requests", "what may be asked of hosts whose requests are seen"),
-    _in_file("web", "who is asked in searches"),
-    *_options("intercept", "trust", "workspace", "workspace_mode", "allow_read", "isolation"),
-    _in_file("host", "commands and files of this machine that agents may ask for"),
-    _in_file("previews", "false: servers in sessions are shown to nobody", "true"),
-    _in_file("rules", "what is allowed, asked about or denied"),
-    _in_file("defaults", "what holds for a kind of request that no rule is about", "as docs/how-to/policy.md says"),
-)
+POLICY = _keys("policy", *POLICY_NAMES)
 LIMITS = tuple(map(_limit_key, LIMIT_BOUNDS))
-SANDBOX = (
-    Key("timeout", "seconds", USUAL_SECONDS, low=0.01, high=WEEK, text=_TIMEOUT),
-    *_options("image", "runtime", "output_dir", "environment", "preload", "approval_timeout"),
-    Key("vault", "path", unset="user on the command line, memory in a program of yours", text=_VAULT),
-    *_options(
-        "audit",
-        "audit_sync",
-        "audit_anchors",
-        "audit_max_age",
-        "audit_max_size",
-        "namespace",
-        "concurrency",
-        "package_indexes",
-        "tools",
-    ),
-)
+SANDBOX = _keys("timeout", "vault", *SANDBOX_NAMES)
 SERVICE = tuple(key_of(ServiceSettings, name, "service.") for name in ServiceSettings.__annotations__)
 SERVE = tuple(key_of(ServeSettings, name, "serve.") for name in ServeSettings.__annotations__)
 
@@ -209,7 +170,9 @@ SECTIONS: Mapping[str, tuple[Key, ...]] = {
     "serve": SERVE,
 }
 KEYS: Mapping[str, Key] = {key.name: key for keys in SECTIONS.values() for key in keys}
-POLICY_KEYS = (*(key.name for key in POLICY if key.name != "policy"), "limits")
+FILE_KINDS: Mapping[str, Any] = {
+    **FileOptions.__annotations__, **SANDBOX_KINDS, "service": ServiceSettings, "serve": ServeSettings,
+}  # fmt: skip
 
 ALIASES = (
     Alias("CASEMATE_BACKEND", "isolation", words={"process": "native", "auto": None}),
@@ -236,7 +199,7 @@ WITH_PASSWORDS = "package_indexes"
 
 
 def from_text(key: Key, text: str) -> Any:
-    """The value that a variable's text gives ``key``. Raises ``ValueError`` that says what is wrong with it."""
+    """The value of ``key`` in a variable's text. Raises ``ValueError`` with the problem."""
     items = [item.strip() for item in text.split(",") if item.strip()]
     match key.form:
         case "texts":
@@ -258,70 +221,30 @@ def _number(kind: Callable[[str], Any], item: str, text: str) -> Any:
     try:
         return kind(item)
     except ValueError:
-        raise ValueError(f"{brief(text)} is no {'whole ' if kind is int else ''}number") from None
+        raise ValueError(f"{brief(text)} must be {'an integer' if kind is int else 'a number'}") from None
 
 
 def check_value(key: Key, value: Any) -> Any:
-    """``value`` where it is one that ``key`` may have. Raises ``ValueError`` that says what is wrong with it."""
-    match key.form:
-        case "text" | "path":
-            problem = _problem_of_text(value)
-        case "choice":
-            problem = "" if value in key.choices else f"is not known{_hint(key, value)}"
-        case "flag":
-            problem = "" if isinstance(value, bool) else "is neither true nor false"
-        case "whole" | "number" | "seconds" | "size":
-            problem = _problem_of_number(key, value)
-        case "texts":
-            is_one = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
-            problem = "" if is_one else "is no list of texts"
-        case "ports":
-            problem = "" if isinstance(value, list | tuple) else "is no list of ports"
-            wrong = [] if problem else [one for one in value if type(one) is not int or not 1 <= one <= MOST_PORT]
-            if wrong:
-                value, problem = wrong[0], f"is not a port from 1 to {MOST_PORT}"
-        case _:
-            problem = ""  # others check it
-    if problem:
-        raise ValueError(problem if key.name == WITH_PASSWORDS else f"{brief(value)} {problem}")
+    """``value``, if ``key`` may have it. Raises ``ValueError`` with the problem."""
+    if key.definition is LimitOptions:
+        try:
+            Limits(**{key.option: value})
+        except InvalidArgument as error:
+            raise ValueError(error.problem) from None
+        return value
+    for problem in problems_in_section({key.name: key.definition.__annotations__[key.option]}, (), {key.name: value}):
+        raise ValueError(str(problem))
     return value
-
-
-def _problem_of_text(value: Any) -> str:
-    if not isinstance(value, str):
-        return "is no text"
-    if "\0" in value:
-        return "holds a NUL character"
-    return "" if value else "is empty; give a value, or leave it out"
-
-
-def _hint(key: Key, value: Any) -> str:
-    from casemate.model.foreign import suggest
-
-    likely = suggest(value, key.choices) if isinstance(value, str) else ""
-    return f"{likely or ';'} choose one of {', '.join(key.choices)}"
-
-
-def _problem_of_number(key: Key, value: Any) -> str:
-    kinds = int if key.form == "whole" else int | float
-    if key.form != "size" and (isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value)):
-        return "is no whole number" if key.form == "whole" else "is no number"
-    number = parse_size(value) if key.form == "size" else value
-    low, high = -math.inf if key.low is None else key.low, math.inf if key.high is None else key.high
-    if low <= number <= high:
-        return ""
-    bounds = (format_size(int(one)) if key.form == "size" else f"{one:g}" for one in (low, high))
-    return f"is out of range; give {' to '.join(bounds)}"
 
 
 _ALIASES = {alias.variable: alias for alias in ALIASES}
 
 
 def settings_in(environ: Mapping[str, str]) -> dict[str, Setting]:
-    """The values that variables give, by key, each with the variable that it is from.
+    """The values that variables set, by key, each with its variable.
 
-    Lists have commas between their items. Raises ``InvalidArgument`` naming the variable: for a bad value, for one that
-    casemate does not know, and where two say the same.
+    Items of lists are separated by commas. Raises ``InvalidArgument`` naming the variable: for a bad value, an unknown
+    variable, or two variables of the same key.
     """
     settings: dict[str, Setting] = {}
     variables = [name for name in named_variables(environ) if name != CONFIG]
@@ -331,17 +254,16 @@ def settings_in(environ: Mapping[str, str]) -> dict[str, Setting]:
         if value is None:
             continue
         if key.name in settings:
-            raise InvalidArgument(variable, f"says the same as {settings[key.name].where}; leave one of them out")
+            raise InvalidArgument(variable, f"sets the same key as {settings[key.name].where}; leave one of them out")
         settings[key.name] = Setting(key.name, value, variable)
     return settings
 
 
 def _check_known(unknown: list[str]) -> None:
-    """Raises ``InvalidArgument`` that names all variables that casemate does not know."""
     from casemate.model.foreign import suggest
 
     known = [*VARIABLES, *_ALIASES, CONFIG]
-    problems = [f"is no variable that casemate knows{_use_of(name) or suggest(name, known)}" for name in unknown]
+    problems = [f"is not a variable that casemate knows{_use_of(name) or suggest(name, known)}" for name in unknown]
     if problems:
         rest = [f"{name}: {problem}" for name, problem in zip(unknown[1:], problems[1:], strict=True)]
         raise InvalidArgument(
@@ -352,7 +274,7 @@ def _check_known(unknown: list[str]) -> None:
 
 
 def _use_of(variable: str) -> str:
-    """``"; use CASEMATE_LIMITS_MEMORY here"`` for a variable of another program of this kind; nothing for others."""
+    """``"; use CASEMATE_LIMITS_MEMORY here"`` for a variable of a similar program; empty for other variables."""
     name = variable.partition("_")[2]
     alias = _ALIASES.get(PREFIX + name)
     key = KEYS.get(alias.key if alias else foreign.KEYS.get(name.lower(), name.lower()))
@@ -360,7 +282,7 @@ def _use_of(variable: str) -> str:
 
 
 def foreign_variables(environ: Mapping[str, str]) -> list[str]:
-    """Variables of sandboxmcp, which nothing here reads, each with what to use instead."""
+    """Variables of sandboxmcp, which casemate ignores, each with its replacement."""
     names = sorted(name for name in environ if name.startswith("SANDBOXMCP_"))
     return [f"{name} is not read{_use_of(name) or '; see casemate config reference'}" for name in names]
 

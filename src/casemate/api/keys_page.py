@@ -25,7 +25,7 @@ _FORMS: dict[Form, str] = {
 
 
 def format_value(key: Key, value: Any) -> str:
-    """A value for people, on one line, without what may be secret in it."""
+    """A value on one line for people, without secrets."""
     if value is None:
         return key.unset
     public = without_secrets(key.name, value)
@@ -34,14 +34,14 @@ def format_value(key: Key, value: Any) -> str:
     if isinstance(public, bool):
         return str(public).lower()
     if isinstance(public, float):
-        return f"{public:g}"
+        return f"{public:.10g}"
     if isinstance(public, list | tuple):
         return ", ".join(map(str, public)) or "none"
     return str(public)
 
 
 def without_secrets(name: str, value: Any) -> Any:
-    """``value`` of the key ``name`` without passwords in addresses, and of servers no more than their names."""
+    """``value`` of the key ``name``: addresses without passwords, and only the names of servers."""
     if name == WITH_PASSWORDS and isinstance(value, list | tuple):
         return [_without_password(one) for one in value]
     if isinstance(value, Mapping):
@@ -51,7 +51,7 @@ def without_secrets(name: str, value: Any) -> Any:
 
 
 def _without_password(address: str) -> str:
-    """An address without user and password; what cannot be read as one is not shown."""
+    """An address without user and password; hidden if it cannot be parsed."""
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port
@@ -63,7 +63,7 @@ def _without_password(address: str) -> str:
 
 
 def tables() -> str:
-    """All keys, section by section."""
+    """All keys, by section."""
     return "\n".join(line for section in SECTIONS for line in _section(section))
 
 
@@ -90,7 +90,7 @@ def _value(key: Key) -> str:
 
 
 def other_words() -> str:
-    """Variables under which other programs of this kind are configured, and what they stand for here."""
+    """Variables of similar programs, and their meaning here."""
     rows = [f"| `{one.variable}` | `{KEYS[one.key].name}` | {_words(one.words, one.unit)} |" for one in ALIASES]
     return "\n".join(["| variable | key | value |", "|---|---|---|", *rows, ""])
 

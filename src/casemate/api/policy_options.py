@@ -1,4 +1,4 @@
-"""A sandbox's arguments narrowed by its policy, which may be a file: read once, checked, and handed on as values."""
+"""A sandbox's arguments, narrowed by its policy. A policy file is read once, and checked."""
 
 from __future__ import annotations
 
@@ -32,20 +32,18 @@ if TYPE_CHECKING:
 
 _NETWORKS = get_args(Network)  # from the narrowest
 _MODES = ("review", "overlay", "direct")  # from the narrowest
-_OF_NO_WORKSPACE = "Give the workspace that it lies in: a run without one has an empty folder of its own."
+_OF_NO_WORKSPACE = "Give the workspace that contains it: a run without one has its own empty folder."
 _NOT_OF_WORKSPACE = (
-    "Its path is taken from the current folder, as any other. Name a file of the workspace, or copy it there; a "
-    "command in casemate wrap can be shown it."
+    "Relative paths start at the current folder. Name a file of the workspace, or copy the file there; casemate wrap "
+    "can show it to a command."
 )
 
 
 class Bounded(NamedTuple):
-    """Arguments of a sandbox, narrowed by a policy. ``hosts``: what cells may reach; None where they have no network.
-    ``seen``: absolute paths that programs read though their names are usually hidden; ``denied``: why nothing is
-    applied to the caller's folder, empty where it is."""
+    """Arguments of a sandbox, narrowed by a policy."""
 
     policy: Policy
-    hosts: HostRules | None
+    hosts: HostRules | None  # that cells may reach; None without a network
     network: Network
     limits: Limits
     workspace: str | os.PathLike[str] | None
@@ -53,11 +51,11 @@ class Bounded(NamedTuple):
     isolation: str
     intercept: tuple[HostRule, ...] = ()
     trust: str | None = None
-    seen: tuple[str, ...] = ()
-    denied: str = ""
+    seen: tuple[str, ...] = ()  # absolute paths that programs may read despite their usually hidden names
+    denied: str = ""  # why no changes are applied to the caller's folder; empty if they are
 
     def guard(self, *, is_wrapped: bool = False) -> Guard:
-        """What is hidden, kept and written of folders, on every surface and behind every wall."""
+        """What is hidden, protected and writable in folders, on every surface and behind every wall."""
         from casemate.files.protected import PROTECTED
         from casemate.workspace.guarding import HIDDEN, Guard
 
@@ -70,12 +68,12 @@ class Bounded(NamedTuple):
 
 
 def bound_by_policy(options: Mapping[str, Any], *, wraps: bool = False) -> Bounded:
-    """The arguments in force, of ``options`` of a sandbox: the policy is the most that there is, and an argument only
-    narrows it.
+    """The arguments in force for these options of a sandbox: the policy is the most that is permitted, and arguments
+    only narrow it.
 
-    An argument that is not given is the policy's, and where that says nothing the usual one. A limit that both name is
-    the tighter one. What is given and lies beyond the policy raises ``InvalidArgument`` naming both. ``wraps``: of a
-    command that is wrapped, for which paths in the policy are honoured one by one.
+    An argument that is not given is the policy's, else the default. Of two limits the tighter one holds. A value beyond
+    the policy raises ``InvalidArgument`` naming both. ``wraps``: for a wrapped command, for which each path of the
+    policy is applied separately.
     """
     values = {**defaults_of(SandboxOptions), **options}
     most, isolation = policy_from(values["policy"], values["workspace"]), values["isolation"]
@@ -115,7 +113,7 @@ def bound_by_policy(options: Mapping[str, Any], *, wraps: bool = False) -> Bound
 
 
 def rulebook(policy: Policy, log: AuditLog, namespace: str) -> Rulebook:
-    """The rules of ``policy``, as of now. Which definition of a tool each is about is on record, and known again."""
+    """The current rules of ``policy``. The record keeps the tool definition that each rule is bound to."""
     from casemate.policy.rules import Rulebook
 
     def bind(rule: str, schema: str) -> None:
@@ -129,8 +127,8 @@ def rulebook(policy: Policy, log: AuditLog, namespace: str) -> Rulebook:
 
 
 def policy_from(policy: object, workspace: object = None) -> Policy:
-    """The policy that a path, a mapping (relative paths are relative to the working folder) or None stands for.
-    ``workspace``: the folder that programs work in, where it is known: what "." is in srt's keys.
+    """The policy of a path, a mapping (relative paths are relative to the working folder) or None. ``workspace``: the
+    folder that programs work in, if it is known, which "." is in srt's keys.
 
     Raises ``InvalidArgument`` that names file, line and key.
     """
@@ -149,7 +147,7 @@ def policy_from(policy: object, workspace: object = None) -> Policy:
 
 
 def _base_of(read: PolicyDocument, folder: str, workspace: object = None) -> str:
-    """What relative paths are relative to: the ``folder`` of a file, but of srt's settings the working folder."""
+    """What relative paths are relative to: the ``folder`` of a file; for srt's settings, the working folder."""
     from casemate.policy import srt
 
     if not srt.is_srt(read):
@@ -160,15 +158,15 @@ def _base_of(read: PolicyDocument, folder: str, workspace: object = None) -> str
 
 
 def policy_in(path: str | os.PathLike[str]) -> Policy:
-    """The policy in a file for ``Sandbox.from_file``, with the further arguments. Raises as :func:`policy_from`."""
-    from casemate.policy import reading
+    """The policy in a file for ``Sandbox.from_file``, which may have other keys, too. Raises as :func:`policy_from`."""
+    from casemate.policy import keys, reading
 
     read, folder = document_in(path, "policy")
-    return reading.policy_of(read, _base_of(read, folder), home(), arguments=True)
+    return reading.policy_of(read, _base_of(read, folder), home(), keys.SANDBOX_KINDS)
 
 
 def document_in(path: str | os.PathLike[str], argument: str) -> tuple[PolicyDocument, str]:
-    """A file's document, and the folder that it lies in. Raises ``InvalidArgument`` for ``argument``."""
+    """A file's document, and the file's folder. Raises ``InvalidArgument`` for ``argument``."""
     from casemate.policy import document
 
     if not os.fspath(path) or "\0" in str(os.fspath(path)):
@@ -179,7 +177,7 @@ def document_in(path: str | os.PathLike[str], argument: str) -> tuple[PolicyDocu
 
 
 def _content(place: Path, argument: str, most: int) -> bytes:
-    """A file's bytes, at most one more than ``most``; a device or a pipe is not waited for."""
+    """A file's bytes, at most one more than ``most``. Never waits for a device or a pipe."""
     try:
         fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
@@ -191,12 +189,12 @@ def _content(place: Path, argument: str, most: int) -> bytes:
 
 
 def home() -> str:
-    """What ``~`` is."""
+    """The user's home folder."""
     return os.path.expanduser("~")
 
 
 def _hosts(most: Policy, network: Network | None, domains: Sequence[str] | None) -> tuple[Network, HostRules]:
-    """The hosts in force. Raises ``InvalidArgument`` for a network or a host beyond the policy."""
+    """The network and hosts in force. Raises ``InvalidArgument`` for those beyond the policy."""
     if network is not None and network not in _NETWORKS:
         raise InvalidArgument("network", f"{network!r} is not known; choose one of 'none', 'listed', 'public'")
     host_rules, is_listed = tuple(map(host_rule, domains_of(domains) or ())), domains is not None
@@ -209,7 +207,7 @@ def _hosts(most: Policy, network: Network | None, domains: Sequence[str] | None)
             where = f" ({most.where('network')})" if bound == "none" else ""
             raise InvalidArgument(
                 "allowed_domains",
-                f"network is none{where}, which lets nothing through",
+                f"network is none{where}, which permits no hosts",
                 remediation="Change network there, or leave the hosts out." if where else "Leave network out.",
             )
         return network_in_force, HostRules(denied=most.denied)
@@ -225,7 +223,7 @@ def _hosts(most: Policy, network: Network | None, domains: Sequence[str] | None)
 
 
 def _narrow(most: Policy, host_rules: tuple[HostRule, ...]) -> HostRules:
-    """What ``host_rules`` and the policy have in common; what rules allow at times is still theirs to decide. Raises
+    """The hosts that both ``host_rules`` and the policy allow; rules that apply at times still decide. Raises
     ``InvalidArgument`` for a host that neither the lists nor the rules name."""
     from casemate.policy.hosts import narrow_hosts
 
@@ -241,8 +239,7 @@ def _narrow(most: Policy, host_rules: tuple[HostRule, ...]) -> HostRules:
 
 
 def _check_asked(most: Policy, hosts: HostRules, argument: str) -> None:
-    """Raises ``InvalidArgument`` where an argument allows a host without asking and a rule asks about it, or denies it
-    at times."""
+    """Raises ``InvalidArgument`` if an argument allows a host that a rule asks about, or denies at times."""
     from casemate.policy.rules import passed_over
 
     if one := passed_over(_written_rules(most), hosts):
@@ -258,7 +255,6 @@ def _written_rules(most: Policy) -> tuple[Rule, ...]:
 
 
 def _local_ports(most: Policy, ports: Sequence[int] | None) -> tuple[int, ...]:
-    """Of the host's loopback, in force. Raises ``InvalidArgument`` for what is no port, or beyond a policy."""
     if ports is None:
         return most.local_ports
     if isinstance(ports, str | bytes) or not isinstance(ports, Sequence):
@@ -272,14 +268,13 @@ def _local_ports(most: Policy, ports: Sequence[int] | None) -> tuple[int, ...]:
 
 
 def _interceptions(most: Policy, hosts: Sequence[str]) -> tuple[HostRule, ...]:
-    """Those of the policy and further ones: it is no permission, and narrows what may be said."""
+    """The policy's and the given hosts. Interception needs no permission: it only narrows requests."""
     if isinstance(hosts, str | bytes) or not isinstance(hosts, Sequence):
         raise InvalidArgument("intercept", f"{hosts!r} is not a list of hosts")
     return tuple(dict.fromkeys((*most.intercept, *map(exact_rule, hosts))))
 
 
 def _trust(most: Policy, path: str | os.PathLike[str] | None) -> str | None:
-    """The file of authorities, which can be read. Raises ``InvalidArgument``."""
     if path is None:
         return most.trust
     file = str(Path(path).expanduser().absolute())
@@ -289,7 +284,7 @@ def _trust(most: Policy, path: str | os.PathLike[str] | None) -> str | None:
 
 
 def _limits(most: Policy, limits: Limits | None) -> Limits:
-    """The tighter of both for each limit that both name; for the others what one of them names."""
+    """The tighter value of each limit that both have; else the one that is given."""
     if limits is not None and not isinstance(limits, Limits):
         raise InvalidArgument("limits", f"{limits!r} is not a casemate.Limits")
     values = {name: getattr(limits, name) for name in limits.given} if limits else {}
@@ -309,11 +304,10 @@ def _workspace(most: Policy, workspace: str | os.PathLike[str] | None) -> str | 
 
 
 def check_seen(most: Policy, wall: Wall, needed: Iterable[Entry]) -> None:
-    """Raises ``InvalidArgument`` where the policy hides some of what every cell of ``wall`` sees, or of what is
-    ``needed`` by an interpreter."""
+    """Raises ``InvalidArgument`` if the policy hides what all cells of ``wall`` see, or an interpreter ``needed``."""
     from casemate.workspace.guarding import Guard
 
-    if shown := wall.shown_paths():  # else it has a system of its own
+    if shown := wall.shown_paths():  # empty if its cells have their own system files
         own = [one.source for one in needed if isinstance(one, Bind) and not (one.device or is_system(one.source))]
         for text, where in most.hidden:
             if path := Guard(hidden=(text,)).find_seen(shown, own):
@@ -322,7 +316,7 @@ def check_seen(most: Policy, wall: Wall, needed: Iterable[Entry]) -> None:
 
 
 def _why_denied(most: Policy, workspace: str | os.PathLike[str] | None, namespace: str) -> str:
-    """Why nothing is applied to the caller's folder, as a rule or a default about files says; empty where it is."""
+    """The rule or default about files that denies changes of the caller's folder; empty if none does."""
     if most is NO_POLICY:
         return ""
     from casemate.model.approval import Question
@@ -336,9 +330,9 @@ def _why_denied(most: Policy, workspace: str | os.PathLike[str] | None, namespac
 def _readable_names(
     most: Policy, workspace: str | os.PathLike[str] | None, paths: Sequence[str | os.PathLike[str]] | None
 ) -> tuple[str, ...]:
-    """What programs are to read in the workspace though its name is usually hidden: ``paths``, or where that is None
-    what the policy names. Raises ``InvalidArgument`` for what lies elsewhere, which cannot be shown to them, and for
-    what is beyond the policy."""
+    """Files of the workspace that programs may read despite their usually hidden names: ``paths``, or the policy's if
+    that is None. Raises ``InvalidArgument`` for files elsewhere, which cannot be shown, and for files beyond the
+    policy."""
     if isinstance(paths, str | bytes) or not isinstance(paths, Sequence | None):
         raise InvalidArgument("allow_read", f"{paths!r} is not a list of paths")
     named_paths = [checked_path("allow_read", path) for path in paths or ()]
@@ -346,7 +340,7 @@ def _readable_names(
     for path in named_paths:
         if policy_paths and os.path.realpath(path) not in policy_paths:
             raise _beyond(most, "allow_read", repr(str(path)), ", ".join(path for path, _ in most.shown))
-    outer = most.workspace  # in which the workspace may be a narrower one
+    outer = most.workspace  # the given workspace may be a folder in it
     entries = [
         ("policy", path, f"{where}: ")
         for path, where in most.shown
@@ -359,7 +353,7 @@ def _readable_names(
         if workspace is None or not _is_in(text, workspace):
             raise InvalidArgument(
                 argument,
-                f"{where}{text}: what lies outside the workspace cannot be shown to a program",
+                f"{where}{text}: files outside the workspace cannot be shown to a program",
                 remediation=_OF_NO_WORKSPACE if workspace is None else _NOT_OF_WORKSPACE,
             )
     return tuple(text for _, text, _ in entries) if paths is None else tuple(map(str, named_paths))

@@ -1,16 +1,16 @@
-"""The facade: what can be asked of a sandbox."""
+"""`Sandbox`: the facade."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from collections.abc import AsyncGenerator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from casemate.api.arguments import check_files, checked_cwd, checked_folder
 from casemate.api.options import CellOptions, RunOptions, SandboxOptions, SessionOptions
-from casemate.api.properties import SandboxProperties
 from casemate.api.wiring import SandboxParts
 from casemate.execution.request import check_timeout, make_request
 from casemate.languages.catalogue import language_of, runtime_for, session_runtime
@@ -33,55 +33,25 @@ if TYPE_CHECKING:
     from casemate.sessions.session import Session
 
 
-_NONE: tuple[object, ...] = (None, (), [])
+class Sandbox(SandboxParts, metaclass=HintingClass):
+    """Runs untrusted code, each program in its own cell.
 
-
-class Sandbox(SandboxProperties, metaclass=HintingClass):
-    """Runs code that nobody has read, each program in a cell of its own.
-
-    It starts on first use; ``async with`` only makes sure of :meth:`close`. Use one sandbox in one
-    event loop; ``casemate.sync.Sandbox`` is the same for scripts and notebooks.
+    It starts on first use; ``async with`` only ensures :meth:`close`. Use a sandbox in one event loop.
+    ``casemate.sync.Sandbox`` is the same for scripts and notebooks.
     """
 
     @takes_options(SandboxOptions)
     def __init__(self, **options: Unpack[SandboxOptions]) -> None:
-        """Check the options; nothing is started.
+        """Check the options. This starts nothing.
 
         Args:
-            workspace: The folder that programs work in; None gives each run a private one.
-            workspace_mode: `"overlay"` (unless given) writes at the end, `"direct"` at once, `"review"` if allowed.
-            output_dir: A folder for copies of artifacts.
-            environment: Interpreter and packages: None for casemate's, the path of others, or a list of requirements.
-            preload: Modules that Python programs find loaded; None for the usual ones.
-            isolation: The wall, by name; `"auto"` is the strongest that proves itself here.
-            image: The image of containers that are cells; for `isolation="docker"` alone.
-            runtime: The engine's runtime for them, such as `"runsc"`, gVisor's.
-            policy: A file or mapping: the most that is permitted, which other options narrow.
-            network: Hosts that there are: `"none"`, `"public"`, or `"listed"` (unless given) in `allowed_domains`.
-            allowed_domains: Hosts that programs may reach: `example.org`, `*.example.org`, `example.org:5432`.
-            allow_local: Ports of this machine's loopback that programs may reach.
-            intercept: Hosts whose TLS ends at the egress proxy, so that their requests are seen.
-            trust: A PEM file of authorities that intercepted hosts may have besides those of the system.
-            limits: The most that any run may use.
-            approve: Called with each `ApprovalRequest`; only True or a `Decision` that allows lets it cross.
-            approval_timeout: Seconds that somebody has to answer; None for no bound.
-            vault: Where secrets are kept: None for memory, the path of an encrypted file, or a store.
-            audit: Path of the record; by default in the user's state folder.
-            audit_sync: When a row is on the disk: `"grouped"`, a moment later with others, or `"row"`, at once.
-            audit_anchors: Where signed heads go besides: an absolute path, `|command`, a time stamp server's address.
-            audit_max_age: Seconds after which rows of the record are dropped.
-            audit_max_size: Bytes, or `"1GiB"`, beyond which the oldest rows of the record are dropped.
-            namespace: Whose secrets there are, and what each row of the record carries.
-            concurrency: Runs and steps of sessions at once, from 1 to 10000; None for 16.
-            package_indexes: Where packages come from; those of the operator's pip unless given.
-            tools: MCP servers from the start: names and definitions, or the path of a file with `mcpServers`.
-            allow_read: Files called `.env` in the workspace that programs may read and change; others are hidden.
+            **options: See :class:`casemate.api.options.SandboxOptions`; docs/reference/api.md describes each.
 
         Raises:
             InvalidArgument: It names the argument.
-            Unavailable: This version or machine cannot do what was asked.
+            Unavailable: This version or machine does not support an option.
         """
-        super().__init__(SandboxParts(complete(SandboxOptions, options, "Sandbox")))
+        super().__init__(complete(SandboxOptions, options, "Sandbox"))
 
     if not TYPE_CHECKING:  # a type checker has its own message
 
@@ -95,7 +65,7 @@ class Sandbox(SandboxProperties, metaclass=HintingClass):
 
         Args:
             path: The file, as docs/reference/configuration.md describes it.
-            **options: They narrow what the file says; see :class:`casemate.api.options.SandboxOptions`.
+            **options: They narrow those in the file; see :class:`casemate.api.options.SandboxOptions`.
 
         Returns:
             The sandbox; nothing is started. It raises what the class raises.
@@ -110,7 +80,7 @@ class Sandbox(SandboxProperties, metaclass=HintingClass):
         """Make a sandbox with the arguments in ``CASEMATE_*`` variables.
 
         Args:
-            **options: They replace what variables say; see :class:`casemate.api.options.SandboxOptions`.
+            **options: They replace those in variables; see :class:`casemate.api.options.SandboxOptions`.
 
         Returns:
             The sandbox; nothing is started. It raises what the class raises.
@@ -133,12 +103,13 @@ class Sandbox(SandboxProperties, metaclass=HintingClass):
         """Use a running service through the same facade.
 
         Args:
-            url: ``unix:///path``, ``https://host:port``, or ``http://host:port`` of this machine; None: the user's.
+            url: ``unix:///path``, ``https://host:port``, or ``http://host:port`` of this machine; None for the user's
+                own.
             token: The token of a service on TCP.
-            start: Whether to start the user's own service where it does not run.
-            namespace: Which namespace of the user's own service.
-            agent: A name under which everything is done, with no more than an agent's rights.
-            insecure: Permits http to other machines.
+            start: Whether to start the user's own service if it is not running.
+            namespace: The namespace of the user's own service.
+            agent: Act as an agent of this name, with an agent's rights only.
+            insecure: Permit http to other machines.
 
         Returns:
             The sandbox of the service.
@@ -165,25 +136,25 @@ class Sandbox(SandboxProperties, metaclass=HintingClass):
         Raises:
             InvalidArgument: It names the argument.
             RuntimeMissing: The interpreter of the language was not found.
-            WallUnavailable: No wall can be proved here, or not the one asked for.
-            QueueFull: It could not begin: there are no turns, no memory or no processes for it.
-            RecordUnavailable: The record cannot be written, so nothing is run.
-            SandboxClosed: The sandbox was closed before or while this ran.
+            WallUnavailable: No wall passes its self-tests here, or not the requested one.
+            QueueFull: It could not start, for lack of slots, memory or processes.
+            RecordUnavailable: The record cannot be written, so nothing runs.
+            SandboxClosed: The sandbox was closed before or during the run.
             Fault: casemate itself failed.
         """
         request = await self._resolved_request("run", code, options)
         from casemate.execution import pipeline
 
-        async with self._parts.slot(request):
-            self._parts.check_open()
-            return await pipeline.execute(request, self._parts.context)
+        async with self._slot(request):
+            self._check_open()
+            return await pipeline.execute(request, self._context)
 
     @takes_options(RunOptions)
     async def stream(self, code: str | bytes, **options: Unpack[RunOptions]) -> AsyncGenerator[Event]:
-        """Run ``code`` as :meth:`run` does, and give events as they happen.
+        """Run ``code`` as :meth:`run` does, and yield events as they happen.
 
-        Leaving the stream early ends the cell. A slow consumer makes the program wait when the pipes are full;
-        nothing is lost and memory does not grow. It raises what :meth:`run` raises.
+        Leaving the stream early ends the cell. A slow consumer makes the program wait once its pipes are full: no
+        output is lost and memory does not grow. It raises what :meth:`run` raises.
 
         Args:
             code: The program, as text or UTF-8 bytes.
@@ -196,41 +167,42 @@ class Sandbox(SandboxProperties, metaclass=HintingClass):
         from casemate.execution import pipeline
         from casemate.execution.capture import stream_events
 
-        async with self._parts.slot(request):
-            self._parts.check_open()
+        async with self._slot(request):
+            self._check_open()
             async with contextlib.aclosing(
-                stream_events(partial(pipeline.execute, request, self._parts.context))
+                stream_events(partial(pipeline.execute, request, self._context))
             ) as happened:
                 async for event in happened:
                     yield event
 
     @takes_options(RunOptions)
     def start(self, code: str | bytes, **options: Unpack[RunOptions]) -> Run:
-        """Start ``code`` as a run that goes on when the caller goes away. It raises what :meth:`run` raises.
+        """Start ``code`` as a run in the background. It raises what :meth:`run` raises.
 
         Args:
             code: The program, as text or UTF-8 bytes.
             **options: See :class:`casemate.api.options.RunOptions`.
 
         Returns:
-            The run, which can be attached to until the sandbox is closed.
+            The run. Readers can attach to it until the sandbox is closed.
         """
         values = complete(RunOptions, options, "start")
-        secrets = self._parts.resolve_secrets(values["secrets"])
-        return self._parts.start_run(self._request(code, **{**values, "secrets": secrets}))
+        secrets = self._resolve_secrets(values["secrets"])
+        return self._start_run(self._request(code, **{**values, "secrets": secrets}))
 
     @takes_options(RunOptions)
     async def plan(
         self, code: str | bytes, *, session: Session | None = None, **options: Unpack[RunOptions]
     ) -> ProgramPlan:
-        """Find out what a program would call, by a trial in a throwaway cell.
+        """Find the calls that a program would make, by a trial in a throwaway cell.
 
-        The trial makes only calls that a rule allows. It notes all others and asks nobody. ``await plan.run()`` has
-        the list decided at once, and runs the program with exactly those calls. It raises what :meth:`run` raises.
+        The trial makes only calls that a rule allows. It notes all other calls, and asks for no approval. ``await
+        plan.run()`` has the list decided at once, and runs the program with exactly those calls. It raises what
+        :meth:`run` raises.
 
         Args:
             code: The program, as text or UTF-8 bytes.
-            session: None; for a session it raises ``Unavailable``, whose state a throwaway cell does not have.
+            session: Must be None: a trial cannot copy a session's state, so a session raises ``Unavailable``.
             **options: See :class:`casemate.api.options.RunOptions`.
 
         Returns:
@@ -240,7 +212,7 @@ class Sandbox(SandboxProperties, metaclass=HintingClass):
 
         check_no_session(session)
         request = await self._resolved_request("plan", code, options)
-        return await foresee(request, self._parts)
+        return await foresee(request, self)
 
     @takes_options(RunOptions)
     async def explain(self, code: str | bytes, **options: Unpack[RunOptions]) -> Plan:
@@ -256,12 +228,12 @@ class Sandbox(SandboxProperties, metaclass=HintingClass):
         request = await self._resolved_request("explain", code, options)
         from casemate.execution import guarding, pipeline
 
-        context = self._parts.context
+        context = self._context
         return pipeline.explain(request, context, await guarding.find_guarded(context))
 
     @takes_options(SessionOptions)
     def session(self, language: str = "python", **options: Unpack[SessionOptions]) -> Session:
-        """Make a session: a stateful interpreter in a cell of its own, which starts on first use.
+        """Make a session: a stateful interpreter in its own cell, which starts on first use.
 
         Args:
             language: The language of its programs: ``"python"``, ``"node"`` or ``"shell"``.
@@ -280,67 +252,68 @@ class Sandbox(SandboxProperties, metaclass=HintingClass):
 
         values = complete(SessionOptions, options, "session")
         of_cell = {name: values[name] for name in (*defaults_of(CellOptions), "metadata")}
-        of_cell["secrets"] = self._parts.resolve_secrets(values["secrets"])
+        of_cell["secrets"] = self._resolve_secrets(values["secrets"])
         request = self._request(session_runtime(language).session.program, language=language, **of_cell)
         terms = SessionTerms(
             name=values["name"],
-            admitted=self._parts.context.admit(request, stream=False),
+            admitted=self._context.admit(request, stream=False),
             cwd=checked_cwd("." if values["cwd"] is None and values["restore_cwd"] else values["cwd"]),
             restore_cwd=values["restore_cwd"],
             idle_timeout=check_timeout(values["idle_timeout"], "idle_timeout"),
             lifetime=check_timeout(values["lifetime"], "lifetime"),
         )
-        return self.sessions.add(Session(terms, self._parts.context, self._parts.slot))
+        return self.sessions.add(Session(terms, self._context, self._slot))
 
     @operation(audience=Audience.AGENT)
     async def validate(
         self, code: str | bytes, language: str = "python", fix: bool = False, *, session: bool = False
     ) -> Validation:
-        """Say whether ``code`` is a program, and what in it is doubtful; it is parsed in a cell and never run.
+        """Check ``code`` for errors and doubtful parts. A cell parses it, and never runs it.
 
-        Whatever cannot be read within 512 MiB and 10 s is rejected, which says so.
+        Code that cannot be parsed within 512 MiB and 10 s is rejected, with an issue that says so.
 
         Args:
             code: The program.
             language: ``"python"``, ``"node"`` or ``"shell"``.
-            fix: Also give the program with the fixes in it.
-            session: It is a step of a session, so that top-level await is right, and in Python %magics and !commands.
+            fix: Also return the program with the fixes applied.
+            session: Whether it is a step of a session, which may have top-level await, and in Python %magics and
+                !commands.
 
         Raises:
             CasemateError: As of :meth:`run`.
         """
         from casemate.execution.validate import validate
 
-        self._parts.check_open()
-        async with self._parts.slot():
-            self._parts.check_open()
+        self._check_open()
+        async with self._slot():
+            self._check_open()
             return await validate(
-                code, language, self._parts.context, self._parts.namespace, fix=fix is True, session=session is True
+                code, language, self._context, self._namespace, fix=fix is True, session=session is True
             )
 
-    @operation(audience=Audience.AGENT)
+    @operation(audience=Audience.AGENT, while_draining=True)
     async def runtimes(self) -> list[RuntimeInfo]:
-        """List the languages, with what this machine has or lacks for each, and the wall that is in force.
+        """List the languages, with what this machine has or lacks for each, and the wall in force.
 
-        Interpreters are started to find that out once at most, and again when they are replaced.
+        This starts each interpreter once at most, and again after it is replaced.
         """
         from casemate.execution.overview import runtimes
 
-        self._parts.check_open()
-        return await runtimes(self._parts.context)
+        self._check_open()
+        return await runtimes(self._context)
 
-    @operation(audience=Audience.AGENT)
+    @operation(audience=Audience.AGENT, while_draining=True)
     async def stats(self) -> Stats:
-        """Count executions that run and wait, cells and what they use, sessions, approvals, and totals so far."""
+        """Count executions, cells and their usage, sessions, pending requests, and totals so far."""
         import asyncio
 
-        self._parts.check_open()
-        return await asyncio.to_thread(self._parts.stats)
+        self._check_open()
+        return await asyncio.to_thread(self._count)
 
     async def inspect(self, session: str | Session) -> Inspection:
-        """Say what a session is and has, without its secrets' values.
+        """Describe a session, without values of secrets.
 
-        Its interpreter is asked for the names of variables where it has nothing else to do.
+        Its interpreter lists its variables only if it is idle.
 
         Args:
             session: An open session, or its id or name.
@@ -352,40 +325,48 @@ class Sandbox(SandboxProperties, metaclass=HintingClass):
             InvalidArgument: There is no such session.
             SandboxClosed: The sandbox was closed.
         """
+        from casemate.policy.rules import PACKAGE_LANGUAGES
         from casemate.sessions.inspection import inspect
 
-        self._parts.check_open()
-        open_session = await self._parts.sessions.get(session if isinstance(session, str) else session.id)
-        return await inspect(open_session, await self._parts.packages_of(open_session))
+        self._check_open()
+        found = await self.sessions.get(session if isinstance(session, str) else session.id)
+        if "packages" not in vars(self) or found.language not in PACKAGE_LANGUAGES:
+            return await inspect(found, ())
+        return await inspect(found, await self.packages.list(language=found.language, session=found))
 
     async def set_limits(self, **limits: Unpack[LimitOptions]) -> Limits:
         """Change the limits of later runs and sessions.
 
-        The most is what the sandbox was made with, within its policy. What runs, and sessions that are open, keep the
-        limits that they began with.
+        They cannot exceed those that the sandbox was made with, or its policy. Running programs and open sessions keep
+        their limits.
 
         Args:
-            **limits: Those that change; see :class:`casemate.model.limits.LimitOptions`. 0 as ``cpu_time`` is no limit
-                of its own.
+            **limits: The limits to change; see :class:`casemate.model.limits.LimitOptions`. A ``cpu_time`` of 0 sets no
+                separate limit.
 
         Returns:
-            The limits that are in force now.
+            The limits in force.
 
         Raises:
-            InvalidArgument: For a limit beyond the most, which it names; nothing is changed then.
+            InvalidArgument: It names a limit that is too high; then no limit changes.
         """
-        self._parts.check_open()
-        return self._parts.set_limits({name: value for name, value in limits.items() if value is not None})
+        from casemate.execution.admit import Cap
+
+        self._check_open()
+        changes = {name: value for name, value in limits.items() if value is not None}
+        most = Cap(self._most, self._policy)
+        self._context = replace(self._context, limits=most.change(self._context.limits, changes))
+        return self._context.limits
 
     async def doctor(self) -> Diagnosis:
-        """Say what this machine offers, as proved by the self-tests. What is missing raises nothing."""
+        """What this machine offers, as proved by self-tests. Missing parts raise no error."""
         from casemate.execution.overview import examine
 
-        return await examine(self._parts.wall, self.warm_up)
+        return await examine(self._wall, self.warm_up)
 
     @staticmethod
     def language_of(file_name: str) -> str | None:
-        """Tell the language of a program by its file's ending; None where no language has it.
+        """The language of a program by its file's ending; None if no language has it.
 
         Args:
             file_name: The name or path of the file.
@@ -393,25 +374,21 @@ class Sandbox(SandboxProperties, metaclass=HintingClass):
         return language_of(file_name)
 
     def warm_up(self, *languages: str) -> None:
-        """Start what the first run needs, without waiting for it; and keep cells ready for programs in ``languages``.
+        """Start what the first run needs, without waiting, and keep cells ready for programs in ``languages``.
 
-        A sandbox does the latter by itself from a moment after its first run on. Cells that nothing runs in for half
-        a minute are ended. It raises what :meth:`run` raises.
+        After its first run, a sandbox keeps cells ready by itself. Ready cells end after half a minute without use. It
+        raises what :meth:`run` raises.
 
         Args:
-            *languages: ``"python"``, ``"node"``, ``"shell"``; without any, only what the first run needs is started.
+            *languages: ``"python"``, ``"node"``, ``"shell"``; without any, this only starts what the first run needs.
         """
-        self._parts.wall.warm_up()
+        self._wall.warm_up()
         from casemate.execution import pipeline
 
         for language in languages:
-            for code in runtime_for(language).examples(self._parts.context.preload):
+            for code in runtime_for(language).examples(self._context.preload):
                 request = self._request(code, language=language)
-                self._parts.wall.keep_ready(pipeline.explain(request, self._parts.context))
-
-    async def close(self) -> None:
-        """End every cell and everything this sandbox started. Bounded; harmless when repeated."""
-        await self._parts.close()
+                self._wall.keep_ready(pipeline.explain(request, self._context))
 
     async def __aenter__(self) -> Self:
         return self
@@ -420,14 +397,13 @@ class Sandbox(SandboxProperties, metaclass=HintingClass):
         await self.close()
 
     def _begin_trial(self, code: str | bytes, options: Mapping[str, Any]) -> Trial:
-        """Begin to find out what a program would call, as a run that goes on by itself. ``options``: those of
-        :meth:`plan`, with secrets resolved. Raises as that does, and ``QueueFull``."""
+        """Start the trial of :meth:`plan` in the background. Raises as that does, and ``QueueFull``."""
         from casemate.api.call_plan import begin_trial
 
-        return begin_trial(self._request(code, **complete(RunOptions, options, "plan")), self._parts)
+        return begin_trial(self._request(code, **complete(RunOptions, options, "plan")), self)
 
     async def _resolved_request(self, call: str, code: str | bytes, options: Mapping[str, Any]) -> Request:
-        """The request for ``call`` with these options. Raises as :meth:`run`."""
+        """The request of ``call`` with these options. Raises as :meth:`run`."""
         values = complete(RunOptions, options, call)
         names = values["secrets"]
         secrets = await self.vault.resolve_async(names) if names not in (None, (), []) else NO_SECRETS
@@ -435,10 +411,10 @@ class Sandbox(SandboxProperties, metaclass=HintingClass):
 
     def _request(self, code: str | bytes, *, language: str, **options: Any) -> Request:
         """``options``: those of `make_request`, with secrets resolved."""
-        self._parts.check_open()
-        context = self._parts.context
-        request = make_request(code, language, namespace=self._parts.namespace, **options)
-        if context.workspace is not None:
-            checked_folder("workspace", context.workspace)  # it may have gone since
-            check_files(request, context.workspace, context.workspace_mode)
+        self._check_open()
+        context = self._context
+        request = make_request(code, language, namespace=self._namespace, **options)
+        if (folder := context.folder).path is not None:
+            checked_folder("workspace", folder.path)  # it may have been removed
+            check_files(request, folder.path, folder.mode)
         return request

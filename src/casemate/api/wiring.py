@@ -1,4 +1,4 @@
-"""Where the parts of a sandbox are put together: opened as they are needed, and closed in reverse."""
+"""The parts of a sandbox: made on first use, and closed in reverse order."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 from casemate.api.arguments import (
     check_apart,
@@ -20,14 +19,14 @@ from casemate.api.arguments import (
     checked_concurrency,
     checked_folder,
     checked_output_dir,
+    open_log,
     opened_store,
     requirements_in,
 )
 from casemate.api.policy_options import bound_by_policy, check_seen, rulebook
-from casemate.api.record import open_log
 from casemate.errors import CasemateError, InvalidArgument, QueueFull, SandboxClosed
-from casemate.execution.context import ExecutionContext, Tally, no_previews
-from casemate.execution.network import Interceptions, Offer, SandboxNetwork
+from casemate.execution.context import ExecutionContext, Folder, Supplies, Tally, no_previews
+from casemate.execution.network import Offer, SandboxNetwork
 from casemate.execution.request import check_timeout
 from casemate.languages.catalogue import launch_probe, runtime_for
 from casemate.model.operation import account, caller
@@ -38,6 +37,7 @@ from casemate.walls.registry import open_wall
 if TYPE_CHECKING:
     import asyncio
     from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
 
     from casemate.approvals.approvals import Approvals
     from casemate.artifacts.kept import Artifacts
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from casemate.model.approval import Question
     from casemate.model.execution import Execution
     from casemate.model.limits import Limits
-    from casemate.model.overview import InstalledPackage, Stats
+    from casemate.model.overview import Stats
     from casemate.model.plan import Entry, Request
     from casemate.packages.indexes import Index
     from casemate.policy.hosts import HostRules
@@ -67,31 +67,31 @@ if TYPE_CHECKING:
     from casemate.vault.vault import Vault
     from casemate.web.web import Web
 
-T = TypeVar("T")
 _MOST_INNER = 4  # cells at once for calls from other cells
-_MOST_KNOWN = 10_000  # runs of which nothing is kept but that they left no files
+_MOST_KNOWN = 10_000  # finished runs known to have left no artifacts
 
+if TYPE_CHECKING:
+    _Part = cached_property
+else:
 
-class _Part(Generic[T]):
-    """A part that is made when it is first wanted, by whatever thread, and then found in the object itself."""
+    class _Part(cached_property):
+        """A cached property for any thread. The sandbox is closed when the interpreter ends, at the latest."""
 
-    def __init__(self, make: Callable[[SandboxParts], T]) -> None:
-        self._make = make
-        self._name = make.__name__
+        def __get__(self, sandbox, owner=None):
+            if sandbox is None:
+                return self
+            with sandbox._making:
+                made = vars(sandbox)
+                if self.attrname not in made:
+                    from casemate.event_loop import close_at_exit
 
-    def __get__(self, parts: SandboxParts, _: type) -> T:
-        with parts.making:
-            made = vars(parts)
-            if self._name not in made:
-                from casemate.event_loop import close_at_exit
-
-                close_at_exit(parts)
-                made[self._name] = self._make(parts)
-            return cast("T", made[self._name])
+                    close_at_exit(sandbox)
+                    made[self.attrname] = self.func(sandbox)
+                return made[self.attrname]
 
 
 class SandboxParts:
-    """``options``: those of :class:`casemate.Sandbox`, all of them. Raises as that does."""
+    """The parts of a sandbox. ``options``: all those of :class:`casemate.Sandbox`. Raises what that raises."""
 
     _closed = False
 
@@ -102,9 +102,9 @@ class SandboxParts:
         )
         self._concurrency = checked_concurrency(options["concurrency"])
         containers = options["image"], options["runtime"]
-        self.wall = open_wall(bound.isolation, launch_probe, self._concurrency, bound.policy.at_least, containers)
+        self._wall = open_wall(bound.isolation, launch_probe, self._concurrency, bound.policy.at_least, containers)
         if bound.policy.hidden:
-            check_seen(bound.policy, self.wall, _needed_by_python(environment))
+            check_seen(bound.policy, self._wall, _needed_by_python(environment))
         check_approver(approve)
         folder = checked_folder("workspace", bound.workspace)
         output_folder = checked_output_dir(options["output_dir"])
@@ -112,87 +112,96 @@ class SandboxParts:
         self._written_through = os.path.realpath(folder) if folder and bound.workspace_mode == "direct" else None
         check_preload(preload)
         self._indexes, self._wanted = _indexes_in(options["package_indexes"]), requirements_in(environment)
-        self.namespace: str = options["namespace"]
-        check_namespace(self.namespace)
+        self._namespace: str = options["namespace"]
+        check_namespace(self._namespace)
         self._definitions = _definitions_in(options["tools"])
         self._policy, self._approve, self._isolation = bound.policy, approve, bound.isolation
         self._make_guard = bound.guard
         self._approval_timeout = check_timeout(options["approval_timeout"], "approval_timeout")
         self._store = None if vault is None else opened_store(vault, os.environ)
-        self.log = open_log(options)
-        self.context = ExecutionContext(
-            wall=self.wall, log=self.log, approvals=lambda: self.approvals,
-            limits=bound.limits, runtime_for=runtime_for,
+        self._log = open_log(options)
+        self._context = ExecutionContext(
+            wall=self._wall, log=self._log, approvals=lambda: self.approvals,
+            limits=bound.limits, hosts=bound.hosts,
             environment=None if self._wanted else environment,
             preload=None if preload is None else tuple(preload),
-            workspace=folder, workspace_mode=bound.workspace_mode, output_dir=output_folder,
-            sandbox_network=SandboxNetwork(bound.policy.requests, Interceptions(bound.intercept, bound.trust)),
-            hosts=bound.hosts, guard=None if folder is None else bound.guard(),
-            offers=self._offers, step_offers=self._step_offers, ready=self._ready, finished=self._note_finished,
-            layer=lambda: self.packages.shared_folders() if "packages" in vars(self) else (),
-            policy_sha256=lambda: self.policy_sha256, sign=lambda one: self.evidence.sign(one.id, one),
-            previews=(lambda: self.previews) if bound.policy.previews else no_previews,
+            folder=Folder(folder, bound.workspace_mode, output_folder, None if folder is None else bound.guard()),
+            sandbox_network=SandboxNetwork(bound.policy.requests, bound.intercept, bound.trust),
+            supplies=Supplies(self._offers, self._step_offers, self._layer, self._ready),
+            finished=self._note_finished,
+            policy_sha256=lambda: self._policy_sha256, sign=lambda one: self.evidence.sign(one.id, one),
+            previews=(lambda: self._previews) if bound.policy.previews else no_previews,
         )  # fmt: skip
         self._most, self._tally, self._without_files = bound.limits, Tally(), deque[str](maxlen=_MOST_KNOWN)
-        self.making = threading.RLock()  # other threads may ask for parts
+        self._making = threading.RLock()  # other threads may use parts
         SANDBOXES.add(self)
+
+    @property
+    def namespace(self) -> str:
+        """The owner of its secrets, named in each row of the record."""
+        return self._namespace
+
+    @property
+    def limits(self) -> Limits:
+        """The most that any run may use."""
+        return self._context.limits
 
     @_Part
     def approvals(self) -> Approvals:
-        """The approvals of the sandbox."""
+        """Pending requests: ``.pending()``, ``.decide(id, allow)``, ``.open()``, ``.rules``."""
         from casemate.approvals.approvals import Approvals
 
         return Approvals(
-            self._approve, self._approval_timeout, partial(self.log.append, "decision"),
-            partial(rulebook, self._policy, self.log, self.namespace), has_rules=self._policy.written is not None,
-            namespace=self.namespace, record_request=partial(self.log.append, "request"), notes=self._policy.warnings,
+            self._approve, self._approval_timeout, partial(self._log.append, "decision"),
+            partial(rulebook, self._policy, self._log, self._namespace), has_rules=self._policy.written is not None,
+            namespace=self._namespace, record_request=partial(self._log.append, "request"), notes=self._policy.warnings,
         )  # fmt: skip
 
     @_Part
-    def previews(self) -> PreviewGateway:
-        """Where servers of sessions are shown."""
+    def _previews(self) -> PreviewGateway:
         from casemate.previews.gateway import PreviewGateway
 
         return PreviewGateway()
 
     @_Part
     def vault(self) -> Vault:
-        """The secrets of the namespace."""
+        """The secrets of its namespace: ``await`` ``set(name, value)``, ``delete(name)`` and ``names()``."""
         from casemate.vault.vault import Vault
 
         store = self._store or opened_store(None, os.environ)
-        return Vault(store, self.namespace, self.log.note, self._check_denied)
+        return Vault(store, self._namespace, self._log.note, self._check_denied)
 
     def _check_denied(self, question: Question) -> None:
         self.approvals.check(question)
 
-    def resolve_secrets(self, names: object) -> Secrets:
-        """The secrets of these names, or those that somebody has already. May block. Raises as the vault does."""
+    def _resolve_secrets(self, names: object) -> Secrets:
+        """The secrets of these names; resolved secrets stay as they are. May block. Raises what the vault raises."""
         if isinstance(names, Secrets):
             return names
         return self.vault.resolve(names) if names not in (None, (), []) else NO_SECRETS
 
     @_Part
     def tools(self) -> Tools:
-        """MCP servers and their tools."""
+        """MCP servers, whose tools programs call as functions: ``await`` ``add(name, definition)``, ``list()``,
+        ``search(query)``, ``call(server, tool, arguments)``."""
         from casemate.tools.tools import Tools
 
         return Tools(self._servers, self._written_through)
 
     @_Part
-    def broker(self) -> Broker:
-        """Between the tools and the cells."""
+    def _broker(self) -> Broker:
         from casemate.tools.broker import Broker
 
-        return Broker(self.tools, partial(self.log.append, "crossing"))
+        return Broker(self.tools, partial(self._log.append, "crossing"))
 
     def _servers(self, on_tools: Callable[[ServerTools], None]) -> Servers:
         from casemate.api.wrapping import wrap_options
+        from casemate.tools.connections.context import Surroundings
         from casemate.tools.connections.definition import OwnFunctions, ServerDefinition
         from casemate.tools.connections.servers import Servers
 
         bounds = wrap_options(self._isolation, self._policy)
-        servers = Servers(os.environ, self.vault.host_secrets, on_tools=on_tools, wall=bounds)
+        servers = Servers(Surroundings(os.environ, self.vault.host_secrets, on_tools, wall=bounds))
         for name, definition in self._definitions.items():
             servers.add(name, definition)
         for name, functions in self._own_functions().items():
@@ -200,7 +209,7 @@ class SandboxParts:
         return servers
 
     def _own_functions(self) -> dict[str, dict[str, Any]]:
-        """What code in cells can call of ours, where the policy has opened it, by the name of the module."""
+        """The functions of casemate that code in cells can call, if the policy opens them, by module."""
         opened = {
             "host": (self._policy.host, ("exec", "request_access", "access", "read", "list", "write", "copy")),
             "web": (self._policy.web, ("search", "fetch", "browse")),
@@ -212,31 +221,30 @@ class SandboxParts:
         }
 
     def _offers(self) -> tuple[Offer, ...]:
-        """What each cell has of the host's own, now."""
+        """The host's services that each cell gets now."""
         is_wanted = "tools" in vars(self) or self._definitions or self._policy.host or self._policy.web
-        return (self.broker,) if is_wanted and self.tools.has_servers else ()
+        return (self._broker,) if is_wanted and self.tools.servers.definitions() else ()
 
     @_Part
     def sessions(self) -> Sessions:
-        """Those that are open."""
+        """The open sessions: ``await sandbox.sessions.get(id_or_name)``, ``.list()`` and ``.bridge(name, a, b)``."""
         from casemate.sessions.registry import Sessions
 
         return Sessions()
 
     @_Part
-    def background(self) -> StartedRuns:
-        """The runs that go on by themselves."""
+    def _background(self) -> StartedRuns:
         from casemate.sessions.run import StartedRuns
 
         return StartedRuns()
 
-    def start_run(self, request: Request, work: Callable[[Emitter], Coroutine[Any, Any, object]] | None = None) -> Run:
-        """Start ``request`` in a fresh cell; it goes on when whoever began it goes away, and ends with the sandbox at
-        the latest. ``work`` is done instead, to the same end: an execution with the id of ``request``, whose events
-        the emitter gets. Raises ``QueueFull``."""
+    def _start_run(self, request: Request, work: Callable[[Emitter], Coroutine[Any, Any, object]] | None = None) -> Run:
+        """Start ``request`` in a fresh cell, in the background. It ends with the sandbox at the latest. ``work``
+        replaces its execution: it sends events to the emitter, and must end with an execution with the id of
+        ``request``. Raises ``QueueFull``."""
         from casemate.sessions.run import Run
 
-        self.slots.check_waits(self.claim(request))
+        self._slots.check_waits(self._claim(request))
         run = Run(
             request.id,
             work or partial(self._execute, request),
@@ -244,112 +252,111 @@ class SandboxParts:
             lambda request_id: self.approvals.answer_function(request_id),  # noqa: PLW0108 - made when something is asked
             is_step=False,
         )
-        return self.background.add(run)
+        return self._background.add(run)
 
     async def _execute(self, request: Request, emitter: Emitter) -> None:
         from casemate.execution import pipeline
 
-        async with self.slot(request):
-            self.check_open()
-            await pipeline.execute(request, self.context, emitter)
+        async with self._slot(request):
+            self._check_open()
+            await pipeline.execute(request, self._context, emitter)
 
     @_Part
     def packages(self) -> Packages:
-        """What is installed."""
+        """Packages of the operator's index: ``await`` ``install(names)``, ``list()`` and ``remove(names)``."""
         from casemate.sessions.packages import Packages
 
         environ = dict(os.environ)
-        return Packages(self.context, self.namespace, self.sessions, self._indexes, environ, self._wanted)
+        return Packages(self._context, self._namespace, self.sessions, self._indexes, environ, self._wanted)
 
     async def _ready(self) -> None:
         if self._wanted:
             await self.packages.prepare()
 
+    def _layer(self) -> tuple[tuple[Path, str], ...]:
+        return self.packages.shared_folders() if "packages" in vars(self) else ()
+
     def _step_offers(self, stream: bool) -> tuple[Offer, ...]:
-        """Packages, where they could be allowed."""
-        return self.packages.offers() if self.approvals.may_ask("package", stream=stream) else ()
+        """Packages, if they could be allowed."""
+        return (self.packages,) if self.approvals.may_ask("package", stream=stream) else ()
 
     @_Part
     def _inner_slots(self) -> asyncio.Semaphore:
-        """The cells that may run for calls from other cells."""
+        """Slots of cells for calls from other cells."""
         import asyncio
 
         return asyncio.Semaphore(_MOST_INNER)
 
     @_Part
-    def slots(self) -> Slots:
-        """The cells that may run at once. asyncio loads while the supervisor starts, so not before."""
+    def _slots(self) -> Slots:
+        """Slots of cells. Made late, because asyncio loads while the supervisor starts."""
         from casemate.execution.slots import Slots
 
         return Slots(self._concurrency)
 
-    def share_slots(self, slots: Slots) -> None:
-        """Have turns of these, which another sandbox has, too. Before anything runs."""
-        vars(self)["slots"] = slots
-
-    def claim(self, request: Request | None = None) -> Claim:
-        """What is said of ``request`` where turns are given; its time to start counts from now."""
+    def _claim(self, request: Request | None = None) -> Claim:
+        """The ticket of ``request`` in the queue; its time to start counts from now."""
         from casemate.execution.slots import Claim
 
         priority, within = AT_ITS_TURN if request is None else request.turn
         by = None if within is None else time.monotonic() + within
-        return Claim(self.namespace, account(), self._note_refused, priority, by)
+        return Claim(self._namespace, account(), self._note_refused, priority, by)
 
-    def slot(
+    def _slot(
         self,
         request: Request | None = None,
         lock: asyncio.Lock | None = None,
         has_cell: Callable[[], bool] = lambda: False,
     ) -> AbstractAsyncContextManager[None]:
-        """A turn, to be entered: see :meth:`Slots.turn`."""
-        return self.slots.turn(self.claim(request), lock, has_cell)
+        return self._slots.turn(self._claim(request), lock, has_cell)
 
     def _note_refused(self, full: QueueFull) -> None:
         detail = {"problem": full.message, "retry_after": full.retry_after, "missing": full.missing}
-        self.log.append_if_possible("queue", "", self.namespace, detail)
+        self._log.append_if_possible("queue", "", self._namespace, detail)
 
     @_Part
     def artifacts(self) -> Artifacts:
-        """What the last runs left."""
+        """Files of recent runs, by a run's id: ``await`` ``list(run)`` and ``read(run, name)``."""
         from casemate.artifacts.kept import Artifacts
 
         return Artifacts(without=self._without_files)
 
     @_Part
     def audit(self) -> Audit:
-        """The record, for reading."""
+        """The record of its namespace: ``await`` ``tail(limit)`` and ``verify()``."""
         from casemate.audit.reading import Audit
 
-        return Audit(self.log, self.namespace)
+        return Audit(self._log, self._namespace)
 
     @_Part
     def evidence(self) -> Evidence:
-        """What proves what ran."""
+        """Proof of what ran: ``await`` ``statement(run)`` and ``save(run_or_session, path)``."""
         from casemate.execution.evidence import Evidence
 
-        return Evidence(self.log, self.audit, self.namespace)
+        return Evidence(self._log, self.audit, self._namespace)
 
     @_Part
-    def policy_sha256(self) -> str:
-        """Of all that the policy says."""
+    def _policy_sha256(self) -> str:
         from casemate.execution.digests import of_policy
 
         return of_policy(self._policy)
 
     @_Part
     def egress(self) -> Egress:
-        """Hosts that are asked for before a program needs them."""
+        """Hosts that programs may reach, requested in advance: ``await request(domain)``."""
+        self._check_open()
         from casemate.execution.egress_request import Egress
 
         async def find_session(id_or_name: str) -> tuple[str, HostRules | None]:
             session = await self.sessions.get(id_or_name)
             return session.id, session.steps.terms.admitted.through
 
-        return Egress(lambda: self.context, self.namespace, find_session)
+        return Egress(lambda: self._context, self._namespace, find_session)
 
     @_Part
     def host(self) -> Host:
-        """What of the host is open."""
+        """Host commands and files that a policy opens: ``await exec(words)``, ``read(path)``, ``access()``."""
+        self._check_open()
         import asyncio
 
         from casemate.host.host import Host, HostSurroundings
@@ -359,45 +366,45 @@ class SandboxParts:
             calling = calling_requester()
             whose = {"caller": caller()} if caller() else {}
             told = detail if calling is None else calling.redact(dict(detail))
-            self.log.append("crossing", run or (calling.run if calling else ""), self.namespace, {**told, **whose})
+            self._log.append("crossing", run or (calling.run if calling else ""), self._namespace, {**told, **whose})
 
         async def find_session(id_or_name: str) -> Session:
             calling = calling_requester()
             own = await self.sessions.get(calling.session) if calling is not None and calling.session else None
             if calling is not None and (own is None or id_or_name not in (own.id, own.name)):
-                raise InvalidArgument("session", "code in a cell copies to and from its own session alone")
+                raise InvalidArgument("session", "code in a cell can only copy to and from its own session")
             return own or await self.sessions.get(id_or_name)
 
-        guard = self.context.guard or self._make_guard()
+        guard = self._context.folder.guard or self._make_guard()
         surroundings = HostSurroundings(
-            self.namespace, lambda: self.approvals, record,
-            lambda names: asyncio.to_thread(self.resolve_secrets, names), find_session,
-            None if self.context.workspace is None else str(self.context.workspace),
+            self._namespace, lambda: self.approvals, record,
+            lambda names: asyncio.to_thread(self._resolve_secrets, names), find_session,
+            None if self._context.folder.path is None else str(self._context.folder.path),
             self._written_through is not None,
-            lambda path, writes: guard.why_closed(path, self.context.workspace, writes=writes),
+            lambda path, writes: guard.why_closed(path, self._context.folder.path, writes=writes),
         )  # fmt: skip
         return Host(self._policy.host, surroundings)
 
     @_Part
     def web(self) -> Web:
-        """Searches and pages."""
+        """The web: ``await`` ``search(query)``, ``fetch(url)`` and ``browse(url)``, under the rules of the network."""
+        self._check_open()
         from casemate.tools.connections.own import calling_requester
         from casemate.web.web import Web
 
         def hosts() -> HostRules | None:
             calling = calling_requester()
-            return self.context.hosts if calling is None else calling.hosts
+            return self._context.hosts if calling is None else calling.hosts
 
-        return Web(lambda: self.context, hosts, self.turn, self.namespace, self._policy.web)
+        return Web(lambda: self._context, hosts, self._turn, self._namespace, self._policy.web)
 
     @contextlib.asynccontextmanager
-    async def turn(self) -> AsyncGenerator[None]:
-        """One of the slots, of a sandbox that is open; of a few others for code in a cell, which holds a slot already.
-        Raises ``QueueFull``, ``SandboxClosed``."""
+    async def _turn(self) -> AsyncGenerator[None]:
+        """A slot of an open sandbox; for code in a cell, which holds one, an inner slot. Raises ``QueueFull``."""
         from casemate.tools.connections.own import calling_requester
 
-        async with self._inner_slots if calling_requester() is not None else self.slot():
-            self.check_open()
+        async with self._inner_slots if calling_requester() is not None else self._slot():
+            self._check_open()
             yield
 
     def _note_finished(self, execution: Execution) -> None:
@@ -407,66 +414,55 @@ class SandboxParts:
         else:
             self._without_files.append(execution.id)
 
-    def stats(self) -> Stats:
-        """What goes on now. From any thread; may block."""
+    def _count(self) -> Stats:
+        """Count the current activity. Can be called from any thread, and may block."""
         from casemate.execution.overview import stats
 
         made = vars(self)
         sessions = len(self.sessions) if "sessions" in made else 0
         approvals = self.approvals.pending_count if "approvals" in made else 0
-        queue = *self.slots.counts(self.namespace), self.slots.most
-        return stats(self.wall, queue, sessions, approvals, self._tally)
+        queue = *self._slots.counts(self._namespace), self._slots.most
+        return stats(self._wall, queue, sessions, approvals, self._tally)
 
-    async def packages_of(self, session: Session) -> tuple[InstalledPackage, ...]:
-        """What was installed for it, or for all."""
-        from casemate.policy.rules import PACKAGE_LANGUAGES
+    def _where_bound(self, name: str) -> str:
+        """Where the policy sets the limit ``name`` in force; empty if it does not."""
+        return self._policy.where_bound(name, getattr(self._context.limits, name))
 
-        if "packages" not in vars(self) or session.language not in PACKAGE_LANGUAGES:
-            return ()
-        return await self.packages.list(language=session.language, session=session)
-
-    def set_limits(self, changes: Mapping[str, Any]) -> Limits:
-        """Those of later runs. Raises ``InvalidArgument``."""
-        from casemate.execution.admit import Cap
-
-        self.context = replace(self.context, limits=Cap(self._most, self._policy).change(self.context.limits, changes))
-        return self.context.limits
-
-    def check_open(self) -> None:
-        """Raises ``SandboxClosed``."""
+    def _check_open(self) -> None:
         if self._closed:
             raise SandboxClosed("the sandbox was closed")
 
     async def close(self) -> None:
-        """End every cell and everything that was started. Bounded; it may be called again."""
+        """End everything that this sandbox started. It takes a bounded time, and can be called twice."""
         from casemate.event_loop import forget_at_exit
         from casemate.execution.threads import to_thread_to_end
 
         self._closed = True
         forget_at_exit(self)
         SANDBOXES.discard(self)
-        made = vars(self)
-        async with contextlib.AsyncExitStack() as closing:  # in reverse, each whatever becomes of the others
-            closing.callback(self.log.close)
+        made = dict(vars(self))
+        for name in ("egress", "host", "web"):  # so that their next use raises
+            vars(self).pop(name, None)
+        async with contextlib.AsyncExitStack() as closing:  # in reverse, each even if another one fails
+            closing.callback(self._log.close)
             for name in ("artifacts", "packages", "approvals", "tools", "host"):
                 if name in made:
                     closing.push_async_callback(to_thread_to_end, made[name].close)
-            closing.push_async_callback(to_thread_to_end, self.context.sandbox_network.close)
-            closing.push_async_callback(self.wall.close)
+            closing.push_async_callback(to_thread_to_end, self._context.sandbox_network.close)
+            closing.push_async_callback(self._wall.close)
             for name in ("previews", "web", "sessions", "background"):
                 if name in made:
                     closing.push_async_callback(made[name].close)
 
 
 def _needed_by_python(environment: Environment) -> tuple[Entry, ...]:
-    """What programs see for its sake; what it is made of later is casemate's own."""
+    """What programs see for Python's interpreter; environments that casemate makes later are its own."""
     with contextlib.suppress(CasemateError):  # the program's own run reports it
         return runtime_for("python").launch(environment, "", ()).entries
     return ()
 
 
 def _definitions_in(tools: object) -> Mapping[str, Mapping[str, Any]]:
-    """The MCP servers that there are from the start. Raises ``InvalidArgument``."""
     if tools is None:
         return {}
     from casemate.tools.files import definitions_of
@@ -475,7 +471,6 @@ def _definitions_in(tools: object) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _indexes_in(addresses: Sequence[str]) -> tuple[Index, ...]:
-    """Where packages come from, as the application says. Raises ``InvalidArgument``."""
     if not addresses:
         return ()
     from casemate.packages.indexes import check_indexes
@@ -484,7 +479,7 @@ def _indexes_in(addresses: Sequence[str]) -> tuple[Index, ...]:
 
 
 def _end_cell(emitter: Emitter | None) -> bool:
-    """End the cell; whether there was one."""
+    """End the cell. Returns whether there was one."""
     if emitter is None or emitter.end_cell is None:
         return False
     emitter.end_cell()

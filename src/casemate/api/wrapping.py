@@ -1,7 +1,7 @@
-"""Any command behind a wall: what ``casemate wrap`` is made of, and whoever starts a tool server that is not trusted.
+"""A host command behind a wall: for ``casemate wrap``, and for untrusted tool servers.
 
-The parts are put together here as they are in ``sandbox.py``. A command is not a program's text: it lives as long as it
-likes, is talked to through pipes, works in a folder that others work in too, and is found there by its own path.
+This combines the parts of a sandbox for a command, as ``sandbox.py`` does for programs. A command runs as long as it
+likes, uses the caller's pipes, works in a folder that other processes use too, and sees that folder at its own path.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from casemate.api.arguments import check_namespace, checked_folder, opened_store
+from casemate.api.arguments import check_namespace, checked_folder, open_log, opened_store
 from casemate.api.options import SandboxOptions
 from casemate.api.policy_options import Bounded, bound_by_policy, check_seen, rulebook
-from casemate.api.record import open_log
 from casemate.errors import InvalidArgument
 from casemate.execution import wrapped
-from casemate.execution.context import ExecutionContext
+from casemate.execution.context import ExecutionContext, Folder
 from casemate.execution.guarding import look
-from casemate.execution.network import Interceptions, SandboxNetwork
+from casemate.execution.network import SandboxNetwork
 from casemate.execution.request import make_command
 from casemate.languages import commands
-from casemate.languages.catalogue import launch_probe, runtime_for
+from casemate.languages.catalogue import launch_probe
 from casemate.languages.places import homes, is_inside, is_system, too_wide
 from casemate.model.isolation import STRENGTHS, Strength
+from casemate.model.limits import COMMAND_LIMITS
 from casemate.model.options import complete
 from casemate.model.plan import HOME, NO_SECRETS, Entry, MountPoint, Plan, Secrets, Shown, Workspace
 from casemate.policy.globs import is_pattern
@@ -40,35 +40,29 @@ if TYPE_CHECKING:
     from casemate.model.execution import Execution
     from casemate.policy.policy import Policy
 
-_OF_THE_CELL = ("/proc", "/sys", "/dev", "/etc", "/program", "/run")  # nothing of the host's can be put there
-NOT_OF_COMMANDS = ("wall", "output", "full_output")  # limits that a command does not have
-_ROOTS = ("/tmp", "/var/tmp", "/home", "/opt", "/var", "/home/user")  # nor at these themselves
+_OF_THE_CELL = ("/proc", "/sys", "/dev", "/etc", "/program", "/run")  # no host folders go in there
+_ROOTS = ("/tmp", "/var/tmp", "/home", "/opt", "/var", "/home/user")  # no host folder goes at these paths
 
 
 @dataclass(frozen=True)
 class WrapRequest:
-    """A command as asked for: ``command`` and its ``arguments``; ``options``: of :class:`casemate.Sandbox`, where the
-    workspace is the policy's or ``cwd``, and the mode direct, unless given; ``shown``: files and folders that it may
-    read besides, ``copied``: folders that it may write to as well, without anything of that remaining; ``hidden``:
-    paths and patterns that it does not see; ``at_least``: the weakest wall that will do; ``timeout``: seconds, None for
-    no end; ``environ``: names the folders in which commands are searched for."""
-
     command: str
     arguments: tuple[str, ...] = ()
+    # Of :class:`casemate.Sandbox`; the default workspace is the policy's or `cwd`, the default mode direct.
     options: Mapping[str, Any] = field(default_factory=dict)
-    shown: tuple[str, ...] = ()
-    copied: tuple[str, ...] = ()
-    hidden: tuple[str, ...] = ()
-    at_least: Strength | None = None
+    shown: tuple[str, ...] = ()  # more files and folders that it may read
+    copied: tuple[str, ...] = ()  # folders that it may also write to; its changes are discarded
+    hidden: tuple[str, ...] = ()  # paths and patterns that it does not see
+    at_least: Strength | None = None  # the weakest acceptable wall
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Sequence[str] = ()
-    timeout: float | None = None
-    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout: float | None = None  # seconds; None for no end
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)  # its PATH is searched for commands
     cwd: str = "/"
 
 
 class Wrapping:
-    """One command, ready to be started. Raises ``InvalidArgument`` for what was asked wrongly, and starts nothing."""
+    """One command, ready to start. Raises ``InvalidArgument``. Making it starts nothing."""
 
     def __init__(self, request: WrapRequest) -> None:
         options = complete(SandboxOptions, request.options, "wrap")
@@ -89,15 +83,15 @@ class Wrapping:
         self._log = open_log(options)
         self._approvals: Approvals | None = None
         self._context = ExecutionContext(
-            wall=self._wall, log=self._log, approvals=self._get_approvals, limits=bound.limits, runtime_for=runtime_for,
-            environment=None, preload=(), workspace=self.folder, workspace_mode=self.mode, output_dir=None,
-            sandbox_network=SandboxNetwork(bound.policy.requests, Interceptions(bound.intercept, bound.trust)),
+            wall=self._wall, log=self._log, approvals=self._get_approvals, limits=bound.limits,
+            environment=None, preload=(), folder=Folder(self.folder, self.mode),
+            sandbox_network=SandboxNetwork(bound.policy.requests, bound.intercept, bound.trust),
             hosts=bound.hosts,
         )  # fmt: skip
         self._copied = tuple(_readable(str(Path(request.cwd, path)), "copy") for path in request.copied)
         paths = (*(path for path, _ in bound.policy.shown), *(str(Path(request.cwd, path)) for path in request.shown))
         self._guard = bound._replace(seen=tuple(path for path in paths if not is_pattern(path))).guard(is_wrapped=True)
-        self._context = replace(self._context, guard=self._guard)
+        self._context = replace(self._context, folder=Folder(self.folder, self.mode, guard=self._guard))
         self._named = paths
         self._found = GuardedPaths()
         self._held: Secrets | None = None
@@ -107,8 +101,12 @@ class Wrapping:
         """Start the supervisor without waiting for it. Raises ``Unavailable``."""
         self._wall.warm_up()
 
+    def where_bound(self, name: str) -> str:
+        """Where the policy sets the limit ``name`` in force; empty if it does not."""
+        return self._policy.where_bound(name, getattr(self._context.limits, name))
+
     def find_missing(self) -> list[str]:
-        """What is to be hidden or kept, is in the folder by the policy, and is not there: it is not guarded."""
+        """Files of the folder that the policy hides or protects, and that do not exist: they are not guarded."""
         return list(self._guard.find_missing(self.folder))
 
     async def execute(self, standard: Standard, started: Callable[[Cell], None]) -> Execution:
@@ -119,9 +117,8 @@ class Wrapping:
             self._watched.add(Path(one.source), one.hidden)
         try:
             return await wrapped.execute(
-                made, within, self._context, standard, lambda begun: started(begun.cell), self.find_new_names,
-                asks=self._context.may_ask(stream=False),
-            )  # fmt: skip
+                made, within, self._context, standard, lambda begun: started(begun.cell), self.find_new_names
+            )
         except InvalidArgument as error:
             if error.argument != "environment":
                 raise
@@ -129,24 +126,22 @@ class Wrapping:
             raise InvalidArgument("command", f"{made.request.program_name!r}: {why}") from None
 
     async def explain(self) -> Plan:
-        """The plan, without starting anything."""
+        """The plan. This starts nothing."""
         made, within = self._make(await self.secrets())
         return wrapped.plan_of(made, within, self._context, self._context.sandbox_network.interception_for(within))
 
     def find_uncovered(self) -> str:
-        """Something that was hidden and has been replaced since, so that it is not hidden any more; empty where none
-        is. To be asked again and again while the command runs, which must end then."""
+        """A hidden path that was replaced, and is visible now: the command must end. Poll this while it runs."""
         return self._watched.find_replaced()
 
     def find_new_names(self) -> list[str]:
-        """Names that tools read and act on, which were not there before a command that writes through: a mount cannot
-        protect what is not there."""
+        """Names that tools act on, created by a command in direct mode: a mount cannot protect a missing file."""
         if self.mode != "direct" or "" in self._found.kept:
             return []
         return sorted({*self._guard.find(self.folder).kept} - {*self._found.kept})
 
     async def close(self) -> None:
-        """End everything. Bounded; harmless when repeated."""
+        """End everything, in bounded time. Can be called twice."""
         from casemate.execution.threads import to_thread_to_end
 
         self._watched.close()
@@ -181,8 +176,8 @@ class Wrapping:
         return made, wrapped.admit_wrapped(made, self._context, self._longest)
 
     def _shown_folders(self, needed: tuple[Path, ...]) -> Iterator[Shown]:
-        """What is shown of the host besides the folder: each where it lies, and what is in the user's home folder
-        also where it would be in the cell's."""
+        """What the command sees of the host outside its folder, each at its own path. Parts of the user's home folder
+        are in the cell's home folder, too."""
         outer = Path(os.path.realpath(self._policy.workspace or self.folder))
         named = (path for path in self._named if not is_inside(Path(os.path.realpath(path)), outer))
         wanted = [*self._copied, *needed, *(_readable(path, "read") for path in named)]
@@ -197,7 +192,7 @@ class Wrapping:
             yield Shown(str(path), places, hidden, copied=is_copied)
 
     async def secrets(self) -> Secrets:
-        """Those that it gets: whoever passes on what it says takes them out. Raises ``CasemateError``."""
+        """Its secrets. The code that passes on its output must redact them. Raises ``CasemateError``."""
         if self._held is None:
             self._held = NO_SECRETS
             if self._asked.secrets:
@@ -209,7 +204,7 @@ class Wrapping:
         return self._held
 
     def _get_approvals(self) -> Approvals:
-        """Rules alone decide: standard input is the command's, so that nobody is asked."""
+        """Approvals by rules only: standard input belongs to the command, so there is no approver."""
         from casemate.approvals.approvals import Approvals
 
         if self._approvals is None:
@@ -220,8 +215,8 @@ class Wrapping:
 
 
 def wrap_options(isolation: str, policy: Policy) -> tuple[str, ...]:
-    """What of a sandbox's settings holds for a command behind a wall, as options of ``casemate wrap``."""
-    limits = {name: value for name, value in policy.limits.items() if name not in NOT_OF_COMMANDS and value is not None}
+    """The settings of a sandbox that apply to a wrapped command, as options of ``casemate wrap``."""
+    limits = {name: value for name, value in policy.limits.items() if name in COMMAND_LIMITS and value is not None}
     return (
         "--isolation", isolation,
         *(("--at-least", policy.at_least) if policy.at_least else ()),
@@ -236,7 +231,7 @@ def _with_hidden(paths: tuple[str, ...], bound: Bounded) -> Bounded:
 
 
 def _folder(given: str | os.PathLike[str]) -> Path:
-    """The folder that a command works in. Raises ``InvalidArgument`` for one that would show, or cover, too much."""
+    """The folder that a command works in. Raises ``InvalidArgument`` if it would show or cover too much."""
     folder = checked_folder("workspace", given)
     assert folder is not None
     return _sound("workspace", folder.resolve())
@@ -247,16 +242,16 @@ def _readable(path: str, argument: str) -> Path:
         raise InvalidArgument(argument, f"{path}: a pattern cannot be shown; name the file or folder")
     place = Path(os.path.realpath(path))
     if not place.exists():
-        raise InvalidArgument(argument, f"{path!r} is not there")
+        raise InvalidArgument(argument, f"{path!r} does not exist")
     if argument == "copy" and not place.is_dir():
-        raise InvalidArgument(argument, f"{path!r} is no folder; a file can be shown with --read")
+        raise InvalidArgument(argument, f"{path!r} is not a folder; show a file with --read")
     return _sound(argument, place)
 
 
 def _sound(argument: str, path: Path) -> Path:
     reason = too_wide(path)
     if not reason and (str(path) in _ROOTS or any(is_inside(path, one) for one in _OF_THE_CELL)):
-        reason = "a cell has one of its own there"
+        reason = "a cell has its own folder there"
     if not reason and argument == "workspace" and is_system(path):
         reason = "it belongs to the system"
     if reason:
@@ -267,7 +262,7 @@ def _sound(argument: str, path: Path) -> Path:
 
 
 def _places(workspace: Workspace, shown: tuple[Shown, ...]) -> Iterator[Entry]:
-    """Where folders are put that are no cell's own."""
+    """The mount points of shown folders that are outside the cell's own folders."""
     own = ("/workspace/", "/tmp/", "/var/tmp/", "/dev/shm/", f"{HOME}/")
     for one in shown:
         for place in one.places:

@@ -1,1 +1,1 @@
-"""Approvals: whatever wants to cross the wall is decided here, by rules or by an approver."""
+"""Approvals: rules or an approver decide here about everything that asks to cross the wall."""

@@ -1,4 +1,4 @@
-"""``sandbox.approvals``: pending requests, their answers, and the rules; and where runs get their requesters."""
+"""``sandbox.approvals``: pending requests, answers and rules. Also makes the requesters of runs."""
 
 from __future__ import annotations
 
@@ -29,27 +29,26 @@ if TYPE_CHECKING:
     from casemate.redaction.redaction import Redaction
 
 _ALLOWED_ALL = (
-    "Approvals are switched off (approve=casemate.allow_all): whatever asked to cross the wall and no rule denied was "
-    "allowed, and nobody has seen it before."
+    "Approvals are switched off (approve=casemate.allow_all): everything that asked to cross the wall was "
+    "allowed without review, unless a rule denied it."
 )
 _MOST_AT_ONCE = 16  # questions of one account that wait; its others are asked when these are answered
 _RECORDED_WITHIN = 30.0  # seconds
-_MOST_REASON = 500  # characters of the requester's own words
+_MOST_REASON = 500  # characters of the requester's reason
 
 
 class AheadAnswer(NamedTuple):
-    """What was decided about something ahead. ``scope``: "rule", "once", "session", "agent" or "namespace", how far it
-    is allowed; empty where it is not. ``expires``: in seconds since 1970, None for the whole scope."""
+    """An advance decision."""
 
     allowed: bool
-    scope: str
-    expires: float | None
+    scope: str  # how far it is allowed: "rule", "once", "session", "agent" or "namespace"; empty if denied
+    expires: float | None  # in seconds since 1970; None for the whole scope
     by: str
     reason: str
 
 
 class Approvals:
-    """The approvals of one sandbox. Every method may be called from any thread."""
+    """The approvals of one sandbox. Thread-safe."""
 
     def __init__(
         self,
@@ -63,9 +62,10 @@ class Approvals:
         record_request: Record | None = None,
         notes: tuple[str, ...] = (),
     ) -> None:
-        """``approve``, ``timeout``, ``namespace``: as of :class:`casemate.Sandbox`; ``record``: writes a row of the
-        record; ``rules`` makes those that decide without asking, and remember answers; ``has_rules``: some are written;
-        ``record_request``: writes a row when somebody is asked; ``notes``: what each result says."""
+        """``approve``, ``timeout``, ``namespace``: as of :class:`casemate.Sandbox`. ``record``: writes a row of the
+        record. ``rules``: makes the rules that decide without asking and remember answers. ``has_rules``: whether any
+        rules are written. ``record_request``: writes a row when an approver is asked. ``notes``: added to each
+        result."""
         self._namespace = namespace
         self._asks = not _allows_all(approve)
         self.notes = notes if self._asks else (_ALLOWED_ALL, *notes)
@@ -78,21 +78,21 @@ class Approvals:
         self._rules: Rulebook | None = None
         self._queue = QueueChannel()
         self._store: RequestStore | None = None
-        self._lock = threading.Lock()  # of the broker
+        self._lock = threading.Lock()  # guards the broker
         self._broker: ApprovalBroker | None = None
         self._is_closed = False
-        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by account, or caller
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by account or caller
 
     @property
     def rules(self) -> Rulebook:
-        """The rules in force, the remembered answers among them."""
+        """The rules in force, including remembered answers."""
         with self._lock:
             if self._rules is None:
                 self._rules, self._has_rules = self._make_rules(), True
             return self._rules
 
     def _get_broker(self) -> ApprovalBroker:
-        """The broker, made when the first question comes: most runs ask nothing, and it takes time to load."""
+        """The broker, made for the first question: most runs ask nothing, and it takes time to load."""
         from casemate.approvals.broker import ApprovalBroker
 
         rules = self.rules
@@ -118,8 +118,8 @@ class Approvals:
         """List the requests that wait for an answer.
 
         Returns:
-            The oldest first, at most sixteen of each session; the others follow when these are answered. In a service
-            also those whose cells have ended with it, and that can still be answered: their ``state`` is
+            The oldest first, at most sixteen of each session; more follow when these are answered. In a service, this
+            also lists requests whose cells ended with it but that can still be answered. Their ``state`` is
             ``"withdrawn"``.
         """
         withdrawn = self._store.list_withdrawn() if self._store is not None else []
@@ -127,7 +127,7 @@ class Approvals:
 
     @property
     def pending_count(self) -> int:
-        """How many requests wait for an answer, also those that are not shown yet."""
+        """The number of requests that wait for an answer, including those not shown yet."""
         return 0 if self._broker is None else len(self._broker.list_pending(None))
 
     @takes_options(DecisionOptions)
@@ -140,10 +140,10 @@ class Approvals:
             **options: See :class:`casemate.model.call_options.DecisionOptions`.
 
         Returns:
-            False, and nothing changed, when there is no such request or it is over.
+            False, with no effect, if there is no such request or it is over.
 
         Raises:
-            InvalidArgument: An argument means nothing. The request waits on.
+            InvalidArgument: An argument is invalid. The request keeps waiting.
         """
         from casemate.model.approval import Decision
 
@@ -154,21 +154,21 @@ class Approvals:
         return self._get_broker().answer(str(request_id), decision, "queue", _note())
 
     def ignore(self, request_id: str, *, allow: bool) -> None:
-        """Put an answer on record that changes nothing: the request is over, or its answer is not the caller's."""
+        """Record an answer that has no effect, because the request is over or the caller may not answer it."""
         from casemate.model.approval import Decision
 
         self._get_broker().ignore(request_id, Decision(allow is True), "queue", _note())
 
     async def drain(self) -> None:
-        """Wait until all answers so far are on record."""
+        """Wait until all answers so far are recorded."""
         await self._get_broker().worker.drain(_RECORDED_WITHIN)
 
     def set_store(self, store: RequestStore) -> None:
-        """``store`` keeps every request, also when what asked is gone. To be called before anything asks."""
+        """Keep every request in ``store``, even after its run ended. Call this before any request."""
         self._store = store
 
     def deny_all(self, reason: str = "", *, session: str | None = None) -> int:
-        """Deny everything that waits, also what is not shown yet; of one session, or of all. How many that were."""
+        """Deny all pending requests of one session or of all, including those not shown yet. Returns their number."""
         from casemate.model.approval import Decision
 
         broker = self._get_broker()
@@ -177,8 +177,8 @@ class Approvals:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Approvals]:
-        """Keep requests pending for other parts of the application as long as this is entered, also where there is no
-        approver and no stream: they look at :meth:`pending`. A request that only this keeps is denied at its end."""
+        """Keep requests pending within this context, for parts of the application that poll :meth:`pending`, even
+        without an approver or a followed stream. Requests that only this keeps pending are denied at its end."""
         self._queue.add_holder()
         try:
             yield self
@@ -188,8 +188,8 @@ class Approvals:
 
     @contextlib.contextmanager
     def watch(self, call: Callable[[], None]) -> Iterator[None]:
-        """``call`` whenever :meth:`pending` may give something else, from any thread, as long as this is entered.
-        Requests are kept pending meanwhile, as by :meth:`open`."""
+        """Call ``call`` from any thread whenever :meth:`pending` may have changed, within this context. Keeps requests
+        pending meanwhile, like :meth:`open`."""
         with self.open(), self._queue.watch(call):
             yield
 
@@ -202,8 +202,8 @@ class Approvals:
         asks: bool = True,
         for_later: bool = False,
     ) -> Requester:
-        """Asks for one run or step, begun in the event loop that runs. Without ``asks`` only rules decide.
-        ``for_later``: what is allowed is for later runs or steps, and remembered for them."""
+        """The requester of one run or step, begun in the running event loop. Without ``asks``, only rules decide.
+        ``for_later``: decisions are remembered for later runs or steps."""
         loop = asyncio.get_running_loop()
         return Requester(self._get_broker, origin, stream, loop, redaction, asks=asks, for_later=for_later)
 
@@ -211,7 +211,8 @@ class Approvals:
     async def open_requester(
         self, namespace: str, session: str | None = None, *, for_later: bool = False
     ) -> AsyncGenerator[Requester]:
-        """Asks, as a run of its own, for what is no run or step. When this is left, nothing of it crosses any more."""
+        """A requester for questions outside a run or step. It acts as a separate run, and nothing of it crosses after
+        its end."""
         requester = self.requester(Origin(namespace, session, os.urandom(16).hex()), None, for_later=for_later)
         try:
             yield requester
@@ -219,14 +220,14 @@ class Approvals:
             await requester.end()
 
     def turn(self) -> asyncio.Semaphore:
-        """To be entered for a question of one's own, of which so many wait at once for one account."""
+        """A semaphore to hold while a question waits. It bounds the questions of one account that wait at once."""
         return self._turns.setdefault(account() or caller(), asyncio.Semaphore(_MOST_AT_ONCE))
 
     async def ask_ahead(
         self, question: Question, reason: str, namespace: str, session: str | None = None
     ) -> AheadAnswer:
-        """Ask for what later runs or steps may do, of one session or of all, and wait for the answer. ``reason``: the
-        requester's own words, which are shown."""
+        """Ask in advance what later runs or steps may do, in one session or all, and wait for the answer. ``reason``:
+        the requester's own words, which the approver sees."""
         if not isinstance(reason, str):
             raise InvalidArgument("reason", f"{reason!r} is not a str")
         said = plain(reason[:_MOST_REASON], by=lambda _: " ").strip()
@@ -242,12 +243,12 @@ class Approvals:
         return AheadAnswer(True, scope, expires, verdict.by, verdict.reason)
 
     def grant(self, questions: Sequence[Question], by: str) -> None:
-        """Somebody has allowed exactly these, of a run that has not begun: each as often as it is there, without being
-        asked again, unless a rule denies it."""
+        """Grant exactly these questions to a run that has not begun, after an approver allowed them. Each is granted as
+        often as it occurs, without another request, unless a rule denies it."""
         self._get_broker().grant(questions, by)
 
     def check(self, question: Question) -> None:
-        """Raise ``Denied`` where a rule denies it to every caller. Nobody is asked, and no use is spent."""
+        """Raise ``Denied`` if a rule denies the question to every caller. Asks no approver and spends no use."""
         ruling = self.rules.rule_on(question, time.monotonic()) if self._has_rules else None
         if ruling is None or ruling.verdict.allow:
             return
@@ -257,17 +258,17 @@ class Approvals:
         raise Denied(f"{question.summary}: {ruling.verdict.reason}", remediation="Change the policy, or do without it.")
 
     def drop_channel(self, channel: Channel) -> None:
-        """Nobody follows this stream any more, or looks at the queue."""
+        """Drop a stream that is no longer followed, or the queue."""
         if self._broker:
             self._broker.drop_channel(channel)
 
     def may_ask(self, kind: Kind, *, stream: bool) -> bool:
-        """Whether a question of this ``kind`` could be allowed; ``stream``: that of its run is followed."""
+        """Whether a question of this ``kind`` could be allowed. ``stream``: whether the run's stream is followed."""
         somebody = stream or self._approve is not None or self._queue.is_available
         if not somebody and not self._has_rules:
             return False
         if any(rule.kind == kind and rule.effect == "allow" for rule in self.rules.answers):
-            return True  # what was allowed for later, for one
+            return True  # such as an earlier answer for later runs
         rules = self.rules.rules
         written = [rule for rule in rules.written if rule.kind == kind]
         if any(rule.effect == "allow" for rule in written):
@@ -275,16 +276,16 @@ class Approvals:
         return somebody and (bool(written) or rules.default(kind)[0] != "deny")
 
     def answer_function(self, request_id: str) -> Callable[[Decision], bool]:
-        """How a request that was kept as data is answered."""
+        """A function that answers a request which was kept as data."""
         return lambda decision: self._get_broker().answer(request_id, decision, "request")
 
     def forget_session(self, namespace: str, session: str) -> None:
-        """A session is over: what was answered for it holds no more."""
+        """Forget the answers for a session that is over."""
         if self._broker and self._broker.worker.is_running:
             self._broker.worker.submit(self._broker.rules.forget, namespace, session, "")
 
     def close(self) -> None:
-        """Withdraw whatever waits, and end. Blocks, bounded; harmless when repeated."""
+        """Withdraw all requests and end. Blocks for a bounded time."""
         with self._lock:
             self._is_closed, broker = True, self._broker
         if broker:
@@ -292,7 +293,7 @@ class Approvals:
 
 
 def _allows_all(approve: Approve | None) -> bool:
-    """Whether nobody is asked, because everything may cross that no rule denies."""
+    """Whether no approver is asked, because everything may cross unless a rule denies it."""
     if approve is None:
         return False
     from casemate.model.approval import allow_all
@@ -301,5 +302,5 @@ def _allows_all(approve: Approve | None) -> bool:
 
 
 def _note() -> str:
-    """Who answers, where a surface knows that: for the record."""
+    """Who answers, for the record, if the surface knows that."""
     return f"answered by {name}" if (name := caller()) else ""

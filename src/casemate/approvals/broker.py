@@ -1,14 +1,14 @@
-"""The approval broker: where a question becomes a verdict. Rules decide first, then whoever can be asked, then the
-rules once more.
+"""The approval broker turns a question into a verdict. It asks the rules first, then an approver, then the rules again.
 
-One thread does all of it, in order. Whoever answers is told at once whether that answer was the first; what follows
-from an answer happens in the thread. What goes wrong on the way denies. What rules allow without asking may be decided
-in the thread that asks: only when no other job runs or waits, and its row is written before.
+One thread does all of it, in order. A caller that answers learns at once whether its answer was the first; the effects
+follow in the thread. Faults on the way deny. The asking thread may itself decide what rules allow without asking, but
+only if no other job runs or waits, and only after the row is written.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
 import time
@@ -16,15 +16,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from casemate.approvals.requests import MOST_ASKED, End, RequestStates, ShownArguments
-from casemate.approvals.worker import Timer, Worker
-from casemate.errors import CasemateError
-from casemate.model.approval import ApprovalRequest, ApprovalVerdict, Decision, Question
+from casemate.approvals.requests import MOST_ASKED, End, PendingRequest, RequestStates
+from casemate.approvals.worker import Worker
+from casemate.errors import CasemateError, InvalidArgument
+from casemate.model.approval import BY_RULE, ApprovalRequest, ApprovalVerdict, Decision, Question
 from casemate.model.operation import caller
-from casemate.policy.canonical import fingerprint
+from casemate.policy.canonical import MOST_BYTES, canonical, fingerprint
 
 if TYPE_CHECKING:
     from casemate.approvals.channels import Channel
@@ -33,36 +34,21 @@ if TYPE_CHECKING:
 
 Record = Callable[[str, str, dict[str, Any]], object]  # run, namespace, detail; raises CasemateError
 _MOST_NAMES = 20  # packages in a reason
-_QUICK = 50_000  # steps of looking through rules: some milliseconds at the very most
+_QUICK = 50_000  # steps of looking through rules: some milliseconds at most
 
-NOBODY = "nobody is there to ask; a rule of the policy can allow it, or an approver (in Python: approve)"
-GONE = "whoever was asked has gone"
-BEYOND = "it is beyond a list of hosts that was given, and asking is switched off"
+NOBODY = f"no approver is available; an approver (in Python: approve) or {BY_RULE}"
+GONE = "the approver that was asked is gone"
+BEYOND = "it is not in a given list of hosts, and asking is switched off"
 _CLOSED = "the sandbox was closed"
+_IS_CLOSED = ApprovalVerdict(False, "withdrawn", _CLOSED)
+_TOO_MANY = ApprovalVerdict(False, "limit", f"this run has asked {MOST_ASKED:,} times, which is the limit")
 FAULT = ApprovalVerdict(False, "fault", "casemate itself failed to decide")
 
 
-@dataclass(slots=True, eq=False)
-class PendingRequest:
-    """A question on its way to a verdict. Rules match ``question``; people and the record see ``redacted``, which is
-    the same without secrets. ``id``: once somebody is asked; ``channels``: through which an answer may come."""
-
-    requester: Requester
-    question: Question
-    redacted: Question
-    shown: ShownArguments
-    future: Future[ApprovalVerdict]
-    id: str = ""
-    request: ApprovalRequest | None = None
-    channels: list[Channel] = field(default_factory=list)
-    timer: Timer | None = None
-
-
 class ApprovalBroker:
-    """``rules`` decide without asking; ``channels``: who may be asked besides the stream of a run; ``timeout``: seconds
-    that somebody has to answer, None for as long as it takes. ``asks``: False where asking is switched off.
-    ``namespace``: of all that ask. ``record`` writes a row, without waiting for anybody, and may raise
-    ``CasemateError``; so does ``record_request``, when somebody is asked."""
+    """``rules`` decide without asking. ``timeout``: seconds to answer; None for no limit. ``asks``: False if asking is
+    switched off. ``namespace``: of all requesters. ``record`` writes a row without blocking, and may raise
+    ``CasemateError``; so does ``record_request``, when an approver is asked."""
 
     def __init__(
         self,
@@ -76,132 +62,120 @@ class ApprovalBroker:
     ) -> None:
         self.rules = rules
         self._namespace = namespace
-        self.channels: list[Channel] = []
+        self.channels: list[Channel] = []  # approvers besides the streams of runs
         self.worker = Worker(lambda _error: self._deny_all(FAULT))
         self._record = record
         self._record_request = record_request
         self._timeout = timeout
         self._asks = asks
         self._states = RequestStates()
-        self._pending: dict[str, PendingRequest] = {}
-        self._lock = threading.Lock()  # of the states and the pending requests
-        self._current: PendingRequest | None = None  # what the thread is at
+        self._lock = threading.Lock()  # guards the states
+        self._current: PendingRequest | None = None  # what the thread works on
         self._is_showing = False
 
     # -- from any thread
 
-    def decide(
-        self,
-        requester: Requester,
-        question: Question,
-        shown: ShownArguments,
-        future: Future[ApprovalVerdict],
-        *,
-        inline: bool = False,
-    ) -> None:
-        """Have ``future`` hold a verdict, once there is one. ``inline``: what rules allow, if that takes no time, is
-        decided in this thread, before this returns."""
-        copy = replace(question, arguments=shown.copy())
-        pending = PendingRequest(requester, copy, requester.redact_question(copy), shown, future)
-        is_inline = inline and self._is_quick(shown)
-        if is_inline and self.worker.run_inline(self._allow_by_rule, pending) and future.done():
-            return
-        if not self.worker.submit(self._consider, pending):
-            future.set_result(ApprovalVerdict(False, "withdrawn", _CLOSED))
+    def decide(self, requester: Requester, question: Question, *, inline: bool = False) -> Future[ApprovalVerdict]:
+        """Come to a verdict about a question of this requester. ``inline``: if rules allow it and this takes no time,
+        decide in this thread before this returns."""
+        future: Future[ApprovalVerdict] = Future()
+        future.set_running_or_notify_cancel()  # a question can only be withdrawn by the end of the run
+        requester.asked_count += 1
+        if requester.asked_count > MOST_ASKED:  # a run that asks without end must not hold up other runs
+            future.set_result(_TOO_MANY)
+            return future
+        bound, digest, why = requester.bind(question), "", ""
+        try:
+            text, digest = _canonical_arguments(bound)
+        except InvalidArgument as error:
+            text, why = b"{}", str(error)
+        bound = replace(bound, arguments=json.loads(text))
+        pending = PendingRequest(requester, bound, _request_of(requester, bound, digest), len(text), future)
+        if why:
+            self._submit(pending, self._finish, ApprovalVerdict(False, "form", why))
+            return future
+        is_quick = inline and self.rules.effort(len(text)) <= _QUICK
+        if not (is_quick and self.worker.run_inline(self._allow_by_rule, pending) and future.done()):
+            self._submit(pending, self._consider)
+        return future
 
-    def refuse(self, requester: Requester, question: Question, future: Future[ApprovalVerdict], why: str) -> None:
-        """Deny what cannot even be shown."""
-        bare = replace(question, arguments={})
-        pending = PendingRequest(requester, bare, requester.redact_question(bare), ShownArguments("", ""), future)
-        if not self.worker.submit(self._finish, pending, ApprovalVerdict(False, "form", why)):
-            future.set_result(ApprovalVerdict(False, "form", why))
+    def _submit(self, pending: PendingRequest, job: Callable[..., object], *arguments: Any) -> None:
+        """Continue with a request in the broker's thread. Denies it if that thread has ended."""
+        if not self.worker.submit(job, pending, *arguments):
+            pending.future.set_result(_IS_CLOSED)
 
     def answer(self, request: str, decision: Decision, by: str, note: str = "") -> bool:
-        """Answer a request; whether that was the first answer, and in time."""
-        is_first = self._settle(request, "approved" if decision.allow is True else "denied")
-        if is_first:
-            self.worker.submit(self._apply_answer, request, decision, by, note)
+        """Answer a request. Returns whether the answer was the first, and in time."""
+        pending = self._settle(request, "approved" if decision.allow is True else "denied")
+        if pending is not None:
+            self._submit(pending, self._apply_answer, decision, by, note)
         else:
             self.ignore(request, decision, by, note)
-        return is_first
+        return pending is not None
 
     def ignore(self, request: str, decision: Decision, by: str, note: str = "") -> None:
-        """Put an answer on record that changes nothing."""
+        """Record an answer that has no effect."""
         self.worker.submit(self._record_late_answer, request, decision, by, note, caller())
 
     def start_timeout(self, request: str) -> bool:
-        """Somebody looks at the request from now on, so its time begins; False when that is no longer needed."""
+        """Start a request's timeout, because an approver sees it now. False if it needs no answer any more."""
         with self._lock:
-            is_pending = self._states.state_of(request) == "asked"
-        return is_pending and self.worker.submit(self._start_timer, request)
+            pending = self._states.find(request)
+        return pending is not None and self.worker.submit(self._start_timer, pending)
 
     def drop_channel(self, channel: Channel, request: str = "") -> None:
-        """Nobody answers through this channel any more: this request, or any."""
         self.worker.submit(self._drop_channel, channel, request)
 
     def list_shown(self) -> list[ApprovalRequest]:
-        """Pending requests that are shown, the oldest first."""
-        with self._lock:
-            requests = [self._pending[request].request for request in self._states.list_shown()]
-        return [request for request in requests if request is not None]
+        """The pending requests that are shown, the oldest first."""
+        return [one.shown for one in self._list() if one.shown is not None]
 
     def list_pending(self, session: str | None) -> list[str]:
-        """The ids of all pending requests, also those that are not shown yet; of one session or of all."""
+        """The ids of all pending requests of one session or of all, including those not shown yet."""
+        return [one.request.id for one in self._list() if session is None or one.question.session == session]
+
+    def _list(self) -> list[PendingRequest]:
         with self._lock:
-            sessions = {request: self._pending[request].question.session for request in self._states.list_pending()}
-        return [request for request, owner in sessions.items() if session is None or owner == session]
+            return list(self._states.pending)
 
     def withdraw(self, requester: Requester) -> list[str]:
-        """End the requests of ``requester``, which is over; their ids."""
-        with self._lock:
-            requests = [request for request, pending in self._pending.items() if pending.requester is requester]
+        requests = [one.request.id for one in self._list() if one.requester is requester]
         for request in requests:
-            if self._settle(request, "withdrawn"):
-                self.worker.submit(self._end, request, _withdrawal(requester), "withdrawn")
+            if (pending := self._settle(request, "withdrawn")) is not None:
+                self._submit(pending, self._end, _withdrawal(requester), "withdrawn")
         self.worker.submit(self._forget_requester, requester)
         return requests
 
     def grant(self, questions: Sequence[Question], by: str) -> None:
-        """Somebody has allowed exactly these, of a run that has not begun: each as often as it is there."""
+        """Grant exactly these questions to a run that has not begun, each as often as it occurs."""
         self.worker.submit(self._grant, tuple(questions), by)
 
     def close(self) -> None:
-        """Withdraw everything, and end. Blocks, bounded."""
-        with self._lock:
-            requesters = {pending.requester for pending in self._pending.values()}
-        for requester in requesters:
+        """Withdraw everything and end. Blocks for a bounded time."""
+        for requester in {pending.requester for pending in self._list()}:
             requester.close(_CLOSED)
         self.worker.close()
-        self._deny_all(ApprovalVerdict(False, "withdrawn", _CLOSED))
+        self._deny_all(_IS_CLOSED)
 
-    def _settle(self, request: str, end: End) -> bool:
+    def _settle(self, request: str, end: End) -> PendingRequest | None:
         with self._lock:
             return self._states.settle(request, end)
-
-    def _is_quick(self, shown: ShownArguments) -> bool:
-        return self.rules.effort(len(shown.text)) <= _QUICK
 
     # -- inline, in the thread that asks
 
     def _allow_by_rule(self, pending: PendingRequest) -> None:
-        """Decide what rules allow, if its row can be written at once. Else nothing has happened, and the broker's
-        thread decides."""
+        """Decide what rules allow, if its row can be written at once. Otherwise do nothing, so that the broker's thread
+        decides."""
         self._current, requester = pending, pending.requester
         ruling = self.rules.rule_on(pending.question, time.monotonic())
-        if ruling and ruling.verdict.allow and not requester.is_over and self._write_now(pending, ruling.verdict):
-            requester.decided_count += 1
-            verdict = self.rules.spend(ruling, pending.question)
-            requester.pause.note_request(requester.pending_count)
-            pending.future.set_result(verdict)
+        if ruling and ruling.verdict.allow and not requester.is_over:
+            row = _decision_row(pending, ruling.verdict, "allowed")
+            if self._try_record(requester.run, requester.namespace, row):
+                requester.decided_count += 1
+                verdict = self.rules.spend(ruling, pending.question)
+                requester.pause.note_request(requester.pending_count)
+                pending.future.set_result(verdict)
         self._current = None
-
-    def _write_now(self, pending: PendingRequest, verdict: ApprovalVerdict) -> bool:
-        requester = pending.requester
-        try:
-            self._record(requester.run, requester.namespace, _decision_row(pending, verdict, "allowed"))
-        except CasemateError:
-            return False
-        return True
 
     # -- in the broker's thread
 
@@ -209,7 +183,7 @@ class ApprovalBroker:
         counts = Counter(fingerprint(question) for question in questions)
         distinct = {fingerprint(question): question for question in questions}
         for digest, count in counts.items():
-            decision = Decision(True, scope="run", uses=count + 1)  # of which the answer that is remembered takes one
+            decision = Decision(True, scope="run", uses=count + 1)  # the remembered answer takes one use
             self.rules.remember(decision, distinct[digest], time.monotonic(), by)
 
     def _consider(self, pending: PendingRequest) -> None:
@@ -253,32 +227,28 @@ class ApprovalBroker:
         return None
 
     def _add(self, pending: PendingRequest) -> ApprovalVerdict | None:
-        """Have it wait for an answer. Returns a verdict where it may not."""
+        """Make it wait for an answer. Returns a verdict if it may not."""
         requester = pending.requester
         with self._lock:
-            if requester.is_over:  # nothing of it is added after that, so that all of it is withdrawn
+            if requester.is_over:  # later additions would miss the withdrawal
                 return _withdrawal(requester)
             request = os.urandom(16).hex()
-            refusal = self._states.add(
-                request, requester.queue, requester.run, len(pending.shown.text), requester.caller
-            )
+            refusal = self._states.add(request, pending)
             if refusal:
                 return ApprovalVerdict(False, "limit", refusal)
-            pending.id = request
-            self._pending[request] = pending
+            pending.request = replace(pending.request, id=request)
         return None
 
     def _channels_for(self, requester: Requester) -> list[Channel]:
         return [*self.channels, *([requester.stream] if requester.stream else [])]
 
     def _show_due(self, queue: str) -> None:
-        """Show requests as far as they may be shown. An answer may have decided some of them meanwhile."""
+        """Show as many requests as may be shown. Earlier answers may have decided some of them."""
         if self._is_showing:
             return
         self._is_showing = True
         try:
-            while request := self._show_next(queue):
-                pending = self._pending[request]
+            while (pending := self._show_next(queue)) is not None:
                 verdict = self.rules.verdict(pending.question, time.monotonic())
                 if verdict is not None:
                     self._decide_now(pending, verdict)
@@ -287,44 +257,42 @@ class ApprovalBroker:
         finally:
             self._is_showing = False
 
-    def _show_next(self, queue: str) -> str | None:
+    def _show_next(self, queue: str) -> PendingRequest | None:
         with self._lock:
             return self._states.show_next(queue)
 
     def _show(self, pending: PendingRequest) -> None:
-        question, requester = pending.redacted, pending.requester
-        pending.request = ApprovalRequest(
-            pending.id, question.kind, question.summary, question.namespace, question.session, question.run,
-            deepcopy(dict(question.arguments)), pending.shown.hash, question.server, question.tool,
-            requester.caller, _answer=lambda decision: self.answer(pending.id, decision, "request"),
-        )  # fmt: skip
+        requester, request = pending.requester, pending.request
+        arguments = deepcopy(dict(request.arguments))  # so that approvers cannot change what is recorded
+        answer = partial(self.answer, request.id, by="request")
+        pending.shown = replace(request, arguments=arguments, _answer=answer)
         for channel in self._channels_for(requester):
             if not channel.is_available:
                 continue
-            receipt = channel.show(pending.request, len(pending.shown.text), requester.loop)
+            receipt = channel.show(pending.shown, pending.size, requester.loop)
             if receipt != "unavailable":
                 pending.channels.append(channel)
             if receipt == "shown":
-                self._start_timer(pending.id)
+                self._start_timer(pending)
         if not pending.channels:
             self._decide_now(pending, ApprovalVerdict(False, "nobody", GONE))
         elif self._record_request is not None and requester.decided_count < MOST_ASKED:
             row = {name: value for name, value in _question_row(pending).items() if value}
-            with contextlib.suppress(CasemateError):  # then its decision cannot be recorded, and nothing crosses
+            with contextlib.suppress(CasemateError):  # its decision cannot be recorded either, so nothing crosses
                 self._record_request(requester.run, requester.namespace, row)
 
-    def _start_timer(self, request: str) -> None:
-        pending = self._pending.get(request)
-        if pending is not None and pending.timer is None and self._timeout is not None:
-            pending.timer = self.worker.submit_later(self._timeout, self._expire, request)
+    def _start_timer(self, pending: PendingRequest) -> None:
+        if not pending.has_timer and self._timeout is not None:
+            pending.has_timer = True
+            self.worker.submit_later(self._timeout, self._expire, pending.request.id)
 
     def _expire(self, request: str) -> None:
-        if self._settle(request, "expired"):
-            why = f"nobody answered within {self._timeout:g} s"
-            self._end(request, ApprovalVerdict(False, "timeout", why), "denied: timeout")
+        if (pending := self._settle(request, "expired")) is not None:
+            why = f"no approver answered within {self._timeout:g} s"
+            self._end(pending, ApprovalVerdict(False, "timeout", why), "denied: timeout")
 
     def _drop_channel(self, channel: Channel, request: str) -> None:
-        affected = [one for one in self._pending.values() if channel in one.channels and request in ("", one.id)]
+        affected = [one for one in self._list() if channel in one.channels and request in ("", one.request.id)]
         for pending in affected:
             pending.channels.remove(channel)
             if not pending.channels:
@@ -332,11 +300,11 @@ class ApprovalBroker:
 
     def _decide_now(self, pending: PendingRequest, verdict: ApprovalVerdict) -> None:
         """Decide without an answer, unless one has just come."""
-        if self._settle(pending.id, "approved" if verdict.allow else "denied"):
-            self._end(pending.id, verdict)
+        if self._settle(pending.request.id, "approved" if verdict.allow else "denied") is not None:
+            self._end(pending, verdict)
 
-    def _apply_answer(self, request: str, decision: Decision, by: str, note: str) -> None:
-        pending = self._remove(request)
+    def _apply_answer(self, pending: PendingRequest, decision: Decision, by: str, note: str) -> None:
+        self._take_back(pending)
         verdict = ApprovalVerdict(
             decision.allow is True, by, decision.reason, decision.content, decision.scope, decision.expires
         )
@@ -348,10 +316,10 @@ class ApprovalBroker:
             keep(decision, pending.question, time.monotonic(), by)
         self._finish(pending, verdict, decision=decision, note=note)
         if is_kept:
-            self._decide_same(pending.shown.hash)
+            self._decide_same(pending.request.hash)
 
     def _deny_despite_answer(self, pending: PendingRequest) -> ApprovalVerdict | None:
-        """Why it may not cross although somebody has allowed it: what asked is over, or a rule has come to deny it."""
+        """A denial that overrides an approver's yes: the asking run is over, or a rule denies it by now."""
         if pending.requester.is_over:
             return _withdrawal(pending.requester)
         now = time.monotonic()
@@ -360,24 +328,21 @@ class ApprovalBroker:
         )
 
     def _decide_same(self, digest: str) -> None:
-        """An answer that holds for more than one request may decide others that ask for the same."""
-        for pending in [one for one in self._pending.values() if one.shown.hash == digest]:
+        """Apply an answer for more than one request to pending requests for the same."""
+        for pending in [one for one in self._list() if one.request.hash == digest]:
             verdict = self.rules.verdict(pending.question, time.monotonic())
             if verdict is not None:
                 self._decide_now(pending, verdict)
 
-    def _remove(self, request: str) -> PendingRequest:
-        """It has come to its end: nobody need answer any more."""
-        with self._lock:
-            pending = self._current = self._pending.pop(request)
-        if pending.timer:
-            pending.timer.cancel()
+    def _take_back(self, pending: PendingRequest) -> None:
+        """Withdraw a request from its channels, because it is decided."""
+        self._current = pending
         for channel in pending.channels:
-            channel.withdraw(request)
-        return pending
+            channel.withdraw(pending.request.id)
 
-    def _end(self, request: str, verdict: ApprovalVerdict, word: str = "") -> None:
-        self._finish(self._remove(request), verdict, word)
+    def _end(self, pending: PendingRequest, verdict: ApprovalVerdict, word: str = "") -> None:
+        self._take_back(pending)
+        self._finish(pending, verdict, word)
 
     def _finish(
         self,
@@ -387,19 +352,23 @@ class ApprovalBroker:
         decision: Decision | None = None,
         note: str = "",
     ) -> None:
-        """Record the verdict, and only then hand it out. Who answers may quote a secret in the reason."""
-        requester = pending.requester
-        verdict = replace(verdict, reason=requester.redact(verdict.reason))
+        """Record the verdict, then deliver it. The reason is redacted, because it may quote a secret."""
+        self._current, requester, reason = pending, pending.requester, verdict.reason
+        if BY_RULE in reason and pending.question.kind == "tool":
+            from casemate.policy.proposal import name_rule
+
+            reason = reason.replace(BY_RULE, f"{BY_RULE}: {name_rule(self.rules.rules.written, pending.question)}")
+        verdict = replace(verdict, reason=requester.redact(reason))
         try:
             self._write(pending, verdict, word or ("allowed" if verdict.allow else "denied"), decision, note)
         except CasemateError:
             verdict = ApprovalVerdict(False, "record", "the decision could not be recorded")
-        if pending.id:
-            requester.pending_count -= 1
+        if pending.request.id:
+            requester.pending_count = max(0, requester.pending_count - 1)  # it is 0 after a fault
             requester.pause.note_answer(requester.pending_count)
         self._current = None
         pending.future.set_result(verdict)
-        if pending.id:
+        if pending.request.id:
             self._show_due(requester.queue)
 
     def _write(
@@ -422,12 +391,16 @@ class ApprovalBroker:
         }  # fmt: skip
         self._try_record(run, self._namespace, detail)
 
-    def _try_record(self, run: str, namespace: str, detail: dict[str, Any]) -> None:
-        with contextlib.suppress(CasemateError):  # nothing crosses for it
+    def _try_record(self, run: str, namespace: str, detail: dict[str, Any]) -> bool:
+        """Whether the row was written. If not, nothing may cross for it."""
+        try:
             self._record(run, namespace, detail)
+        except CasemateError:
+            return False
+        return True
 
     def _forget_requester(self, requester: Requester) -> None:
-        """It is over, and none of its requests is pending."""
+        """Forget a requester that is over and has no pending requests."""
         requester.unrecorded_count += max(0, requester.asked_count - MOST_ASKED)
         if requester.unrecorded_count:
             why = f"{requester.unrecorded_count} more were denied"
@@ -439,13 +412,11 @@ class ApprovalBroker:
             self._states.forget_queue(requester.queue)
 
     def _deny_all(self, verdict: ApprovalVerdict) -> None:
-        """Deny whatever is pending, unrecorded: the broker is closed or has failed itself."""
-        with self._lock:
-            denied = [pending for pending in self._pending.values() if self._states.settle(pending.id, "denied")]
-            self._pending.clear()
+        """Deny everything that is pending, without recording it: the broker is closed or has failed."""
+        denied = [one for one in self._list() if self._settle(one.request.id, "denied") is not None]
         for pending in [*denied, *([self._current] if self._current else [])]:
             for channel in pending.channels:
-                channel.withdraw(pending.id)
+                channel.withdraw(pending.request.id)
             pending.requester.pending_count = 0
             pending.requester.pause.note_answer(0)
             if not pending.future.done():
@@ -456,7 +427,7 @@ class ApprovalBroker:
 def _decision_row(
     pending: PendingRequest, verdict: ApprovalVerdict, word: str, decision: Decision | None = None, note: str = ""
 ) -> dict[str, Any]:
-    """What is on record of a decision."""
+    """The row of a decision."""
     note = pending.requester.redact(note)
     detail = {**_question_row(pending), "decision": word, "by": verdict.by, "reason": verdict.reason, "note": note}
     if decision is not None and decision.scope != "once":
@@ -465,16 +436,35 @@ def _decision_row(
 
 
 def _question_row(pending: PendingRequest) -> dict[str, Any]:
-    """What is on record of a question."""
-    question = pending.redacted
+    """The fields of a question's row."""
+    request = pending.request
     return {
-        "session": question.session, "caller": pending.requester.caller, "request": pending.id,
-        "kind": question.kind, "summary": question.summary,
-        "server": question.server, "tool": question.tool, "arguments": question.arguments,
-        "hash": pending.shown.hash,
+        "session": request.session, "caller": request.caller, "request": request.id,
+        "kind": request.kind, "summary": request.summary,
+        "server": request.server, "tool": request.tool, "arguments": request.arguments,
+        "hash": request.hash,
     }  # fmt: skip
 
 
+def _canonical_arguments(question: Question) -> tuple[bytes, str]:
+    """The canonical JSON text of a question's arguments, and the hash that a decision binds to. Raises
+    ``InvalidArgument`` if they cannot be shown, and so cannot be approved."""
+    if not isinstance(question.arguments, dict):
+        raise InvalidArgument("arguments", "are not a mapping")
+    text = canonical(question.arguments)
+    if len(text) > MOST_BYTES:
+        raise InvalidArgument("arguments", f"take {len(text):,} bytes; the limit is {MOST_BYTES:,}")
+    return text, fingerprint(question, text)
+
+
+def _request_of(requester: Requester, question: Question, digest: str) -> ApprovalRequest:
+    """``question`` without secrets, for approvers and the record. The hash remains that of the original."""
+    redact = requester.redact
+    return ApprovalRequest(
+        "", question.kind, redact(question.summary), question.namespace, question.session, question.run,
+        redact(question.arguments), digest, redact(question.server), redact(question.tool), requester.caller,
+    )  # fmt: skip
+
+
 def _withdrawal(requester: Requester) -> ApprovalVerdict:
-    """What asked is over."""
     return ApprovalVerdict(False, "withdrawn", requester.end_reason)

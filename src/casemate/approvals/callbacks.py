@@ -1,8 +1,8 @@
 """The application's own approver, ``Sandbox(approve=...)``: a callable.
 
-An async one is called in the event loop in which the run was begun, and for several requests at once. Any other is
-called in a thread, for one request after the other: it may ask a person at a terminal. One that does not return is
-left to itself when its request is over, so that the next is asked.
+An async approver is called in the event loop in which the run was begun, for several requests at once. Any other is
+called in a thread, for one request at a time, because it may ask a person at a terminal. If it does not return before
+its request is over, it is abandoned, and a new thread handles the next request.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from casemate.approvals.channels import AnswerSink, Receipt, decision_of
+from casemate.approvals.channels import AnswerSink, Channel, Receipt, decision_of
 from casemate.model.approval import ApprovalRequest, Decision
 
-_MOST_STUCK = 16  # threads in which the approver has not returned; with so many it counts as unavailable
-_MOST_STUCK_FOR_ONE = 3  # for one session or run: it must not use them up for the others
+_MOST_STUCK = 16  # threads in which the approver has not returned; with this many, it counts as unavailable
+_MOST_STUCK_FOR_ONE = 3  # for one session or run, which must not use up all of them
 _FAILED = "the approver failed"
 Approve = Callable[[ApprovalRequest], Any]
 
 
-def callback_channel(approve: Approve, sink: AnswerSink) -> AsyncCallback | ThreadCallback:
+def callback_channel(approve: Approve, sink: AnswerSink) -> Channel:
     """The channel of an approver."""
     call = getattr(approve, "__call__", None)  # noqa: B004 - an object with an async __call__
     is_async = inspect.iscoroutinefunction(approve) or inspect.iscoroutinefunction(call)
     return AsyncCallback(approve, sink) if is_async else ThreadCallback(approve, sink)
 
 
-class AsyncCallback:
-    """An approver that is a coroutine function. Its tasks are ended by `withdraw`, at the latest when a run is over."""
+class AsyncCallback(Channel):
+    """An approver that is a coroutine function. `withdraw` ends its tasks, at the latest when a run is over."""
 
     name = "approve"
     is_available = True
@@ -65,7 +65,7 @@ class AsyncCallback:
                 loop.call_soon_threadsafe(task.cancel)
 
     async def wait_closed(self, requests: set[str], seconds: float) -> None:
-        """Wait until the approver is not called for ``requests``, which were withdrawn, any more; at most so long."""
+        """Wait at most ``seconds`` until the approver is not called any more for ``requests``, which were withdrawn."""
         this_loop = asyncio.get_running_loop()
         with self._lock:
             self._wanted -= requests
@@ -93,7 +93,7 @@ class AsyncCallback:
         decision, note = None, ""
         try:
             decision = decision_of(await self._approve(request))
-        except Exception as error:  # noqa: BLE001 - whatever it raises, it has not allowed
+        except Exception as error:  # noqa: BLE001 - an exception never allows
             decision, note = Decision(reason=_FAILED), _describe(error)
         finally:
             with self._lock:
@@ -104,8 +104,8 @@ class AsyncCallback:
                 self._sink.drop_channel(self, request.id)
 
 
-class ThreadCallback:
-    """Any other approver."""
+class ThreadCallback(Channel):
+    """Any other approver. A thread cannot be ended, so answers that come too late are not used."""
 
     name = "approve"
 
@@ -115,9 +115,9 @@ class ThreadCallback:
         self._lock = threading.Lock()
         self._waiting: deque[tuple[ApprovalRequest, asyncio.AbstractEventLoop | None]] = deque()
         self._working: object = None  # the thread that takes the next request
-        self._current = self._current_owner = ""  # the request that the approver is at, and whose it is
-        self._stuck: dict[object, str] = {}  # threads in which the approver has not returned, and for whom
-        self._coroutines: dict[str, Future[Any]] = {}  # that it has returned, by request
+        self._current = self._current_owner = ""  # the request that the approver handles, and its owner
+        self._stuck: dict[object, str] = {}  # threads in which the approver has not returned, and their owners
+        self._coroutines: dict[str, Future[Any]] = {}  # returned by the approver, by request
 
     @property
     def is_available(self) -> bool:
@@ -146,11 +146,8 @@ class ThreadCallback:
         if not is_available:
             self._sink.drop_channel(self)
 
-    async def wait_closed(self, requests: set[str], seconds: float) -> None:
-        """A thread cannot be ended; what it answers is too late."""
-
     def _start_thread(self) -> None:
-        """Start a thread if a request waits and none takes it. Under the lock."""
+        """Start a thread if a request waits and no thread takes it. Needs the lock."""
         if self._working is None and self._waiting and self.is_available:
             self._working = object()
             name = "casemate-approve"
@@ -190,7 +187,7 @@ class ThreadCallback:
                     self._coroutines[request.id] = asyncio.run_coroutine_threadsafe(_as_coroutine(answer), loop)
                 answer = self._coroutines[request.id].result()
             return decision_of(answer), ""
-        except BaseException as error:  # noqa: BLE001 - whatever it raises, it has not allowed
+        except BaseException as error:  # noqa: BLE001 - an exception never allows
             return Decision(reason=_FAILED), _describe(error)
         finally:
             with self._lock:
@@ -198,7 +195,7 @@ class ThreadCallback:
 
 
 def _owner(request: ApprovalRequest) -> str:
-    """Whose it is: a session's, or a run's of its own."""
+    """The session, or the run if it has no session."""
     return request.session or request.run
 
 
@@ -207,5 +204,5 @@ async def _as_coroutine(answer: Any) -> object:
 
 
 def _describe(error: BaseException) -> str:
-    """For the record: what the code that asked is not to know of the host."""
+    """Describe an error for the record. The code that asked must not learn this about the host."""
     return f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""Through whom somebody is asked: what a channel is to the broker, and the channels that need no more than a list."""
+"""The channels through which approvers are asked: their interface, and those that need only a list."""
 
 from __future__ import annotations
 
@@ -13,57 +13,60 @@ if TYPE_CHECKING:
 
     Emit = Callable[[ApprovalRequest, int], None]
 
-# Whether somebody looks at a request from now on, so that its time begins; will later; or never.
+# Whether an approver sees a request now, so that its timeout starts; will see it later; or never will.
 Receipt = Literal["shown", "queued", "unavailable"]
 
 
 class Channel(Protocol):
-    """Somebody who can be asked. ``name`` is on record as who has answered. Called in the broker's thread."""
+    """A way to ask approvers. The record has ``name`` as the one who answered. Called in the broker's thread."""
 
     name: str
 
     @property
     def is_available(self) -> bool:
-        """Whether anybody can be asked now."""
+        """Whether an approver can be asked now."""
 
     def show(self, request: ApprovalRequest, size: int, loop: asyncio.AbstractEventLoop | None) -> Receipt:
-        """Show a request whose arguments take ``size`` bytes. ``loop``: in which the run was begun."""
+        """Show a request whose arguments take ``size`` bytes. ``loop``: the run's event loop."""
 
-    def withdraw(self, request: str) -> None:
-        """The request needs no answer any more. Harmless for one that was never shown."""
+    def withdraw(self, request: str) -> None:  # noqa: ARG002 - for those that keep it
+        """The request needs no answer any more. This channel may not have shown it."""
+        return
 
-    async def wait_closed(self, requests: set[str], seconds: float) -> None:
-        """Wait, at most so long, until nobody looks at ``requests`` any more, which are over. From any event loop."""
+    async def wait_closed(self, requests: set[str], seconds: float) -> None:  # noqa: ARG002 - for those that call
+        """Wait at most ``seconds`` until no approver sees ``requests``, which are over. From any event loop."""
+        return
 
 
 class RequestStore(Channel, Protocol):
-    """A channel that keeps requests also when what asked is gone, and what was answered then."""
+    """A channel that keeps requests after their runs are gone, and keeps the answers to them."""
 
     def list_withdrawn(self) -> list[ApprovalRequest]:
-        """Requests whose cells are gone, and that can be answered."""
+        """Requests whose cells are gone but that can still be answered."""
 
     def decide(self, request: str, decision: Decision) -> bool:
-        """Answer one of these; False where there is none."""
+        """Answer one of these. False if there is none."""
 
     def connect(self, sink: AnswerSink) -> None:
-        """``sink`` takes answers that were given beforehand."""
+        """Give ``sink`` the answers that were given in advance."""
 
 
 class AnswerSink(Protocol):
-    """What a channel tells the broker. From any thread."""
+    """The broker's side of a channel. Thread-safe."""
 
     def start_timeout(self, request: str) -> bool:
-        """Somebody looks at the request from now on; False when that is no longer needed."""
+        """Start the request's timeout, because an approver sees it now. False if it needs no answer any more."""
 
     def answer(self, request: str, decision: Decision, by: str, note: str = "") -> bool:
-        """An answer; whether it was the first. ``note`` is for the record alone."""
+        """Answer a request. Returns whether the answer was the first. ``note`` is only for the record."""
 
     def drop_channel(self, channel: Channel, request: str = "") -> None:
-        """Nobody answers through this channel any more: this request, or any."""
+        """This channel gives no more answers to ``request``, or to any."""
 
 
-class StreamChannel:
-    """Events of a run's stream. Whoever follows it answers through the request itself."""
+class StreamChannel(Channel):
+    """Shows requests as events of a run's stream. Its followers answer through the request itself, and so learn if they
+    are too late."""
 
     name = "stream"
 
@@ -82,15 +85,9 @@ class StreamChannel:
             return "unavailable"
         return "shown"
 
-    def withdraw(self, request: str) -> None:
-        """Whoever answers learns that it was too late."""
 
-    async def wait_closed(self, requests: set[str], seconds: float) -> None:
-        """Nobody is called."""
-
-
-class QueueChannel:
-    """The list of pending requests, for other parts of the application, as long as any of them holds it open."""
+class QueueChannel(Channel):
+    """The list of pending requests, for other parts of the application, while any of them holds it open."""
 
     name = "queue"
 
@@ -104,18 +101,18 @@ class QueueChannel:
         return self._holders > 0
 
     def add_holder(self) -> None:
-        """One more holds it open."""
+        """Add a holder."""
         with self._lock:
             self._holders += 1
 
     def remove_holder(self) -> bool:
-        """One less; whether that was the last."""
+        """Remove a holder. Returns whether it was the last."""
         with self._lock:
             self._holders -= 1
             return not self._holders
 
     def notify(self) -> None:
-        """Tell the watchers that the list has changed. From any thread."""
+        """Tell the watchers that the list changed. Thread-safe."""
         with self._lock:
             watchers = list(self._watchers)
         for call in watchers:
@@ -123,7 +120,7 @@ class QueueChannel:
 
     @contextlib.contextmanager
     def watch(self, call: Callable[[], None]) -> Iterator[None]:
-        """``call`` whenever the list has changed, from any thread, as long as this is entered."""
+        """Call ``call`` from any thread whenever the list changes, within this context."""
         with self._lock:
             self._watchers.append(call)
         try:
@@ -139,12 +136,9 @@ class QueueChannel:
     def withdraw(self, request: str) -> None:  # noqa: ARG002 - it is looked up no more
         self.notify()
 
-    async def wait_closed(self, requests: set[str], seconds: float) -> None:
-        """Nobody is called."""
-
 
 def decision_of(answer: object) -> Decision:
-    """What an approver has answered: only a real True, or a Decision that holds one, allows."""
+    """The decision in an approver's answer: only a real True, or a Decision that holds one, allows."""
     from casemate.model.approval import Decision
 
     if not isinstance(answer, Decision):

@@ -1,6 +1,6 @@
-"""One run's or step's way to the approval broker, and its cell, which is paused while it only waits for answers.
+"""Connects one run or step to the approval broker, and pauses its cell while that only waits for answers.
 
-A requester is bound to its run or step: nobody else can put its name on a question.
+A requester is bound to its run or step: no other code can put its name on a question.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ if TYPE_CHECKING:
     import asyncio
 
     from casemate.approvals.channels import Channel
-    from casemate.approvals.requests import ShownArguments
     from casemate.approvals.worker import Worker
     from casemate.model.approval import ApprovalVerdict, Question
     from casemate.policy.hosts import HostRules
     from casemate.redaction.redaction import Redaction
 
-QUIET = 0.1  # seconds in which the cell sent no request and no answer came (docs/how-to/approvals.md)
-_END_WITHIN = 5.0  # seconds that an approver has to take note of its cancellation
-_OVER = "what asked is over"
-_BATCH = 0.02  # seconds in which deferred jobs are gathered: each change of thread takes others' time
+QUIET = 0.1  # seconds without a request from the cell or an answer (docs/how-to/approvals.md)
+_END_WITHIN = 5.0  # seconds for an approver to handle its cancellation
+_OVER = "the run or step that asked is over"
+_BATCH = 0.02  # seconds in which deferred jobs are batched, because each thread switch costs other threads time
 
 
 class Origin(NamedTuple):
-    """Whose questions: a run of its own, or a step (``run``) of a ``session``."""
+    """The owner of questions: a single run, or a step (``run``) of a ``session``."""
 
     namespace: str
     session: str | None
@@ -41,47 +40,36 @@ class Origin(NamedTuple):
 
 
 class Pausable(Protocol):
-    """What is needed of a cell to pause it."""
+    """The part of a cell that pausing needs."""
 
     def pause(self) -> None:
-        """Stop everything in it, and its clock."""
+        """Stop all its processes, and its clock."""
 
     def read_now(self, then: Callable[[], object]) -> None:
-        """Call ``then`` once the sink has what the program has written by now; not where the cell has ended."""
+        """Call ``then`` when the sink has all that the program has written so far, unless the cell has ended."""
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Let them continue."""
 
 
 class RequestBroker(Protocol):
-    """What a requester needs of the approval broker."""
+    """The part of the approval broker that a requester needs."""
 
     channels: list[Channel]
     worker: Worker
 
-    def decide(
-        self,
-        requester: Requester,
-        question: Question,
-        shown: ShownArguments,
-        future: Future[ApprovalVerdict],
-        *,
-        inline: bool,
-    ) -> None:
-        """Have ``future`` hold a verdict, once there is one."""
-
-    def refuse(self, requester: Requester, question: Question, future: Future[ApprovalVerdict], why: str) -> None:
-        """Deny what cannot even be shown."""
+    def decide(self, requester: Requester, question: Question, *, inline: bool) -> Future[ApprovalVerdict]:
+        """Come to a verdict about a question of this requester."""
 
     def withdraw(self, requester: Requester) -> list[str]:
-        """End the requests of ``requester``, which is over; their ids."""
+        """End the requests of ``requester``, which is over. Returns their ids."""
 
 
 class Requester:
-    """Asks the broker for one run or step. The broker is made when the first of all asks.
+    """Asks the broker for one run or step. The first requester that asks makes the broker.
 
-    ``stream``: where its events are followed; ``loop``: where it was begun; ``redaction``: of its secrets, if any;
-    ``asks``: somebody may be asked, else only rules decide; ``for_later``: asks for what later runs or steps will do.
+    ``stream``: where its events are followed. ``loop``: where it was begun. ``redaction``: of its secrets, if any.
+    ``asks``: whether approvers may be asked; otherwise only rules decide. ``for_later``: asks for later runs or steps.
     """
 
     def __init__(
@@ -105,11 +93,11 @@ class Requester:
         self.hosts: HostRules | None = None  # what its cell may reach, once it has a network
         self.is_over = False
         self.end_reason = _OVER
-        self.pending_count = self.decided_count = self.unrecorded_count = 0  # the broker counts
+        self.pending_count = self.decided_count = self.unrecorded_count = 0  # kept by the broker
         self.asked_count = 0
         self._get_broker = get_broker
         self._redaction = redaction
-        self._lock = threading.Lock()  # of what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._broker: RequestBroker | None = None
         self._pause: CellPause | None = None
         self._cell: Pausable | None = None
@@ -118,14 +106,14 @@ class Requester:
         self._has_deferred = False
 
     def attach(self, cell: Pausable) -> None:
-        """``cell`` is paused from now on while it only waits for answers."""
+        """Pause ``cell`` from now on while it only waits for answers."""
         with self._lock:
             self._cell = cell
             if self._pause:
                 self._pause.attach(cell)
 
     def after_output(self, then: Callable[[], object]) -> None:
-        """Call ``then`` when what the program wrote before it asked has been handed on, from any thread."""
+        """Call ``then`` from any thread when all that the program wrote before the question has been delivered."""
         with self._lock:
             cell = self._cell
         if cell is None:
@@ -135,88 +123,61 @@ class Requester:
 
     @property
     def pause(self) -> CellPause:
-        """When its cell is paused. Only once it has asked."""
+        """The pausing of its cell. Only after its first question."""
         assert self._pause
         return self._pause
 
     def decide(self, question: Question, *, inline: bool = False) -> Future[ApprovalVerdict]:
-        """Have it decided whether ``question`` may cross: by rules, or by whoever is asked.
+        """Decide whether ``question`` may cross, by rules or by an approver.
 
-        From any thread; never blocks, and always comes to a verdict, at the latest when this run or step is over.
-        ``question``'s namespace, session and run are put in here, its arguments are copied at once. ``inline``: this
-        thread can wait for a millisecond, so what rules allow may be decided before this returns.
+        Thread-safe. It never blocks, and always comes to a verdict, at the latest when this run or step is over. It
+        sets ``question``'s namespace, session and run, and copies its arguments at once. ``inline``: this thread can
+        wait for a millisecond, so this may decide what rules allow before it returns.
         """
-        from casemate.approvals.requests import MOST_ASKED, Unshowable, show_arguments
-        from casemate.model.approval import ApprovalVerdict
-
-        future: Future[ApprovalVerdict] = Future()
-        future.set_running_or_notify_cancel()  # nobody takes a question back but by the end of the run
-        self.asked_count += 1
-        if self.asked_count > MOST_ASKED:  # not even looked at: a run that asks without end must not hold up others
-            future.set_result(
-                ApprovalVerdict(False, "limit", f"this run has asked {MOST_ASKED:,} times, which is the most")
-            )
-            return future
-        broker, bound = self._connect(), self.bind(question)
-        try:
-            broker.decide(self, bound, show_arguments(bound), future, inline=inline)
-        except Unshowable as error:
-            broker.refuse(self, bound, future, str(error))
-        return future
+        return self._connect().decide(self, question, inline=inline)
 
     def bind(self, question: Question) -> Question:
-        """``question`` as this run or step asks it."""
+        """``question`` as asked by this run or step."""
         return replace(question, namespace=self.namespace, session=self.session, run=self.run, agent=self._agent)
 
     @property
     def is_code(self) -> bool:
-        """Whether a program or an agent asks, and not the application or a person."""
+        """Whether a program or an agent asks, not the application or a person."""
         return self._cell is not None or bool(self._agent)
 
     def defer(self, job: Callable[[], object]) -> None:
-        """Run ``job``, which must not raise, in the broker's thread, with others like it: soon, in their order, and
-        before `end` returns what came before that. From any thread."""
+        """Run ``job``, which must not raise, soon in the broker's thread, in order and batched. Jobs deferred before
+        `end` have run when it returns. Thread-safe."""
         worker = self._connect().worker
         with self._lock:
             is_first, self._has_deferred = not self._deferred, True
             self._deferred.append(job)
-        if is_first and worker.submit_later(_BATCH, worker.submit_idle, self._run_one_deferred).is_cancelled:
+        if is_first and not worker.submit_beside(_BATCH, self._run_beside):
             self._run_deferred()
 
-    def _run_one_deferred(self) -> None:
-        """Run one job; the next one comes after whatever else there is to do."""
+    def _run_beside(self) -> None:
+        """Run one deferred job. The next one comes after other jobs that wait for the thread."""
+        if self._run_one_deferred():
+            self._connect().worker.submit_beside(0, self._run_beside)
+
+    def _run_deferred(self) -> None:
+        while self._run_one_deferred():
+            pass
+
+    def _run_one_deferred(self) -> bool:
+        """Run the first deferred job. False if there is none."""
         with self._lock:
             job = self._deferred.popleft() if self._deferred else None
         if job is not None:
             job()
-            self._connect().worker.submit_idle(self._run_one_deferred)
-
-    def _run_deferred(self) -> None:
-        while True:
-            with self._lock:
-                job = self._deferred.popleft() if self._deferred else None
-            if job is None:
-                return
-            job()
-
-    def redact_question(self, question: Question) -> Question:
-        """``question`` as anybody may see it. Its hash stays that of the whole."""
-        if (redaction := self._redaction) is None:
-            return question
-        return replace(
-            question,
-            summary=redaction.text(question.summary),
-            arguments=redaction.value(question.arguments),
-            server=redaction.text(question.server),
-            tool=redaction.text(question.tool),
-        )
+        return job is not None
 
     def redact(self, value: Any) -> Any:
-        """JSON values without the secrets of this run."""
+        """Remove the secrets of this run from JSON values."""
         return value if self._redaction is None else self._redaction.value(value)
 
     def close(self, why: str = _OVER) -> None:
-        """It is over, or is to end: nothing of it crosses any more. From any thread; harmless when repeated."""
+        """End it: nothing of it crosses any more. Thread-safe and idempotent."""
         if not self.is_over:
             self.end_reason, self.is_over = why, True
         with self._lock:
@@ -226,7 +187,7 @@ class Requester:
             self._withdrawn += broker.withdraw(self)
 
     async def end(self) -> None:
-        """The same, and wait until no approver is called for it any more. Bounded."""
+        """Close it, and wait until no approver is called for it any more. Bounded."""
         self.close()
         if self._withdrawn and self._broker:
             for channel in self._broker.channels:
@@ -247,8 +208,8 @@ class Requester:
 
 
 class CellPause:
-    """Pauses the cell of one run or step, and its clock, while it only waits for answers. `attach` and `end` may be
-    called from any thread, the others in the broker's."""
+    """Pauses the cell of one run or step, and its clock, while it only waits for answers. `attach` and `end` are
+    thread-safe. The other methods run in the broker's thread."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -258,24 +219,24 @@ class CellPause:
         self._is_paused = False
         self._is_check_due = False
         self._pending_count = 0
-        self._last_change = 0.0  # when the last request or answer came
+        self._last_change = 0.0  # time of the last request or answer
 
     def attach(self, cell: Pausable) -> None:
-        """The cell is there."""
+        """Set the cell to pause."""
         self._cell = cell
 
     def note_request(self, pending_count: int) -> None:
-        """The cell sent a request; ``pending_count``: how many of them wait now."""
+        """The cell sent a request. ``pending_count``: how many wait now."""
         self._pending_count, self._last_change = pending_count, time.monotonic()
         self._check_later(QUIET)
 
     def note_answer(self, pending_count: int) -> None:
-        """An answer came."""
+        """Resume the cell, because an answer came. ``pending_count``: how many requests wait now."""
         self._resume()
         self.note_request(pending_count)
 
     def end(self) -> None:
-        """The run or step is over, or is to end."""
+        """The run or step is over, or about to end."""
         self._resume(is_over=True)
 
     def _resume(self, *, is_over: bool = False) -> None:

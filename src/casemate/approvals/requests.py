@@ -1,74 +1,51 @@
-"""What is shown of a question, and the states of pending requests. Pure: no clock, no thread, nobody is asked here.
+"""Questions on their way to a verdict, and the states of requests. Pure: no clock and no thread, and it asks no one.
 
-Each request goes from *asked* to exactly one end. Whatever comes after that changes nothing:
+Each request goes from *asked* to exactly one end. Later events change nothing:
 
     asked ──approve──> approved
           ──deny─────> denied
-          ──expire───> expired      nobody answered in time
+          ──expire───> expired      no answer in time
           ──withdraw─> withdrawn    the run or step that asked is over
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
-from casemate.errors import InvalidArgument
-from casemate.model.approval import Question
-from casemate.policy.canonical import MOST_BYTES, canonical, fingerprint
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from casemate.approvals.channels import Channel
+    from casemate.approvals.requester import Requester
+    from casemate.model.approval import ApprovalRequest, ApprovalVerdict, Question
 
 State = Literal["asked", "approved", "denied", "expired", "withdrawn"]
 End = Literal["approved", "denied", "expired", "withdrawn"]
 
-SHOWN_AT_ONCE = 16  # requests of one session: as many as a person can look through
-MOST_PENDING = 2000  # requests of one run; a program with so many calls at once has a limit on threads to meet first
+SHOWN_AT_ONCE = 16  # requests of one session, as many as a person can look through
+MOST_PENDING = 2000  # requests of one run; a program with more calls at once meets its limit on threads first
 MOST_PENDING_BYTES = 8 << 20  # of the arguments of one run's pending requests
-MOST_BYTES_OF_CALLER = 32 << 20  # of those of all runs of one caller
-MOST_ASKED = 10_000  # requests in the life of one run: nobody answers more
-_ENDS_KNOWN = 4096  # of requests that are over, to tell who answers late what came of them
+MOST_BYTES_OF_CALLER = 32 << 20  # of the arguments of all runs of one caller
+MOST_ASKED = 10_000  # requests in the life of one run, more than people answer
+_ENDS_KNOWN = 4096  # ended requests to remember, to report late answers
 
 
-class Unshowable(ValueError):
-    """The question cannot be shown, so it cannot be answered. The message says why."""
+@dataclass(slots=True, eq=False)
+class PendingRequest:
+    """A question on its way to a verdict."""
 
-
-@dataclass(frozen=True, slots=True)
-class ShownArguments:
-    """A question's arguments as canonical JSON (``text``), and the ``hash`` to which a decision binds."""
-
-    text: str
-    hash: str
-
-    def copy(self) -> dict[str, Any]:
-        """A fresh copy of the arguments: everybody who is asked gets one."""
-        copy: dict[str, Any] = json.loads(self.text)
-        return copy
-
-
-def show_arguments(question: Question) -> ShownArguments:
-    """What is shown of ``question``. Raises :class:`Unshowable`."""
-    if not isinstance(question.arguments, dict):
-        raise Unshowable("its arguments are not a mapping")
-    try:
-        text = canonical(question.arguments)
-        digest = fingerprint(question, text)
-    except InvalidArgument as error:
-        raise Unshowable(str(error)) from None
-    if len(text) > MOST_BYTES:
-        raise Unshowable(f"its arguments take {len(text):,} bytes; {MOST_BYTES:,} are the most")
-    return ShownArguments(text.decode(), digest)
-
-
-@dataclass(slots=True)
-class _Pending:
-    queue: str
-    run: str
-    size: int
-    caller: str
+    requester: Requester
+    question: Question  # with its secrets; rules match this
+    request: ApprovalRequest  # without secrets, for the record; has an id once it waits for an answer
+    size: int  # bytes of its arguments
+    future: Future[ApprovalVerdict]
+    channels: list[Channel] = field(default_factory=list)  # those that may answer
     is_shown: bool = False
+    shown: ApprovalRequest | None = None  # a copy of ``request`` for approvers
+    has_timer: bool = False  # whether its timeout has started
 
 
 @dataclass(slots=True)
@@ -79,85 +56,88 @@ class _RunCounts:
 
 
 class RequestStates:
-    """Every request by its id. A ``queue`` is a session, or a run of its own: requests are shown in its order."""
+    """All requests by id. A queue is a session or a run without one. Requests are shown in the order of their queue."""
 
     def __init__(self) -> None:
-        self._pending: OrderedDict[str, _Pending] = OrderedDict()
-        self._ends: OrderedDict[str, tuple[State, str]] = OrderedDict()  # and the run that asked
+        self._pending: OrderedDict[str, PendingRequest] = OrderedDict()
+        self._ends: OrderedDict[str, tuple[State, str]] = OrderedDict()  # the end, and the run that asked
         self._runs: dict[str, _RunCounts] = {}
-        self._not_shown: dict[str, deque[str]] = {}  # requests by queue; some of them are over
+        self._not_shown: dict[str, deque[str]] = {}  # requests by queue, including some that are over
         self._shown_counts: dict[str, int] = {}
         self._bytes_of: Counter[str] = Counter()  # by caller
 
-    def add(self, request: str, queue: str, run: str, size: int, caller: str = "") -> str:
-        """Add a request whose arguments take ``size`` bytes. Returns why it is refused, which changes nothing."""
-        counts = self._runs.setdefault(run, _RunCounts())
+    def add(self, request: str, pending: PendingRequest) -> str:
+        """Add a request by its id. Returns why it is refused; then nothing has changed."""
+        requester, size = pending.requester, pending.size
+        counts = self._runs.setdefault(requester.run, _RunCounts())
         if counts.asked >= MOST_ASKED:
-            return f"this run has asked {MOST_ASKED:,} times, which is the most"
+            return f"this run has asked {MOST_ASKED:,} times, which is the limit"
         if counts.pending >= MOST_PENDING or counts.pending_bytes + size > MOST_PENDING_BYTES:
-            return f"{counts.pending:,} requests of this run wait already"
-        if self._bytes_of[caller] + size > MOST_BYTES_OF_CALLER:
-            return f"requests with {self._bytes_of[caller]:,} bytes wait already for who asks"
-        self._bytes_of[caller] += size
+            return f"{counts.pending:,} requests of this run are already waiting"
+        if self._bytes_of[requester.caller] + size > MOST_BYTES_OF_CALLER:
+            return f"this caller already has waiting requests with {self._bytes_of[requester.caller]:,} bytes"
+        self._bytes_of[requester.caller] += size
         counts.asked += 1
         counts.pending += 1
         counts.pending_bytes += size
-        self._pending[request] = _Pending(queue, run, size, caller)
-        self._not_shown.setdefault(queue, deque()).append(request)
+        self._pending[request] = pending
+        self._not_shown.setdefault(requester.queue, deque()).append(request)
         return ""
 
-    def show_next(self, queue: str) -> str | None:
-        """Mark the next request of ``queue`` as shown, unless enough are; its id."""
+    def show_next(self, queue: str) -> PendingRequest | None:
+        """Mark the next request of ``queue`` as shown, unless enough are shown."""
         not_shown = self._not_shown.get(queue)
         while not_shown and self._shown_counts.get(queue, 0) < SHOWN_AT_ONCE:
-            pending = self._pending.get(request := not_shown.popleft())
+            pending = self._pending.get(not_shown.popleft())
             if pending is not None:
                 pending.is_shown = True
                 self._shown_counts[queue] = self._shown_counts.get(queue, 0) + 1
-                return request
+                return pending
         return None
 
-    def settle(self, request: str, end: End) -> bool:
-        """End a request. Only the first end counts; whether this was it."""
+    def settle(self, request: str, end: End) -> PendingRequest | None:
+        """End a request and return it. None if it has ended before: only the first end counts."""
         pending = self._pending.pop(request, None)
         if pending is None:
-            return False
-        counts = self._runs[pending.run]
+            return None
+        requester = pending.requester
+        counts = self._runs[requester.run]
         counts.pending -= 1
         counts.pending_bytes -= pending.size
-        self._bytes_of[pending.caller] -= pending.size
-        if not self._bytes_of[pending.caller]:
-            del self._bytes_of[pending.caller]
+        self._bytes_of[requester.caller] -= pending.size
+        if not self._bytes_of[requester.caller]:
+            del self._bytes_of[requester.caller]
         if pending.is_shown:
-            self._shown_counts[pending.queue] -= 1
-        self._ends[request] = end, pending.run
+            self._shown_counts[requester.queue] -= 1
+        self._ends[request] = end, requester.run
         if len(self._ends) > _ENDS_KNOWN:
             self._ends.popitem(last=False)
-        return True
+        return pending
+
+    def find(self, request: str) -> PendingRequest | None:
+        """A pending request."""
+        return self._pending.get(request)
+
+    @property
+    def pending(self) -> Iterable[PendingRequest]:
+        """All pending requests, the oldest first."""
+        return self._pending.values()
 
     def state_of(self, request: str) -> State | None:
-        """The state of a request; None for one that never was, or was long ago."""
+        """The state of a request; None if it never existed or ended long ago."""
         return "asked" if request in self._pending else self._ends.get(request, (None, ""))[0]
 
     def run_of(self, request: str) -> str:
-        """The run that has asked; empty for one that never was, or was long ago."""
+        """The run that asked; empty if the request never existed or ended long ago."""
         pending = self._pending.get(request)
-        return pending.run if pending is not None else self._ends.get(request, (None, ""))[1]
-
-    def list_shown(self) -> Iterator[str]:
-        """Pending requests that are shown, the oldest first."""
-        return (request for request, pending in self._pending.items() if pending.is_shown)
-
-    def list_pending(self) -> Iterator[str]:
-        """All pending requests, the oldest first."""
-        return iter(self._pending)
+        return pending.requester.run if pending is not None else self._ends.get(request, (None, ""))[1]
 
     def forget_run(self, run: str) -> None:
         """Forget a run that is over and has no pending request."""
         self._runs.pop(run, None)
 
     def forget_queue(self, queue: str) -> None:
-        """Forget a queue in which nobody asks for now; harmless while requests are pending in it."""
+        """Forget a queue, unless requests are pending in it."""
         if not self._shown_counts.get(queue) and not any(
             one in self._pending for one in self._not_shown.get(queue, ())
         ):

@@ -1,104 +1,74 @@
-"""A thread that runs jobs one after the other, now or at a time, so that deciding waits for no event loop.
+"""A thread that runs jobs in order, at once or at a given time, so that decisions wait for no event loop of the
+application.
 
-A short job may also run in the thread that submits it, as long as no other job runs or waits. The order of jobs is the
-same as if the worker's thread had been that fast.
+The thread runs its own event loop. A short job may also run in the submitting thread, if no other job runs or waits.
+This does not change the order of jobs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
-import itertools
 import threading
-import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextvars import Context
 from typing import Any
 
-_END_WITHIN = 10.0  # seconds that the thread has for the jobs that were submitted before the end
+from casemate.event_loop import polling_loop
 
-
-class Timer:
-    """A job that runs at its time unless it is cancelled."""
-
-    __slots__ = ("is_cancelled",)
-
-    def __init__(self) -> None:
-        self.is_cancelled = False
-
-    def cancel(self) -> None:
-        """The job will not run."""
-        self.is_cancelled = True
+_END_WITHIN = 10.0  # seconds for the thread to finish jobs submitted before the end
 
 
 class Worker:
-    """``on_error`` is called in the thread with what a job raises. The thread starts with the first job and ends with
-    `close`."""
+    """``on_error`` gets a job's exception, in the thread that runs the job. The worker's thread starts when first
+    needed and ends with `close`. Jobs do not see context variables of the code that submits them."""
 
     def __init__(self, on_error: Callable[[Exception], None]) -> None:
         self._on_error = on_error
-        self._changed = threading.Condition()
-        self._jobs: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self._idle_jobs: deque[Callable[..., object]] = deque()
-        self._timers: list[tuple[float, int, Timer, Callable[..., object], tuple[Any, ...]]] = []
-        self._count = itertools.count()
+        self._turn = threading.Lock()  # held by the thread that runs a job
+        self._runner = 0  # that thread's id
+        self._lock = threading.Lock()  # guards the fields below
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._running: int | None = None  # the thread that runs a job
-        self._is_end_awaited = False  # the end of that job
+        self._waiting_count = 0  # jobs submitted but not started
         self._is_closed = False
 
     def run_inline(self, job: Callable[..., object], *arguments: Any) -> bool:
-        """Run ``job``, which must neither block nor take long, in this thread. False, and nothing happens, where
-        another job runs or waits, and after `close`. From any thread."""
-        with self._changed:
-            if self._is_closed or self._running is not None or self._jobs:
+        """Run ``job``, which must not block or take long, in this thread. False, without running it, if another job
+        runs or waits, or after `close`. Thread-safe."""
+        with self._lock:
+            if self._is_closed or self._waiting_count or not self._turn.acquire(blocking=False):
                 return False
-            self._running = threading.get_ident()
-        try:
-            self._run_job(job, arguments)
-        finally:
-            with self._changed:
-                self._running = None
-                if self._is_end_awaited:
-                    self._changed.notify_all()
+        self._run_job(job, arguments)
         return True
 
     def submit(self, job: Callable[..., object], *arguments: Any) -> bool:
-        """Run ``job`` after those that were submitted before; False after `close`. From any thread."""
-        with self._changed:
+        """Run ``job`` after those submitted before. False after `close`. Thread-safe."""
+        with self._lock:
             if self._is_closed:
                 return False
-            self._jobs.append((job, arguments))
-            self._wake()
+            self._waiting_count += 1
+            self._post(0, self._begin_job, job, arguments)
         return True
 
-    def submit_later(self, seconds: float, job: Callable[..., object], *arguments: Any) -> Timer:
-        """Run ``job`` in so many seconds, but not after `close`: then its timer is cancelled from the start. From any
-        thread."""
-        timer = Timer()
-        with self._changed:
-            if self._is_closed:
-                timer.cancel()
-            else:
-                when = time.monotonic() + seconds
-                heapq.heappush(self._timers, (when, next(self._count), timer, job, arguments))
-                self._wake()
-        return timer
+    def submit_later(self, seconds: float, job: Callable[..., object], *arguments: Any) -> bool:
+        """Run ``job`` after so many seconds, unless `close` comes first. False after `close`. Thread-safe."""
+        with self._lock:
+            if not self._is_closed:
+                self._post(seconds, self._take_turn, job, arguments)
+            return not self._is_closed
 
-    def submit_idle(self, job: Callable[[], object]) -> bool:
-        """Run ``job`` when there is no other; False after `close`. Jobs of `run_inline` may run beside it. From any
-        thread."""
-        with self._changed:
-            if self._is_closed:
-                return False
-            self._idle_jobs.append(job)
-            self._wake()
-        return True
+    def submit_beside(self, seconds: float, job: Callable[[], object]) -> bool:
+        """Run ``job``, which must not raise, in the thread after so many seconds, unless `close` comes first. False
+        after `close`. `run_inline` may run jobs at the same time. Thread-safe."""
+        with self._lock:
+            if not self._is_closed:
+                self._post(seconds, job)
+            return not self._is_closed
 
     async def drain(self, seconds: float) -> None:
-        """Wait for all jobs that were submitted so far; no longer than ``seconds``."""
+        """Wait for all jobs submitted so far, for at most ``seconds``."""
         done: Future[None] = Future()
         if self.submit(done.set_result, None):
             with contextlib.suppress(TimeoutError):
@@ -107,65 +77,55 @@ class Worker:
 
     @property
     def is_running(self) -> bool:
-        """Whether it ever had a job."""
         return self._thread is not None
 
     def close(self) -> None:
-        """Run the jobs that were submitted, and end. Bounded; harmless when repeated. Blocks."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
-            thread = self._thread
-            if self._running == threading.get_ident() or thread is threading.current_thread():
-                return  # a job need not wait for itself
-            if thread is None:
-                self._wait_for_job(_END_WITHIN)
-        if thread is not None:
-            thread.join(_END_WITHIN)
+        """Run the submitted jobs and end. Blocks for a bounded time. May be called by a job."""
+        with self._lock:
+            is_first, self._is_closed = not self._is_closed, True
+            if self._loop is not None and is_first:
+                self._post(0, self._take_turn, self._loop.stop, ())
+        if threading.get_ident() == self._runner or threading.current_thread() is self._thread:
+            return
+        if self._thread is not None:
+            self._thread.join(_END_WITHIN)
+        elif self._turn.acquire(timeout=_END_WITHIN):  # wait for a job in another thread
+            self._turn.release()
 
-    def _wake(self) -> None:
-        """Have the thread look for jobs. Under the lock."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="casemate-approvals", daemon=True)
+    def _post(self, seconds: float, call: Callable[..., object], *arguments: Any) -> None:
+        """Make the thread call this after so many seconds. Needs the lock."""
+        if self._loop is None:
+            self._loop = polling_loop()
+            self._thread = threading.Thread(
+                target=self._work, args=(self._loop,), name="casemate-approvals", daemon=True
+            )
             self._thread.start()
-        self._changed.notify_all()
+        if seconds > 0:
+            arguments = (seconds, call, *arguments)
+            call = self._loop.call_later
+        self._loop.call_soon_threadsafe(call, *arguments, context=Context())
 
-    def _wait_for_job(self, seconds: float | None = None) -> None:
-        """Wait until no job runs. Under the lock."""
-        self._is_end_awaited = True
-        self._changed.wait_for(lambda: self._running is None, seconds)
-        self._is_end_awaited = False
+    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+        with contextlib.closing(loop):
+            loop.run_forever()
 
-    def _work(self) -> None:
-        while (next_job := self._next_job()) is not None:
-            self._run_job(*next_job)
+    def _begin_job(self, job: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        self._turn.acquire()
+        with self._lock:
+            self._waiting_count -= 1
+        self._run_job(job, arguments)
+
+    def _take_turn(self, job: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        self._turn.acquire()
+        self._run_job(job, arguments)
 
     def _run_job(self, job: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        """Run the job, and release the turn that this thread holds."""
+        self._runner = threading.get_ident()
         try:
             job(*arguments)
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong, other jobs run; what waits is denied
+        except Exception as error:  # noqa: BLE001 - after an error, other jobs still run; requests that wait are denied
             self._on_error(error)
-
-    def _next_job(self) -> tuple[Callable[..., object], tuple[Any, ...]] | None:
-        """The next job, which counts as running from now on unless it is an idle one; None at the end. The job before
-        is over."""
-        this_thread = threading.get_ident()
-        with self._changed:
-            if self._running == this_thread:
-                self._running = None
-            while True:
-                self._wait_for_job()
-                if self._jobs or self._is_timer_due():
-                    self._running = this_thread
-                    return self._jobs.popleft() if self._jobs else heapq.heappop(self._timers)[3:]
-                if self._idle_jobs:
-                    return self._idle_jobs.popleft(), ()
-                if self._is_closed:
-                    return None
-                self._changed.wait(self._timers[0][0] - time.monotonic() if self._timers else None)
-
-    def _is_timer_due(self) -> bool:
-        """Whether it is time for a job. Under the lock."""
-        while self._timers and self._timers[0][2].is_cancelled:
-            heapq.heappop(self._timers)
-        return bool(self._timers) and self._timers[0][0] <= time.monotonic()
+        finally:
+            self._runner = 0
+            self._turn.release()

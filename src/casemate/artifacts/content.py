@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from casemate.files.beneath import CHUNK, write_all, write_file
+from casemate.files.beneath import CHUNK, hold, write_all, write_file
 from casemate.model.execution import Artifact
 
 IN_MEMORY = 2**20
@@ -143,7 +143,6 @@ class Slice:
     length: int
 
     def read_bytes(self) -> bytes:
-        """All of it."""
         return self.store.read(self.offset, self.length)
 
     def read(self, offset: int, length: int) -> bytes:
@@ -163,11 +162,8 @@ class Slice:
                 for chunk in self.chunks():
                     write_all(stream.fileno(), chunk)
             return
-        folder = os.open(target.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with hold(os.open(target.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
             write_file(folder, target.name, self.chunks())
-        finally:
-            os.close(folder)
 
 
 class Spool:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from casemate.artifacts.content import Slice
-from casemate.files.beneath import write_file
+from casemate.files.beneath import hold, write_file
 from casemate.files.names import path_problem, problem
 from casemate.files.protected import PROTECTED
 from casemate.model.execution import SkippedFile
@@ -44,18 +44,15 @@ def export(
     ``under``: leading folders that are left off the names, where they are there.
     """
     os.makedirs(folder, exist_ok=True)
-    root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     written: list[Path] = []
     skipped: list[SkippedFile] = []
     mine: set[tuple[int, int]] = set()
-    try:
+    with hold(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
         for artifact in artifacts:
             try:
                 written.append(Path(folder, *_write(root, artifact, under, mine)))
             except OSError as error:
                 skipped.append(SkippedFile(artifact.name, f"it cannot be written: {error.strerror or error}"))
-    finally:
-        os.close(root)
     return Exported(tuple(written), tuple(skipped))
 
 
@@ -64,12 +61,9 @@ def _write(root: int, artifact: Artifact, under: tuple[str, ...], mine: set[tupl
     reason = PROTECTED.reason(path)
     if reason:
         raise OSError(0, reason)
-    folder = open_beneath(root, path[:-1], make=True)
-    try:
+    with hold(open_beneath(root, path[:-1], make=True)) as folder:
         name = _free_name(folder, path[-1], mine)
         mine.add(write_file(folder, name, _chunks(artifact)))
-    finally:
-        os.close(folder)
     return (*path[:-1], name)
 
 
@@ -86,18 +80,12 @@ def _path_of(name: str, under: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _free_name(folder: int, name: str, mine: set[tuple[int, int]]) -> str:
-    for candidate in _variants(name):
+    stem, extension = os.path.splitext(name)
+    for candidate in (name, *(f"{stem} ({number}){extension}" for number in range(2, 1000))):
         there = status_of(folder, candidate)
         if there is None or (candidate == name and identity(there) not in mine and not stat.S_ISDIR(there.st_mode)):
             return candidate
     raise OSError(0, "its name is taken")
-
-
-def _variants(name: str) -> Iterator[str]:
-    yield name
-    stem, extension = os.path.splitext(name)
-    for number in range(2, 1000):
-        yield f"{stem} ({number}){extension}"
 
 
 def _chunks(artifact: Artifact) -> Iterable[bytes]:

@@ -78,8 +78,7 @@ class Artifacts:
         self._bytes = 0
 
     def _of(self, run: str) -> tuple[Artifact, ...]:
-        known = isinstance(run, str)
-        files = self._kept.get(run, () if run in self._without else None) if known else None
+        files = self._kept.get(run, () if run in self._without else None)
         if files is None:
             raise NotFound(
                 "run",

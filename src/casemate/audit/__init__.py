@@ -1,1 +1,1 @@
-"""The record: what was asked to run and what came of it, append-only and hash-chained."""
+"""The record: what was requested and its outcome, append-only and hash-chained."""

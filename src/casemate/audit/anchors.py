@@ -1,10 +1,10 @@
-"""Signed heads of the record, beside it: a line of JSON for each, which carries the hash of the line before it.
+"""Signed heads of the record, in a file beside it: a line of JSON each, with the hash of the line before it.
 
-Whoever has the files, but not the key, can rewrite rows and their chain, not what was signed of them. The signature of
-the last line vouches for all lines before it, for it carries their hash. An anchor may hold a checkpoint: up to there
-rows were dropped when they had been kept long enough, and with them the anchors before ``begins``.
+With the files but without the key, rows and their chain can be rewritten, but not what was signed of them. The
+signature of the last line covers all lines before it, because it covers their hash. An anchor may have a checkpoint:
+rows up to it were dropped after their retention time, and with them the anchors before ``begins``.
 
-Whoever has the key, too, can sign another history: copies elsewhere (:mod:`casemate.audit.outside`) tell that.
+With the key, another history can be signed: copies elsewhere (:mod:`casemate.audit.outside`) reveal that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST = 4096  # bytes of a line
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """One line: its ``head`` was signed by ``key`` at ``time``; ``hash``: of the line."""
+    """One line: ``head``, signed by ``key`` at ``time``; ``hash``: of the line."""
 
     head: Head
     time: int
@@ -45,12 +45,12 @@ class Anchor:
     begins: str = GENESIS
 
     def is_signed(self, keys: Mapping[str, PublicKey]) -> bool:
-        """Whether it is by the one of ``keys`` that it names."""
+        """Whether the key that it names is in ``keys``, and has signed it."""
         return self.key in keys and verify(self.signed, self.signature, keys[self.key])
 
 
 class Anchors:
-    """The file beside the record at ``path``. One writer at a time: whoever holds the database. Raises ``OSError``."""
+    """The file beside the record at ``path``. Only the holder of the database may write to it. Raises ``OSError``."""
 
     def __init__(self, path: str, sign: Sign) -> None:
         self.path = Path(f"{path}.anchors")
@@ -64,21 +64,21 @@ class Anchors:
         *,
         sync: bool = True,
     ) -> str:
-        """Sign the head of the record in ``database``, and give back the line; empty where it is signed already.
-        ``keys``: ours, by their ids. Raises ``Unavailable`` where the key cannot be had, and ``sqlite3.Error``."""
+        """Sign the head of the record in ``database``, and return the line; empty if it is already signed. ``keys``:
+        ours, by id. Raises ``Unavailable`` if the key is not available, and ``sqlite3.Error``."""
         head, last = head_in(database), self.last()
         if checkpoint == EMPTY and (head.count == 0 or (last is not None and last.head == head)):
             return ""
         (noted,) = database.execute("SELECT anchor FROM kept").fetchone()
         previous = noted if last is None else last.hash
         if last is not None and not (last.is_signed(keys) and noted in (last.hash, last.previous)):
-            previous = GENESIS if noted == last.hash else noted  # no signature of ours vouches for that line
+            previous = GENESIS if noted == last.hash else noted  # none of our signatures covers that line
         line = self.append(head, previous, checkpoint, sync=sync)
         database.execute("UPDATE kept SET anchor = ?", (hash_of_line(line),))
         return line
 
     def append(self, head: Head, previous: str, checkpoint: Head = EMPTY, *, sync: bool = True) -> str:
-        """Sign ``head``, and give back the line. Raises ``Unavailable``, where the key cannot be had."""
+        """Sign ``head``, and return the line. Raises ``Unavailable`` if the key is not available."""
         fields: dict[str, Any] = {
             "format": _FORMAT, "count": head.count, "last": head.last, "time": int(time.time()), "previous": previous,
         }  # fmt: skip
@@ -91,7 +91,7 @@ class Anchors:
         return line.decode()
 
     def last(self) -> Anchor | None:
-        """The last line that is whole. What a process that was killed has left of one is cut off."""
+        """The last complete line. An incomplete one, from a killed process, is cut off."""
         try:
             fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
@@ -109,7 +109,7 @@ class Anchors:
             os.close(fd)
 
     def drop_before(self, checkpoint: Head) -> None:
-        """Keep the lines from the last one that ``checkpoint`` goes back to, and what came after it."""
+        """Drop the lines before the first one that reaches ``checkpoint``."""
         lines = [line for line, _ in self._lines_after(checkpoint)]
         fresh = self.path.with_suffix(".fresh")
         fresh.unlink(missing_ok=True)
@@ -132,8 +132,7 @@ class Anchors:
 
 
 def append_whole(fd: int, data: bytes) -> None:
-    """All of ``data`` at the end of a file that nobody else writes, or nothing: a part of a line would spoil the next
-    one. Raises ``OSError``."""
+    """Append all of ``data``, or nothing: a partial line would spoil the next one. Raises ``OSError``."""
     size = os.fstat(fd).st_size
     if os.write(fd, data) != len(data):
         os.ftruncate(fd, size)
@@ -141,7 +140,7 @@ def append_whole(fd: int, data: bytes) -> None:
 
 
 def lines_in(path: Path) -> Iterator[str]:
-    """The lines of a file of anchors; none where there is no file."""
+    """The lines of a file of anchors; none if it does not exist."""
     try:
         with open(path, encoding="ascii", errors="replace") as file:
             yield from (line.rstrip("\n") for line in file)
@@ -150,7 +149,7 @@ def lines_in(path: Path) -> Iterator[str]:
 
 
 def read_line(line: str) -> Anchor:
-    """One anchor. Raises ``ValueError`` where it is none."""
+    """One anchor. Raises ``ValueError`` if the line is not an anchor."""
     try:
         fields = json.loads(line)
         key, signature = str(fields.pop("key")), base64.b64decode(fields.pop("signature"), validate=True)
@@ -167,15 +166,15 @@ def read_line(line: str) -> Anchor:
 
 
 def hash_of_line(line: str) -> str:
-    """As the next one carries it."""
+    """The hash that the next line has as ``previous``."""
     return hashlib.sha256(line.encode("ascii", "replace")).hexdigest()
 
 
 def check(
     lines: Iterable[str], keys: Mapping[str, PublicKey] | None, *, may_miss: bool = False
 ) -> tuple[list[Anchor], str]:
-    """The anchors up to the first one that is not good, and what is wrong then. ``keys``: None where nobody knows any.
-    ``may_miss``: lines of a copy, where some may never have arrived."""
+    """The anchors before the first bad one, and what is wrong with that. ``keys``: None if no keys are known.
+    ``may_miss``: for lines of a copy, where some may be missing."""
     good: list[Anchor] = []
     ends: list[Anchor] = []
     problem = ""
@@ -183,7 +182,7 @@ def check(
         try:
             one = read_line(line)
         except ValueError:
-            problem = f"line {len(good) + 1} of the anchors is none"
+            problem = f"line {len(good) + 1} of the anchors is not an anchor"
             break
         if good and one.previous != good[-1].hash:
             if not may_miss:
@@ -195,5 +194,5 @@ def check(
         return [], "the first lines of the anchors are missing"
     if keys is not None and not all(one.is_signed(keys) for one in (*ends, *good[-1:])):
         bad = next(number for number, one in enumerate(good) if not one.is_signed(keys))
-        return good[:bad], f"line {bad + 1} of the anchors is signed by no key that is known here"
+        return good[:bad], f"line {bad + 1} of the anchors is not signed by a known key"
     return good, problem

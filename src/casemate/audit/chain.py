@@ -1,12 +1,11 @@
-"""The rows of the record as a hash chain, and what a row says as bounded JSON. Pure: no clock, file or database.
+"""The rows of the record as a hash chain, and their details as bounded JSON.
 
-Each row carries the hash of the row before it. The head (how many rows, and the last one's hash) is kept beside them,
-so that a cut at the end is noticed too. Whoever can rewrite the whole file can rewrite the chain as well: heads are
-signed for that (:mod:`casemate.audit.anchors`).
+Each row has the hash of the row before it. The head (the number of rows, and the hash of the last) is stored
+separately, so that a cut at the end is noticed, too. With access to the whole file, the chain can be rewritten as well:
+so heads are signed (:mod:`casemate.audit.anchors`).
 
-What a row says is data: JSON escapes control characters, quotes and line separators, and is plain ASCII here. A string
-that is too long becomes its beginning, its full length in bytes and its SHA-256, and so does the whole when it is too
-large.
+Details are data: JSON escapes control characters, quotes and line separators, and is plain ASCII here. A text that is
+too long becomes its beginning, its full length in bytes and its SHA-256, and so does a whole detail that is too large.
 """
 
 from __future__ import annotations
@@ -25,16 +24,15 @@ _quoted = json.encoder.encode_basestring_ascii
 
 
 class Row(NamedTuple):
-    """One row of the record, its fields in the order of the table. ``wall`` and ``monotonic`` are nanoseconds;
-    ``detail`` is canonical JSON. ``sequence``, ``previous`` and ``hash`` are those of a row that is in the chain."""
+    """One row of the record, with the columns of the table in order."""
 
-    sequence: int
-    wall: int
+    sequence: int  # 0 before the row is in the chain
+    wall: int  # nanoseconds, as `monotonic`
     monotonic: int
     kind: str
     execution_id: str
     namespace: str
-    detail: str
+    detail: str  # canonical JSON
     previous: str = ""
     hash: str = ""
 
@@ -45,10 +43,10 @@ class AuditRow:
 
     Attributes:
         time: Unix time.
-        kind: ``"intent"``, ``"outcome"``, ``"decision"``, ``"crossing"`` or what else was noted.
+        kind: ``"intent"``, ``"outcome"``, ``"decision"``, ``"crossing"`` or another one.
         run: The execution that it is about, or empty.
         detail: JSON values.
-        hash: Of everything else in the row, and of the row before it, whose hash is ``previous``.
+        hash: Of everything else in the row, including ``previous``, the hash of the row before it.
     """
 
     sequence: int
@@ -74,14 +72,14 @@ EMPTY = Head(0, GENESIS)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the record is whole.
+    """Whether the record is intact.
 
     Attributes:
-        head: The hash of the last good row.
-        first_bad: The sequence number of the first row that is not good.
-        reason: Why it is not.
-        signed: Up to which row a signature vouches; ``reason`` says why not for all of a record that is whole.
-        dropped: How many rows, the oldest, were dropped when they had been kept long enough.
+        head: The hash of the last good row, and how many rows there are up to it.
+        first_bad: The sequence number of the first bad row.
+        reason: What is wrong with it.
+        signed: The last row that a signature covers; if a good record is not fully signed, ``reason`` says why.
+        dropped: How many of the oldest rows were dropped after their retention time.
     """
 
     head: Head
@@ -92,7 +90,7 @@ class Verdict:
 
     @property
     def rows(self) -> int:
-        """How many good rows there are, from the first on."""
+        """How many good rows there are, from the first."""
         return self.head.count
 
     @property
@@ -110,19 +108,18 @@ def canonical(row: Row | tuple[Any, ...]) -> bytes:
                 f'["{_FORMAT}",{sequence},{wall},{monotonic},{_quoted(kind)},{_quoted(execution_id)},'
                 f"{_quoted(namespace)},{_quoted(detail)},{_quoted(previous)}]"
             ).encode("ascii")
-    except TypeError:  # somebody wrote what is no text
+    except TypeError:  # a column that was changed to another type
         pass
     return json.dumps([_FORMAT, *row[:-1]], ensure_ascii=True, separators=(",", ":"), default=repr).encode("ascii")
 
 
 def hash_of(row: Row | tuple[Any, ...]) -> str:
-    """The SHA-256 that a row must carry, in hex."""
+    """The SHA-256 of a row, in hex."""
     return hashlib.sha256(canonical(row)).hexdigest()
 
 
 def verify_after(rows: Iterable[Row | tuple[Any, ...]], good: Head, head: Head | None = None) -> Verdict:
-    """Whether ``rows``, in the order they are kept, go on unbroken from ``good``, which was verified before, up to
-    ``head``."""
+    """Whether ``rows``, as stored, continue the chain from ``good``, which is verified, to ``head``."""
     count, last = good.count, good.last
     for row in rows:
         if row[0] != count + 1 or row[7] != last or row[8] != hash_of(row):
@@ -152,17 +149,17 @@ LARGEST = 64 * 1024
 _STRING_BOUNDS = (8192, 1024, 128)
 _ITEM_BOUNDS = (1000, 100, 20)
 _DEEPEST = 8
-_SHORT = 2000  # characters: they hold no long string and no thousand items
+_SHORT = 2000  # characters: too few for a long string or a thousand items
 _DEEP = "[" * (_DEEPEST + 1)
 
 
 def bound_detail(detail: Mapping[str, object], largest: int = LARGEST) -> str:
-    """``detail`` as canonical JSON of at most ``largest`` characters, cut step by step until it fits."""
+    """``detail`` as canonical JSON of at most ``largest`` characters, cut in steps until it fits."""
     try:
         text = _encode(detail)
         if len(text) <= _SHORT and _DEEP not in text:
             return text
-    except (TypeError, ValueError, RecursionError):  # what JSON does not know is put into words below
+    except (TypeError, ValueError, RecursionError):  # types that JSON does not have become text below
         pass
     text = ""
     for longest, most in zip(_STRING_BOUNDS, _ITEM_BOUNDS, strict=True):
@@ -180,8 +177,8 @@ def _unknown(value: object) -> object:
     raise TypeError(value)
 
 
-# What JSONEncoder.encode makes for each call, made once: its arguments are markers, default, encoder, indent, key and
-# item separator, sort_keys, skipkeys, allow_nan.
+# JSONEncoder.encode makes this on each call; here it is made once. The arguments are markers, default, encoder, indent,
+# key and item separator, sort_keys, skipkeys, allow_nan.
 _chunks = getattr(json.encoder, "c_make_encoder")(None, _unknown, _quoted, None, ":", ",", True, False, False)  # noqa: B009
 
 
@@ -224,11 +221,11 @@ def _cut_sequence(
 
 
 def _short(value: str | bytes | bytearray, longest: int) -> object:
-    """The text itself, or its beginning with the length in bytes and the SHA-256 of all of it."""
+    """The text, or its beginning with the length in bytes and the SHA-256 of all of it."""
     if isinstance(value, str) and len(value) <= longest:
         return value
     data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else bytes(value)
-    # A bounded slice is decoded, since the whole may be gigabytes; backslashreplace keeps what is no UTF-8 visible.
+    # Decode only a bounded slice, since the whole may be gigabytes; backslashreplace shows invalid UTF-8.
     text = value[:longest] if isinstance(value, str) else data[:longest].decode("utf-8", "backslashreplace")
     if len(data) <= longest:
         return text

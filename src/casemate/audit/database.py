@@ -1,8 +1,8 @@
-"""The SQLite file of the record: made safely, and unwilling to change or drop a row.
+"""The SQLite file of the record: created safely, and protected by triggers against changed or deleted rows.
 
-``record`` has the rows and ``head`` their end; triggers let both only grow. ``journals`` says how much of each journal
-(:mod:`casemate.audit.journal`) has become rows. ``kept`` says from where on there are rows: the oldest may be dropped
-up to a checkpoint, and only so.
+``record`` has the rows and ``head`` their end; triggers let both only grow. ``journals`` has how much of each journal
+(:mod:`casemate.audit.journal`) has become rows. ``kept`` has the checkpoint up to which the oldest rows were dropped;
+only rows up to a checkpoint can be.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _SCHEMA = (
     f"CREATE TRIGGER head_alone BEFORE INSERT ON head {_REFUSE}",
     f"PRAGMA application_id = {_APPLICATION}",
 )
-# What version 1 lacked. The indexes are for readers of one namespace or one execution; some of version 1 had them.
+# Additions to version 1. The indexes are for readers of one namespace or execution; some files of version 1 have them.
 _SINCE_2 = (
     "CREATE TABLE journals (name TEXT PRIMARY KEY, folded INTEGER NOT NULL)",
-    # `count` rows were dropped, of which the last had the hash `last`; up to row `settled` every execution has its
-    # outcome; `anchor` is the hash of an anchor that must be there.
+    # `count` rows were dropped, the last with the hash `last`; every execution up to row `settled` has its outcome;
+    # `anchor` is the hash of an anchor that must exist.
     """CREATE TABLE kept (
   count INTEGER NOT NULL, last TEXT NOT NULL, settled INTEGER NOT NULL, anchor TEXT NOT NULL
 )""",
@@ -60,8 +60,8 @@ _SINCE_2 = (
     "CREATE INDEX IF NOT EXISTS of_execution ON record (execution_id)",
     f"PRAGMA user_version = {_VERSION}",
 )
-_SECONDS = 10.0  # of one look at the file
-_STEPS = 20_000  # of SQLite's machine between two looks at the clock
+_SECONDS = 10.0  # of one reading
+_STEPS = 20_000  # of SQLite's virtual machine between checks of the time
 COLUMNS = ", ".join(Row._fields)
 ELSEWHERE = "or name another file as audit (CASEMATE_AUDIT)"
 _REMEDIES = {
@@ -70,15 +70,15 @@ _REMEDIES = {
     "SQLITE_READONLY": f"Make the file and its folder writable, {ELSEWHERE}.",
     "SQLITE_CANTOPEN": f"Make the file and its folder writable, {ELSEWHERE}.",
     "SQLITE_IOERR": f"Look for a full or broken disk, {ELSEWHERE}.",
-    "SQLITE_CORRUPT": "Move the file away to keep it; a new one is begun.",
-    "SQLITE_NOTADB": f"Move the file away, {ELSEWHERE}.",
+    "SQLITE_CORRUPT": "Move the file elsewhere to keep it; casemate starts a new one.",
+    "SQLITE_NOTADB": f"Move the file elsewhere, {ELSEWHERE}.",
 }
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def unavailable(path: str, error: Exception) -> RecordUnavailable:
-    """The error that says which record cannot be used, why, and what to do."""
-    remedy = f"Mend it, {ELSEWHERE}."
+    """The error for a record that cannot be used, with the reason and the remedy."""
+    remedy = f"Fix it, {ELSEWHERE}."
     if isinstance(error, sqlite3.Error):
         name = "_".join((getattr(error, "sqlite_errorname", None) or "").split("_")[:2])
         remedy = _REMEDIES.get(name, remedy)
@@ -93,14 +93,14 @@ def unavailable(path: str, error: Exception) -> RecordUnavailable:
 
 
 def open_database(path: str, max_wait: float) -> sqlite3.Connection:
-    """A connection that waits ``max_wait`` seconds for others. Raises :class:`casemate.RecordUnavailable`."""
+    """A connection that waits ``max_wait`` seconds for locks. Raises :class:`casemate.RecordUnavailable`."""
     database = None
     try:
         _make_file(path)
         database = sqlite3.connect(path, timeout=max_wait, isolation_level=None, check_same_thread=False)
         database.text_factory = text_of
         _write_ahead(database, max_wait)
-        database.execute("PRAGMA synchronous = NORMAL")  # `sync_to_disk` is for many commits at once
+        database.execute("PRAGMA synchronous = NORMAL")  # `sync_to_disk` syncs many commits together
         _prepare(database)
         _close_to_others(path)
     except (sqlite3.Error, OSError, ValueError) as error:
@@ -111,10 +111,9 @@ def open_database(path: str, max_wait: float) -> sqlite3.Connection:
 
 
 def _make_file(path: str) -> None:
-    """Make the folder and an empty file for us alone, before SQLite would make them for everybody.
+    """Make the folder and an empty file that only this user can read, before SQLite makes them for everyone.
 
-    An existing file is only looked at: closing a descriptor of it would drop the locks that SQLite holds
-    on it in this process (fcntl(2)).
+    An existing file is not opened: closing a descriptor of it would drop this process's SQLite locks (fcntl(2)).
     """
     make_private_folders(Path(path).parent)
     try:
@@ -123,20 +122,20 @@ def _make_file(path: str) -> None:
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode):
             kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-            raise OSError(errno.EINVAL, f"what lies there is {kind}") from None
+            raise OSError(errno.EINVAL, f"it is {kind}") from None
         if not os.access(path, os.W_OK):
-            raise PermissionError(errno.EACCES, "it is readonly") from None
+            raise PermissionError(errno.EACCES, "it is read-only") from None
 
 
 def _close_to_others(path: str) -> None:
-    """A record is its owner's alone. Only once it is known to be one: the path may be a mistake."""
+    """Make it private to its owner. Only after it is known to be a record: the path may be a mistake."""
     status = os.lstat(path)
     if stat.S_IMODE(status.st_mode) & 0o077 and status.st_uid == os.geteuid():
         os.chmod(path, 0o600)
 
 
 def _write_ahead(database: sqlite3.Connection, max_wait: float) -> None:
-    """Switch to the write-ahead log; SQLite does not wait for others here by itself, so this does."""
+    """Switch to the write-ahead log. SQLite does not wait for locks here, so this does."""
     deadline = time.monotonic() + max_wait
     while True:
         try:
@@ -152,8 +151,8 @@ def _write_ahead(database: sqlite3.Connection, max_wait: float) -> None:
 
 
 def _prepare(database: sqlite3.Connection) -> None:
-    """Check that the file is ours, and fill it when it is new, or of version 1."""
-    # One transaction for all that is read, since another process may be filling the file at this moment.
+    """Check that the file is ours, and set it up if it is new, or of version 1."""
+    # All reads are in one transaction, since another process may be setting up the file.
     with transaction(database, "BEGIN"):
         if _version(database) == _VERSION:
             return
@@ -163,9 +162,9 @@ def _prepare(database: sqlite3.Connection) -> None:
 
 
 def oddity_in(database: sqlite3.Connection) -> str:
-    """Why it may show its readers other rows than it holds, or takes others than it is given; empty where it does not.
+    """Why the database may hide rows from readers, or change those that are written; empty if it does not.
 
-    An index may lack rows, and a trigger or a view of somebody's may change or hide what passes it.
+    An index may lack rows, and a foreign trigger or view may change or hide rows.
     """
     schema = "SELECT type, name, tbl_name, sql FROM sqlite_master"
     with closing(sqlite3.connect(":memory:")) as ours:
@@ -175,12 +174,12 @@ def oddity_in(database: sqlite3.Connection) -> str:
     if strange:
         return f"the database has a {min(strange)[0]} that is not casemate's: {min(strange)[1]!r}"
     (found,) = database.execute("PRAGMA integrity_check(1)").fetchone()
-    return "" if found == "ok" else f"the database contradicts itself: {found}"
+    return "" if found == "ok" else f"the database is inconsistent: {found}"
 
 
 @contextmanager
 def transaction(database: sqlite3.Connection, begin: str) -> Iterator[None]:
-    """Everything in the block, or nothing of it. Raises ``sqlite3.Error``."""
+    """Commit the block as a whole, or roll it back. Raises ``sqlite3.Error``."""
     database.execute(begin)
     try:
         yield
@@ -192,7 +191,7 @@ def transaction(database: sqlite3.Connection, begin: str) -> Iterator[None]:
 
 
 def _version(database: sqlite3.Connection) -> int:
-    """Of the schema; 0 for an empty file. Raises when the file is somebody else's."""
+    """The schema's version; 0 for an empty file. Raises ``sqlite3.DatabaseError`` for another program's file."""
     (application,) = database.execute("PRAGMA application_id").fetchone()
     (version,) = database.execute("PRAGMA user_version").fetchone()
     (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -206,7 +205,7 @@ def _version(database: sqlite3.Connection) -> int:
 
 
 def text_of(raw: bytes) -> str:
-    """Text of a column, also when somebody wrote other bytes there: verifying must not stumble over it."""
+    """Text of a column, even with invalid bytes: verification must be able to read a changed file."""
     return raw.decode("utf-8", "surrogateescape")
 
 
@@ -231,9 +230,9 @@ def open_for_reading(path: str) -> Iterator[sqlite3.Connection]:
 
 
 def sync_to_disk(path: str) -> None:
-    """Wait until what was committed until now is on the disk. Raises ``OSError``."""
+    """Wait until everything committed so far is on disk. Raises ``OSError``."""
     try:
-        fd = os.open(f"{path}-wal", os.O_RDONLY | os.O_CLOEXEC)  # SQLite has no lock on this file
+        fd = os.open(f"{path}-wal", os.O_RDONLY | os.O_CLOEXEC)  # SQLite holds no lock on this file
     except FileNotFoundError:
         return
     try:

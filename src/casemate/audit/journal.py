@@ -1,10 +1,10 @@
-"""Where rows are first: a file of each process, which only it writes, and only at its end.
+"""Journals: each process first appends its rows to its own file.
 
-A row is a line, written by one call, which survives the end of the process at any moment. A thread beside makes rows of
-the database of them (:mod:`casemate.audit.log`); whoever reads the record does so first. SQLite itself would cost
-several times what such a call does, above all after a rest.
+A row is a line, written by one call, and survives the death of the process at any moment. A background thread, and each
+reader of the record, first moves the rows into the database (:mod:`casemate.audit.log`). A write to SQLite takes
+several times as long as such a call, above all after idle time.
 
-A process holds a lock on its journal for as long as it lives, so that others know whether it does.
+A process locks its journal for as long as it lives, so that other processes can tell whether it does.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Journal:
-    """A new one in ``folder``. Raises ``OSError``."""
-
     def __init__(self, folder: Path) -> None:
         make_private_folders(folder)
         self._path = folder / os.urandom(8).hex()
@@ -36,11 +34,10 @@ class Journal:
 
     @property
     def name(self) -> str:
-        """By which the database knows it."""
         return self._path.name
 
     def write(self, row: Row, *, sync: bool) -> None:
-        """All of it or nothing. ``sync``: wait until it is on the disk."""
+        """Write the whole row or nothing. ``sync``: wait until it is on disk."""
         words = f"{_quoted(row.kind)},{_quoted(row.execution_id)},{_quoted(row.namespace)}"
         line = f"[{row.wall},{row.monotonic},{words}]\t{row.detail}\n".encode("ascii")
         written = os.write(self._fd, line)
@@ -52,23 +49,19 @@ class Journal:
         self.size += written
 
     def is_there(self) -> bool:
-        """Whether nobody has removed or replaced it: what is in it would never become rows."""
+        """Whether the file was not removed or replaced: then its rows would never reach the database."""
         with suppress(FileNotFoundError):
             return os.path.samestat(os.stat(self._path), os.fstat(self._fd))
         return False
 
     def remove(self) -> None:
-        """Everything in it is in the database."""
+        """Remove it, once all of its rows are in the database."""
         self._path.unlink(missing_ok=True)
-        self.close()
-
-    def close(self) -> None:
-        """Let go of it; it stays for whoever opens the record next."""
         os.close(self._fd)
 
 
 def names_in(folder: Path) -> list[str]:
-    """The journals that there are."""
+    """The names of all journals."""
     return sorted(os.listdir(folder))
 
 
@@ -88,8 +81,8 @@ def is_abandoned(path: Path) -> bool:
 
 
 def rows_after(path: Path, offset: int) -> tuple[list[Row], int]:
-    """What was written after ``offset``, and where that ends. A line that is not whole yet, or never will be because
-    its process died, is not there; one that cannot be read is a row that says so."""
+    """The rows written after ``offset``, and the offset of their end. Skips an incomplete last line, which may be in
+    progress or from a dead process. A line that cannot be parsed becomes a row of kind "unreadable"."""
     try:
         with open(path, "rb") as file:
             file.seek(offset)
@@ -111,7 +104,7 @@ def _read(line: bytes) -> Row:
 
 
 def pending(folder: Path, folded: dict[str, int]) -> Iterator[str]:
-    """The journals in which there is more than was ``folded`` of each."""
+    """The journals with more bytes than were ``folded`` of each."""
     for name in names_in(folder):
         try:
             if os.stat(folder / name).st_size > folded.get(name, 0):

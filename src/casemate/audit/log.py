@@ -1,17 +1,17 @@
-"""The record: rows are written to a journal, and a thread beside makes a chain of them in a database, and signs it.
+"""The record: rows go to a journal, and a background thread moves them into a chained database, and signs it.
 
-An execution has an *intent* row, written before anything starts, and an *outcome* row, written however it ended. When
-:meth:`AuditLog.append` is back, the row survives the death of the process (SIGKILL, out of memory). A moment later it
-is in the database, on the disk, and signed: one transaction and one signature for all rows of that moment. Until then a
-loss of power may cost it, unless ``sync`` is "row". Whoever reads the record has rows made first, those of other
-processes, too, living and dead.
+An execution has an *intent* row, written before anything starts, and an *outcome* row, written however it ended. After
+:meth:`AuditLog.append` returns, the row survives the death of the process (SIGKILL, out of memory). A moment later it
+is in the database, on disk, and signed, in one transaction and with one signature for all rows of that moment. Until
+then a loss of power may lose it, unless ``sync`` is "row". A reader first moves all journals into the database,
+including those of other processes, living and dead.
 
-An intent without outcome means that casemate died meanwhile: what the execution did is unknown. It is closed as lost
-when the record is next opened by somebody alone.
+An intent without an outcome means that casemate died in between: the effects of the execution are unknown. It is closed
+as lost the next time that a single process opens the record.
 
 Several threads and processes may write at once. Every failure is :class:`casemate.RecordUnavailable`: what cannot be
-recorded is not run. Where the database cannot take rows, nothing new is begun until it does; what goes on is written to
-the journal still.
+recorded does not run. If the database cannot take rows, nothing new starts until it can; running executions still write
+to the journal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakSet
@@ -47,24 +46,24 @@ if TYPE_CHECKING:
 
 Sync = Literal["grouped", "row"]
 Clock = Callable[[], tuple[int, int]]
-_ONCE = ("intent", "outcome")  # of an execution
+_ONCE = ("intent", "outcome")  # kinds of which an execution has one row
 _LOST = bound_detail({"status": "lost", "reason": "casemate was killed while this ran: what it did is not known"})
 _GONE = "a file of it was removed or replaced while it was open"
-_MOMENT = 0.1  # seconds: rows of so long become one transaction, and have one signature
-_PAUSE = 0.5  # seconds, in which the first program is begun, undisturbed; a short process signs once, at its end
-_BETWEEN = 3600.0  # seconds between two looks for rows to drop
-_LONG = 1 << 20  # bytes of a journal; then another one is begun
+_MOMENT = 0.1  # seconds of rows that share one transaction and one signature
+_PAUSE = 0.5  # seconds before it starts, to not delay the first program; a short process signs once, at its end
+_BETWEEN = 3600.0  # seconds between checks for rows to drop
+_LONG = 1 << 20  # bytes of a journal before a new one starts
 
 
 def clocks() -> tuple[int, int]:
-    """Wall clock and monotonic clock in nanoseconds."""
+    """Wall clock and monotonic clock, in nanoseconds."""
     return time.time_ns(), time.monotonic_ns()
 
 
 def default_path(environ: Mapping[str, str]) -> Path:
-    """Where the record lies unless told otherwise: in the user's state folder.
+    """The default place of the record: in the user's state folder.
 
-    Raises :class:`casemate.RecordUnavailable` when the environment names neither that folder nor a home.
+    Raises :class:`casemate.RecordUnavailable` if the environment names neither that folder nor a home.
     """
     remediation = f"Set HOME, {ELSEWHERE}."
     try:
@@ -77,7 +76,7 @@ _living: WeakSet[AuditLog] = WeakSet()
 
 
 def _leave_to_parent() -> None:
-    """After a fork, in the child: nothing here is its own, and nothing of it is closed."""
+    """After a fork, in the child: use and close nothing of the parent's."""
     for log in _living:
         log.of_parent, log._database = log._database, None
         log._lock, log._turn = threading.Lock(), threading.RLock()
@@ -87,11 +86,11 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class AuditLog:
-    """The record in the file ``path``, made with its folder if need be (file 0600, new folders 0700).
+    """The record in the file ``path``, which is created with its folder if needed (file 0600, new folders 0700).
 
-    ``signer``: None where nothing is signed. ``outside``: where anchors go besides. ``sync``: whether each row waits
-    for the disk. ``retention``: what is dropped by and by. Usable from any thread, not across a fork. Raises
-    :class:`casemate.RecordUnavailable`, as every method does.
+    ``signer``: None to sign nothing. ``outside``: more places for anchors. ``sync``: whether each row waits for the
+    disk. ``retention``: which rows are dropped, from time to time. Usable from any thread, not across a fork. Raises
+    :class:`casemate.RecordUnavailable`, as all methods do.
     """
 
     def __init__(
@@ -111,17 +110,17 @@ class AuditLog:
         self._max_wait = max_wait
         self._prune_at = 0.0  # by the monotonic clock
         self._folder = Path(f"{self.path}.rows")
-        self._lock = threading.Lock()  # of the journal; nobody has it for longer than a write takes
-        self._turn = threading.RLock()  # of the database, taken before the other
+        self._lock = threading.Lock()  # of the journal; held only for the time of a write
+        self._turn = threading.RLock()  # of the database; acquire it before `_lock`
         self._ends = threading.Event()
-        self._rest = threading.Lock()  # the thread has it while there is nothing to do: an event takes longer to set
+        self._rest = threading.Lock()  # released to wake the thread: faster than setting an event
         self._rest.acquire()
         self._is_resting = True
         self._thread: threading.Thread | None = None
         self._listeners: set[Callable[[], None]] = set()
         self._problem: RecordUnavailable | None = None  # why rows stay in the journal
         self._unsigned = "" if signer else "nothing is signed here"
-        self._full: list[Journal] = []  # journals that are to go once they are folded
+        self._full: list[Journal] = []  # journals to remove once they are folded
         self._folded: dict[str, int] = {}
         self._database: sqlite3.Connection | None = open_database(self.path, max_wait)
         self.of_parent: sqlite3.Connection | None = None  # kept, so that it is not closed
@@ -136,7 +135,7 @@ class AuditLog:
         _living.add(self)
 
     def append(self, kind: str, execution_id: str, namespace: str, detail: Mapping[str, object]) -> None:
-        """Write a row about an execution. ``detail`` is stored bounded (64 KiB). Waits for nobody."""
+        """Write a row about an execution. ``detail`` is bounded to 64 KiB. Does not wait for other writers."""
         row = self._row(kind, execution_id, namespace, bound_detail(detail))
         if self._problem is not None and kind == "intent":
             self._retry(self._problem)
@@ -159,7 +158,7 @@ class AuditLog:
         observe(kind, execution_id, namespace, detail)
 
     def append_if_possible(self, kind: str, execution_id: str, namespace: str, detail: Mapping[str, object]) -> None:
-        """The same, and raise nothing: where nothing can be recorded, nothing runs."""
+        """Write a row, and ignore failures: if nothing can be recorded, nothing runs."""
         with contextlib.suppress(RecordUnavailable):
             self.append(kind, execution_id, namespace, detail)
 
@@ -169,8 +168,7 @@ class AuditLog:
 
     @contextmanager
     def notify_on_write(self, written: Callable[[], None]) -> Iterator[None]:
-        """Call ``written``, which must take no time, whenever a row was written here, and when this is closed; from any
-        thread."""
+        """Call ``written``, which must be fast, from any thread, whenever a row is written here, and on close."""
         self._listeners.add(written)
         try:
             yield
@@ -178,7 +176,7 @@ class AuditLog:
             self._listeners.discard(written)
 
     def signer(self) -> Signer:
-        """What signs here; loaded when something is signed. Raises ``Unavailable`` where there is no place for keys."""
+        """The signer, loaded on first use. Raises ``Unavailable`` if there is no place for keys."""
         if callable(self._signer):
             self._signer = self._signer()
         assert self._signer is not None
@@ -186,7 +184,6 @@ class AuditLog:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it takes no more rows."""
         return self._database is None
 
     def tail(self, limit: int, namespace: str | None = None) -> list[Row]:
@@ -197,18 +194,18 @@ class AuditLog:
         return self._select(query, arguments)[::-1]
 
     def rows(self, kind: str, namespace: str) -> list[Row]:
-        """All rows of a kind of one namespace, oldest first."""
+        """All rows of a kind in one namespace, oldest first."""
         query = f"SELECT {COLUMNS} FROM record WHERE namespace = ? AND kind = ? ORDER BY sequence"  # noqa: S608 - constants
         return self._select(query, (namespace, kind))
 
     def head(self) -> Head:
-        """How many rows there are, and the last one's hash; note it elsewhere to verify against later."""
+        """The number of rows, and the hash of the last one. Keep it elsewhere to verify against later."""
         with self._open_connection() as database:
             self._fold(database)
             return head_in(database)
 
     def fold(self) -> None:
-        """Make rows of all that was written until now, by whomever: before the record is read."""
+        """Move all rows written so far, by any process, into the database. Call it before reading the record."""
         if not self.is_closed:
             with self._open_connection() as database:
                 self._fold(database)
@@ -217,8 +214,8 @@ class AuditLog:
         """Whether every row is as it was written and signed, and none is missing.
 
         Args:
-            head: The hash of a last row that was noted elsewhere, to find again.
-            anchors: Lines of a copy of the anchors that was kept elsewhere, which must agree.
+            head: The hash of an earlier last row, kept elsewhere, which must still exist.
+            anchors: Lines of a copy of the anchors, kept elsewhere, which must agree.
         """
         self._settle()
         try:
@@ -232,12 +229,11 @@ class AuditLog:
         return verdict if is_all or not verdict.ok else replace(verdict, reason=self._unsigned)
 
     def prune(self, retention: RowRetention, namespace: str = "", by: str = "") -> int:
-        """Drop rows that were kept long enough, and say how many; the rest stays provable. The row that says so is of
-        ``namespace``, and names who wanted it, ``by``."""
+        """Drop old rows, and return how many. The row about it is in ``namespace``, and names the caller, ``by``."""
         if retention == FOREVER:
             return 0
         if self._signer is None:
-            raise RecordUnavailable(f"nothing of the audit record {self.path} is dropped, for nothing is signed here")
+            raise RecordUnavailable(f"no rows of the audit record {self.path} are dropped: nothing is signed here")
         from casemate.audit.retention import prune
 
         with self._open_connection() as database:
@@ -252,14 +248,13 @@ class AuditLog:
                 known = {name: value for name, value in detail.items() if value is not None}
                 write("pruned", namespace, bound_detail(known))
 
-            again = partial(write, "definition")
             try:
-                return prune(database, self.path, self._anchors(), self._keys(), retention, again, note)
+                return prune(database, self.path, self._anchors(), self._keys(), retention, write, note)
             except Unavailable as error:
                 raise RecordUnavailable(error.message, remediation=error.remediation) from None
 
     def close(self) -> None:
-        """Close the file. Closing twice is fine; writing afterwards raises."""
+        """Close the file. Can be called twice; writing afterwards raises."""
         self._ends.set()
         with self._lock:
             if self._is_resting:
@@ -286,7 +281,7 @@ class AuditLog:
                 self._thread.start()
 
     def _retry(self, problem: RecordUnavailable) -> None:
-        """Go on where what kept rows from the database is mended; waits for nobody."""
+        """Resume if the cause that kept rows out of the database is gone. Does not wait."""
         if not self._turn.acquire(blocking=False):
             raise problem.with_traceback(None)
         try:
@@ -300,14 +295,14 @@ class AuditLog:
             self._turn.release()
         self._problem = None
 
-    # -- beside
+    # -- in the background
 
     def _work(self) -> None:
         self._ends.wait(_PAUSE)
         if self._signer is not None:
             with contextlib.suppress(Unavailable):
-                self._keys()  # what it needs is loaded while the first program runs
-        # Who closes it sets `_ends`, then looks at `_is_resting`; here it is the other way round: one sees the other.
+                self._keys()  # loads its modules while the first program runs
+        # `close` sets `_ends`, then reads `_is_resting`; this thread does it in reverse, so one of them sees the other.
         while not self._ends.is_set() and self._rest.acquire() and not self._ends.wait(_MOMENT):
             self._is_resting = True
             try:
@@ -327,7 +322,6 @@ class AuditLog:
                 self.append_if_possible("retention", "", "", {"problem": error.message})
 
     def _settle(self, *, is_last: bool = False) -> None:
-        """Make rows, and sign them."""
         line = ""
         with self._open_connection() as database:
             self._fold(database)
@@ -335,14 +329,14 @@ class AuditLog:
                 with transaction(database, "BEGIN IMMEDIATE"):
                     self._close_lost(database)
             if is_durable := self._sync or not is_last:
-                sync_to_disk(self.path)  # at the end SQLite does, where nobody else has it open
+                sync_to_disk(self.path)  # at the end SQLite does, if no other process has it open
             if self._signer is not None:
                 line = self._anchor(database, is_durable=is_durable)
         if line and self._outside is not None:
             self._outside.send(line, lambda detail: self.append_if_possible("anchor", "", "", detail))
 
     def _anchor(self, database: sqlite3.Connection, *, is_durable: bool) -> str:
-        """Sign the head where it is not, and give back the line."""
+        """Sign the head, if it is not signed, and return the line."""
         try:
             with transaction(database, "BEGIN IMMEDIATE"):
                 line = self._anchors().sign_head(database, self._keys(), sync=is_durable)
@@ -361,7 +355,7 @@ class AuditLog:
         return Anchors(self.path, self.signer().sign)
 
     def _begin(self, database: sqlite3.Connection) -> None:
-        """Take over what the dead have left: their rows, and where all are dead, what they never ended."""
+        """Fold the journals of dead processes, and if no other process lives, close what they never ended."""
         with transaction(database, "BEGIN IMMEDIATE"):
             self._journal = Journal(self._folder)
             try:
@@ -374,8 +368,7 @@ class AuditLog:
             journal.unlink(missing_ok=True)
 
     def _close_lost(self, database: sqlite3.Connection) -> list[Path]:
-        """Where nobody else lives, an outcome for each execution that has none: what began them was killed. Gives back
-        the journals of the dead."""
+        """Write the outcome of executions of dead processes, if no other process lives. Returns their journals."""
         others = [self._folder / name for name in names_in(self._folder) if name != self._journal.name]
         abandoned = [journal for journal in others if is_abandoned(journal)]
         if len(abandoned) < len(others):
@@ -435,7 +428,7 @@ class AuditLog:
             return
         database.execute("UPDATE head SET count = ?, last = ?", (row.sequence, row.hash))
 
-    # -- for all of them
+    # -- shared
 
     def _notify_listeners(self) -> None:
         for written in tuple(self._listeners):

@@ -1,7 +1,7 @@
-"""Rows of the record as events of the Open Cybersecurity Schema Framework, which security programs read. Pure.
+"""Rows of the record as events of the Open Cybersecurity Schema Framework, for security programs.
 
-https://schema.ocsf.io/1.5.0: executions are Process Activity, connections Network Activity, all else API Activity.
-What the schema has no name for is in ``unmapped``, whole.
+https://schema.ocsf.io/1.5.0: executions are Process Activity, connections Network Activity, all other rows API
+Activity. ``unmapped`` has what the schema has no name for, unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PRODUCT = {"name": "casemate", "vendor_name": "casemate", "version": __version_
 
 
 def event_of(row: AuditRow) -> dict[str, Any]:
-    """The event that a row is."""
+    """The event of a row."""
     detail = row.detail
     actor = {"app_name": "casemate", "user": {"name": str(detail.get("caller") or row.namespace)}}
     match row.kind:
@@ -42,7 +42,7 @@ def event_of(row: AuditRow) -> dict[str, Any]:
     return _event(row, _API, _OTHER, detail.get("decision") != "denied", actor=actor, api=call, src_endpoint=_HERE)
 
 
-_DEVICE = {"type_id": 0, "uid": "casemate", "name": "casemate"}  # the record does not say which machine it was
+_DEVICE = {"type_id": 0, "uid": "casemate", "name": "casemate"}  # the record does not name the machine
 _HERE = {"name": "casemate"}
 
 

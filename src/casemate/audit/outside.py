@@ -1,7 +1,7 @@
-"""Anchors outside the machine's user: each signed line goes there, too, where that user cannot take it back.
+"""Copies of anchors outside: each signed line is sent to places where the machine's user cannot take it back.
 
-A place is a path, such as of another file system; a command after "|", which gets the line on its standard input; or
-the address of a time stamp server (RFC 3161, http or https), whose answers are kept beside the record.
+A place is a path, such as on another file system; a command after "|", which gets the line on standard input; or the
+address of a time stamp server (RFC 3161, http or https), whose answers are stored beside the record.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from urllib.parse import urlsplit
 
 from casemate.audit.anchors import append_whole
 from casemate.errors import InvalidArgument
+from casemate.files.beneath import hold
 
-_WITHIN = 10.0  # seconds that a command and a server have
-_MOST = 64 * 1024  # bytes of a time stamp: the certificates in it are some KiB
-_TOLD = 300  # characters of what a command has printed
+_WITHIN = 10.0  # seconds for a command or a server
+_MOST = 64 * 1024  # bytes of a time stamp; its certificates are some KiB
+_TOLD = 300  # characters of a command's output
 
 
 class Outside:
@@ -30,7 +31,7 @@ class Outside:
         self._failing: set[str] = set()
 
     def send(self, line: str, note: Callable[[Mapping[str, object]], None]) -> None:
-        """Send a line everywhere. ``note`` is told, once, of a place where it did not arrive."""
+        """Send a line to all places. When a place starts to fail, ``note`` is called once."""
         for place, send in self._places.items():
             try:
                 send(line)
@@ -47,19 +48,19 @@ def _sender(place: str, stamps: str) -> Callable[[str], None]:
         try:
             argv = shlex.split(place[1:])
         except ValueError as error:
-            raise InvalidArgument("audit_anchors", f"{place!r} is no command: {error}") from None
+            raise InvalidArgument("audit_anchors", f"{place!r} is not a command: {error}") from None
         if argv:
             return lambda line: _run(argv, line)
     elif place.startswith(("https://", "http://")):
         return lambda line: _append(stamps, _stamp(place, line))
     elif os.path.isabs(place):
         return lambda line: _append(place, line)
-    raise InvalidArgument("audit_anchors", f"{place!r} is no absolute path, no command after | and no http address")
+    raise InvalidArgument("audit_anchors", f"{place!r} is not an absolute path, a command after | or an http address")
 
 
 def name_for_record(place: str) -> str:
-    """``place`` without arguments of a command, and without the user, password and query of an address: there may be
-    secrets in them, which the record is not to have."""
+    """``place`` without a command's arguments, and without the user, password and query of an address: they may contain
+    secrets, which must not be recorded."""
     if place.startswith("|"):
         return f"| {shlex.split(place[1:])[0]}"
     if os.path.isabs(place):
@@ -69,12 +70,9 @@ def name_for_record(place: str) -> str:
 
 
 def _append(path: str, line: str) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    try:
+    with hold(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)) as fd:
         append_whole(fd, f"{line}\n".encode())
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _run(argv: list[str], line: str) -> None:
@@ -88,7 +86,7 @@ def _run(argv: list[str], line: str) -> None:
 
 
 def _stamp(server: str, line: str) -> str:
-    """What ``server`` says of ``line``: to be read by ``openssl ts -reply -in``."""
+    """The time stamp of ``line`` by ``server``, readable with ``openssl ts -reply -in``."""
     import httpx2
     from rfc3161_client import PKIStatus, TimestampRequestBuilder, decode_timestamp_response
 
@@ -105,15 +103,15 @@ def _stamp(server: str, line: str) -> str:
                 data += part
                 if len(data) > _MOST:
                     raise ValueError("its answer is too large")
-    except httpx2.HTTPStatusError as error:  # whose words have the whole address in them
+    except httpx2.HTTPStatusError as error:  # its message contains the whole address
         raise OSError(f"it answered {error.response.status_code}") from None
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise OSError(f"it did not answer: {error}") from None
     answered = decode_timestamp_response(data)
     if PKIStatus(answered.status) not in (PKIStatus.GRANTED, PKIStatus.GRANTED_WITH_MODS):
-        raise ValueError("it does not stamp this")
+        raise ValueError("it refused to stamp the line")
     stamp = answered.tst_info
     if (stamp.nonce, stamp.message_imprint.message) != (request.nonce, request.message_imprint.message):
-        raise ValueError("it has stamped something else")
+        raise ValueError("its time stamp is for something else")
     kept = {"server": name_for_record(server), "time": stamp.gen_time.isoformat(), "line": line}
     return json.dumps({**kept, "stamp": base64.b64encode(data).decode()})

@@ -1,32 +1,32 @@
-"""``sandbox.audit``: the record, read beside its writers, as rows and as events.
+"""``sandbox.audit``: the record, read as rows and as events, while it is written.
 
-Each reading has a connection of its own, which only reads and is closed at its end: in SQLite's write-ahead log readers
-and writers do not wait for each other (https://www.sqlite.org/wal.html). A reading takes a bounded time.
+Each reading has its own read-only connection, which it closes at the end: in SQLite's write-ahead log readers and
+writers do not wait for each other (https://www.sqlite.org/wal.html). A reading takes a bounded time.
 
-Events are made of rows and of nothing else, so nobody learns of what is not on record, and whoever was away finds all
-of it there.
+Events are made only from rows: they contain nothing that is not on record, and a reader that comes later finds all of
+them there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import math
 import re
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from casemate.audit.chain import AuditRow, Row, Verdict
 from casemate.audit.database import COLUMNS, head_in, open_for_reading, transaction
 from casemate.audit.retention import RowRetention
-from casemate.audit.summary import MOST_MINUTES, Minute, ProgramUses, chart_of, uses_by_program
+from casemate.audit.summary import MOST_MINUTES, Minute, ProgramUses, chart_of, detail_of, uses_by_program
 from casemate.errors import InvalidArgument, NotFound
-from casemate.model.operation import caller
+from casemate.model.kinds import Cursor
+from casemate.model.operation import Between, Most, caller, operation
 from casemate.policy.proposal import Proposal, propose_rules
 from casemate.visible import is_plain
 
@@ -34,23 +34,13 @@ if TYPE_CHECKING:
     from casemate.audit.log import AuditLog
 
 T = TypeVar("T")
-NAMES: Final = (
-    "execution.started", "execution.completed", "execution.failed", "execution.timeout",
-    "session.created", "session.killed",
-    "package.installed",
-    "egress.requested", "egress.approved", "egress.denied",
-    "vault.accessed",
-    "resource.exceeded",
-    "queue.backpressure",
-    "artifact.signed",
-)  # fmt: skip
-_MOST_OF_A_ROW = 16  # events: cursors are numbers of rows, times this
+_MOST_OF_A_ROW = 16  # events; a cursor is a row's number times this, plus the event's number in the row
 _RESOURCES = {
     "timeout", "memory_limit", "cpu_limit", "process_limit", "output_limit", "disk_limit", "inode_limit",
     "open_files_limit",
 }  # fmt: skip
 _ENDS = {"ok": "execution.completed", "timeout": "execution.timeout"}
-_OF_SESSIONS = {"opened": "session.created", "closed": "session.killed"}  # by action; others leave it open
+_OF_SESSIONS = {"opened": "session.created", "closed": "session.killed"}  # by action; other actions leave it open
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +50,9 @@ class AuditEvent:
     Attributes:
         name: Such as ``"execution.started"``.
         time: Unix time.
-        run: The execution, or the session, that it is about, or empty.
+        run: The execution or session that it is about, or empty.
         detail: Of its row.
-        cursor: To go on after it.
+        cursor: Continues after this event.
     """
 
     name: str
@@ -74,14 +64,14 @@ class AuditEvent:
 
 
 def events_in(row: AuditRow) -> Iterator[AuditEvent]:
-    """What a row says has happened, in order; most say one thing, some nothing that has a name."""
+    """The events of a row, in order. Most rows have one, some have none."""
     for number, name in enumerate(_names(row.kind, row.detail)):
         cursor = row.sequence * _MOST_OF_A_ROW + number
         yield AuditEvent(name, cursor, row.time, row.namespace, row.run, row.detail)
 
 
 def row_before(cursor: int) -> int:
-    """The number of the last row that has nothing after ``cursor``."""
+    """The number of the last row without events after ``cursor``."""
     return max(0, cursor // _MOST_OF_A_ROW - 1)
 
 
@@ -120,15 +110,17 @@ def _egress_event_name(detail: Mapping[str, Any]) -> str:
 
 
 MOST_ROWS = 1000  # of one answer
-FORMATS = ("jsonl", "ocsf")
+Rows = Annotated[int, Between(1, MOST_ROWS)]
+Time = Annotated[float, Between(0, 2**40)]  # in seconds
 _MOST_BYTES = 4 << 20  # of their details
 _EVENTS_AT_ONCE = 500  # rows
 _MOST_ABOUT, _MOST_BYTES_ABOUT = 20_000, 32 << 20  # rows about one run or session, and of their details
-_LOOK_AGAIN = 1.0  # seconds; other processes write into the same record and tell nobody here
+_LOOK_AGAIN = 1.0  # seconds between polls: other processes write to the record, too, and send no notice
 
 
 class Audit:
-    """The record of one ``namespace``. Every method may be called from any thread."""
+    """The record of one ``namespace``, for any thread. All methods raise ``RecordUnavailable`` and
+    ``InvalidArgument``."""
 
     def __init__(self, log: AuditLog, namespace: str) -> None:
         self._log = log
@@ -137,17 +129,13 @@ class Audit:
     async def tail(
         self, limit: int = 50, *, since: float | None = None, kind: str | None = None, run: str | None = None
     ) -> list[AuditRow]:
-        """The newest rows of the sandbox's namespace, the newest first; fewer where they are large.
+        """The newest rows of the sandbox's namespace, newest first; fewer if they are large.
 
         Args:
             limit: How many, at most 1000.
-            since: Only those from then on, in Unix time.
-            kind: Only these.
-            run: Only those about one execution, by its id.
-
-        Raises:
-            InvalidArgument: An argument cannot be used.
-            RecordUnavailable: The record cannot be read or written.
+            since: Only rows from this Unix time on.
+            kind: Only rows of this kind.
+            run: Only rows about one execution, by its id.
         """
         if type(limit) is not int or not 1 <= limit <= MOST_ROWS:
             raise InvalidArgument("limit", f"{limit!r} is not a whole number from 1 to {MOST_ROWS}")
@@ -168,9 +156,9 @@ class Audit:
             return _read_bounded(database.execute(query, [v for _, v in asked] + [limit]))[0]
 
     def rows_about(self, of: str) -> list[Row]:
-        """All rows about a run, or about a session and its steps, oldest first, as they are kept. Blocks.
+        """All rows about a run, or about a session and its steps, oldest first, unchanged. Blocks.
 
-        Raises ``NotFound``, ``InvalidArgument`` for more than can be shown, and ``RecordUnavailable``.
+        Raises ``NotFound``, ``InvalidArgument`` if they are too many, and ``RecordUnavailable``.
         """
         query = f"SELECT {COLUMNS} FROM record WHERE execution_id"  # noqa: S608 - constants
         steps = "kind = 'intent' AND json_valid(detail) AND json_extract(detail, '$.session') = ?"
@@ -184,7 +172,7 @@ class Audit:
         return sorted(found)
 
     def _rows_within_bounds(self, rows: Iterable[Any], count: int) -> list[Row]:
-        """Those of the namespace. Raises ``InvalidArgument`` for more than can be shown after ``count`` others."""
+        """The rows of the namespace. Raises ``InvalidArgument`` if they are too many, after ``count`` earlier ones."""
         found, size = [], 0
         for row in (Row(*one) for one in rows):
             if row.namespace == self._namespace:
@@ -195,18 +183,14 @@ class Audit:
         return found
 
     async def events(self, *, after: int | None = None) -> AsyncGenerator[AuditEvent]:
-        """What happens in the sandbox's namespace, as it comes to be on record, in order and each once; it ends with
-        the sandbox.
+        """Stream the events of the sandbox's namespace as they are recorded, in order and each once. The stream ends
+        with the sandbox.
 
-        Events are read from the record when they are asked for: whoever is slow keeps nobody waiting and loses nothing.
+        Each event is read from the record on demand: a slow reader delays no writer and loses nothing.
 
         Args:
-            after: The ``cursor`` of the last event that was had, 0 for all there are; without one only what happens
-                from the first step of this on.
-
-        Raises:
-            InvalidArgument: An argument cannot be used.
-            RecordUnavailable: The record cannot be read or written.
+            after: The ``cursor`` of the last event that the caller has; 0 for all on record; None for those after the
+                first step of this stream.
         """
         if after is not None and (type(after) is not int or after < 0):
             raise InvalidArgument("after", f"{after!r} is not the cursor of an event")
@@ -233,7 +217,7 @@ class Audit:
                             await news.wait()
 
     def _after(self, row: int, most: int = _EVENTS_AT_ONCE) -> tuple[list[AuditRow], int, bool]:
-        """The namespace's rows after ``row``, the number of the last one looked at, and whether these are all."""
+        """The namespace's rows after number ``row``, the number of the last row read, and whether these are all."""
         query = (
             f"SELECT {COLUMNS} FROM record WHERE namespace = ? AND sequence > ?"  # noqa: S608 - constants
             " ORDER BY sequence LIMIT ?"
@@ -244,36 +228,41 @@ class Audit:
         is_all = is_all and len(found) < most
         return found, last if is_all else found[-1].sequence, is_all
 
-    async def verify(self, head: str | None = None, anchor: str | None = None) -> Verdict:
-        """Whether every row of the whole record, of all namespaces, is as it was written, and none is missing: by their
-        hashes, and by the heads that were signed beside the record.
+    @operation(while_draining=True)
+    async def verify(
+        self,
+        head: Annotated[str, Most(64)] | None = None,
+        anchor: Annotated[str, Most(4 << 20)] | None = None,
+    ) -> Verdict:
+        """Whether every row of the whole record, of all namespaces, is as it was written, and none is missing. It
+        checks the hashes, and the signed heads beside the record.
 
         Args:
-            head: The hash of a last row (``verify().head.last``) that was noted elsewhere, and must be there still.
-            anchor: The text of a file of anchors that was kept elsewhere, which the record must agree with.
-
-        Raises:
-            InvalidArgument: The head is no hash.
-            RecordUnavailable: The record cannot be read or written.
+            head: The hash of an earlier last row (``verify().head.last``), kept elsewhere, which must still exist.
+            anchor: The text of a copy of the anchors, kept elsewhere, with which the record must agree.
         """
         if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
-            raise InvalidArgument("head", "is no hash of a row: 64 hexadecimal digits")
+            raise InvalidArgument("head", "is not the hash of a row: give 64 hexadecimal digits")
         return await asyncio.to_thread(self._log.verify, head, anchor)
 
-    async def export(self, *, after: int = 0, limit: int = MOST_ROWS, format: str = "jsonl") -> list[dict[str, Any]]:  # noqa: A002 - as the command calls it
-        """Rows of the sandbox's namespace, the oldest first, as JSON; call again after the last one for the rest.
+    @operation()
+    async def export(
+        self,
+        *,
+        after: Cursor = 0,
+        limit: Rows = MOST_ROWS,
+        format: Literal["jsonl", "ocsf"] = "jsonl",  # noqa: A002 - as the command calls it
+    ) -> list[dict[str, Any]]:
+        """Rows of the sandbox's namespace, oldest first, as JSON. Call it again with the last row's number for the
+        rest.
 
         Args:
-            after: The number of the last row that was had.
+            after: The number of the last row that the caller has.
             limit: How many, at most 1000.
             format: ``"jsonl"`` for the rows themselves, ``"ocsf"`` for events of that schema.
-
-        Raises:
-            InvalidArgument: An argument cannot be used.
-            RecordUnavailable: The record cannot be read.
         """
-        if format not in FORMATS:
-            raise InvalidArgument("format", f"{format!r} is none of {', '.join(FORMATS)}")
+        if format not in ("jsonl", "ocsf"):
+            raise InvalidArgument("format", f"{format!r} is not known; choose jsonl or ocsf")
         rows, _, _ = await asyncio.to_thread(self._after, after, limit)
         if format == "ocsf":
             from casemate.audit.ocsf import event_of
@@ -281,42 +270,35 @@ class Audit:
             return [event_of(row) for row in rows]
         return [asdict(row) for row in rows]
 
-    async def crossings(self, *, since: float = 0.0) -> list[ProgramUses]:
-        """Which hosts, tools, packages and commands programs used, and which they were refused: by program, the one
-        that did so last first.
+    @operation()
+    async def crossings(self, *, since: Time = 0.0) -> list[ProgramUses]:
+        """The hosts, tools, packages and commands that programs used or were denied, by program. The most recent
+        program comes first.
 
         Args:
-            since: Only what is on record from then on, in Unix time.
-
-        Raises:
-            InvalidArgument: An argument cannot be used.
-            RecordUnavailable: The record cannot be read.
+            since: Only what was recorded from this Unix time on.
         """
         return await asyncio.to_thread(self._summarize, uses_by_program, _seconds(since))
 
     async def propose(self, run: str) -> Proposal:
-        """Rules for a policy file that allow exactly what a run, or a session in all its steps, was allowed. What it
-        was refused stands in comments.
+        """Rules for a policy file that allow exactly what a run, or all steps of a session, was allowed. Comments list
+        what was denied.
 
         Args:
             run: Its id.
 
         Raises:
             NotFound: The record has no such run or session.
-            RecordUnavailable: The record cannot be read.
         """
         rows = await asyncio.to_thread(self.rows_about, run)
         return await asyncio.to_thread(propose_rules, [(row.kind, _read_row(row).detail) for row in rows])
 
-    async def chart(self, minutes: int = 60) -> list[Minute]:
-        """How much went on in each of the last minutes: executions by status, how long they took, what crossed.
+    @operation()
+    async def chart(self, minutes: Annotated[int, Between(1, MOST_MINUTES)] = 60) -> list[Minute]:
+        """The activity of each of the last minutes: executions by status, their durations, and what crossed.
 
         Args:
             minutes: How many, at most 1440.
-
-        Raises:
-            InvalidArgument: An argument cannot be used.
-            RecordUnavailable: The record cannot be read.
         """
         if type(minutes) is not int or not 1 <= minutes <= MOST_MINUTES:
             raise InvalidArgument("minutes", f"{minutes!r} is not a whole number from 1 to {MOST_MINUTES}")
@@ -326,43 +308,40 @@ class Audit:
         with self._open_database() as database:
             return summarize(database, self._namespace, *given)
 
-    async def prune(self, *, max_age: float | None = None, max_size: int | None = None) -> int:
-        """Drop the oldest rows of the whole record, and say how many; what is left stays provable.
+    @operation()
+    async def prune(
+        self, *, max_age: Time | None = None, max_size: Annotated[int, Between(0, 2**62)] | None = None
+    ) -> int:
+        """Drop the oldest rows of the whole record, of all namespaces, and return how many. The rest stays provable.
 
         Args:
             max_age: Seconds after which rows are dropped.
             max_size: Bytes that the rest may take.
 
         Raises:
-            RecordUnavailable: The record is not whole, or cannot be signed.
+            RecordUnavailable: The record is not intact, or cannot be signed.
         """
         return await asyncio.to_thread(self._log.prune, RowRetention(max_age, max_size), self._namespace, caller())
 
     def _end(self) -> int:
-        """The number of the last row."""
         with self._open_database() as database:
             return head_in(database).count
 
-    @contextmanager
-    def _open_database(self) -> Iterator[sqlite3.Connection]:
-        """With all rows in it that were written until now."""
+    def _open_database(self) -> AbstractContextManager[sqlite3.Connection]:
+        """The database, with all rows written so far."""
         self._log.fold()
-        with open_for_reading(self._log.path) as database:
-            yield database
+        return open_for_reading(self._log.path)
 
 
 def _seconds(since: object) -> float:
-    try:
-        time = math.nan if isinstance(since, bool) or not isinstance(since, int | float) else float(since)
-    except OverflowError:
-        time = math.inf
-    if not math.isfinite(time):
-        raise InvalidArgument("since", "is not a time in seconds since the epoch")
-    return time
+    with contextlib.suppress(OverflowError):
+        if isinstance(since, int | float) and not isinstance(since, bool) and math.isfinite(since):
+            return float(since)
+    raise InvalidArgument("since", "is not a time in seconds since the epoch")
 
 
 def _read_bounded(rows: sqlite3.Cursor) -> tuple[list[AuditRow], bool]:
-    """The rows, fewer where they are large, and whether these are all."""
+    """The rows, fewer if they are large, and whether these are all."""
     found: list[AuditRow] = []
     size = 0
     with closing(rows):
@@ -375,11 +354,8 @@ def _read_bounded(rows: sqlite3.Cursor) -> tuple[list[AuditRow], bool]:
 
 
 def _read_row(row: Row) -> AuditRow:
-    try:
-        detail = json.loads(row.detail)
-    except (ValueError, RecursionError):
-        detail = None
-    kept = detail if isinstance(detail, dict) else {"unreadable": str(row.detail)[:1000]}
+    detail = detail_of(row.detail)
+    kept = {"unreadable": str(row.detail)[:1000]} if detail is None else detail
     return AuditRow(
         row.sequence, row.wall / 1e9, row.kind, row.execution_id, row.namespace, row.hash, row.previous, kept
     )

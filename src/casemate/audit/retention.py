@@ -1,8 +1,8 @@
-"""Rows that were kept long enough are dropped, the oldest first, and what is left stays provable.
+"""Retention: old rows are dropped, and the rest stays provable.
 
-A signed checkpoint takes the place of what is dropped: how many rows there were, and the hash of the last. Only what is
-whole is dropped, else a change would be gone with it. An execution without outcome stays, and so does what the policy's
-rules are bound to: such rows are written again.
+A signed checkpoint replaces the dropped rows: how many there were, and the hash of the last. Rows are dropped only if
+they are intact; otherwise a change would be dropped with them. Rows from the first execution without an outcome on
+stay. Rows that bind the policy's rules to tool definitions are written again.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ if TYPE_CHECKING:
     from casemate.audit.anchors import Anchors
     from casemate.evidence.dsse import PublicKey
 
-_AT_ONCE = 20_000  # rows of one transaction, so that others are not kept waiting for long
+_AT_ONCE = 20_000  # rows per transaction, so that other writers do not wait long
 
 
 class RowRetention(NamedTuple):
-    """How long rows are kept, in seconds, and how much room they may take, in bytes. None for without end."""
-
-    max_age: float | None = None
-    max_size: int | None = None
+    max_age: float | None = None  # seconds; None for no bound
+    max_size: int | None = None  # bytes; None for no bound
 
 
 FOREVER = RowRetention()
@@ -40,13 +38,13 @@ def prune(
     anchors: Anchors,
     keys: Mapping[str, PublicKey],
     retention: RowRetention,
-    again: Callable[[str, str], None],
+    write: Callable[[str, str, str], None],
     note: Callable[[int], None],
 ) -> int:
-    """How many rows were dropped. ``again``: writes what rules are bound to, a namespace and its detail. ``note``:
-    writes how many rows are about to be dropped.
+    """Drop old rows, and return how many. ``write``: writes a row, given its kind, namespace and detail. ``note``:
+    records how many rows are about to be dropped.
 
-    Raises as the record does, and ``Unavailable`` where nothing can be signed.
+    Raises as the record does, and ``Unavailable`` if signing fails.
     """
     from casemate.audit.anchors import check, lines_in
     from casemate.audit.verifying import verify_rows
@@ -60,8 +58,8 @@ def prune(
     verdict = verify_rows(path, kept, dropped, [one for one in signed if one.head.count <= last])
     if problem or not verdict.ok:
         raise RecordUnavailable(
-            f"nothing of the audit record {path} is dropped, for it is not whole: {problem or verdict.reason}",
-            remediation="casemate audit verify says more; move the record away to begin a new one.",
+            f"no rows of the audit record {path} are dropped, because it is not intact: {problem or verdict.reason}",
+            remediation="Run casemate audit verify for details. Move the record elsewhere to start a new one.",
         )
     bound: dict[tuple[str, str], tuple[int, str]] = {}
     query = "SELECT sequence, namespace, detail FROM record WHERE kind = 'definition' ORDER BY sequence"
@@ -69,7 +67,7 @@ def prune(
         bound[namespace, json.loads(detail)["rule"]] = sequence, detail
     for (namespace, _), (sequence, detail) in bound.items():
         if sequence <= last:
-            again(namespace, detail)
+            write("definition", namespace, detail)
     note(last - kept.count)
     for end in (*range(kept.count + _AT_ONCE, last, _AT_ONCE), last):
         checkpoint = _head_at(database, end)
@@ -77,7 +75,7 @@ def prune(
             anchors.sign_head(database, keys, checkpoint)
             database.execute("UPDATE kept SET count = ?, last = ?", (checkpoint.count, checkpoint.last))
             database.execute("DELETE FROM record WHERE sequence <= ?", (checkpoint.count,))
-        with transaction(database, "BEGIN IMMEDIATE"):  # nobody else writes anchors meanwhile
+        with transaction(database, "BEGIN IMMEDIATE"):  # so that no other process writes anchors
             anchors.drop_before(checkpoint)
     return last - kept.count
 

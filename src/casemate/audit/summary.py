@@ -1,4 +1,4 @@
-"""What the rows of some time come to: what each program used of the world outside, and how much went on each minute."""
+"""Summaries of rows: what each program used outside its cell, and the activity of each minute."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _AFTER = "sequence > coalesce((SELECT sequence FROM record WHERE wall < ? ORDER 
 
 @dataclass(frozen=True, slots=True)
 class ProgramUses:
-    """What one program used, or was refused, in all its runs.
+    """What one program used, or was denied, in all its runs.
 
     Attributes:
-        program: Its name, or its first line where it has none; empty for what no program did.
+        program: Its first line, or its name; empty for uses without a program.
         sha256: Of its code.
         run: Its newest run.
         runs: How many there were.
@@ -42,14 +42,14 @@ class ProgramUses:
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """What went on in one minute, which begins at ``time`` (Unix time).
+    """The activity of one minute, which starts at ``time`` (Unix time).
 
     Attributes:
         by_status: How many executions ended, by status.
         seconds: The median of their durations, and ``slowest`` the longest.
-        peak_memory: Bytes, of the one that took most.
+        peak_memory: Bytes, of the largest one.
         allowed: How much was allowed to cross, and ``denied`` how much was not.
-        asked: How many requests somebody was asked.
+        asked: How many approval requests there were.
     """
 
     time: float
@@ -63,7 +63,7 @@ class Minute:
 
 
 def uses_by_program(database: sqlite3.Connection, namespace: str, since: float) -> list[ProgramUses]:
-    """The programs whose uses are on record since then, the newest first. Raises ``sqlite3.Error``."""
+    """The programs with uses on record since then, newest first. Raises ``sqlite3.Error``."""
     query = (
         "SELECT wall, kind, execution_id, detail FROM record WHERE namespace = ? AND kind IN ('crossing', 'decision')"  # noqa: S608 - constants
         f" AND {_AFTER} ORDER BY sequence DESC LIMIT ?"
@@ -75,7 +75,7 @@ def uses_by_program(database: sqlite3.Connection, namespace: str, since: float) 
         size += len(detail)
         if size > _MOST_USED_BYTES:
             break
-        rows_of.setdefault(run, []).insert(0, (kind, _object(detail)))
+        rows_of.setdefault(run, []).insert(0, (kind, detail_of(detail) or {}))
         newest.setdefault(run, wall / 1e9)
     programs: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     for run in rows_of:
@@ -107,11 +107,11 @@ def _label(intent: Mapping[str, Any]) -> str:
 def _intent(database: sqlite3.Connection, namespace: str, run: str) -> Mapping[str, Any]:
     query = "SELECT detail FROM record WHERE execution_id = ? AND kind = 'intent' AND namespace = ?"
     found = database.execute(query, (run, namespace)).fetchone()
-    return {} if found is None else _object(found[0])
+    return detail_of(found[0]) or {} if found else {}
 
 
 def chart_of(database: sqlite3.Connection, namespace: str, since: float, minutes: int) -> list[Minute]:
-    """So many minutes from ``since`` on, those in which nothing went on included. Raises ``sqlite3.Error``."""
+    """This many minutes from ``since`` on, including idle ones. Raises ``sqlite3.Error``."""
     names = ("status", "duration", "peak_memory", "decision")
     values = ", ".join(f"CASE WHEN json_valid(detail) THEN json_extract(detail, '$.{name}') END" for name in names)
     query = (
@@ -147,9 +147,10 @@ def _nanoseconds(time: float) -> int:
     return math.floor(min(max(time, 0.0), 2**33) * 1e9)
 
 
-def _object(detail: str) -> Mapping[str, Any]:
+def detail_of(text: str) -> dict[str, Any] | None:
+    """A row's detail; None if it cannot be parsed."""
     try:
-        found = json.loads(detail)
+        found = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    return found if isinstance(found, dict) else {}
+        return None
+    return found if isinstance(found, dict) else None

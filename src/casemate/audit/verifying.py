@@ -1,4 +1,4 @@
-"""Whether the record is whole: by its chain, by its head, by its anchors, and by what was kept elsewhere."""
+"""Verification of the record: by its chain, its head, its anchors, and copies elsewhere."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from casemate.audit.database import COLUMNS, oddity_in, open_for_reading, text_o
 from casemate.evidence.dsse import PublicKey
 
 _Ends = tuple[Head, Head, Head, str]
-_BATCH = 2000  # rows that are read at once
-_CUT = "the record was cut or made anew, or the machine lost power"
+_BATCH = 2000  # rows per read
+_CUT = "the record was cut or replaced, or the machine lost power"
 
 
 def verify(
     path: str, keys: Mapping[str, PublicKey] | None, *, head: str | None = None, anchors: str | None = None
 ) -> Verdict:
-    """Of the record at ``path``; ``keys``: whose signatures count, None where nobody knows any. Raises as reading
-    does."""
+    """Verify the record at ``path``. ``keys``: trusted keys; None if none are known. Raises as reading does."""
     ends, lines = _moment(path)
     verdict = _verify(path, ends, lines, keys, head, anchors)
     if not verdict.ok and _ends(path)[2] != ends[2]:  # rows were dropped while they were read
@@ -52,7 +51,7 @@ def _verify(
         problem = f"no anchor says that the rows up to {kept.count} may be dropped"
     copies, trouble = check((anchors or "").splitlines(), keys, may_miss=True)
     if anchors is not None and not copies:
-        trouble = trouble or "there is no line"
+        trouble = trouble or "there are no lines"
     verdict = verify_rows(path, kept, last, [*signed, *copies])
     if verdict.ok:
         verdict = verify_after((), verdict.head, ends)
@@ -68,7 +67,7 @@ def _verify(
 
 
 def verify_rows(path: str, good: Head, last: Head, anchors: list[Anchor]) -> Verdict:
-    """The rows after ``good`` up to ``last``, and whether all ``anchors`` that are not older are of them."""
+    """Verify the rows after ``good`` up to ``last``, and that all ``anchors`` that are not older match them."""
     expected = deque(sorted((one for one in anchors if one.head.count >= good.count), key=lambda one: one.head.count))
     vouched, hashes, verdict = good, {good.count: good.last}, Verdict(good)
     while True:
@@ -95,7 +94,7 @@ def verify_rows(path: str, good: Head, last: Head, anchors: list[Anchor]) -> Ver
 
 def _read_rows(path: str, query: str, bounds: tuple[int, int]) -> list[tuple[Any, ...]]:
     with open_for_reading(path) as database:
-        database.text_factory = str  # which is twice as fast, and fails where somebody wrote other bytes
+        database.text_factory = str  # twice as fast, but fails on invalid bytes
         try:
             return database.execute(query, bounds).fetchall()
         except sqlite3.OperationalError:
@@ -104,7 +103,7 @@ def _read_rows(path: str, query: str, bounds: tuple[int, int]) -> list[tuple[Any
 
 
 def _moment(path: str) -> tuple[_Ends, list[str]]:
-    """What :func:`_ends` has, and the anchors that go with it: others may sign meanwhile."""
+    """The result of :func:`_ends`, and the anchors of the same moment: another process may sign in between."""
     while True:
         ends = _ends(path)
         lines = [*lines_in(Path(f"{path}.anchors"))]
@@ -113,8 +112,7 @@ def _moment(path: str) -> tuple[_Ends, list[str]]:
 
 
 def _ends(path: str) -> _Ends:
-    """What the head says, the last row that there is, up to which row they were dropped, and the last anchor, at one
-    moment."""
+    """The head, the last row, the last dropped row, and the last anchor, read in one transaction."""
     with open_for_reading(path) as database, transaction(database, "BEGIN"):
         head = database.execute("SELECT count, last FROM head").fetchone()
         last = database.execute("SELECT sequence, hash FROM record ORDER BY sequence DESC LIMIT 1").fetchone()
@@ -127,7 +125,7 @@ def _ends(path: str) -> _Ends:
 
 def _oddity_in(path: str) -> str:
     with open_for_reading(path) as database:
-        database.set_progress_handler(None, 0)  # it looks at every row, and at every index
+        database.set_progress_handler(None, 0)  # it reads every row and every index
         return oddity_in(database)
 
 

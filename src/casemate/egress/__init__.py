@@ -1,1 +1,1 @@
-"""The egress proxy: what a cell reaches outside, by name, and nothing else."""
+"""The egress proxy: the only way for a cell to reach the network, by name."""

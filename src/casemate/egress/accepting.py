@@ -1,5 +1,5 @@
-"""Connections of a cell, as they come: from a listening socket in the cell's own network, or, where a cell has none,
-from the supervisor, which sends each over one end of a pair of sockets."""
+"""Accepts a cell's connections: from a listening socket in the cell's own network, or, if the cell has none, from the
+supervisor, which sends each over a socket pair."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from casemate.egress.stream import bound_buffers
 
 
 def is_pair(one: socket.socket) -> bool:
-    """Whether connections come over ``one`` from the supervisor."""
+    """Whether ``one`` is a socket pair to the supervisor."""
     return one.family == socket.AF_UNIX
 
 
 def accept(listener: socket.socket) -> socket.socket:
-    """The next connection. Raises ``OSError``, and ``EOFError`` where there will be none any more."""
+    """Return the next connection. Raises ``OSError``, and ``EOFError`` if no more will come."""
     if not is_pair(listener):
         return listener.accept()[0]
     data, fds, _, _ = socket.recv_fds(listener, 1, 1, socket.MSG_CMSG_CLOEXEC)

@@ -1,4 +1,4 @@
-"""What each cell may use of the egress proxy, why connections are refused, and the count of what crossed."""
+"""Each cell's share of the egress proxy, the refusals, and the counts of crossings."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from typing import Literal, ParamSpec, TypeVar
 
 from casemate.model.execution import Crossing
 
-_LEAST_SHARES = 4  # into which they are divided, however few cells there are
-_UNLIMITED = 1 << 16  # descriptors of a process that has no limit
+_LEAST_SHARES = 4  # the fewest shares, even with fewer cells
+_UNLIMITED = 1 << 16  # descriptors counted for a process without a limit
 
 
 class DescriptorPool:
-    """How many all cells of an egress proxy may hold: half of what this process may have, so that cells cannot take
-    them all from the application."""
+    """The descriptors of an egress proxy's cells: half of this process's limit. The application keeps the rest."""
 
     def __init__(self) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -28,13 +27,13 @@ class DescriptorPool:
         self.shares = 0
 
     def share(self) -> DescriptorShare:
-        """One cell's."""
+        """Return the share of one more cell."""
         self.shares += 1
         return DescriptorShare(self)
 
 
 class DescriptorShare:
-    """What one cell may hold of ``pot``: as much as every other, so that it cannot take them all from these."""
+    """One cell's equal share of ``pot``."""
 
     def __init__(self, pot: DescriptorPool) -> None:
         self._pot = pot
@@ -42,11 +41,10 @@ class DescriptorShare:
 
     @property
     def most(self) -> int:
-        """How many it may hold now."""
         return self._pot.all // max(_LEAST_SHARES, self._pot.shares)
 
     def take(self, count: int) -> bool:
-        """Whether it may hold ``count`` more; it does, then."""
+        """Take ``count`` descriptors if they are available. Returns whether they were."""
         if self._held + count > self.most or count > self._pot.left:
             return False
         self._held += count
@@ -54,36 +52,34 @@ class DescriptorShare:
         return True
 
     def give(self, count: int) -> None:
-        """They are closed again."""
+        """Give back ``count`` closed descriptors."""
         self._held -= count
         self._pot.left += count
 
     def end(self) -> None:
-        """Nobody takes of it any more. What it still holds is given as it is closed."""
+        """End the share. Descriptors that are still open are given back as they close."""
         self._pot.shares -= 1
 
 
-_SHARE = 0.25  # of the loop's time that one cell may take, on average
-_BURST = 0.05  # seconds of work that it may take at once
+_SHARE = 0.25  # of the loop's time for one cell, on average
+_BURST = 0.05  # seconds of work at once
 _Given = ParamSpec("_Given")
 _Made = TypeVar("_Made")
 
 
 class TimeShare:
-    """Of one cell, whose connections take them one after the other, in the order in which they ask: one small step, and
-    then everything else is looked at. So cells share the egress proxy's time, however many connections each has.
-
-    Steps are counted by the processor time that they took; a cell that took more than its share waits.
-    """
+    """One cell's share of the egress proxy's time, however many connections it has. Its connections take turns in the
+    order of their calls: one short step each, and then the event loop runs everything else. Steps are counted by
+    processor time; a cell that used more than its share waits."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._lock = asyncio.Lock()
-        self._taken = 0.0  # seconds of work, less what the share has allowed since
+        self._taken = 0.0  # seconds of work beyond the share
         self._seen = self._loop.time()
 
     async def run(self, step: Callable[_Given, _Made], *args: _Given.args, **kwargs: _Given.kwargs) -> _Made:
-        """What ``step`` gives or raises, when it is its turn. It must be short."""
+        """Run ``step``, which must be short, when it is its turn. Returns or raises what it does."""
         async with self._lock:
             await asyncio.sleep(self._wait())
             begun = time.thread_time()
@@ -93,19 +89,19 @@ class TimeShare:
                 self._taken += time.thread_time() - begun
 
     def _wait(self) -> float:
-        """Seconds until the next step may be taken; 0 is after everything else that is ready."""
+        """Seconds until the next step. 0 still lets everything else that is ready run first."""
         now = self._loop.time()
         self._taken = max(0.0, self._taken - (now - self._seen) * _SHARE)
         self._seen = now
         return max(0.0, self._taken - _BURST) / _SHARE
 
 
-_MOST_HOST = 253  # characters of a name (RFC 1035, section 2.3.4, without the root's)
+_MOST_HOST = 253  # characters of a name (RFC 1035, section 2.3.4, without the root label)
 _MOST_REASON = 200  # characters
 
 
 class EgressRefused(Exception):
-    """Something that the terms do not allow. ``reason``: which rule or policy; ``remedy``: what would allow it."""
+    """The terms do not allow it. ``reason`` names the rule or policy, ``remedy`` what would allow it."""
 
     def __init__(self, host: str, port: int, reason: str, remedy: str = "") -> None:
         super().__init__(reason)
@@ -121,34 +117,32 @@ class EgressRefused(Exception):
 
 
 class Unreachable(EgressRefused):
-    """Something that was allowed and could not be reached."""
+    """It was allowed but could not be reached."""
 
     def __str__(self) -> str:
         return f"casemate: {self.host}:{self.port} cannot be reached: {self.reason}."
 
 
 class Spent(Exception):
-    """The cell has used up what it may transfer, or a connection its time."""
+    """The cell has transferred more bytes than it may."""
 
 
 def host_as_text(host: str) -> str:
-    """What a cell asked for, safe to show: ASCII without spaces, and as long as a name may be."""
+    """Return a requested host, safe to show: ASCII without spaces, at most as long as a name may be."""
     return "".join(c if 0x20 < ord(c) < 0x7F else "?" for c in host[:_MOST_HOST]) or "?"
 
 
 def reason_as_text(reason: str) -> str:
-    """Why, safe to show and to keep: ASCII, and short."""
+    """Return a reason, safe to show and to store: short ASCII."""
     return "".join(c if 0x20 <= ord(c) < 0x7F else "?" for c in reason[:_MOST_REASON])
 
 
-_MOST_ENTRIES = 256  # of a kind that are told apart; a cell may invent as many names as it likes
+_MOST_ENTRIES = 256  # distinct entries of a kind; a cell can invent any number of names
 OTHERS = "(others)"
 
 
 @dataclass(slots=True)
 class ConnectionTally:
-    """Counts of connections that were decided alike."""
-
     is_reached: bool
     connections: int = 0
     bytes_out: int = 0
@@ -156,9 +150,8 @@ class ConnectionTally:
 
 
 class Ledger:
-    """What was reached, what was allowed and not reached, and what was denied have room of their own: none of them can
-    hide another by its number. ``told`` is called with each new kind of crossing, once, in the egress proxy's
-    thread."""
+    """The counts of one cell's crossings. Reached, unreached and denied crossings have separate bounds, so that none
+    can crowd out the others. ``told`` is called once for each new kind of crossing, in the proxy's thread."""
 
     def __init__(self, told: Callable[[Crossing], None] | None) -> None:
         self._told = told
@@ -171,13 +164,13 @@ class Ledger:
     def note(
         self, host: str, port: int, decision: Literal["allowed", "denied"], reason: str, *, is_reached: bool = False
     ) -> ConnectionTally:
-        """Count one connection; its bytes are counted by the tally that is given back."""
+        """Count one connection. The returned tally counts its bytes."""
         key = (host_as_text(host), port, decision, reason_as_text(reason))
         kind = (decision, is_reached)
         with self._lock:
             if key not in self._tallies and self._entries[kind] >= _MOST_ENTRIES:
                 reached = "reached" if is_reached else "not reached"
-                key = (OTHERS, 0, decision, f"{reached}: more names than are told apart")
+                key = (OTHERS, 0, decision, f"{reached}: more names than are listed")
             is_new = key not in self._tallies
             self._entries[kind] += is_new
             tally = self._tallies.setdefault(key, ConnectionTally(is_reached=is_reached))
@@ -187,19 +180,19 @@ class Ledger:
         return tally
 
     def count_question(self, host: str, port: int) -> int:
-        """The so-manieth time it is that somebody is asked about it."""
+        """Count an approval request for a host and return how many there were so far."""
         key = (host, port) if len(self._asked) < _MOST_ENTRIES or (host, port) in self._asked else (OTHERS, 0)
         self._asked[key] = self._asked.get(key, 0) + 1
         return self._asked[key]
 
     def spend(self, count: int, most: int) -> None:
-        """Add to the bytes of the cell. Raises :class:`Spent` beyond ``most``."""
+        """Add to the cell's bytes. Raises :class:`Spent` beyond ``most``."""
         self.total += count
         if self.total > most:
-            raise Spent(f"the cell has transferred more than the {most} bytes that it may")
+            raise Spent(f"the cell has transferred more than its limit of {most} bytes")
 
     def crossings(self) -> tuple[Crossing, ...]:
-        """All there were, in the order in which they were first seen. From any thread."""
+        """Return all crossings in the order of first occurrence. From any thread."""
         with self._lock:
             return tuple(_make_crossing(key, tally) for key, tally in self._tallies.items())
 

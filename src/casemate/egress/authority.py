@@ -1,7 +1,7 @@
-"""A certificate authority for the few hosts whose TLS ends at the egress proxy, and what cells trust because of it.
+"""A certificate authority for the few hosts whose TLS ends at the egress proxy, and the trust store of their cells.
 
-The authority's key exists in this process's memory only. Its certificate is bound to the names that it may speak for
-(name constraints, RFC 5280, section 4.2.1.10, critical), so that a cell that trusts it trusts it for nothing else.
+The key exists only in this process's memory. Critical name constraints (RFC 5280, section 4.2.1.10) limit the
+certificate to those hosts, so that a cell that trusts it trusts it for nothing else.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from casemate.files.beneath import hold
 from casemate.model.plan import Bind, Entry
 
 if TYPE_CHECKING:
@@ -26,14 +27,14 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
 
 _LASTS = dt.timedelta(days=8)
-_RENEWED_AFTER = dt.timedelta(days=1)  # so that a cell may live for a week with the one that it began with
+_RENEWED_AFTER = dt.timedelta(days=1)  # so that a cell can use its first one for a week
 _CLOCKS_DIFFER = dt.timedelta(hours=1)
-_MOST_CONTEXTS = 256  # that are kept
+_MOST_CONTEXTS = 256
 _COMMON_NAME = "casemate authority of one sandbox"
 
 
 class Authority:
-    """Makes server certificates for the canonical names ``hosts`` and no others. From any thread."""
+    """Signs server certificates for the canonical names ``hosts`` only. From any thread."""
 
     def __init__(self, hosts: Iterable[str]) -> None:
         self.hosts = frozenset(hosts)
@@ -48,27 +49,26 @@ class Authority:
 
     @property
     def certificate(self) -> bytes:
-        """Its certificate, in PEM: what a cell has to trust."""
+        """The authority's certificate in PEM, for the cell to trust."""
         return _pem(self._certificate)
 
     @property
     def is_old(self) -> bool:
-        """Whether cells that begin now should trust another."""
+        """Whether new cells should trust a new authority."""
         return dt.datetime.now(dt.UTC) - self._begun > _RENEWED_AFTER
 
     @property
     def openssl_hash(self) -> str:
-        """By which OpenSSL finds it in a folder: the first four bytes of SHA-1 over its name in canonical form, which
-        is lower case and without the outermost header (X509_NAME_hash(3))."""
+        """The hash by which OpenSSL looks it up in a folder: the first four bytes of SHA-1 over the subject in
+        canonical form, that is, in lower case and without the outermost header (X509_NAME_hash(3))."""
         name = _name(_COMMON_NAME.lower()).public_bytes()
         digest = hashlib.sha1(name[2:], usedforsecurity=False).digest()
         return digest[:4][::-1].hex()
 
     def context(self, host: str) -> ssl.SSLContext:
-        """For TLS with a cell that wants ``host``: it is shown a certificate of that name, and offered HTTP/1.1. Made
-        when first wanted."""
+        """Return the context for a cell's TLS to ``host``, with a certificate for that name and HTTP/1.1."""
         if host not in self.hosts:
-            raise ValueError(f"{host!r} is not one of the authority's")
+            raise ValueError(f"the authority does not cover {host!r}")
         with self._lock:
             made = self._contexts.get(host)
             if made is None:
@@ -85,7 +85,7 @@ class Authority:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-        context.num_tickets = 0  # a session is never taken up again: each handshake names its host
+        context.num_tickets = 0  # no resumption: each handshake names its host
         context.options |= ssl.OP_NO_TICKET
         context.set_alpn_protocols(["http/1.1"])
         _load(context, key + _pem(self._leaf(host)))
@@ -109,7 +109,7 @@ class Authority:
         from cryptography.x509.oid import ExtendedKeyUsageOID
 
         return self._sign(
-            host[:64],  # X.520 allows no more; clients look at the alternative name
+            host[:64],  # the limit of X.520; clients check the alternative name
             self._leaf_key.public_key(),
             (x509.BasicConstraints(ca=False, path_length=None), True),
             (_key_usage(is_authority=False), True),
@@ -140,8 +140,8 @@ class Authority:
 
 
 def server_side(extra: str | None) -> ssl.SSLContext:
-    """For TLS with servers, whose names and certificates are verified by the system's authorities and those in the PEM
-    file ``extra``; in HTTP/1.1. Raises ``OSError`` (``ssl.SSLError`` is one)."""
+    """Return the context for TLS with servers, in HTTP/1.1. It verifies names and certificates with the system's
+    authorities and those in the PEM file ``extra``. Raises ``OSError`` (``ssl.SSLError`` is one)."""
     context = ssl.create_default_context()
     if extra is not None:
         context.load_verify_locations(extra)
@@ -152,13 +152,10 @@ def server_side(extra: str | None) -> ssl.SSLContext:
 
 
 def _load(context: ssl.SSLContext, chain: bytes) -> None:
-    """Python reads keys from files only: this one is in memory and has no name."""
-    fd = os.memfd_create("leaf", os.MFD_CLOEXEC)
-    try:
+    """Load a chain from memory: Python reads keys from files only, and this file has no name."""
+    with hold(os.memfd_create("leaf", os.MFD_CLOEXEC)) as fd:
         os.write(fd, chain)
         context.load_cert_chain(f"/proc/self/fd/{fd}")
-    finally:
-        os.close(fd)
 
 
 def _pem(certificate: x509.Certificate) -> bytes:
@@ -186,35 +183,34 @@ def _key_usage(*, is_authority: bool) -> x509.KeyUsage:
 
 _FOLDER = "/etc/ssl/certs"
 _BUNDLE, _OWN = f"{_FOLDER}/ca-certificates.crt", f"{_FOLDER}/casemate.pem"
-# Where distributions keep the system's authorities; of each, what is bound into cells is replaced.
+# Folders of the system's authorities in various distributions; those bound into the cell are replaced.
 _REPLACED = ("/etc/pki/tls/certs", "/etc/pki/ca-trust")
 _BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem",
             "/etc/ssl/cert.pem")  # fmt: skip
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----\n?")
 _MOST_BUNDLE = 4 << 20  # bytes
 VARIABLES = {
-    # OpenSSL, hence Python's ssl, httpx, aiohttp and Ruby; Go; uv and others that use rustls-native-certs
+    # OpenSSL, hence Python's ssl, httpx, aiohttp and Ruby; Go; users of rustls-native-certs such as uv
     "SSL_CERT_FILE": _BUNDLE,
-    "REQUESTS_CA_BUNDLE": _BUNDLE,  # requests, which has certificates of its own
+    "REQUESTS_CA_BUNDLE": _BUNDLE,  # requests, which ships its own certificates
     "CURL_CA_BUNDLE": _BUNDLE,
     "PIP_CERT": _BUNDLE,
     "GIT_SSL_CAINFO": _BUNDLE,
     "AWS_CA_BUNDLE": _BUNDLE,
     "CARGO_HTTP_CAINFO": _BUNDLE,
-    "NODE_EXTRA_CA_CERTS": _OWN,  # besides those that Node has; npm, too
+    "NODE_EXTRA_CA_CERTS": _OWN,  # in addition to Node's own; also for npm
 }
 
 
 def trust_entries(entries: Iterable[Entry], folder: str) -> tuple[Entry, ...]:
-    """``entries`` of a cell, with the certificates in ``folder`` instead of the system's."""
+    """Return a cell's ``entries`` with the certificates in ``folder`` in place of the system's."""
     kept = [entry for entry in entries if entry.target not in (_FOLDER, *_REPLACED)]
     replaced = [entry.target for entry in entries if entry.target in _REPLACED]
     return (*kept, *(Bind(folder, target) for target in (_FOLDER, *replaced)))
 
 
 def write_trust(folder: Path, authority: Authority) -> None:
-    """Fill the new ``folder`` with the system's certificates and the authority's: as one bundle, by the hashes that
-    OpenSSL looks for, and as Java's store. Raises ``OSError``."""
+    """Fill the new ``folder`` with all certificates: as bundle, hashed files and Java store. Raises ``OSError``."""
     own = authority.certificate
     system = _system_bundle()
     bundle = system + b"\n" + own
@@ -238,7 +234,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _system_bundle() -> bytes:
-    """The system's certificates, in PEM; nothing where it has none."""
+    """Return the system's certificates in PEM; empty if it has none."""
     named = ssl.get_default_verify_paths().cafile
     for path in (named, *_BUNDLES):
         if path is not None and os.path.isfile(path) and os.path.getsize(path) <= _MOST_BUNDLE:
@@ -247,7 +243,6 @@ def _system_bundle() -> bytes:
 
 
 def _read_hashed() -> list[Path]:
-    """The system's certificates by their hashes, where it has them."""
     folder = Path(_FOLDER)
     if not folder.is_dir():
         return []
@@ -256,13 +251,13 @@ def _read_hashed() -> list[Path]:
 
 
 def _java_store(bundle: bytes) -> bytes:
-    """PKCS #12 without a password, which JVMs read as their ``cacerts``. What is no sound certificate is left out."""
+    """Return a PKCS #12 store without a password, which JVMs read as ``cacerts``. Invalid certificates are left out."""
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import NoEncryption, pkcs12
 
     found = []
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # some old authorities have serial numbers that are none
+        warnings.simplefilter("error")  # some old authorities have invalid serial numbers
         for text in _CERTIFICATE.findall(bundle):
             with contextlib.suppress(ValueError, Warning):
                 found.append(x509.load_pem_x509_certificate(text))

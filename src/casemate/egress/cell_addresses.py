@@ -1,5 +1,4 @@
-"""Where names lie in one cell's network: an address for each, for the cell's life, and listeners there, as they are
-needed."""
+"""The addresses of names in one cell's network: one per name for the cell's life, with listeners as needed."""
 
 from __future__ import annotations
 
@@ -15,29 +14,25 @@ from dataclasses import dataclass, field
 from casemate.egress.accounting import DescriptorShare
 from casemate.egress.terms import ADDRESS_RANGE, Listen, ProxyLimits
 
-_RESERVED = 256  # addresses at the beginning of the range that are the proxy's own
+_RESERVED = 256  # addresses at the start of the range that belong to the proxy
 _LISTEN_SECONDS = 5.0
-# The supervisor, which all cells share, forks to listen in a cell.
-_MOST_UNDER_WAY = 4
-_BURST, _OFTEN = 32, 10.0  # at once, and then a second
-_MOST_WAITING = 64  # questions for names that wait for somebody to listen
-_FAILED_SECONDS = 3.0  # that a name has no address after nobody could listen there
+_MOST_UNDER_WAY = 4  # the supervisor, which all cells share, forks to listen in a cell
+_BURST, _OFTEN = 32, 10.0  # listens at once, and then per second
+_MOST_WAITING = 64  # DNS queries that wait for a listener
+_FAILED_SECONDS = 3.0  # without an address for a name after listening failed
 
 
 @dataclass(slots=True, eq=False)
 class NameAddress:
-    """What stands for one name. ``listeners`` by port; ``lock``: one at a time adds to them; ``failed``: until when, by
-    the loop's clock, it is not tried again."""
-
     name: str
     address: str
-    listeners: dict[int, socket.socket] = field(default_factory=dict)
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    failed: float = 0.0
+    listeners: dict[int, socket.socket] = field(default_factory=dict)  # by port
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held to add listeners
+    failed: float = 0.0  # when to try again, by the loop's clock
 
 
 class Rate:
-    """How often something may be done: ``burst`` times at once, then ``often`` times a second."""
+    """A rate limit: ``burst`` times at once, then ``often`` times per second."""
 
     def __init__(self, burst: int, often: float) -> None:
         self._loop = asyncio.get_running_loop()
@@ -46,7 +41,7 @@ class Rate:
         self._seen = self._loop.time()
 
     async def wait(self) -> None:
-        """Wait until it may be done once more. One at a time."""
+        """Wait for the next turn. Only one caller at a time."""
         now = self._loop.time()
         self._credit = min(self._burst, self._credit + (now - self._seen) * self._often) - 1
         self._seen = now
@@ -55,7 +50,8 @@ class Rate:
 
 
 class CellAddresses:
-    """Of one cell. ``begin`` is called with each new listener, its name and port; ``end`` before one is closed."""
+    """The addresses of one cell. ``begin`` is called with each new listener, its name and port; ``end`` with a closing
+    one."""
 
     def __init__(
         self,
@@ -65,19 +61,18 @@ class CellAddresses:
         end: Callable[[socket.socket], None],
     ) -> None:
         self._listen_inside, self._descriptors, self._begin, self._end = listen, descriptors, begin, end
-        self._by_name: dict[str, NameAddress] = {}  # the one that was asked for longest ago first
-        self._by_address: dict[str, str] = {}
+        self._by_name: dict[str, NameAddress] = {}  # least recently used first
         self._range = ipaddress.IPv4Network(ADDRESS_RANGE)
         self._is_closed = False
-        self._held = 0  # listeners that are open, or under way
+        self._held = 0  # listeners that are open or being opened
         self._waiting = 0
         self._under_way = asyncio.Semaphore(_MOST_UNDER_WAY)
         self._rate_lock = asyncio.Lock()
         self._rate = Rate(_BURST, _OFTEN)
 
     async def reach(self, name: str, ports: tuple[int, ...], limits: ProxyLimits) -> str | None:
-        """The address of ``name``, with somebody listening there at ``ports``. None where no more can be had: too many
-        names, descriptors or questions, somebody else there, or a cell that is gone."""
+        """Return the address of ``name`` once the proxy listens there at ``ports``. Returns None if that is impossible:
+        too many names, descriptors or queries, a port in use, or a cell that has ended."""
         place = self._place(name, limits)
         if place is None:
             return None
@@ -96,7 +91,7 @@ class CellAddresses:
         return place.address
 
     def close(self) -> None:
-        """Close every listener; there will be no more."""
+        """Close every listener and open no more."""
         self._is_closed = True
         for place in self._by_name.values():
             self._close(place)
@@ -107,7 +102,6 @@ class CellAddresses:
             if len(self._by_name) >= min(limits.names, self._range.num_addresses - _RESERVED - 1):
                 return None
             place = NameAddress(name, str(self._range[_RESERVED + len(self._by_name)]))
-            self._by_address[place.address] = name
         self._by_name[name] = place
         return place
 
@@ -127,7 +121,7 @@ class CellAddresses:
         waiter: asyncio.Future[None] = loop.create_future()
 
         def take_listeners(made: concurrent.futures.Future[list[int]]) -> None:
-            """In whatever thread."""
+            """Runs in any thread."""
             fds = _result(made)
             try:
                 loop.call_soon_threadsafe(self._take, place, ports, fds, waiter)
@@ -146,16 +140,16 @@ class CellAddresses:
     def _ask(self, addresses: list[tuple[str, int]]) -> concurrent.futures.Future[list[int]]:
         try:
             return self._listen_inside(addresses)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with a cell's network is no end of the egress proxy
+        except Exception as error:  # noqa: BLE001 - a broken cell network must not end the egress proxy
             failed: concurrent.futures.Future[list[int]] = concurrent.futures.Future()
             failed.set_exception(error)
             return failed
 
     async def _may_listen(self, place: NameAddress, count: int, limits: ProxyLimits) -> bool:
-        """Whether there is room for ``count`` more listeners, which are then held, when it is time for them."""
+        """Wait for the rate limit, then reserve room for ``count`` more listeners. Returns whether there is room."""
         async with self._rate_lock:
             await self._rate.wait()
-        most = min(limits.listeners, self._descriptors.most // 2)  # the rest is for connections
+        most = min(limits.listeners, self._descriptors.most // 2)  # connections get the rest
         self._make_room(place, count, most)
         if self._is_closed or self._held + count > most or not self._descriptors.take(count):
             return False
@@ -163,7 +157,7 @@ class CellAddresses:
         return True
 
     def _take(self, place: NameAddress, ports: list[int], fds: list[int], waiter: asyncio.Future[None]) -> None:
-        """Descriptors have come, or none; perhaps nobody waits for them any more."""
+        """Take the descriptors, or none, even if the waiter has left."""
         self._under_way.release()
         if self._is_closed or len(fds) != len(ports) or any(port in place.listeners for port in ports):
             _close_all(fds)
@@ -178,8 +172,7 @@ class CellAddresses:
             waiter.set_result(None)
 
     def _make_room(self, for_place: NameAddress, count: int, most: int) -> None:
-        """Close listeners of the names that were asked for longest ago. When such a name is asked for again, there is
-        somebody at its address again."""
+        """Close listeners of the least recently used names. They reopen at the same address when needed."""
         for place in list(self._by_name.values()):
             if self._held + count <= most:
                 return
@@ -199,7 +192,7 @@ class CellAddresses:
 
 
 def _result(made: concurrent.futures.Future[list[int]]) -> list[int]:
-    """What came of it; nothing where it failed, as it does when the cell is gone."""
+    """Return the descriptors; none if listening failed, as it does once the cell has ended."""
     return [] if made.cancelled() or made.exception() is not None else made.result()
 
 

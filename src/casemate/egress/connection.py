@@ -1,4 +1,4 @@
-"""One connection out of a cell, from the moment its name and port are known: permitted, dialled, looked at, carried."""
+"""One connection out of a cell, once its name and port are known: approval, dialling, checks, transfer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from casemate.egress.accounting import EgressRefused, Spent, Unreachable
 from casemate.egress.stream import StreamPump, TcpStream, readable
 from casemate.egress.wire import MOST_HELLO, BadHello, Hello, looks_like_tls, read_hello
-from casemate.policy.hosts import HTTP, HTTPS, LOCAL_NAME, canonical, may_be_public
+from casemate.policy.hosts import HTTP, HTTPS, LOCAL_NAME, NO_RULE, canonical, may_be_public
 
 if TYPE_CHECKING:
     from casemate.egress.accounting import ConnectionTally, Ledger, TimeShare
@@ -18,33 +18,31 @@ if TYPE_CHECKING:
     from casemate.egress.terms import EgressTerms, HostService
     from casemate.model.approval import ApprovalVerdict
 
-_MOST_PIECES = 256  # that a head may come in: each is looked at from the start
-_MOST_GRANTED = 64  # hosts that one connection to the proxy remembers as permitted
+_MOST_PIECES = 256  # pieces of a head: each piece is parsed from the start
+_MOST_GRANTED = 64  # permitted hosts that one connection to the proxy remembers
 _LONGEST_REASON = 200  # characters
-_LAST_WORDS = 3.0  # seconds that a client has to read why it was refused
-_MOST_UNREAD = 1 << 18  # bytes that are thrown away meanwhile
-_TLS_IS_HIDDEN = "rules say which requests may be made of it, and TLS hides them unless it is intercepted"
+_LAST_WORDS = 3.0  # seconds for a client to read the reason of a refusal
+_MOST_UNREAD = 1 << 18  # bytes that are discarded meanwhile
+_TLS_IS_HIDDEN = "rules restrict its requests, and TLS hides them unless it is intercepted"
 
 
 class CellSide(Protocol):
-    """What all connections of one cell share."""
-
     terms: EgressTerms
     ledger: Ledger
     dialler: Dialler
     time_share: TimeShare
 
     def buffer_share(self) -> memoryview:
-        """What one connection may move at once."""
+        """Return the buffer for one move of a connection."""
 
 
 class EgressConnection:
-    """``client`` is the cell's end. ``refuse``: how a refusal is said to it, where it can be said at all."""
+    """One connection. ``client`` is the cell's end."""
 
     def __init__(self, cell: CellSide, client: TcpStream) -> None:
         self.cell = cell
         self.client = client
-        self.refuse: Callable[[EgressRefused], bytes] | None = None
+        self.refuse: Callable[[EgressRefused], bytes] | None = None  # formats a refusal for the client, if possible
         self.touched = self.begun = asyncio.get_running_loop().time()
         self.waits_for_a_person = self.waits_for_the_host = False
         self._servers: list[TcpStream] = []
@@ -55,14 +53,12 @@ class EgressConnection:
 
     @property
     def terms(self) -> EgressTerms:
-        """Those that hold now."""
         return self.cell.terms
 
     # -- whether
 
     async def permit(self, name: str, port: int) -> None:
-        """Return if the canonical ``name`` may be reached at ``port``, as rules or a person say. Raises
-        :class:`EgressRefused`."""
+        """Check that rules or an approver allow the canonical ``name`` at ``port``. Raises :class:`EgressRefused`."""
         if self._granted_under is not self.terms:
             self._granted_under, self._granted = self.terms, {}
         if (name, port) not in self._granted:
@@ -72,7 +68,7 @@ class EgressConnection:
             self._granted[name, port] = reason
 
     def _apply_rules(self, name: str, port: int) -> str:
-        """Which rule allows it; empty where somebody is to be asked. Raises :class:`EgressRefused`."""
+        """Return the reason if a rule allows it, or "" if it needs approval. Raises :class:`EgressRefused`."""
         hosts = self.terms.hosts
         if name == LOCAL_NAME:
             if port in hosts.local_ports:
@@ -87,7 +83,7 @@ class EgressConnection:
         if self.terms.approvals is not None and may_be_public(name):
             return ""
         wanted = name if port in (HTTP, HTTPS) else f"{name}:{port}"
-        raise EgressRefused(name, port, "no rule allows it", f"To permit it: {wanted} as allowed_domains.")
+        raise EgressRefused(name, port, NO_RULE, f"To permit it: {wanted} as allowed_domains.")
 
     async def _ask_approval(self, name: str, port: int) -> str:
         approvals = self.terms.approvals
@@ -105,17 +101,17 @@ class EgressConnection:
         if verdict.allow is not True:
             why = f": {verdict.reason[:_LONGEST_REASON]}" if verdict.reason else ""
             raise EgressRefused(name, port, f"it was asked for and not approved{why}")
-        return f"it was asked for and approved by {verdict.by[:_LONGEST_REASON] or 'somebody'}"
+        return f"it was asked for and approved by {verdict.by[:_LONGEST_REASON] or 'an approver'}"
 
     # -- how
 
     async def serve(self, service: HostService) -> None:
-        """Have the host's own ``service`` answer. It may take its time."""
+        """Let the host's ``service`` answer, without a time limit."""
         self.waits_for_the_host = True
         await service.serve(self.client)
 
     async def dial(self, name: str, port: int) -> TcpStream:
-        """The server's end. Raises :class:`EgressRefused`, :class:`Unreachable`."""
+        """Connect to the server. Raises :class:`EgressRefused` and :class:`Unreachable`."""
         terms = self.terms
         made = await self.cell.dialler.dial(name, port, terms.limits, terms.hosts.networks(name, port))
         try:
@@ -132,13 +128,13 @@ class EgressConnection:
         return server
 
     def leave(self, server: TcpStream) -> None:
-        """This server is not needed any more."""
+        """Close the connection to a server that is no longer needed."""
         server.close()
         self._servers.remove(server)
 
     async def tunnel(self, name: str, port: int, server: TcpStream, *, is_known: bool = False) -> None:
-        """Carry bytes both ways until both sides have ended. A ClientHello at the beginning must name the server, and
-        at 443 there must be one; elsewhere the server may speak first. ``is_known``: it has been looked at already."""
+        """Carry bytes both ways to the end. Unless ``is_known``, a ClientHello must name the server; port 443 needs
+        one."""
         down: StreamPump | None = None
         up: StreamPump | None = None
         try:
@@ -155,7 +151,7 @@ class EgressConnection:
                     pump.stop()
 
     def pump(self, source: TcpStream, sink: TcpStream, most: int | None = None) -> StreamPump:
-        """A pump that counts, and tells the sink when the source has ended."""
+        """Return a pump that counts bytes, and ends the sink when the source has ended."""
         pump = StreamPump(
             source, sink, self.count_out if source is self.client else self.count_in, self.cell.buffer_share, most
         )
@@ -173,14 +169,13 @@ class EgressConnection:
         return pump
 
     async def starts_with_tls(self) -> bool:
-        """Whether the client begins with a TLS handshake. False also where it says nothing and ends."""
+        """Whether the client starts with a TLS handshake. False if it ends without sending anything."""
         while (is_tls := looks_like_tls(bytes(self.client.ahead[:2]))) is None:
             if not await self.client.fill():
                 return False
         return is_tls
 
     async def _look(self, name: str, port: int) -> None:
-        """Look at what the client says first. Raises :class:`EgressRefused`."""
         if port == HTTPS:
             async with asyncio.timeout(self.terms.limits.head_seconds):
                 is_tls = await self.starts_with_tls()
@@ -192,8 +187,7 @@ class EgressConnection:
             raise EgressRefused(name, port, "plain text where TLS is expected")
 
     async def check_hello(self, name: str, port: int, *, is_intercepted: bool = False) -> Hello:
-        """Read a ClientHello, which stays in ``client.ahead``; its name must be ``name``. Raises
-        :class:`EgressRefused`."""
+        """Read a ClientHello into ``client.ahead`` and check that it names ``name``. Raises :class:`EgressRefused`."""
         if not is_intercepted and self.terms.requests.names(name, port):
             raise EgressRefused(name, port, _TLS_IS_HIDDEN)
         try:
@@ -219,7 +213,7 @@ class EgressConnection:
     # -- counting and ending
 
     def touch(self) -> None:
-        """Something happened: it is not idle."""
+        """Restart the idle time."""
         self.touched = asyncio.get_running_loop().time()
 
     def count_out(self, count: int) -> None:
@@ -237,14 +231,13 @@ class EgressConnection:
         self.cell.ledger.spend(count, self.terms.limits.bytes)
 
     def is_overdue(self, now: float) -> bool:
-        """Whether it has been idle, or there, for too long. Time in which a person is asked does not count, nor any of
-        one with the host itself."""
+        """Whether it has been idle or open for too long, except during an approval request or a host service."""
         limits = self.terms.limits
         is_too_long = now - self.touched > limits.idle_seconds or now - self.begun > limits.seconds
         return is_too_long and not self.waits_for_a_person and not self.waits_for_the_host
 
     async def run(self, serve: Callable[[EgressConnection], Awaitable[None]]) -> None:
-        """Serve it to its end; what is refused is said and noted, and nothing of it stays open."""
+        """Serve the connection to its end. Reports and records a refusal, and closes everything."""
         try:
             await serve(self)
             self.client.close()
@@ -254,8 +247,8 @@ class EgressConnection:
         except Spent as spent:
             self.note_lost(str(spent))
         except (OSError, TimeoutError):
-            pass  # either side went away, or took too long
-        except Exception as error:  # noqa: BLE001 - of casemate's own: it ends this connection, and no other
+            pass  # either side left, or took too long
+        except Exception as error:  # noqa: BLE001 - a fault of casemate ends only this connection
             self.note_lost(f"a fault of casemate: {type(error).__name__}")
         finally:
             self.client.abort()
@@ -263,11 +256,11 @@ class EgressConnection:
                 server.close()
 
     def note_lost(self, reason: str) -> None:
-        """Say why a connection that was allowed is ended."""
+        """Record why an allowed connection is ended."""
         self.cell.ledger.note(*self._where, "denied", reason)
 
     def note_refused(self, refused: EgressRefused) -> None:
-        """Put it on record."""
+        """Record a refusal."""
         decision: Literal["allowed", "denied"] = "allowed" if isinstance(refused, Unreachable) else "denied"
         self.cell.ledger.note(refused.host, refused.port, decision, refused.reason)
 
@@ -279,8 +272,7 @@ class EgressConnection:
                 self.client.close()
 
     async def farewell(self) -> None:
-        """Let the client read what was said: closing while it still sends would reset the connection. Raises
-        ``OSError``."""
+        """Let the client read the answer: closing while it sends would reset the connection. Raises ``OSError``."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS):
                 self.client.end()
@@ -290,20 +282,20 @@ class EgressConnection:
 
 
 async def _both(*pumps: StreamPump) -> None:
-    """Wait for both, or for the first that fails, and raise what it raised."""
+    """Wait for both pumps, or for the first that fails, and raise its error."""
     done, _ = await asyncio.wait([pump.done for pump in pumps], return_when=asyncio.FIRST_EXCEPTION)
     for one in done:
         one.result()
 
 
 async def something_from(*streams: TcpStream) -> None:
-    """Wait until one of ``streams`` has bytes that are not yet used, or can be read."""
+    """Wait until one of ``streams`` has unused or readable bytes."""
     while not any(stream.has_something() for stream in streams):
         await readable(*streams)
 
 
 def _verdict_in(answer: asyncio.Future[ApprovalVerdict]) -> ApprovalVerdict:
-    """No, for what is none."""
+    """Return the answer's verdict; a denial if it has none."""
     from casemate.model.approval import ApprovalVerdict
 
     said = None if answer.cancelled() or answer.exception() is not None else answer.result()

@@ -1,13 +1,14 @@
-"""From a name to a connection: resolved on the host, vetted after resolution, dialled at exactly the vetted address.
+"""Resolves a name on the host, vets its addresses, and dials exactly a vetted address.
 
-So a name that resolves to something else a moment later (rebinding) leads nowhere. Public IPv4 unicast may be dialled,
-and the private networks that a rule names, but no address of the host's own.
+So DNS rebinding cannot redirect a connection. It dials public IPv4 unicast addresses, and private networks that a rule
+names, but none of the host's own addresses.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,24 +23,12 @@ from casemate.policy.hosts import LOCAL_NAME
 if TYPE_CHECKING:
     from ipaddress import IPv4Network
 
-_NOBODYS = "192.0.2.1"  # for documentation (RFC 5737): no interface has it
+_NOBODYS = "192.0.2.1"  # reserved for documentation (RFC 5737), so no interface has it
 
 
 def is_own(address: str) -> bool:
-    """Whether ``address`` is one of this host: then, and only then, a socket can be bound to it.
-
-    Where ``net.ipv4.ip_nonlocal_bind`` lets sockets be bound to any address, nothing can be told and everything is
-    taken for the host's own.
-    """
-    return _can_bind(address)
-
-
-def own_is_unknown() -> bool:
-    """Whether this host lets sockets be bound to addresses that it does not have."""
-    return _can_bind(_NOBODYS)
-
-
-def _can_bind(address: str) -> bool:
+    """Whether ``address`` is one of this host's: only then can a socket be bound to it. With
+    ``net.ipv4.ip_nonlocal_bind``, sockets can be bound to any address, so every address counts as the host's."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((address, 0))
@@ -48,30 +37,34 @@ def _can_bind(address: str) -> bool:
     return True
 
 
+def own_is_unknown() -> bool:
+    """Whether this host lets sockets be bound to foreign addresses."""
+    return is_own(_NOBODYS)
+
+
 Resolve = Callable[[str], Awaitable[list[str]]]
 Connect = Callable[[str, int], Awaitable[socket.socket]]
-_RESOLVERS = 64  # threads, made as they are needed; each may be held up by a server of the DNS that does not answer
-_MOST_LOOKED_UP = 4  # at once for one cell, so that it cannot hold up the others
-_MOST_ADDRESSES = 4  # of one name that are tried
-_NAMED = "Private ones are, where a rule of the policy names them for this host."
+_RESOLVERS = 64  # threads, started on demand; an unresponsive DNS server can block one
+_MOST_LOOKED_UP = 4  # lookups at once for one cell, so that it cannot block other cells
+_MOST_ADDRESSES = 4  # addresses tried for one name
+_NAMED = "Private addresses are dialled if a rule of the policy names them for this host."
 _LOOPBACK = "127.0.0.1"
 _HOSTS_FILE, _MOST_HOSTS_FILE = "/etc/hosts", 4 << 20  # characters
 
 
 class SystemResolver:
-    """The host's own table and name servers, asked for IPv4 addresses. Names are absolute: no search list makes other
-    names of them."""
+    """Looks up IPv4 addresses in the host's table and name servers. Names are absolute: search lists do not apply."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_RESOLVERS, "casemate-resolver")
 
     async def __call__(self, name: str) -> list[str]:
-        """The addresses of ``name``. Raises ``OSError``."""
+        """Return the addresses of ``name``. Raises ``OSError``."""
         found = await asyncio.get_running_loop().run_in_executor(self._threads, _addresses, name)
         return list(dict.fromkeys(found))
 
     def close(self) -> None:
-        """Ask nothing more. A thread that waits for an answer ends with it."""
+        """Stop looking up. A thread that waits for an answer ends with it."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
@@ -83,7 +76,7 @@ def _addresses(name: str) -> list[str]:
 
 
 def _in_hosts_file(name: str) -> list[str]:
-    """The IPv4 addresses of ``name`` in the machine's own table (hosts(5)), which a machine asks first."""
+    """Return the IPv4 addresses of ``name`` in the host's table (hosts(5)), which takes precedence."""
     try:
         with open(_HOSTS_FILE, encoding="utf-8", errors="replace") as file:
             rows = [line.partition("#")[0].split() for line in file.read(_MOST_HOSTS_FILE).splitlines()]
@@ -100,7 +93,7 @@ def _is_ipv4(text: str) -> bool:
 
 
 async def connect(address: str, port: int) -> socket.socket:
-    """A TCP connection to the IPv4 ``address``. Raises ``OSError``."""
+    """Connect to the IPv4 ``address`` by TCP. Raises ``OSError``."""
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     bound_buffers(made)
     try:
@@ -112,8 +105,8 @@ async def connect(address: str, port: int) -> socket.socket:
 
 
 class Dialler:
-    """For one cell. ``connect`` gets vetted addresses only; nothing switches the vetting off. Names are looked up in
-    tasks of ``group``, which :meth:`close` ends."""
+    """Dials for one cell. ``connect`` gets vetted addresses only; nothing disables the vetting. ``group`` has the
+    lookups."""
 
     def __init__(self, resolve: Resolve, connect: Connect, group: asyncio.TaskGroup) -> None:
         self._resolve = resolve
@@ -123,15 +116,15 @@ class Dialler:
         self._lookups: set[asyncio.Task[list[str] | Exception]] = set()
 
     def close(self) -> None:
-        """Look up nothing more."""
+        """Cancel all lookups."""
         for lookup in self._lookups:
             lookup.cancel()
 
     async def dial(
         self, name: str, port: int, limits: ProxyLimits, only: tuple[IPv4Network, ...] = ()
     ) -> socket.socket:
-        """A connection to ``name``, ``only`` in those private networks where there are some. Raises
-        :class:`EgressRefused` where no address of it may be dialled, :class:`Unreachable` where none answers."""
+        """Connect to ``name``. ``only`` restricts private addresses to these networks. Raises :class:`EgressRefused` if
+        none of its addresses may be dialled, :class:`Unreachable` if none answers."""
         addresses = [_LOOPBACK] if name == LOCAL_NAME else await self._vet(name, port, limits, only)
         problem = "no time was left"
         for address in addresses[:_MOST_ADDRESSES]:
@@ -141,7 +134,9 @@ class Dialler:
             except TimeoutError:
                 problem = "it does not answer"
             except OSError as error:
-                problem = (error.strerror or type(error).__name__).lower()
+                problem = (os.strerror(error.errno) if error.errno else type(error).__name__).lower()
+                if name == LOCAL_NAME and error.errno == errno.ECONNREFUSED:
+                    problem = f"nothing listens on {_LOOPBACK}:{port} of the host"
         raise Unreachable(name, port, problem)
 
     async def _vet(self, name: str, port: int, limits: ProxyLimits, only: tuple[IPv4Network, ...]) -> list[str]:
@@ -162,8 +157,8 @@ class Dialler:
         return good
 
     async def _looked_up(self, name: str) -> list[str] | None:
-        """The addresses of ``name``, None where it does not resolve. Who waits no longer leaves the thread that asks
-        behind; the cell's turn lasts until that is done."""
+        """Return the addresses of ``name``, None if it does not resolve. Cancelling the caller does not stop the
+        lookup, which keeps one of the cell's `_MOST_LOOKED_UP` places until it is done."""
         await self._turns.acquire()
         lookup = self._group.create_task(self._lookup(name))
         self._lookups.add(lookup)
@@ -181,16 +176,16 @@ class Dialler:
         self._turns.release()
 
     async def _lookup(self, name: str) -> list[str] | Exception:
-        """Nothing is raised here: that would be the end of every cell's egress proxy."""
+        """Return the error instead of raising it: an exception would end every cell's egress proxy."""
         try:
             return await self._resolve(name)
-        except Exception as error:  # noqa: BLE001 - whoever waits for it raises it
+        except Exception as error:  # noqa: BLE001 - the waiter raises it
             return error
 
 
 def _why_not(address: str, only: tuple[IPv4Network, ...]) -> str | None:
     reason = why_refused(address, only)
     if reason is None and is_own(address):
-        unknown = "the host's own cannot be told apart while net.ipv4.ip_nonlocal_bind is on"
+        unknown = "the host's own cannot be identified while net.ipv4.ip_nonlocal_bind is on"
         return unknown if own_is_unknown() else "the host's own"
     return reason

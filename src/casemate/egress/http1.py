@@ -1,7 +1,7 @@
-"""HTTP/1.1 requests, read strictly and written anew, and answers, followed to their end (RFC 9112). Pure, sans-io.
+"""HTTP/1.1 requests, parsed strictly and rewritten, and answers, followed to their end (RFC 9112). Pure, sans-io.
 
-What h11 would forgive is refused before it reads: bare LF or CR, folded lines, NUL, a length and an encoding together.
-What goes to the server is not what the cell wrote but what was understood, so that both understand the same.
+Some input that h11 accepts is refused first: bare LF or CR, folded lines, NUL, a length together with an encoding. The
+server gets the parsed request, not the cell's bytes, so that both sides agree on its meaning.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from dataclasses import dataclass
 import h11
 
 MOST_HEAD = 1 << 15  # bytes of a request line and its header fields
-MOST_ANSWER_HEAD = 1 << 17  # the same of an answer
+MOST_ANSWER_HEAD = 1 << 17  # bytes of a status line and its header fields
 _MOST_FIELDS = 256
 _MOST_ANSWER_FIELDS = 1000
-_MOST_AT_ONCE = 1 << 16  # bytes of a body that are read in one step
-_MOST_LINES = 512  # of what is read in one step: chunks and trailers cost by their number, not by their bytes
+_MOST_AT_ONCE = 1 << 16  # bytes of a body in one step
+_MOST_LINES = 512  # lines in one step: the cost of chunks and trailers depends on their number
 _MOST_FRAMING = 1 << 13  # bytes of a chunk's first line, or of all trailers
 _BARE = re.compile(rb"\r(?!\n)|(?<!\r)\n|\0|\r\n[ \t]|\A[\r\n \t]")
 _BEGINS = b"HTTP/1."
 _AUTHORITY = re.compile(rb"([^:@/?#\\\[\]]+)(?::([0-9]{1,5}))?\Z")
 _URL = re.compile(rb"http://([^/?#]*)(/[^#]*|\?[^#]*)?\Z", re.IGNORECASE)
-_END_OF_HEAD = re.compile(rb"\n\r?\n")  # as h11 has it
+_END_OF_HEAD = re.compile(rb"\n\r?\n")  # the same as h11's
 _ORIGIN = re.compile(rb"/[^#]*\Z")
-# Of one connection, or written anew below.
+# Fields of one connection, or rewritten below.
 _NOT_PASSED_ON = {
     *(b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"proxy-authenticate", b"te"),
     *(b"trailer", b"host", b"content-length", b"transfer-encoding", b"upgrade", b"http2-settings"),
@@ -33,42 +33,36 @@ _NOT_PASSED_ON = {
 
 
 class BadRequest(ValueError):
-    """Not a request that everybody reads the same way."""
+    """The request is invalid or ambiguous."""
 
 
 class BadAnswer(ValueError):
-    """Not an answer to the request."""
+    """The answer is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """The head of a request, as it was understood.
-
-    ``host`` and ``port``: of the Host field, the port None where there is none; ``url_host``, ``url_port``: of the
-    target, where that is a URL or, for CONNECT, an authority. ``path`` is the target for the server, with its query.
-    ``length``: bytes of the body, None where it comes in chunks. ``size``: bytes of the head.
-    """
+    """The parsed head of a request."""
 
     method: str
-    path: str
+    path: str  # for the server, with its query
     version: bytes
-    host: str
-    port: int | None
-    url_host: str | None
+    host: str  # of the Host field
+    port: int | None  # of the Host field
+    url_host: str | None  # of a target that is a URL or, for CONNECT, an authority
     url_port: int | None
     fields: tuple[tuple[bytes, bytes], ...]
-    length: int | None
+    length: int | None  # bytes of the body, None if it is chunked
     upgrades: bool
     closes: bool
-    size: int
+    size: int  # bytes of the head
 
     def passed_on(self) -> list[tuple[bytes, bytes]]:
-        """The fields that are not about the connection."""
+        """Return the fields that do not belong to the connection."""
         return [(name, value) for name, value in self.fields if name.lower() not in _NOT_PASSED_ON]
 
     def serialize(self, authority: str, fields: list[tuple[bytes, bytes]] | None = None) -> bytes:
-        """The head for the server, whose name, and port if it is not the usual one, is ``authority``; with ``fields``
-        instead of those that are passed on, where they are given."""
+        """Return the head for the server ``authority``, a name with any unusual port, with ``fields`` if given."""
         lines = [b"%s %s HTTP/%s" % (self.method.encode(), self.path.encode(), self.version)]
         lines.append(b"Host: " + authority.encode())
         passed_on = self.passed_on() if fields is None else fields
@@ -85,16 +79,15 @@ class HttpRequest:
 
 
 class RequestReader:
-    """One request: its head, and then its body, out of the bytes that are given to it. ``watch`` gets each part of the
-    body as it is understood."""
+    """Parses one request: its head, then its body."""
 
     def __init__(self) -> None:
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=_MOST_FRAMING)
         self._chunked = False
-        self.watch: Callable[[bytes], None] | None = None
+        self.watch: Callable[[bytes], None] | None = None  # gets each parsed part of the body
 
     def head(self, data: bytes) -> HttpRequest | None:
-        """The head at the beginning of ``data``; None if there has to come more. Raises :class:`BadRequest`."""
+        """Parse the head at the start of ``data``; None if it is incomplete. Raises :class:`BadRequest`."""
         end = data.find(b"\r\n\r\n")
         head = data[: end + 4 if end >= 0 else len(data)]
         if len(head) > MOST_HEAD:
@@ -108,21 +101,21 @@ class RequestReader:
         try:
             self._h11.receive_data(head)
             event = self._h11.next_event()
-        except h11.RemoteProtocolError:  # in words of its own, and the client's
-            raise BadRequest("its head is not HTTP/1.1 as RFC 9112 has it") from None
+        except h11.RemoteProtocolError:  # h11's message may contain the client's text
+            raise BadRequest("its head is not valid HTTP/1.1 (RFC 9112)") from None
         if not isinstance(event, h11.Request):
-            raise BadRequest("no request")
+            raise BadRequest("not a request")
         request = _check_request(event, len(head))
         self._chunked = request.length is None
         return request
 
     def step(self, data: bytes | bytearray) -> int:
-        """How many of the first bytes of ``data`` to give to :meth:`body` at once."""
+        """Return how many of the first bytes of ``data`` to give to :meth:`body` at once."""
         return _one_step(data) if self._chunked else _MOST_AT_ONCE
 
     def body(self, data: bytes) -> tuple[bytes, bool, bytes]:
-        """What ``data`` says of the body, as it is to be written to the server; whether that is all of it; and then
-        what is left, of the next request. Raises :class:`BadRequest`."""
+        """Parse more of the body. Returns what to write to the server, whether the body is complete, and the bytes of
+        the next request. Raises :class:`BadRequest`."""
         written = bytearray()
         try:
             if data:
@@ -139,12 +132,12 @@ class RequestReader:
                 else:
                     return bytes(written), False, b""
         except h11.RemoteProtocolError:
-            raise BadRequest("its body is not HTTP/1.1 as RFC 9112 has it") from None
+            raise BadRequest("its body is not valid HTTP/1.1 (RFC 9112)") from None
 
 
 class AnswerReader:
-    """The answer to one request, to see where it ends. It is passed on as it comes; with ``anew``, as :meth:`take_all`
-    gives it: heads are whole, and a body in chunks is apart from how it was cut."""
+    """Follows the answer to one request to find its end. The answer is passed on unchanged, or as :meth:`take` returns
+    it: whole heads, and a body without chunk boundaries."""
 
     def __init__(self, request: HttpRequest, *, anew: bool = False) -> None:
         self._anew = anew
@@ -156,27 +149,26 @@ class AnswerReader:
         self._h11.send(h11.Request(method=request.method, target="/", headers=[("Host", "x"), *upgrade]))
         self._h11.send(h11.EndOfMessage())
         self._unread = bytearray()
-        self._looked = 0  # bytes in which the head does not end
-        self.in_chunks = False  # and the head is over
-        self.plain = 0  # bytes of the body that are still to come, as they are; they need not be fed
+        self._looked = 0  # bytes searched for the end of the head
+        self.in_chunks = False  # the head is over and the body is chunked
+        self.plain = 0  # bytes of the body still to come; they need not be fed
         self.is_open = False  # the body ends with the connection
         self.is_whole = False
         self.switches = False  # to another protocol, now
-        self.closes = False  # the server will close the connection, or has said so
+        self.closes = False  # the server closes the connection, or must not be used again
 
     def feed(self, data: bytes = b"") -> bool:
-        """Follow ``data``, the next bytes of the answer, for one short step; whether there is more to follow in what
-        was fed so far. Raises :class:`BadAnswer`."""
+        """Add ``data`` and parse one short step. Returns whether another can parse more. Raises :class:`BadAnswer`."""
         self._unread += data
         try:
             goes_on = self._chunks() if self.in_chunks else self._head()
         except h11.RemoteProtocolError:
-            raise BadAnswer("it is not HTTP as RFC 9112 has it") from None
+            raise BadAnswer("it is not valid HTTP (RFC 9112)") from None
         is_known = self.is_whole or self.plain or self.is_open or self.switches
         return goes_on and bool(self._unread) and not is_known
 
     def take(self) -> tuple[bytes, bytes, list[tuple[bytes, bytes]]]:
-        """Whole heads, as they came; what has come of the body, and the trailers behind it. Each is given once."""
+        """Return, once each, the unchanged whole heads, the body so far, and the trailers."""
         heads, self._heads = bytes(self._heads), bytearray()
         body, self._read = bytes(self._read), bytearray()
         is_known = self.is_whole or self.plain or self.is_open or self.switches
@@ -185,9 +177,9 @@ class AnswerReader:
         return heads, body, self._trailers
 
     def _head(self) -> bool:
-        """One head, of which there may be several, all but the last interim; whether it was whole."""
+        """Parse one head. All but the last are interim. Returns whether it was complete."""
         if not self._unread.startswith(_BEGINS[: len(self._unread)]):
-            raise BadAnswer("it does not begin as one")
+            raise BadAnswer("it does not start like an HTTP answer")
         end = _END_OF_HEAD.search(self._unread, max(0, self._looked - 2))
         size = len(self._unread) if end is None else end.end()
         if size > MOST_ANSWER_HEAD or self._unread.count(b"\n", 0, size) > _MOST_ANSWER_FIELDS + 2:
@@ -216,7 +208,7 @@ class AnswerReader:
         if not self._has_body or event.status_code in (204, 304):
             length = 0
         elif b"transfer-encoding" in fields:
-            self.in_chunks = True  # h11 says where it ends
+            self.in_chunks = True  # h11 finds the end
             return
         elif b"content-length" not in fields:
             self.is_open = True
@@ -230,7 +222,7 @@ class AnswerReader:
             self._end(there > length)
 
     def _chunks(self) -> bool:
-        """Some of them; whether more can be understood when there is more."""
+        """Parse some chunks. Returns whether more input can be parsed."""
         size = _one_step(self._unread)
         self._h11.receive_data(bytes(self._unread[:size]))
         del self._unread[:size]
@@ -244,13 +236,13 @@ class AnswerReader:
         return False
 
     def _end(self, has_more: bool) -> None:
-        """It is whole; what follows belongs to no request."""
+        """Mark the answer as complete. Bytes that follow belong to no request."""
         self.is_whole = True
         self.closes = self.closes or has_more
 
 
 def _one_step(data: bytes | bytearray) -> int:
-    """How many of the first bytes of ``data`` are read at once."""
+    """Return how many of the first bytes of ``data`` to parse at once."""
     size = min(len(data), _MOST_AT_ONCE)
     while data.count(b"\n", 0, size) > _MOST_LINES:
         size //= 2
@@ -258,7 +250,7 @@ def _one_step(data: bytes | bytearray) -> int:
 
 
 def refusal(text: str, status: bytes = b"403 Forbidden") -> bytes:
-    """An answer of casemate's own; the connection ends with it."""
+    """Return casemate's own answer, which ends the connection."""
     body = text.encode() + b"\n"
     return (
         b"HTTP/1.1 %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s"
@@ -276,15 +268,15 @@ def _check_request(event: h11.Request, size: int) -> HttpRequest:
     by_name = dict(event.headers)
     if len(fields) > _MOST_FIELDS:
         raise BadRequest(f"more than {_MOST_FIELDS} header fields")
-    if names.count(b"host") != 1 and not (event.method == b"CONNECT" and b"host" not in names):  # as Python's do
-        raise BadRequest("not one Host")
+    if names.count(b"host") != 1 and not (event.method == b"CONNECT" and b"host" not in names):  # Python omits it
+        raise BadRequest("it needs exactly one Host")
     if event.http_version not in (b"1.1", b"1.0"):
         raise BadRequest("neither HTTP/1.1 nor HTTP/1.0")
     encoded = b"transfer-encoding" in names
     if encoded and (
         b"content-length" in names or event.http_version == b"1.0" or names.count(b"transfer-encoding") > 1
     ):
-        raise BadRequest("its length is said in two ways")
+        raise BadRequest("it gives its length in two ways")
     url_host, url_port, path = _target(event.method, event.target)
     host, port = _authority(by_name.get(b"host", event.target))
     tokens = [
@@ -308,7 +300,7 @@ def _check_request(event: h11.Request, size: int) -> HttpRequest:
 
 
 def _target(method: bytes, target: bytes) -> tuple[str | None, int | None, bytes]:
-    """Host and port, where the target has them, and the path for the server."""
+    """Return the target's host and port, if any, and the path for the server."""
     if method == b"CONNECT":
         return *_authority(target), b""
     url = _URL.match(target)
@@ -323,5 +315,5 @@ def _target(method: bytes, target: bytes) -> tuple[str | None, int | None, bytes
 def _authority(text: bytes) -> tuple[str, int | None]:
     match = _AUTHORITY.match(text)
     if match is None or (match[2] is not None and not 0 < int(match[2]) < 1 << 16):
-        raise BadRequest("its host is no name with a port (addresses of IPv6 are not reached)")
+        raise BadRequest("its host is not a name with an optional port (IPv6 addresses are not supported)")
     return match[1].decode("latin-1"), None if match[2] is None else int(match[2])

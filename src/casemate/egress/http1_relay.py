@@ -1,4 +1,4 @@
-"""HTTP/1 in clear, request by request: each is read, checked against the rules, and written anew to the server."""
+"""HTTP/1 relay: each request is read, checked against the rules, rewritten and sent to the server."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ _VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*\Z")
 def rewrite_fields(
     connection: EgressConnection, name: str, port: int, method: str, target: str, fields: Fields, *, is_tls: bool
 ) -> Fields:
-    """The fields for the server; what was asked for and not done is put on record. Raises ``ValueError`` for a field
-    that could not be written."""
+    """Return the fields for the server after injection, which is recorded. Raises ``ValueError`` for invalid ones."""
     rewrite = connection.terms.rewrite
     if rewrite is None:
         return fields
@@ -30,12 +29,12 @@ def rewrite_fields(
     for used in made.used:
         connection.cell.ledger.note(name, port, "allowed", used)
     if not all(_NAME.match(field) and _VALUE.match(value) for field, value in made.headers):
-        raise ValueError("a header field that cannot be written")
+        raise ValueError("invalid header field")
     return made.headers
 
 
 def body_watcher(connection: EgressConnection, name: str, port: int) -> Callable[[bytes], None] | None:
-    """Who looks at the parts of a request's body, in order."""
+    """Return a function that takes the parts of a request's body in order and records placeholders in them."""
     rewrite = connection.terms.rewrite
     if rewrite is None:
         return None
@@ -44,14 +43,13 @@ def body_watcher(connection: EgressConnection, name: str, port: int) -> Callable
 
 
 def body_redaction(connection: EgressConnection, name: str) -> BodyRedaction | None:
-    """What an answer's body goes through; None where nothing is put into requests to the host."""
+    """Return the redaction of an answer's body; None if the host has no secrets."""
     rewrite = connection.terms.rewrite
     return None if rewrite is None or name not in rewrite.hosts else rewrite.hide(name)
 
 
 def redact_answer(following: AnswerReader, hide: BodyRedaction) -> bytes:
-    """What has come of an answer as the cell may see it. Chunks are written anew: the server may have cut what is
-    hidden in two, and a program might choose where."""
+    """Return the answer so far, redacted. Chunks are rewritten, since a secret could be split between two."""
     heads, body, trailers = following.take()
     written = hide.feed(heads) + hide.finish() if heads else b""
     if not following.in_chunks:
@@ -70,12 +68,12 @@ def _note(connection: EgressConnection, name: str, port: int, notes: tuple[str, 
         connection.cell.ledger.note(name, port, "denied", note)
 
 
-_MOST_PIECES = 256  # that a head may come in
-_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")  # that are told by their names
+_MOST_PIECES = 256  # of a head
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")  # named in refusals
 
 
 def in_clear(refused: EgressRefused) -> bytes:
-    """A refusal as an answer of HTTP."""
+    """Return a refusal as an HTTP answer."""
     status = b"502 Bad Gateway" if isinstance(refused, Unreachable) else b"403 Forbidden"
     return refusal(str(refused), status)
 
@@ -83,8 +81,7 @@ def in_clear(refused: EgressRefused) -> bytes:
 async def read_request(
     connection: EgressConnection, reading: RequestReader, name: str, port: int
 ) -> HttpRequest | None:
-    """The next request's head, taken from what the client sends; None where it sends no more. ``name`` and ``port`` are
-    told where it is refused. Raises :class:`EgressRefused`."""
+    """Read the next request's head; None at the end. Raises :class:`EgressRefused` with ``name`` and ``port``."""
     client, time_share = connection.client, connection.cell.time_share
     if not client.ahead and not await client.fill():
         return None
@@ -105,8 +102,8 @@ async def read_request(
 async def relay(
     connection: EgressConnection, name: str, port: int, server: TcpStream | None = None, *, is_tls: bool = False
 ) -> None:
-    """Carry requests to one host, until either side ends; each must be permitted when it comes. ``server`` where there
-    is a connection to it already; ``is_tls``: both sides speak in TLS."""
+    """Carry requests to one host until either side ends. Each is checked against the terms when it comes. ``server`` is
+    an existing connection; with ``is_tls`` both sides use TLS."""
     connection.refuse = in_clear
     while True:
         reading = RequestReader()
@@ -125,7 +122,7 @@ async def relay(
 
 
 async def relay_any(connection: EgressConnection, reading: RequestReader, request: HttpRequest | None) -> None:
-    """Carry requests that name their host by a URL, as an explicit proxy does; each may be for another."""
+    """Carry requests to an explicit proxy. Each names its host by a URL, and may go to another host."""
     connection.refuse = in_clear
     at: tuple[str, int] | None = None
     server: TcpStream | None = None
@@ -147,27 +144,25 @@ async def relay_any(connection: EgressConnection, reading: RequestReader, reques
 
 
 def named_by_url(request: HttpRequest) -> tuple[str, int]:
-    """The host and port that a proxy is asked for. Raises :class:`EgressRefused`."""
+    """Return the host and port of a proxy request's URL. Raises :class:`EgressRefused`."""
     if request.url_host is None:
         raise EgressRefused(
-            request.host, request.port or HTTP, "the proxy was asked for no host", "Write the whole URL."
+            request.host, request.port or HTTP, "the request to the proxy names no host", "Write the whole URL."
         )
     port = request.url_port or HTTP
     return host_name(request.url_host, port), port
 
 
 def host_name(written: str, port: int) -> str:
-    """The canonical name. Raises :class:`EgressRefused` for what is none, above all for an address."""
+    """Return the canonical name. Raises :class:`EgressRefused` for an invalid name, and for any address."""
     name = canonical(written)
     if name is None:
-        raise EgressRefused(
-            written, port, "hosts are reached by name only", "An address has no rule that could allow it."
-        )
+        raise EgressRefused(written, port, "hosts are reached by name only", "No rule can allow an address.")
     return name
 
 
 def check_host(request: HttpRequest, name: str, port: int, *, is_tls: bool = False) -> None:
-    """The request must be for ``name`` and ``port`` wherever it says so. Raises :class:`EgressRefused`."""
+    """Check that the request is for ``name`` and ``port`` wherever it names a host. Raises :class:`EgressRefused`."""
     usual = HTTPS if is_tls else HTTP
     if request.method == "CONNECT":
         raise EgressRefused(name, port, "CONNECT inside a connection to one host")
@@ -181,7 +176,7 @@ def check_host(request: HttpRequest, name: str, port: int, *, is_tls: bool = Fal
 
 
 def check_request(connection: EgressConnection, request: HttpRequest, name: str, port: int) -> None:
-    """Rules for requests must allow it. Raises :class:`EgressRefused`."""
+    """Check the request against the rules for requests. Raises :class:`EgressRefused`."""
     what = request.method if request.method in _METHODS else "this method"
     if not connection.terms.requests.allows(name, port, request.method, request.path, request.fields):
         raise EgressRefused(name, port, f"no rule allows {what} there")
@@ -197,7 +192,7 @@ async def _exchange(
     *,
     is_tls: bool = False,
 ) -> bool:
-    """One request and its answer; whether another may follow on the same connections."""
+    """Carry one request and its answer. Returns whether another may follow on the same connections."""
     asked = request.method, request.path, request.passed_on()
     fields = rewrite_fields(connection, name, port, *asked, is_tls=is_tls)
     reading.watch = body_watcher(connection, name, port)
@@ -220,7 +215,7 @@ async def _exchange(
 
 
 async def _both_ways(uploading: Coroutine[None, None, bool], downloading: Coroutine[None, None, None]) -> bool:
-    """The request with its body, and the answer, at once; whether all was sent before the answer was over."""
+    """Send the request and receive the answer at once. Returns whether the request was sent before the answer ended."""
     try:
         async with asyncio.TaskGroup() as group:
             upload = group.create_task(uploading)
@@ -233,7 +228,7 @@ async def _both_ways(uploading: Coroutine[None, None, bool], downloading: Corout
 
 
 async def _upload(connection: EgressConnection, head: bytes, reading: RequestReader, server: TcpStream) -> bool:
-    """A request's head and body; False where the server did not want to have all of it, as its answer will say."""
+    """Send a request's head and body. Returns False if the server stops reading; its answer then says why."""
     client, time_share = connection.client, connection.cell.time_share
     while True:
         data = client.take(reading.step(client.ahead))
@@ -257,8 +252,7 @@ async def _upload(connection: EgressConnection, head: bytes, reading: RequestRea
 async def _download(
     connection: EgressConnection, following: AnswerReader, server: TcpStream, hide: BodyRedaction | None
 ) -> None:
-    """The answer. ``hide``: what all of it goes through, see :func:`hidden`. Raises ``OSError`` where it is cut off or
-    none."""
+    """Receive the answer, through ``hide`` if given. Raises ``OSError`` if it is cut off or invalid."""
     time_share = connection.cell.time_share
     while not (following.is_whole or following.switches):
         if not server.ahead and not await server.fill():

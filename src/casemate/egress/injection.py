@@ -1,8 +1,7 @@
-"""Secrets that are never inside: which of a request's fields they are put into, and that they do not come back. Pure.
+"""Injection: puts secrets into the fields of requests, and redacts them from answers. Pure.
 
-A program has placeholders. One becomes its secret in the field that the secret is for, where that field is there once
-and is as the secret's format has it, in a request to a host that the secret is for, over TLS. Wherever else a
-placeholder is seen, it stays one, and that is on record. Nothing is added to a request that has none.
+Programs only have placeholders. A placeholder is replaced in a TLS request to the secret's host if it appears once, in
+the secret's field and in the secret's format. Any other placeholder stays, and the record notes it.
 """
 
 from __future__ import annotations
@@ -21,46 +20,40 @@ from casemate.policy.hosts import HTTPS, canonical
 if TYPE_CHECKING:
     from casemate.redaction.redaction import Redaction
 
-Fields = list[tuple[bytes, bytes]]  # of a header, in order
+Fields = list[tuple[bytes, bytes]]  # header fields, in order
 _BASIC = re.compile(rb"(basic) +([A-Za-z0-9+/=]+)\Z", re.IGNORECASE)  # RFC 7617
 _AUTHORITY = re.compile(rb"([^:]+)(?::([0-9]{1,5}))?\Z")
-_REFLECTING = (b"TRACE", b"TRACK", b"CONNECT")  # whose answer is the request itself, or that are none
-_PARTIAL = (b"accept-encoding", b"range", b"if-range")  # ask for an answer in pieces or in another form
-_SPACE = b" \t"  # that may stand around a field's value (RFC 9110, section 5.5)
+_REFLECTING = (b"TRACE", b"TRACK", b"CONNECT")  # the answer echoes the request, or there is none
+_PARTIAL = (b"accept-encoding", b"range", b"if-range")  # these request a partial or encoded answer
+_SPACE = b" \t"  # allowed around a field's value (RFC 9110, section 5.5)
 
 
 @dataclass(frozen=True, slots=True)
 class RewrittenRequest:
-    """``headers`` as they go to the server, names and values. ``notes``: what was asked for and is not done, in words
-    without secrets; each is put on record as a crossing that was denied. ``used``: what was put in, in such words."""
-
-    headers: Fields
-    notes: tuple[str, ...] = ()
-    used: tuple[str, ...] = ()
+    headers: Fields  # for the server
+    notes: tuple[str, ...] = ()  # placeholders that were not replaced, in words without secrets; recorded as denied
+    used: tuple[str, ...] = ()  # the injections, in words without secrets
 
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A request as far as it matters whether a secret may be part of it."""
+    """The facts of a request that decide whether a secret may be injected."""
 
     host: str
     port: int
     is_tls: bool
     method: bytes
-    names: tuple[bytes, ...]  # of its fields, in small letters
-    is_for_host: bool  # wherever it says so
+    names: tuple[bytes, ...]  # of its fields, in lower case
+    is_for_host: bool  # every Host field names `host`
 
 
 class Injection:
-    """Puts the secrets of one run or session into requests that the egress proxy reads.
-
-    It is called in the egress proxy's thread for every request that is read, after rules have allowed it; it neither
-    blocks nor raises. ``hosts``: canonical names of the hosts that it is for; ``places``: the same with their ports:
-    TLS to them ends at the egress proxy.
-    """
+    """Injects the secrets of one run or session into the requests that the egress proxy reads. The proxy's thread calls
+    it for every request that the rules allow. It neither blocks nor raises."""
 
     def __init__(self, placeholders: Sequence[Placeholder]) -> None:
         self._placeholders = tuple(placeholders)
+        # Canonical names and ports whose TLS ends at the egress proxy.
         self.places = frozenset(place for one in placeholders for place in one.places)
         self.hosts = frozenset(host for host, _ in self.places)
         self._redactions: dict[str, Redaction] = {}
@@ -71,21 +64,21 @@ class Injection:
     def request(
         self, host: str, port: int, is_tls: bool, method: bytes, target: bytes, headers: Fields
     ) -> RewrittenRequest:
-        """The header fields for the server. ``host`` is the one that was dialled, canonical; ``target`` the path with
-        its query; ``headers`` without what is about the connection (Host, Content-Length and the like)."""
+        """Return the header fields for the server. ``host`` is the canonical name that was dialled, ``target`` the path
+        with its query. ``headers`` exclude those of the connection, such as Host and Content-Length."""
         names = tuple(name.lower() for name, _ in headers)
         sent = _Sent(host, port, is_tls, method.upper(), names, _is_for(host, port, names, headers))
         notes = [_note(one, "in the URL") for one in self._placeholders if _is_in_url(one, target)]
         used: list[Placeholder] = []
         written = [self._field(sent, name, value, notes, used) for name, value in headers]
-        if used:  # an answer that is whole and not compressed can be searched for what was put in
+        if used:  # redaction needs a complete, uncompressed answer
             written = [item for item in written if item[0].lower() not in _PARTIAL]
             written.append((b"accept-encoding", b"identity"))
-        told = (f"{one.name} was put into its field {one.header}" for one in used)
+        told = (f"{one.name} was injected into its field {one.header}" for one in used)
         return RewrittenRequest(written, tuple(dict.fromkeys(notes)), tuple(dict.fromkeys(told)))
 
     def watch(self, host: str) -> Callable[[bytes], tuple[str, ...]]:  # noqa: ARG002 - bodies go nowhere
-        """Who looks at a request's body: it gets each part of it in order, and gives notes as `RewrittenRequest`."""
+        """Return a function that takes the parts of a request's body in order and returns notes."""
         missing = {one.text.encode(): one for one in self._placeholders}
         missing |= {quote(one.text, safe="").encode(): one for one in self._placeholders}
         longest = max(map(len, missing), default=1)
@@ -103,7 +96,7 @@ class Injection:
         return look
 
     def hide(self, host: str) -> BodyRedaction:
-        """What one answer's body goes through; it is as long as it was."""
+        """Return the redaction of one answer's body. It does not change the length."""
         there = self._of(host)
         return BodyRedaction(self._redaction(host), {one.value.encode(): one.text.encode() for one in there})
 
@@ -112,7 +105,7 @@ class Injection:
 
     def _redaction(self, host: str) -> Redaction:
         if host not in self._redactions:
-            from casemate.redaction.redaction import Redaction  # it is needed when something was put in
+            from casemate.redaction.redaction import Redaction  # loaded on the first injection
 
             self._redactions[host] = Redaction({one.name: one.value for one in self._of(host)})
         return self._redactions[host]
@@ -120,7 +113,6 @@ class Injection:
     def _field(
         self, sent: _Sent, name: bytes, value: bytes, notes: list[str], used: list[Placeholder]
     ) -> tuple[bytes, bytes]:
-        """One field as it goes to the server."""
         plain = value.strip(_SPACE)
         credentials = _credentials(plain)
         for one in self._placeholders:
@@ -131,7 +123,7 @@ class Injection:
                 if why := _why_not(sent, one, name.lower()):
                     notes.append(_note(one, why))
                 elif (put := _put_in(one, plain, credentials)) is None:
-                    notes.append(_note(one, "in another form than its format"))
+                    notes.append(_note(one, "in a form other than its format"))
                 else:
                     plain, value = put, put
                     credentials = _credentials(plain)
@@ -140,8 +132,8 @@ class Injection:
 
 
 class BodyRedaction:
-    """Puts the placeholder in the place of a value in an answer's body, piece by piece, or asterisks where that would
-    be longer or the value is encoded. What may be the beginning of a value is held back until more comes."""
+    """Replaces secrets in an answer's body with their placeholders, piece by piece. If the lengths differ or the secret
+    is encoded, it writes asterisks. It holds back what may be the start of a secret until more comes."""
 
     def __init__(self, redaction: Redaction, texts: dict[bytes, bytes]) -> None:
         self._redaction = redaction
@@ -149,7 +141,7 @@ class BodyRedaction:
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
-        """What can be handed on now."""
+        """Return the bytes that can be passed on now."""
         data = self._held + data
         scan = self._redaction.scan(data)
         hidden = bytearray(data)
@@ -160,13 +152,13 @@ class BodyRedaction:
         return bytes(hidden[: scan.upto])
 
     def finish(self) -> bytes:
-        """The rest."""
+        """Return the rest."""
         rest, self._held = self._held, b""
         return rest
 
 
 def _why_not(sent: _Sent, one: Placeholder, name: bytes) -> str:
-    """Why ``one`` may not be put into the field ``name``; empty where it may."""
+    """Why ``one`` may not be injected into the field ``name``; empty if it may."""
     if not any(sent.host == host for host, _ in one.places):
         return "to a host that it is not for"
     if not sent.is_tls:
@@ -176,14 +168,14 @@ def _why_not(sent: _Sent, one: Placeholder, name: bytes) -> str:
     if not sent.is_for_host:
         return "in a request that names another host"
     if sent.method in _REFLECTING:
-        return "by a method that gives requests back"
+        return "by a method that echoes requests"
     if name != one.header.lower().encode():
         return "in a field that it is not for"
-    return "in a field that is there more than once" if sent.names.count(name) > 1 else ""
+    return "in a field that occurs more than once" if sent.names.count(name) > 1 else ""
 
 
 def _put_in(one: Placeholder, value: bytes, credentials: tuple[bytes, ...]) -> bytes | None:
-    """The field's whole value with the secret in the place of ``one``; None where the format has it elsewhere."""
+    """Return the field's value with the secret in place of ``one``; None if the format does not match."""
     text, secret = one.text.encode(), one.value.encode()
     form = one.format.encode()
     if _without_case_of_scheme(value) == _without_case_of_scheme(form.replace(b"{}", text)):
@@ -197,13 +189,13 @@ def _put_in(one: Placeholder, value: bytes, credentials: tuple[bytes, ...]) -> b
 
 
 def _without_case_of_scheme(value: bytes) -> bytes:
-    """Schemes of authentication are the same in capitals (RFC 9110, section 11.1)."""
+    """Authentication schemes ignore case (RFC 9110, section 11.1)."""
     scheme, space, rest = value.partition(b" ")
     return scheme.lower() + space + rest if space else value
 
 
 def _credentials(value: bytes) -> tuple[bytes, ...]:
-    """User and password of Basic authentication; nothing where there are none."""
+    """Return the user and password of Basic authentication, or nothing."""
     found = _BASIC.match(value)
     try:
         user, colon, password = base64.b64decode(found[2], validate=True).partition(b":") if found else (b"", b"", b"")
@@ -213,7 +205,7 @@ def _credentials(value: bytes) -> tuple[bytes, ...]:
 
 
 def _is_for(host: str, port: int, names: Sequence[bytes], headers: Fields) -> bool:
-    """Whether every Host among the fields says so, too: another could be served by one server."""
+    """Whether every Host field names ``host``: one server could serve several."""
     for name, (_, value) in zip(names, headers, strict=True):
         if name == b"host":
             said = _AUTHORITY.match(value.strip(_SPACE))
@@ -228,4 +220,4 @@ def _is_in_url(one: Placeholder, target: bytes) -> bool:
 
 
 def _note(one: Placeholder, where: str) -> str:
-    return f"the placeholder of {one.name} was sent {where}, and stayed one"
+    return f"the placeholder of {one.name} was sent {where} and not replaced"

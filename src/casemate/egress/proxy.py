@@ -1,6 +1,6 @@
-"""The egress proxy: the only way out of cells. It has a thread of its own, so that a busy application delays no cell.
+"""The egress proxy: the only way out of cells. It runs in its own thread, so that a busy application delays no cell.
 
-When the thread dies, so does every socket: without the proxy there is no network.
+When the thread dies, its sockets close with it: without the proxy there is no network.
 """
 
 from __future__ import annotations
@@ -23,25 +23,22 @@ from casemate.egress.dial import Connect, Dialler, Resolve, SystemResolver, conn
 from casemate.egress.resolver import Resolver
 from casemate.egress.routing import by_name, by_proxy
 from casemate.egress.stream import TcpStream, bound_buffers
-from casemate.egress.terms import (
-    EgressTerms,
-    Listen,
-)
+from casemate.egress.terms import EgressTerms, Listen
 from casemate.errors import Fault, SandboxClosed
 from casemate.event_loop import run_in_loop
 from casemate.model.execution import Crossing
-from casemate.policy.hosts import LOCAL_NAME, USUAL_PORTS, may_be_public
+from casemate.policy.hosts import LOCAL_NAME, NO_RULE, USUAL_PORTS, may_be_public
 
 Serve = Callable[[EgressConnection], Awaitable[None]]
-_MOST_ACCEPTED = 16  # between two looks at everything else
-_LEAST_ROOM = 1 << 13  # bytes that a connection moves at once: less costs more than it is fair
-_LOOK_SECONDS = 1.0  # between two looks for connections that are overdue
-_DESCRIPTORS = 2  # of a connection
+_MOST_ACCEPTED = 16  # connections accepted in one turn of the event loop
+_LEAST_ROOM = 1 << 13  # bytes that a connection moves at once; fewer cost more than fairness gains
+_LOOK_SECONDS = 1.0  # between two checks for overdue connections
+_DESCRIPTORS = 2  # for one connection
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class CellProxy:
-    """One cell's way out. ``change``, ``crossings`` and ``close`` may be called from any thread."""
+    """The egress proxy's side of one cell. ``change``, ``crossings`` and ``close`` may be called from any thread."""
 
     dialler: Dialler
     time_share: TimeShare
@@ -67,16 +64,15 @@ class CellProxy:
         self._is_closed = False
 
     def change(self, terms: EgressTerms) -> None:
-        """From now on ``terms`` hold: for names that are asked for, connections that begin, and requests in clear on
-        connections that are there. Tunnels that are there go on."""
+        """Use ``terms`` for names, new connections and further requests in clear. Open tunnels stay."""
         self.terms = terms
 
     def crossings(self) -> tuple[Crossing, ...]:
-        """What crossed and what did not, so far; different ones are told apart up to a bound."""
+        """Return what crossed or was denied so far. Distinct crossings are listed up to a bound."""
         return self.ledger.crossings()
 
     def close(self) -> concurrent.futures.Future[None]:
-        """End every connection of this cell; done when all sockets are closed. May be called again."""
+        """End every connection of this cell. The future is done when all sockets are closed. May be called again."""
         self._is_closed = True
         if self._loop is not None and self._closing is not None:
             with contextlib.suppress(RuntimeError):  # the egress proxy is gone, and has closed everything
@@ -84,7 +80,7 @@ class CellProxy:
         return self.ended
 
     def abandon(self) -> None:
-        """Close the sockets of a cell that nobody serves any more, the egress proxy's thread being gone."""
+        """Close the cell's sockets after the egress proxy's thread has ended."""
         self._is_closed = True
         self._dns.close()
         self._proxy.close()
@@ -94,12 +90,11 @@ class CellProxy:
     # -- in the proxy's loop
 
     def buffer_share(self) -> memoryview:
-        """What one connection may move at once. The more there are, the less: together they hold other cells up no
-        longer than one."""
+        """Return the buffer for one move. It shrinks with more connections, so that other cells wait no longer."""
         return self._buffer[: max(_LEAST_ROOM, len(self._buffer) // max(1, len(self._connections)))]
 
     async def run(self, dialler: Dialler, buffer: memoryview, descriptors: DescriptorShare) -> None:
-        """Serve the cell until it is closed. Whatever goes wrong with it is its own end, and nobody else's."""
+        """Serve the cell until it is closed. A failure ends this cell's network only."""
         self.dialler, self._buffer, self._descriptors = dialler, buffer, descriptors
         self.time_share = TimeShare()
         self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
@@ -110,7 +105,7 @@ class CellProxy:
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
-                # Services' names are looked up soon: somebody listens there then.
+                # Listen for the services ahead: their names are looked up soon.
                 ahead = [group.create_task(self._reach(service.name)) for service in self.terms.services]
                 sweeping = group.create_task(self._sweep())
                 try:
@@ -120,7 +115,7 @@ class CellProxy:
                     self._serve_at(self._proxy, by_proxy)
                     await self._closing.wait()
                 finally:
-                    self._stop(resolver)  # while the group still takes tasks: nothing begins any more
+                    self._stop(resolver)  # nothing starts after this; the group still takes tasks
                 for task in (sweeping, *ahead):
                     task.cancel()
                 for task in self._connections.values():
@@ -151,7 +146,9 @@ class CellProxy:
         return await self._places.reach(name, _ports(terms, name), terms.limits)
 
     def _unknown(self, name: str) -> None:
-        self.ledger.note(name, 0, "denied", "no rule allows it: its name does not resolve")
+        is_denied = all(self.terms.hosts.denies(name, port) for port in USUAL_PORTS)
+        why = "a rule denies it" if is_denied else NO_RULE
+        self.ledger.note(name, 0, "denied", f"{why}: its name does not resolve")
 
     # -- connections
 
@@ -200,13 +197,13 @@ class CellProxy:
         task.add_done_callback(lambda _: self._over(connection))
 
     def _over(self, connection: EgressConnection) -> None:
-        connection.client.abort()  # also where it was cancelled before it began
+        connection.client.abort()  # `run` does not close it if cancelled before it starts
         del self._connections[connection]
         self._descriptors.give(_DESCRIPTORS)
         self._resume()
 
     def _pause(self) -> None:
-        """Accept nothing: who connects now waits in the kernel's queue."""
+        """Stop accepting. New connections wait in the kernel's queue."""
         self._is_paused = True
         for listener in self._serving:
             asyncio.get_running_loop().remove_reader(listener)
@@ -218,7 +215,6 @@ class CellProxy:
                 asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     async def _sweep(self) -> None:
-        """End connections that are idle, or there, for too long."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             now = asyncio.get_running_loop().time()
@@ -230,7 +226,7 @@ class CellProxy:
 
 
 def _ports(terms: EgressTerms, name: str) -> tuple[int, ...]:
-    """Where somebody has to listen for the canonical ``name``: what is allowed, and what may be asked for."""
+    """Return the ports to listen on for the canonical ``name``: those allowed, and those that approval may allow."""
     if name == LOCAL_NAME:
         return terms.hosts.local_ports
     if served := tuple(service.port for service in terms.services if service.name == name):
@@ -241,25 +237,16 @@ def _ports(terms: EgressTerms, name: str) -> tuple[int, ...]:
     return tuple(sorted(ports))
 
 
-_BUFFER = 1 << 18  # bytes that are moved at once; one buffer for all pumps, since they take turns
+_BUFFER = 1 << 18  # bytes moved at once; all pumps take turns with one buffer
 _START_SECONDS = 10.0
 _END_SECONDS = 10.0
 
 
 class EgressProxy:
-    """One for each sandbox. It starts with the first cell that is opened, and ends with :meth:`close`.
+    """The egress proxy of one sandbox. It starts with the first cell and ends with :meth:`close`. ``resolve`` returns a
+    name's IPv4 addresses or raises ``OSError``; None uses the host's. ``connect`` connects to one."""
 
-    ``resolve`` gives the addresses of a name (IPv4, as texts; raises ``OSError``); None is the host's resolver.
-    ``connect`` makes a connection to an address that was vetted. ``on_crossing`` is called in the egress proxy's thread
-    with the cell's proxy and a :class:`Crossing`, once for each kind of crossing, when it happens first; it must
-    neither block nor raise.
-    """
-
-    def __init__(
-        self,
-        resolve: Resolve | None = None,
-        connect: Connect = connect,
-    ) -> None:
+    def __init__(self, resolve: Resolve | None = None, connect: Connect = connect) -> None:
         self._resolve = resolve
         self._connect = connect
         self._lock = threading.Lock()
@@ -278,12 +265,13 @@ class EgressProxy:
         proxy_fd: int,
         on_crossing: Callable[[Crossing], None] | None = None,
     ) -> CellProxy:
-        """Serve one cell: answer names at the UDP socket ``dns_fd``, proxy requests at the listening TCP socket
-        ``proxy_fd``, or at what comes over these as `accepting` says. Both are taken over, also when this raises. From
-        any thread. ``on_crossing`` is called in the proxy's thread once for each kind of crossing, when it happens
-        first; it must neither block nor raise.
+        """Serve one cell. From any thread.
 
-        Raises :class:`SandboxClosed` after :meth:`close`, :class:`Fault` where the egress proxy's thread is gone.
+        Answers names at the UDP socket ``dns_fd`` and proxy requests at the listening TCP socket ``proxy_fd``; either
+        may be a socket pair, see `accepting`. Takes over both descriptors, even if this raises. Calls ``on_crossing``
+        in the proxy's thread for the first crossing of each kind; it must neither block nor raise.
+
+        Raises :class:`SandboxClosed` after :meth:`close`, and :class:`Fault` if the egress proxy's thread has ended.
         """
         dns, proxy = socket.socket(fileno=dns_fd), socket.socket(fileno=proxy_fd)
         cell_proxy = CellProxy(terms, listen, dns, proxy, on_crossing)
@@ -314,7 +302,6 @@ class EgressProxy:
             raise Fault("the egress proxy did not end")
 
     def _start_thread(self) -> asyncio.AbstractEventLoop:
-        """The loop of the thread, which is started if need be."""
         if self._is_closed or self._process != os.getpid():
             raise SandboxClosed("the egress proxy is closed")
         if self._thread is None:

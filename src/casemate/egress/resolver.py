@@ -1,5 +1,4 @@
-"""The resolver that a cell has: it knows the names that may be reached, gives each an address in the cell's own
-network, and asks nobody."""
+"""The cell's resolver: it gives each allowed name an address in the cell's own network, and queries no other server."""
 
 from __future__ import annotations
 
@@ -11,16 +10,16 @@ from casemate.egress import wire
 from casemate.egress.accepting import accept, is_pair
 from casemate.policy.hosts import canonical
 
-_TTL = 5  # seconds: what may be reached can change with the next step of a session
-_MOST_AT_ONCE = 32  # datagrams between two looks at everything else
-_MOST_CLIENTS = 256  # sockets of one cell that may ask
-_BURST = 2.0  # seconds' worth of queries that may come at once
+_TTL = 5  # seconds; the terms can change with the next step of a session
+_MOST_AT_ONCE = 32  # datagrams in one turn of the event loop
+_MOST_CLIENTS = 256  # client sockets of one cell
+_BURST = 2.0  # seconds' worth of queries at once
 
 
 class Resolver:
-    """Answers at ``endpoint``, which is taken over. ``knows`` says whether a canonical name may be reached, ``reach``
-    gives its address, or None where none can be had; ``denied`` is told of each name that may not be reached. Queries
-    beyond ``rate`` a second are dropped: clients ask again."""
+    """Answers at ``endpoint``, which it takes over. ``knows`` returns whether a canonical name may be reached.
+    ``reach`` returns its address, or None. ``denied`` is called with each other name. Queries beyond ``rate`` per
+    second are dropped; clients repeat them."""
 
     def __init__(
         self,
@@ -36,15 +35,12 @@ class Resolver:
         self._loop = asyncio.get_running_loop()
         self._credit = rate * _BURST
         self._seen = self._loop.time()
-        self._clients: dict[socket.socket, None] = {}  # where each has a socket of its own, the oldest first
+        self._clients: dict[socket.socket, None] = {}  # used with a socket pair; oldest first
         endpoint.setblocking(False)
-        if is_pair(endpoint):
-            self._loop.add_reader(endpoint, self._accept)
-        else:
-            self._loop.add_reader(endpoint, self._read)
+        self._loop.add_reader(endpoint, self._accept if is_pair(endpoint) else self._read)
 
     def close(self) -> None:
-        """Answer nothing more."""
+        """Stop answering."""
         self._loop.remove_reader(self._socket)
         self._socket.close()
         for client in list(self._clients):
@@ -66,7 +62,7 @@ class Resolver:
             self._loop.remove_reader(self._socket)
             return
         except OSError:
-            return  # it asks again
+            return  # the client repeats its query
         client.setblocking(False)
         self._clients[client] = None
         self._loop.add_reader(client, self._read_from, client)
@@ -107,7 +103,7 @@ class Resolver:
             return
         name = canonical(query.name)
         if name is None or not self._knows(name):
-            if query.kind != wire.AAAA:  # it comes along with a question for A
+            if query.kind != wire.AAAA:  # clients also send a query for A
                 self._denied(name or query.name)
             self._send(wire.answer_query(query, wire.NO_SUCH_NAME), sender)
         elif query.kind in (wire.A, wire.ANY):
@@ -127,4 +123,4 @@ class Resolver:
             else:
                 self._socket.sendto(message, sender)  # type: ignore[call-overload]
         except OSError:
-            return  # it asks again
+            return  # the client repeats its query

@@ -1,8 +1,7 @@
 """How a connection reaches the egress proxy, and how it is carried: in a tunnel, read as HTTP, or intercepted.
 
-A client connects to the address that stands for a name, or to the explicit proxy. Where TLS is intercepted, the cell's
-ends here with a certificate of the sandbox's own authority, and the server's is verified here. What is said in between
-is HTTP, read request by request.
+A client connects to the address of a name, or to the explicit proxy. Interception ends the cell's TLS here with a
+certificate of the sandbox's own authority, verifies the server's certificate, and reads each HTTP request.
 """
 
 from __future__ import annotations
@@ -19,31 +18,26 @@ from casemate.egress.stream import TcpStream, TlsStream
 from casemate.egress.terms import Interception
 from casemate.policy.hosts import HTTP, HTTPS, canonical
 
-# Alerts (RFC 8446, section 6.2) of clients that do not want the certificate, as OpenSSL calls them.
+# Alerts (RFC 8446, section 6.2) of clients that reject the certificate, by OpenSSL's names.
 _DISTRUST = frozenset(
     f"{version}_ALERT_{alert}"
     for version in ("TLSV1", "SSLV3", "TLSV13")
     for alert in ("UNKNOWN_CA", "BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN", "UNSUPPORTED_CERTIFICATE", "ACCESS_DENIED")
 )
-_NOT_ACCEPTED = (
-    "the client did not accept the certificate of casemate's authority: it has certificates of its own, or pins them"
-)
+_NOT_ACCEPTED = "the client rejected the certificate of casemate's authority: it uses other certificates, or pins them"
 _GONE = (
-    "the client ended the connection right after the handshake: perhaps it did not accept the certificate of "
+    "the client closed the connection right after the handshake: perhaps it rejected the certificate of "
     "casemate's authority"
 )
-_NOT_HTTP_1_1 = "the client does not offer HTTP/1.1, and an intercepted host is reached by nothing else"
+_NOT_HTTP_1_1 = "the client does not offer HTTP/1.1, the only protocol for intercepted hosts"
 _NOT_INTERCEPTED = "To use HTTP/2 or gRPC, do not list the host as intercept."
 
 
 async def intercept(
     connection: EgressConnection, name: str, port: int, how: Interception, server: TcpStream | None = None
 ) -> None:
-    """Carry a permitted connection to ``name`` at ``port``. ``server`` where there is a connection to it already.
-    Raises :class:`EgressRefused`.
-
-    Both sides speak HTTP/1.1. The server is spoken to first, so that the cell hears why it is not there.
-    """
+    """Carry a permitted connection to ``name`` at ``port`` in HTTP/1.1. ``server`` is an existing connection to it.
+    Connects to the server first, so that the cell gets the reason of a failure. Raises :class:`EgressRefused`."""
     async with asyncio.timeout(connection.terms.limits.head_seconds):
         is_tls = await connection.starts_with_tls()
     if not is_tls:
@@ -72,7 +66,6 @@ async def intercept(
 async def _server(
     connection: EgressConnection, name: str, port: int, context: ssl.SSLContext, server: TcpStream | None
 ) -> TlsStream:
-    """TLS with the server. Raises :class:`EgressRefused`, :class:`Unreachable`."""
     secured = TlsStream(server or await connection.dial(name, port), context, name)
     try:
         async with asyncio.timeout(connection.terms.limits.connect_seconds):
@@ -89,7 +82,7 @@ async def _server(
 
 
 async def _client(connection: EgressConnection, name: str, port: int, context: ssl.SSLContext) -> None:
-    """TLS with the cell, which ``connection.client`` is then. Raises :class:`EgressRefused`."""
+    """Start TLS with the cell and set ``connection.client`` to it. Raises :class:`EgressRefused`."""
     client = TlsStream(connection.client, context, None)
     try:
         async with asyncio.timeout(connection.terms.limits.head_seconds):
@@ -106,19 +99,18 @@ async def _client(connection: EgressConnection, name: str, port: int, context: s
 
 
 async def _has_begun(connection: EgressConnection) -> bool:
-    """Whether the client says something after the handshake."""
     try:
         return await connection.client.fill()
     except OSError:
         return False
 
 
-_SOCKS = (4, 5)  # the first byte of its versions
+_SOCKS = (4, 5)  # the first byte of each version
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
 async def by_name(connection: EgressConnection, name: str, port: int) -> None:
-    """A client that connected to the address of ``name``."""
+    """Serve a client that connected to the address of ``name``."""
     if (service := connection.terms.service(name, port)) is not None:
         await connection.serve(service)
         return
@@ -129,7 +121,7 @@ async def by_name(connection: EgressConnection, name: str, port: int) -> None:
 
 
 async def by_proxy(connection: EgressConnection) -> None:
-    """A client of the proxy: CONNECT, or a request with a whole URL."""
+    """Serve a client of the explicit proxy: CONNECT, or a request with a whole URL."""
     async with asyncio.timeout(connection.terms.limits.head_seconds):
         if not await connection.client.fill():
             return
@@ -145,7 +137,7 @@ async def by_proxy(connection: EgressConnection) -> None:
 
 
 async def _carry(connection: EgressConnection, name: str, port: int, server: TcpStream | None = None) -> None:
-    """What was permitted: HTTP in clear is read, everything else goes through a tunnel."""
+    """Carry a permitted connection: HTTP in clear is read, everything else goes through a tunnel."""
     connection.refuse = None
     how = connection.terms.intercepts(name, port)
     if how is not None:
@@ -161,7 +153,7 @@ async def _carry(connection: EgressConnection, name: str, port: int, server: Tcp
 
 
 def _is_seen(connection: EgressConnection, name: str, port: int) -> bool:
-    """Whether requests to it, if they come in clear, are read."""
+    """Whether requests in clear to it are read."""
     if connection.terms.intercepts(name, port) is not None:
         return False
     return port == HTTP or (port != HTTPS and connection.terms.requests.names(name, port))

@@ -1,7 +1,6 @@
 """Connections in the egress proxy's event loop: plain TCP, and TLS over it with the same methods.
 
-TLS is spoken by OpenSSL between two buffers in memory (RFC 8446, RFC 5246), so that what was read ahead of the
-handshake still counts.
+OpenSSL reads and writes TLS in memory (RFC 8446, RFC 5246), so that bytes read before the handshake are not lost.
 """
 
 from __future__ import annotations
@@ -15,16 +14,13 @@ from collections.abc import Callable
 
 from casemate.egress.accounting import Spent, TimeShare
 
-_CHUNK = 1 << 16  # bytes that are read at once where they are looked at, or encrypted at once
-_MOST_BUFFERED = 1 << 18  # bytes that the kernel keeps for a connection and a direction, for its own use as many again
+_CHUNK = 1 << 16  # bytes that are parsed or encrypted at once
+_MOST_BUFFERED = 1 << 18  # bytes in the kernel per connection and direction, not counting its own overhead of as many
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class TcpStream:
-    """A connected socket, which is taken over and made non-blocking. ``ahead`` was received and is not yet used.
-
-    Whoever waits for it does so in the event loop that runs there, which may be another one later.
-    """
+    """A connected socket, taken over and made non-blocking. Waits use the running event loop, which may change."""
 
     def __init__(self, taken: socket.socket) -> None:
         taken.setblocking(False)
@@ -32,10 +28,10 @@ class TcpStream:
         with contextlib.suppress(OSError):
             taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = taken
-        self.ahead = bytearray()
+        self.ahead = bytearray()  # received and not used yet
 
     async def fill(self) -> bool:
-        """Wait for more bytes and append them to ``ahead``; False at the end of what comes. Raises ``OSError``."""
+        """Wait for more bytes and append them to ``ahead``. Returns False at the end. Raises ``OSError``."""
         while True:
             try:
                 data = self.socket.recv(_CHUNK)
@@ -46,8 +42,8 @@ class TcpStream:
             return bool(data)
 
     def watch(self, gone: Callable[[], object], most: int) -> Callable[[], None]:
-        """Call ``gone``, once, when the other side has ended or is lost. Bytes that come are put into ``ahead``; with
-        more than ``most`` there it is looked at no longer. What is given ends the watching; nobody reads before."""
+        """Call ``gone`` once when the other side has ended or is lost. Returns a function that stops watching. Bytes
+        that come go into ``ahead``; more than ``most`` end the watching. The caller must not read meanwhile."""
         loop, watched = asyncio.get_running_loop(), self.socket.fileno()
 
         def look() -> None:
@@ -70,30 +66,27 @@ class TcpStream:
         return stop
 
     def receive_into(self, buffer: memoryview) -> int:
-        """Put what has come into ``buffer``; how many bytes, 0 at the end. Raises ``BlockingIOError`` and
-        ``OSError``."""
+        """Receive into ``buffer``. Returns the number of bytes. Raises ``BlockingIOError`` and ``OSError``."""
         return self.socket.recv_into(buffer)
 
     def push(self, data: memoryview) -> int:
-        """Send as much of ``data`` as the other side takes now; how many bytes. Raises ``BlockingIOError``,
-        ``OSError``."""
+        """Send what is possible of ``data``. Returns its number of bytes. Raises ``BlockingIOError``, ``OSError``."""
         return self.socket.send(data)
 
     def flush(self) -> None:
-        """Send what :meth:`push` took and could not send. Raises ``BlockingIOError`` and ``OSError``."""
+        """Send what :meth:`push` took but could not send. Raises ``BlockingIOError`` and ``OSError``."""
 
     @property
     def is_behind(self) -> bool:
-        """Whether there is something to flush."""
         return False
 
     @property
     def is_ready(self) -> bool:
-        """Whether there may be more to receive though the socket has nothing."""
+        """Whether more may be received although the socket has nothing."""
         return False
 
     def has_something(self) -> bool:
-        """Whether bytes, an end or an error can be had now."""
+        """Whether bytes, an end or an error are available now."""
         if self.ahead:
             return True
         try:
@@ -105,7 +98,7 @@ class TcpStream:
         return True
 
     async def waste(self) -> int:
-        """Wait for more bytes and throw them away; their number. Raises ``OSError``."""
+        """Wait for more bytes and discard them. Returns their number. Raises ``OSError``."""
         while True:
             try:
                 return len(self.socket.recv(_CHUNK))
@@ -113,7 +106,7 @@ class TcpStream:
                 await readable(self)
 
     def take(self, count: int | None = None) -> bytes:
-        """The first ``count`` bytes of ``ahead``, or all of them, which are then used."""
+        """Remove and return the first ``count`` bytes of ``ahead``, or all."""
         data = bytes(self.ahead[:count])
         del self.ahead[: len(data)]
         return data
@@ -128,21 +121,21 @@ class TcpStream:
                 await self._writable()
 
     def end(self) -> None:
-        """Say that nothing more is sent."""
+        """Signal that nothing more is sent."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
 
     def halt(self) -> None:
-        """End both ways; who waits for it to become readable learns of it."""
+        """End both directions. This wakes readers."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close it; what was sent arrives."""
+        """Close it. What was sent still arrives."""
         self.socket.close()
 
     def abort(self) -> None:
-        """Close it with a reset: the other side learns that something was refused or lost, not that it is over."""
+        """Close it with a reset, so that the other side sees a refusal or a loss and not a normal end."""
         with contextlib.suppress(OSError):
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self.socket.close()
@@ -158,18 +151,17 @@ class TcpStream:
 
 
 def bound_buffers(one: socket.socket) -> None:
-    """Have the kernel keep little of what is sent through ``one``, or through what it accepts, and is not read: what it
-    keeps counts for no cell."""
+    """Limit the kernel's buffers of ``one``, and of connections that it accepts: no cell's limits count them."""
     with contextlib.suppress(OSError):
         for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             one.setsockopt(socket.SOL_SOCKET, buffer, _MOST_BUFFERED)
 
 
 async def readable(*streams: TcpStream) -> None:
-    """Wait until one of ``streams`` has bytes, or its end, to be read."""
+    """Wait until one of ``streams`` has bytes to read, or its end."""
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[None] = loop.create_future()
-    watched = [stream.socket.fileno() for stream in streams]  # with sockets asyncio would describe each, in vain
+    watched = [stream.socket.fileno() for stream in streams]  # given sockets, asyncio would format each of them
     for fd in watched:
         loop.add_reader(fd, _wake, waiter)
     try:
@@ -180,12 +172,11 @@ async def readable(*streams: TcpStream) -> None:
 
 
 class StreamPump:
-    """Bytes from ``source`` to ``sink`` until the source ends, or ``most`` were moved. ``done`` then has their number,
-    or the error. It runs by the loop's callbacks, without a task and with one buffer for all pumps of a loop: between
-    two callbacks only what the sink did not take is kept, and nothing is read while there is such a rest.
+    """Moves bytes from ``source`` to ``sink`` until the source ends, or ``most`` were moved.
 
-    ``buffer_share`` gives what may be moved at once. ``count`` is called with the number of bytes of each chunk, before
-    they are sent; what it raises ends the pump.
+    It runs in the loop's callbacks, without a task, and all pumps of a loop share one buffer. Between two callbacks it
+    keeps only what the sink did not take, and reads nothing until that is sent. ``buffer_share`` returns the buffer for
+    one move. ``count`` gets the size of each chunk before it is sent; an exception ends the pump.
     """
 
     def __init__(
@@ -196,7 +187,7 @@ class StreamPump:
         buffer_share: Callable[[], memoryview],
         most: int | None = None,
     ) -> None:
-        self.done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[int] = asyncio.get_running_loop().create_future()  # has the number of bytes moved
         self._source, self._sink, self._count, self._buffer_share = source, sink, count, buffer_share
         self._left = most
         self._moved = 0
@@ -207,13 +198,12 @@ class StreamPump:
         self._step(self._begin)
 
     def stop(self) -> None:
-        """Move nothing more."""
+        """Stop the pump."""
         self._let_go()
         self.done.cancel()
 
     @property
     def _is_held_up(self) -> bool:
-        """Whether the sink has to take something before more is read."""
         return bool(self._rest) or self._sink.is_behind
 
     def _begin(self) -> None:
@@ -273,7 +263,7 @@ class StreamPump:
             self._next()
 
     def _step(self, step: Callable[[], None]) -> None:
-        """What goes wrong in a callback is the pump's end, not the loop's business."""
+        """Run a callback's step. An error ends the pump and must not reach the loop."""
         try:
             step()
         except (OSError, Spent) as error:
@@ -293,15 +283,15 @@ def _wake(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-_RECORD = 1 << 14  # bytes that one record covers at most (RFC 8446, section 5.1)
-_MOST_RECORDS = 64  # that are read at once: each costs, however little it covers
+_RECORD = 1 << 14  # bytes of content in one record (RFC 8446, section 5.1)
+_MOST_RECORDS = 64  # records read at once; even a tiny record costs time
 
 
 class TlsStream(TcpStream):
-    """TLS over ``raw``, which is this one's from now on. Use it after :meth:`handshake`."""
+    """TLS over ``raw``, which it takes over. Use it after :meth:`handshake`."""
 
     def __init__(self, raw: TcpStream, context: ssl.SSLContext, server_name: str | None) -> None:
-        """``server_name``: of the server that is spoken to; None for the side of a server."""
+        """``server_name`` is the name of the server to connect to; None makes this the server's side."""
         self.socket = raw.socket
         self.ahead = bytearray()
         self._loop = asyncio.get_running_loop()
@@ -312,7 +302,7 @@ class TlsStream(TcpStream):
         self._in.write(raw.take())
 
     async def handshake(self, time_share: TimeShare) -> None:
-        """Raises ``OSError``: ``ssl.SSLError`` where the other side does not agree, or is not who it should be."""
+        """Do the handshake. Raises ``OSError``; ``ssl.SSLError`` if the other side disagrees or fails verification."""
         while True:
             try:
                 await time_share.run(self._tls.do_handshake)
@@ -322,14 +312,13 @@ class TlsStream(TcpStream):
                 continue
             except ssl.SSLError:
                 with contextlib.suppress(OSError):
-                    self.flush()  # the alert that says why
+                    self.flush()  # sends the alert with the reason
                 raise
             await self._send_pending()
             return
 
     async def fill(self) -> bool:
-        """See :class:`TcpStream`. An end that TLS did not announce is a ``ConnectionResetError``: somebody may have cut
-        off what comes."""
+        """See :class:`TcpStream`. An end without a TLS close raises ``ConnectionResetError``: data may be cut off."""
         while True:
             data = self._read()
             if data is None:
@@ -363,7 +352,7 @@ class TlsStream(TcpStream):
                 continue
             except ssl.SSLError as error:
                 if count:
-                    break  # it is met again with the next call
+                    break  # the next call gets it again
                 return self._check_end(error)
             if not got:
                 return count
@@ -425,12 +414,12 @@ class TlsStream(TcpStream):
                 await self._drain()
 
     def end(self) -> None:
-        """Say that nothing more is sent: both TLS and the socket do."""
+        """Signal the end in TLS and on the socket."""
         self._say_goodbye()
         super().end()
 
     def close(self) -> None:
-        """Close it, after having said so."""
+        """Signal the end in TLS and close the socket."""
         self._say_goodbye()
         super().close()
 
@@ -438,19 +427,19 @@ class TlsStream(TcpStream):
         if self.socket.fileno() < 0 or self._sending.locked():
             return
         with contextlib.suppress(OSError):
-            self._tls.unwrap()  # it does not wait for the other's
+            self._tls.unwrap()  # does not wait for the other side's
         with contextlib.suppress(OSError):
             self.flush()
 
     def _read_or_nothing(self) -> bytes:
-        """What can be read now; what is wrong is met again when it is waited for."""
+        """Return what can be read now. An error comes again from the next wait."""
         try:
             return self._read() or b""
         except OSError:
             return b""
 
     def _read(self) -> bytes | None:
-        """What can be read now, empty at the end; None where there has to come more. Raises ``OSError``."""
+        """Return what can be read now, b"" at the end, None if more has to come. Raises ``OSError``."""
         try:
             return self._tls.read(_RECORD)
         except ssl.SSLWantReadError:
@@ -460,15 +449,14 @@ class TlsStream(TcpStream):
             return b""
 
     def _check_end(self, error: ssl.SSLError) -> int:
-        """0 where the other side has said that it ends."""
+        """Return 0 if the other side has closed TLS properly; else raise."""
         if isinstance(error, ssl.SSLZeroReturnError):
             return 0
         if isinstance(error, ssl.SSLEOFError):
-            raise ConnectionResetError("it ended without saying so") from None
+            raise ConnectionResetError("it ended without a TLS close") from None
         raise error
 
     async def _more(self) -> None:
-        """Wait for bytes of the socket."""
         while True:
             try:
                 self._receive()

@@ -1,4 +1,4 @@
-"""What one cell may reach, and what is told of what it did. Nouns."""
+"""The terms of one cell's egress: what it may reach, its limits, and the services of the host."""
 
 from __future__ import annotations
 
@@ -17,91 +17,75 @@ if TYPE_CHECKING:
     from casemate.egress.stream import TcpStream
     from casemate.model.approval import ApprovalVerdict
 
-ADDRESS_RANGE = (
-    "198.18.0.0/15"  # for benchmarks of networks (RFC 2544): nobody has it, and cells are routed nothing else
-)
+ADDRESS_RANGE = "198.18.0.0/15"  # for benchmarks (RFC 2544): unused elsewhere, and the only route of cells
 DNS, PROXY = ((one.address, one.port) for one in NETWORK_SOCKETS)
 
 
-# Gives descriptors of TCP sockets that listen in a cell's network at addresses and ports, in order. From any thread.
+# Returns descriptors of TCP listeners in a cell's network, in the order of the addresses and ports. From any thread.
 Listen = Callable[["Sequence[tuple[str, int]]"], "concurrent.futures.Future[list[int]]"]
 
 
 class EgressApprovals(Protocol):
-    """Whoever is asked about what no rule decides, for one run or step."""
+    """Answers approval requests for hosts that no rule decides, for one run or step."""
 
     def decide(self, host: str, port: int, how_often: int) -> concurrent.futures.Future[ApprovalVerdict]:
-        """Whether the connection may be made; ``how_often``: this is the so-manieth to it. From any thread."""
+        """Decide on a connection. This is request number ``how_often`` for its host and port. From any thread."""
 
 
 class HostService(Protocol):
-    """What the host itself offers in a cell, at ``port`` of a ``name`` beneath ``casemate.internal``."""
+    """A service of the host in a cell, at ``port`` of a ``name`` beneath ``casemate.internal``."""
 
     @property
     def name(self) -> str:
-        """Canonical."""
+        """Canonical name."""
 
     @property
     def port(self) -> int:
-        """Where its clients find it."""
+        """The port for its clients."""
 
     async def serve(self, client: TcpStream) -> None:
-        """Serve one client, in the proxy's loop, which nothing may hold up. It is cancelled with the cell; what it
-        raises ends this client's connection. What it takes and gives is its own to bound."""
+        """Serve one client in the proxy's event loop, without blocking it. It is cancelled with the cell; an exception
+        ends this client's connection. The service must bound its own input and output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interception:
-    """Whose TLS ends at the egress proxy. ``places``: canonical names, and ports; ``authority``: makes their
-    certificates, which the cell trusts; ``servers``: how TLS is spoken to servers."""
-
-    places: frozenset[tuple[str, int]]
-    authority: Authority
-    servers: ssl.SSLContext
+    places: frozenset[tuple[str, int]]  # canonical names and ports
+    authority: Authority  # signs their certificates; the cell trusts it
+    servers: ssl.SSLContext  # for TLS with the servers
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyLimits:
-    """How much of the egress proxy one cell may use.
-
-    ``connections`` at once (more wait to be accepted); ``bytes`` both ways, in all; ``seconds`` of one connection, and
-    ``idle_seconds`` without a byte; ``head_seconds`` until a request or a ClientHello is whole; ``resolve_seconds`` and
-    ``connect_seconds`` for each name and address; ``names`` that get an address, ``listeners`` open for them at once;
-    ``queries`` of the DNS a second.
-    """
-
-    connections: int = 128
-    bytes: int = 4 << 30
-    seconds: float = 3600.0
-    idle_seconds: float = 300.0
-    head_seconds: float = 15.0
-    resolve_seconds: float = 10.0
-    connect_seconds: float = 10.0
-    names: int = 1024
-    listeners: int = 64
-    queries: int = 1000
+    connections: int = 128  # at once; more wait to be accepted
+    bytes: int = 4 << 30  # both ways, in all
+    seconds: float = 3600.0  # of one connection
+    idle_seconds: float = 300.0  # without a byte
+    head_seconds: float = 15.0  # until a request's head or a ClientHello is complete
+    resolve_seconds: float = 10.0  # for each name
+    connect_seconds: float = 10.0  # for each address
+    names: int = 1024  # that get an address
+    listeners: int = 64  # open at once
+    queries: int = 1000  # DNS queries per second
 
 
 @dataclass(frozen=True, slots=True)
 class EgressTerms:
-    """What one cell may reach. ``approvals`` is None where nobody can be asked: then what no rule allows does not
-    resolve. ``hosts`` also say which ports of the host's loopback, under the name ``host.casemate.internal``;
-    ``services``: the host's own, which no rule is needed for. ``interception``: whose TLS ends at the egress proxy,
-    None for nobody's; ``rewrite``: what is done to requests that are read."""
+    """What one cell may reach."""
 
-    hosts: HostRules = field(default_factory=HostRules)
-    approvals: EgressApprovals | None = None
+    hosts: HostRules = field(default_factory=HostRules)  # and the host's loopback ports, as `host.casemate.internal`
+    approvals: EgressApprovals | None = None  # without it, names that no rule allows do not resolve
     limits: ProxyLimits = field(default_factory=ProxyLimits)
     requests: RequestRules = field(default_factory=RequestRules)
-    services: tuple[HostService, ...] = ()
+    services: tuple[HostService, ...] = ()  # need no rule
     interception: Interception | None = None
-    rewrite: Injection | None = None
+    rewrite: Injection | None = None  # applies to requests that are read
 
     def service(self, name: str, port: int) -> HostService | None:
-        """The host's own that is at ``port`` of ``name``."""
+        """Return the host's service at ``port`` of ``name``, or None."""
         return next((one for one in self.services if (one.name, one.port) == (name, port)), None)
 
     def intercepts(self, name: str, port: int) -> Interception | None:
-        """How, if TLS to the canonical ``name`` at ``port`` ends at the egress proxy."""
+        """Return the interception of TLS to the canonical ``name`` at ``port``, or None."""
         found = self.interception
         return found if found is not None and (name, port) in found.places else None

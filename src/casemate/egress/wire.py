@@ -1,12 +1,12 @@
-"""What clients say first, read strictly: queries of the DNS and TLS's ClientHello. Pure, sans-io.
+"""The first bytes of clients, parsed strictly: DNS queries and TLS's ClientHello. Pure, sans-io.
 
-DNS (RFC 1035), as much of it as a resolver needs that knows A records only. A query has one question, class IN, no
-compression, nothing behind the question but additional records (EDNS, RFC 6891), which are not read. An answer repeats
-the question byte for byte, as resolvers that mix the case of letters expect.
+DNS (RFC 1035), as far as a resolver for A records needs it. A query has one question of class IN without compression;
+only additional records (EDNS, RFC 6891) may follow, and are ignored. An answer repeats the question byte for byte, as
+resolvers that randomize the case of letters require.
 
-The server's name in a ClientHello (RFC 8446, section 4.1.2; RFC 6066, section 3). Whatever a server and this parser
-might read differently is refused: two names, an extension twice, bytes left over. With Encrypted ClientHello the name
-seen is the outer one, which is the one of the provider.
+ClientHello (RFC 8446, section 4.1.2) with the server's name (RFC 6066, section 3). It refuses everything that a server
+might parse differently: two names, a repeated extension, trailing bytes. With Encrypted ClientHello it sees the outer
+name, which is the provider's.
 """
 
 from __future__ import annotations
@@ -17,37 +17,32 @@ from dataclasses import dataclass
 
 HTTP_1_1 = b"http/1.1"  # in ALPN
 NO_APPLICATION_PROTOCOL = b"\x15\3\3\0\2\2\x78"  # a fatal alert, as a record (RFC 7301, section 3.2)
-MOST_HELLO = 1 << 15  # bytes: post-quantum key shares and long lists of tickets fit several times
+MOST_HELLO = 1 << 15  # bytes; several times post-quantum key shares and long ticket lists
 _HANDSHAKE, _CLIENT_HELLO, _SERVER_NAME, _HOST_NAME, _ALPN = 22, 1, 0, 0, 16
 _RECORD_HEADER, _MESSAGE_HEADER, _MOST_RECORD = 5, 4, 1 << 14
-_MOST_RECORDS = 64  # that it may be spread over: each is looked at whenever more has come
+_MOST_RECORDS = 64  # records of one ClientHello; each is parsed again when more comes
 
 
 class BadHello(ValueError):
-    """Not a ClientHello, or one that could be read in two ways."""
+    """The ClientHello is invalid or ambiguous."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """``name`` is the server's, as written; None where there is none. ``protocols``: what the client would speak (ALPN,
-    RFC 7301)."""
-
-    name: str | None
-    protocols: tuple[bytes, ...] = ()
+    name: str | None  # of the server, as written
+    protocols: tuple[bytes, ...] = ()  # offered by ALPN (RFC 7301)
 
 
 def looks_like_tls(data: bytes) -> bool | None:
-    """Whether a connection that begins with ``data`` begins with a TLS handshake; None if two bytes are not there."""
+    """Whether ``data`` starts a TLS handshake; None with less than two bytes."""
     if data[:1] and data[0] != _HANDSHAKE:
         return False
     return data[1] == 3 if len(data) > 1 else None
 
 
 def read_hello(data: bytes) -> Hello | None:
-    """The ClientHello at the beginning of ``data``; None if there has to come more. Raises :class:`BadHello`.
-
-    The message may be spread over 64 records, and these over any number of segments.
-    """
+    """Parse the ClientHello at the start of ``data``; None if it is incomplete. Raises :class:`BadHello`. It may span
+    up to 64 records, and these any number of segments."""
     message = _message(data)
     if message is None:
         return None
@@ -77,7 +72,7 @@ def read_hello(data: bytes) -> Hello | None:
 
 
 def _message(data: bytes) -> bytes | None:
-    """The body of the handshake message that the records at the beginning of ``data`` hold; None if it is not whole."""
+    """Return the body of the handshake message in the records of ``data``; None if it is incomplete."""
     message = bytearray()
     at = 0
     for _ in range(_MOST_RECORDS):
@@ -93,7 +88,7 @@ def _message(data: bytes) -> bytes | None:
         message += data[at : at + length]
         at += length
         if message[0:1] and message[0] != _CLIENT_HELLO:
-            raise BadHello("the first message is no ClientHello")
+            raise BadHello("the first message is not a ClientHello")
         whole = _MESSAGE_HEADER + int.from_bytes(message[1:4]) if len(message) >= _MESSAGE_HEADER else 0
         if whole > MOST_HELLO:
             raise BadHello(f"a ClientHello of {whole} bytes")
@@ -115,7 +110,7 @@ def _server_name(content: bytes) -> str:
     name = names.vector(2)
     names.finish()
     if not name or any(not 0x21 <= byte <= 0x7E for byte in name):
-        raise BadHello("a server name that is none")
+        raise BadHello("an invalid server name")
     return name.decode("ascii")
 
 
@@ -130,7 +125,7 @@ def _protocols(content: bytes) -> tuple[bytes, ...]:
 
 
 class _HelloReader:
-    """Bytes taken from the front; asking for more than there are is a :class:`BadHello`."""
+    """Takes bytes from the front. Taking more than are left raises :class:`BadHello`."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -149,7 +144,7 @@ class _HelloReader:
         return int.from_bytes(self.skip(width))
 
     def vector(self, width: int) -> bytes:
-        """As many bytes as the number of ``width`` bytes before them says."""
+        """Take a field with a length prefix of ``width`` bytes."""
         return self.skip(self.number(width))
 
     def finish(self) -> None:
@@ -167,7 +162,7 @@ _RESPONSE, _RECURSION_DESIRED, _RECURSION_AVAILABLE = 0x8000, 0x0100, 0x0080
 
 
 class MalformedQuery(ValueError):
-    """Not a query that can be answered. ``answer`` is what to send instead, None for nothing at all."""
+    """The query cannot be answered. ``answer`` is the message to send instead, or None."""
 
     def __init__(self, message: str, answer: bytes | None = None) -> None:
         super().__init__(message)
@@ -176,19 +171,17 @@ class MalformedQuery(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """``name`` as it was asked for, its labels joined by dots, with ``?`` for each byte that no host name has."""
-
     id: int
     flags: int
-    name: str
+    name: str  # labels joined by dots, with ``?`` for each byte that no host name contains
     kind: int
     question: bytes
 
 
 def parse_query(message: bytes) -> Query:
-    """The one question in ``message``. Raises :class:`MalformedQuery`."""
+    """Parse the one question in ``message``. Raises :class:`MalformedQuery`."""
     if not _DNS_HEADER.size <= len(message) <= MOST_MESSAGE:
-        raise MalformedQuery(f"{len(message)} bytes are no query")
+        raise MalformedQuery(f"{len(message)} bytes are not a query")
     number, flags, questions, answers, authorities, _ = _DNS_HEADER.unpack_from(message)
     if flags & _RESPONSE:
         raise MalformedQuery("it is an answer")
@@ -218,10 +211,10 @@ def parse_query(message: bytes) -> Query:
 
 
 def answer_query(query: Query, code: int = DNS_OK, address: str | None = None, ttl: int = 0) -> bytes:
-    """The message that answers ``query`` with a response ``code``, and with ``address`` (IPv4) for ``ttl`` seconds."""
+    """Return an answer to ``query`` with a response ``code``, and with ``address`` (IPv4) for ``ttl`` seconds."""
     records = b""
     if address is not None:
-        # The name is the question's, which begins right behind the header.
+        # A pointer to the question's name, right after the header.
         owner = 0xC000 | _DNS_HEADER.size
         records = struct.pack("!HHHIH", owner, A, _IN, ttl, 4) + ipaddress.IPv4Address(address).packed
     header = _DNS_HEADER.pack(query.id, _flags(query.flags, code), 1, int(bool(records)), 0, 0)
@@ -237,5 +230,5 @@ def _flags(asked: int, code: int) -> int:
 
 
 def _label_text(label: bytes) -> str:
-    """A label as text: a dot inside one, or any byte outside printable ASCII, must not pass for something else."""
+    """A label as text. Dots inside it and bytes outside printable ASCII become ``?``: no label can mimic another."""
     return "".join(chr(byte) if 0x21 <= byte <= 0x7E and byte != ord(".") else "?" for byte in label)

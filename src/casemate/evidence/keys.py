@@ -11,8 +11,8 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -90,11 +90,9 @@ class Signer:
             return None
         return there.st_ino, there.st_mtime_ns
 
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _turn(self) -> AbstractContextManager[None]:
         """One thread of one process at a time."""
-        with turn(open_lock(self._path.with_name("lock"))):
-            yield
+        return turn(open_lock(self._path.with_name("lock")))
 
     def _load(self) -> _KeyPair | None:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -1,4 +1,1 @@
-"""One execution, step by step: admit → plan, then run → collect → seal inside record.
-
-`pipeline` is the list; each step takes the type that the step before makes.
-"""
+"""The steps of one execution: admit → plan, then run → collect → seal inside record. `pipeline` lists them."""

@@ -1,4 +1,4 @@
-"""May this run, and within which limits? Pure."""
+"""Request → AdmittedRequest: whether a request may run, and its limits."""
 
 from __future__ import annotations
 
@@ -17,52 +17,36 @@ if TYPE_CHECKING:
     from casemate.policy.policy import Policy
 
 
-class SandboxBounds(NamedTuple):
-    """The most that any run of a sandbox may have. ``hosts``: what it may reach; None where there is no network."""
-
-    limits: Limits
-    hosts: HostRules | None
-
-
 class AdmittedRequest(NamedTuple):
-    """A request that may run: with the limits in force, and its ``deadline`` in seconds from the cell's start.
-
-    ``through``: what the egress proxy lets through without asking; None where there is none. ``opens``: something may
-    be reached, or asked for.
-    """
+    """A request that may run, with the limits in force."""
 
     request: Request
     limits: Limits
-    deadline: float
-    through: HostRules | None = None
-    opens: bool = False
+    deadline: float  # seconds from the cell's start
+    through: HostRules | None = None  # hosts allowed without a request; None without a network
+    opens: bool = False  # a host can be reached or requested
 
     @property
     def has_network(self) -> bool:
-        """Whether the egress proxy opens with the cell. Where a policy allows no host it does, too: what is tried there
-        comes to be on record."""
+        """Whether the cell has the egress proxy. A policy without hosts opens it too, to record attempts."""
         return self.opens or (self.through is not None and self.through.is_bound)
 
 
-def admit(request: Request, bounds: SandboxBounds, *, can_ask: bool) -> AdmittedRequest:
-    """Narrow the operator's ``bounds`` by what the request asks for; a request never widens them. ``can_ask``: somebody
-    may be asked for a host that no rule covers.
-
-    Raises ``InvalidArgument``.
-    """
-    limits = bounds.limits.narrowed(request.limits)
-    deadline = min(limits.wall, deadline_of(bounds.limits, request.timeout))
-    if bounds.hosts is None:
+def admit(request: Request, most: Limits, hosts: HostRules | None, *, can_ask: bool) -> AdmittedRequest:
+    """Narrow the sandbox's limits and hosts by those of the request, which never widens them. Raises
+    ``InvalidArgument``. ``can_ask``: an approver can decide on hosts that no rule covers."""
+    limits = most.narrowed(request.limits)
+    deadline = min(limits.wall, deadline_of(most, request.timeout))
+    if hosts is None:
         if request.allowed_domains:
-            raise InvalidArgument("allowed_domains", "this sandbox has none as network, which lets nothing through")
+            raise InvalidArgument("allowed_domains", "this sandbox has no network, so no domain can be allowed")
         return AdmittedRequest(request, limits, deadline)
-    hosts = narrow_hosts(bounds.hosts, request.allowed_domains, can_ask=can_ask)
-    return AdmittedRequest(request, limits, deadline, hosts, can_ask or hosts.everything or bool(hosts.allowed))
+    through = narrow_hosts(hosts, request.allowed_domains, can_ask=can_ask)
+    return AdmittedRequest(request, limits, deadline, through, can_ask or through.everything or bool(through.allowed))
 
 
 def deadline_of(limits: Limits, timeout: float | None) -> float:
-    """Seconds that a run or a step has. Raises ``InvalidArgument`` for more than there may be; a usual timeout, which
-    nobody need have asked for, is less then."""
+    """Seconds for a run or a step. Raises ``InvalidArgument`` for an explicit timeout beyond ``limits.wall``."""
     if timeout is not None and timeout > limits.wall and timeout not in USUAL_TIMES:
         raise InvalidArgument(
             "timeout",
@@ -75,13 +59,13 @@ def deadline_of(limits: Limits, timeout: float | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """The most: ``limits``, and the ``policy`` that may have made them so."""
+    """The largest limits that a caller may set."""
 
     limits: Limits
-    policy: Policy
+    policy: Policy  # may have set them
 
     def change(self, now: Limits, given: Mapping[str, Any]) -> Limits:
-        """``now`` with what is ``given``. Raises ``InvalidArgument`` for what is no limit, or beyond the most."""
+        """``now`` updated with ``given``. Raises ``InvalidArgument`` for a bad value or one beyond the cap."""
         values = {one.name: getattr(now, one.name) for one in fields(Limits)}
         none_of_its_own = given.get("cpu_time") == 0 and type(given["cpu_time"]) in (int, float)
         wanted = Limits(**{**values, **given, **({"cpu_time": None} if none_of_its_own else {})})
@@ -98,10 +82,7 @@ class Cap:
         return wanted
 
     def _origin(self, name: str) -> str:
-        """Where the most comes from."""
-        if self.policy.limits.get(name) == getattr(self.limits, name):
-            return self.policy.where(f"limits.{name}")
-        return "what the sandbox was made with"
+        return self.policy.where_bound(name, getattr(self.limits, name)) or "what the sandbox was made with"
 
 
 def _format_limit(name: str, value: float | None) -> str:

@@ -1,7 +1,6 @@
-"""Take what a cell says while it runs, within bounds, and hand each piece on as an event.
+"""Captures a cell's output within bounds and emits it as events, in order, from any thread to one event loop.
 
-Events go in order, from any thread to one event loop. What events and frames are is loaded while the cell starts, or
-when the first one comes.
+The modules of events and frames are loaded while the cell starts, or when the first one comes.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import asyncio
 import codecs
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -22,38 +21,38 @@ if TYPE_CHECKING:
     from casemate.redaction.redaction import Redaction
     from casemate.walls.wall import Reason
 
-_HIGH_WATER = 1 << 20  # bytes of events that wait before the cell's pipes are no longer read
+_HIGH_WATER = 1 << 20  # bytes of waiting events; beyond this the cell's pipes are not read
 
 
 class Emitter:
-    """Carries events to whoever iterates over it, until it is closed."""
+    """A queue of events for one consumer, until it is closed."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._arrived = asyncio.Event()
-        self.terms: StepTerms | None = None  # of a front end, which gets its own events, too
+        self.terms: StepTerms | None = None  # of a front end, which also gets front-end events
         self._events: deque[tuple[Any, int]] = deque()  # None: the end
         self._waiting = 0  # bytes
         self._lock = threading.Lock()
         self.on_room: Callable[[], None] | None = None  # called when a full queue has room again
-        self.is_followed = True  # by somebody who could answer what it asks
-        self.on_unfollowed: Callable[[], None] | None = None  # called when nobody follows it any more
-        self.has_begun = False  # the run whose events it carries
-        self.end_cell: Callable[[], None] | None = None  # of a run of its own: ends it as cancelled
+        self.is_followed = True  # a consumer can answer approval requests
+        self.on_unfollowed: Callable[[], None] | None = None  # called when the last consumer has left
+        self.has_begun = False  # the run has started
+        self.end_cell: Callable[[], None] | None = None  # ends a run (not a step) as cancelled
 
     def close(self) -> None:
-        """There will be no more events."""
+        """End the events."""
         self.emit(None, 0)
 
     def set_followed(self, is_followed: bool) -> None:
-        """Whether anybody who could answer follows the events from now on."""
+        """Note whether a consumer that can answer approval requests follows the events."""
         was_followed, self.is_followed = self.is_followed, is_followed
         if was_followed and not is_followed and self.on_unfollowed:
             self.on_unfollowed()
 
     def emit(self, event: Event | FrontEvent | None, size: int) -> None:
-        """Hand on ``event``, which takes about ``size`` bytes. From any thread; never blocks."""
+        """Add ``event`` of about ``size`` bytes. From any thread; never blocks."""
         with self._lock:
             self._events.append((event, size))
             self._waiting += size
@@ -84,10 +83,9 @@ class Emitter:
 
 
 async def stream_events(work: Callable[[Emitter], Coroutine[Any, Any, object]]) -> AsyncGenerator[Event]:
-    """Events of ``work``, whose task is cancelled when the consumer leaves; then what it raises."""
+    """The events of ``work``, then its exception if it raises one. Its task is cancelled when the consumer leaves."""
     emitter = Emitter()
-    # The task is this generator's own: awaited or cancelled below, whatever happens.
-    task = asyncio.ensure_future(work(emitter))  # noqa: TID251
+    task = asyncio.ensure_future(work(emitter))  # noqa: TID251 - awaited or cancelled below
     task.add_done_callback(lambda _: emitter.close())
     try:
         async for event in emitter.events():
@@ -100,20 +98,18 @@ async def stream_events(work: Callable[[Emitter], Coroutine[Any, Any, object]]) 
 
 _MAX_RESULTS = 1000
 _PART_COST = 100  # bytes of the host's memory that one value in a frame may take
-_FRAME_COST = 256  # bytes that a frame counts for besides its own: reading an empty one takes time too
+_FRAME_COST = 256  # bytes added to each frame's size, because reading even an empty one takes time
 _FULL_OUTPUT = "output.txt"
 STREAMS: tuple[Stream, Stream] = ("stdout", "stderr")
 
 
 class Capture:
-    """A wall's sink. Output over the limit goes to a spool; over that, the cell is ended.
-
-    ``redaction``: of the run's secrets, where it has any. Nothing is kept, cut or emitted before it has been through.
-    """
+    """A wall's sink. Output over ``limits.output`` goes to a spool; over ``limits.full_output`` the cell is ended.
+    ``redaction`` is applied before output is stored, cut or emitted."""
 
     def __init__(self, limits: Limits, emitter: Emitter | None, redaction: Redaction | None = None) -> None:
         self.transcript = Transcript(limits.output)
-        self.background = Transcript(limits.output)  # what earlier steps left running wrote
+        self.background = Transcript(limits.output)  # output of processes that earlier steps left running
         self.results: list[Result] = []
         self.results_dropped = False
         self.error: ProgramError | None = None
@@ -125,8 +121,8 @@ class Capture:
         self.redaction = redaction
         self._clean = redaction.value if redaction else None
         self._redactions = {name: redaction.stream() for name in STREAMS} if redaction else None
-        self.emitter = emitter  # None as soon as nobody follows the events any more
-        self.was_too_much = False  # said more than is kept, and was to end for it
+        self.emitter = emitter  # None once no consumer follows the events
+        self.was_too_much = False  # it wrote more than the limit, and its end was requested
         self._result_bytes = 0
         self._frame_bytes = 0
         self._spool: Spool | None = None
@@ -137,7 +133,7 @@ class Capture:
     def output(self, stream: Stream, data: bytes) -> None:
         space = max(0, self.limits.full_output - self.output_bytes)
         self.output_bytes += len(data)
-        data = data[:space]  # a program that is ended for it says more until it is dead
+        data = data[:space]  # the program may write more until it is dead
         if self._redactions is None:
             self._keep(stream, data)
         elif clean := self._redactions[stream].feed(data):
@@ -166,14 +162,14 @@ class Capture:
         from casemate.execution import frames
         from casemate.model.events import Display
 
-        match frames.parse(frame, self._clean):
-            case frames.DisplayFrame(result):
-                self.show(result, len(frame), Display(result))
-            case frames.ErrorFrame(error, number):
-                self.fail(error, number, len(frame))
+        said = frames.parse(frame, self._clean)
+        if isinstance(said, frames.ErrorFrame):
+            self.fail(said.error, said.errno, len(frame))
+        elif said is not None:
+            self.show(said, len(frame), Display(said))
 
     def has_room_for(self, frame: bytes) -> bool:
-        """Count one more frame. False, and the end of the program, when there have been too many."""
+        """Count one more frame. Too many end the program and return False."""
         from casemate.execution import frames
 
         self._frame_bytes += len(frame) + _FRAME_COST + _PART_COST * frames.parts_of(frame)
@@ -183,7 +179,7 @@ class Capture:
         return True
 
     def fail(self, error: ProgramError, number: int | None, size: int) -> None:
-        """The program's uncaught exception, which came in ``size`` bytes; its errno where it has one."""
+        """Note the program's uncaught exception, of ``size`` bytes. ``number`` is its errno, if it has one."""
         self.error, self.errno = error, number
         if emitter := self.emitter:
             from casemate.model.events import ErrorEvent
@@ -191,12 +187,11 @@ class Capture:
             emitter.emit(ErrorEvent(error), size)
 
     def is_full(self) -> bool:
-        emitter = self.emitter  # whoever follows may leave at any moment
+        emitter = self.emitter  # another thread may set it to None
         return emitter is not None and emitter.is_full()
 
     def finish(self, *, cut: bool) -> None:
-        """The program is over: keep what waits for the rest of a secret or of a character that never came. ``cut``: it
-        may have been ended in the middle of what it said."""
+        """Flush bytes held back for an incomplete secret or character. ``cut``: the program may have been ended."""
         for stream, redaction in (self._redactions or {}).items():
             if rest := redaction.finish(cut=cut):
                 self._keep(stream, rest)
@@ -209,7 +204,7 @@ class Capture:
                     emitter.emit(Output(stream, text), len(text))
 
     def list_lost(self) -> tuple[SkippedFile, ...]:
-        """What of the output could not be kept, and why."""
+        """Output that could not be stored, and why."""
         if not self.spool_failed:
             return ()
         from casemate.model.execution import SkippedFile
@@ -217,21 +212,19 @@ class Capture:
         return (SkippedFile(_FULL_OUTPUT, self.spool_failed),)
 
     def full_output(self) -> Artifact | None:
-        """Everything that was written, where the streams do not hold it all."""
+        """All output as an artifact, if the transcript has only a part of it."""
         if self._spool is None or self.spool_failed:
             return None
         return self._spool.artifact(_FULL_OUTPUT, "text/plain")
 
     def _end_program(self) -> None:
-        """The program says more than is kept: end the cell, once."""
         if self.kill and not self.was_too_much:
             self.was_too_much = True
             self.results_dropped = True
             self.kill("output")
 
     def show(self, result: Result, size: int, event: Event, number: int | None = None) -> None:
-        """The program showed ``result``, which came in ``size`` bytes; ``event`` is emitted for it. ``number``: of the
-        earlier result, counted from 0, that it stands in place of."""
+        """Note a result of ``size`` bytes and emit ``event``. ``number``: the earlier result to replace, from 0."""
         self._result_bytes += size
         if self._result_bytes > self.limits.full_output:
             self.results_dropped = True
@@ -247,7 +240,7 @@ class Capture:
             self.results.append(result)
 
     def clear(self) -> None:
-        """The program takes back what it showed so far; its text stays."""
+        """Drop the results so far; the text stays."""
         self.results.clear()
         self.transcript.forget_results()
 
@@ -261,7 +254,7 @@ class Capture:
 
 
 Stream = Literal["stdout", "stderr"]
-_MAX_SEGMENTS = 20_000  # changes between streams whose order is kept; beyond, text follows stream by stream
+_MAX_SEGMENTS = 20_000  # switches between streams whose order is kept; later text is ordered by stream
 
 
 class _StreamText:
@@ -286,11 +279,11 @@ class _StreamText:
 
     @property
     def cut(self) -> int:
-        """How many bytes between head and tail are not kept."""
+        """The number of bytes cut between head and tail."""
         return max(0, self.total - len(self.head) - self._tail_limit)
 
     def slice(self, start: int, end: int) -> bytes:
-        """What is kept of the stream's bytes from ``start`` to ``end``."""
+        """The stored bytes among those from ``start`` to ``end`` of the stream."""
         head = self.head[start : min(end, len(self.head))]
         if end <= len(self.head):
             return bytes(head)
@@ -301,7 +294,7 @@ class _StreamText:
 
 
 class Transcript:
-    """Both streams and the results between them; ``limit`` bytes are kept of each stream."""
+    """Both streams, at most ``limit`` bytes of each, and the results between them."""
 
     def __init__(self, limit: int) -> None:
         self._streams: dict[Stream, _StreamText] = {"stdout": _StreamText(limit), "stderr": _StreamText(limit)}
@@ -309,10 +302,10 @@ class Transcript:
         self._order: list[tuple[Stream, int]] = []  # stream and bytes
         self._results: list[
             tuple[int, int]
-        ] = []  # for each: after so many of these, the last of which had so many bytes
+        ] = []  # for each: the length of `_order`, and the bytes of its last entry, when it came
 
     def add(self, stream: Stream, data: bytes) -> None:
-        """The program wrote ``data``."""
+        """Add output."""
         self._streams[stream].add(data)
         if self._order and self._order[-1][0] == stream:
             self._order[-1] = (stream, self._order[-1][1] + len(data))
@@ -320,15 +313,15 @@ class Transcript:
             self._order.append((stream, len(data)))
 
     def would_cut(self, stream: Stream, amount: int) -> bool:
-        """Whether ``amount`` more bytes would be more than is kept of the stream."""
+        """Whether ``amount`` more bytes would exceed the stream's limit."""
         return self._streams[stream].total + amount > self._limit
 
     def add_result(self) -> None:
-        """The program displayed one more result."""
+        """Note the place of a result."""
         self._results.append((len(self._order), self._order[-1][1] if self._order else 0))
 
     def forget_results(self) -> None:
-        """The results so far are taken back."""
+        """Drop the results so far."""
         self._results.clear()
 
     @property
@@ -336,7 +329,7 @@ class Transcript:
         return any(kept.cut for kept in self._streams.values())
 
     def text_of(self, stream: Stream) -> str:
-        """The stream as text; where something is cut, one line says how much."""
+        """The stream as text. A line says how much was cut."""
         kept = self._streams[stream]
         if not kept.cut:
             return _decode(kept.slice(0, kept.total))
@@ -344,42 +337,36 @@ class Transcript:
         return _decode(head) + f"\n[... {kept.cut} bytes cut ...]\n" + _decode(tail)
 
     def merge(self, results: list[str]) -> str:
-        """All text in the order it came, with ``results`` in their places."""
+        """All text in order, with ``results`` in their places. If output was cut: stream by stream, results last."""
         if any(kept.cut for kept in self._streams.values()):
-            parts = [self.text_of("stdout"), self.text_of("stderr"), *results]
-            return "\n".join(part.strip() for part in parts if part.strip())
-        return "".join(self._list_in_order(results)).strip()
-
-    def _list_in_order(self, results: list[str]) -> list[str]:
-        at: dict[Stream, int] = {"stdout": 0, "stderr": 0}
+            texts = [self.text_of("stdout"), self.text_of("stderr"), *results]
+            return "\n".join(text.strip() for text in texts if text.strip())
         parts: list[str] = []
-        places = deque(self._results)
-        shown = iter(results)
-        while places and places[0][0] == 0:
-            places.popleft()
-            parts.append(_own_line(parts, next(shown)))
-        for number, (stream, amount) in enumerate(self._order, 1):
-            end = at[stream] + amount
-            while places and places[0][0] == number:
-                upto = end - amount + places.popleft()[1]
-                parts.append(_decode(self._streams[stream].slice(at[stream], upto)))
-                parts.append(_own_line(parts, next(shown)))
-                at[stream] = upto
-            parts.append(_decode(self._streams[stream].slice(at[stream], end)))
-            at[stream] = end
-        for stream, start in at.items():
-            parts.append(_decode(self._streams[stream].slice(start, self._streams[stream].total)))
-        return parts
+        left = iter(results)
+        for piece in self._pieces():
+            parts.append(_own_line(parts, next(left)) if piece is None else _decode(piece))
+        return "".join(parts).strip()
 
     def raw(self) -> bytes:
-        """All bytes in order, as long as nothing has been cut."""
+        """All bytes in order. Only while nothing is cut."""
+        return b"".join(piece for piece in self._pieces() if piece)
+
+    def _pieces(self) -> Iterator[bytes | None]:
+        """The output in order, with None in place of each result."""
         at: dict[Stream, int] = {"stdout": 0, "stderr": 0}
-        parts = []
-        for stream, amount in self._order:
-            parts.append(self._streams[stream].slice(at[stream], at[stream] + amount))
-            at[stream] += amount
-        parts += [self._streams[stream].slice(start, self._streams[stream].total) for stream, start in at.items()]
-        return b"".join(parts)
+        results = deque(self._results)
+        before_all: tuple[Stream, int] = "stdout", 0
+        for number, (stream, amount) in enumerate([before_all, *self._order]):
+            start = at[stream]
+            while results and results[0][0] == number:
+                place = start + results.popleft()[1]
+                yield self._streams[stream].slice(at[stream], place)
+                yield None
+                at[stream] = place
+            yield self._streams[stream].slice(at[stream], start + amount)
+            at[stream] = start + amount
+        for stream, start in at.items():
+            yield self._streams[stream].slice(start, self._streams[stream].total)
 
 
 def _own_line(parts: list[str], text: str) -> str:

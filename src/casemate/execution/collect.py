@@ -1,4 +1,4 @@
-"""Finished → Collected: what the run left is handed out, and the caller's folder brought up to date."""
+"""Finished → Collected: collects artifacts and applies changes to the caller's folder."""
 
 from __future__ import annotations
 
@@ -10,44 +10,39 @@ from casemate.model.plan import OUTPUT_NAME
 from casemate.supervisor.trees.walk import open_folder
 
 if TYPE_CHECKING:
-    from casemate.execution.context import ExecutionContext
     from casemate.execution.review import RunReview
     from casemate.execution.run import Finished
     from casemate.model.execution import Artifact, SkippedFile
 
 
 class Collected(NamedTuple):
-    """A finished run with its artifacts; ``skipped`` says what was left behind and why."""
-
     finished: Finished
-    artifacts: tuple[Artifact, ...]
-    skipped: tuple[SkippedFile, ...]
-    complete: bool
+    artifacts: tuple[Artifact, ...] = ()
+    skipped: tuple[SkippedFile, ...] = ()  # files left behind, and why
 
 
-async def collect(finished: Finished, context: ExecutionContext, review: RunReview | None = None) -> Collected:
-    """Take what the run left and close its tree. Nothing runs in the cell any more. ``review``: of its changes."""
+async def collect(finished: Finished, review: RunReview | None = None) -> Collected:
+    """Collect the run's files and close its tree. The cell is dead. ``review`` decides on its changes."""
     tree = finished.ending.tree_fd
     try:
-        if finished.plan.workspace.kind == "private" and _is_untouched(finished):
-            return Collected(finished, (), (), complete=True)
+        if finished.planned.plan.workspace.kind == "private" and is_untouched(tree, unlock=True):
+            return Collected(finished)
         from casemate.execution.gather import gather
 
-        files, skipped = await to_thread_to_end(gather, finished, context)
-        if review is not None:
-            skipped = (*skipped, *await review.apply(finished))
-        return Collected(finished, files.files, (*files.skipped, *skipped), files.complete)
+        left = await to_thread_to_end(gather, finished)
+        refused = () if review is None else await review.apply(finished)
+        return Collected(finished, left.files, (*left.skipped, *refused))
     finally:
         os.close(tree)
 
 
-def _is_untouched(finished: Finished) -> bool:
-    """Whether a private workspace is as empty as it was made: the usual case, worth no thread."""
-    workspace = open_folder(finished.ending.tree_fd, b"workspace", unlock=True)
+def is_untouched(tree: int, *, unlock: bool) -> bool:
+    """Whether a private workspace is still empty. This is the usual case, and the check is too quick for a thread."""
+    workspace = open_folder(tree, b"workspace", unlock=unlock)
     try:
         if os.listdir(workspace) != [OUTPUT_NAME]:
             return False
-        output = open_folder(workspace, OUTPUT_NAME.encode(), unlock=True)
+        output = open_folder(workspace, OUTPUT_NAME.encode(), unlock=unlock)
         try:
             return not os.listdir(output)
         finally:

@@ -1,4 +1,4 @@
-"""SHA-256 of what an execution depends on and of what it gave, for the record and what is signed of it."""
+"""SHA-256 of the inputs and outputs of an execution, for the record and signed statements."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from casemate.model.plan import Plan, Request
     from casemate.policy.policy import Policy
 
-_NONE = ("/etc/", "/dev/")  # where no packages are
+_NONE = ("/etc/", "/dev/")  # sources without packages
 
 
 def dependencies(request: Request, plan: Plan, policy: str) -> dict[str, str]:
-    """Of what a program is given and runs on, but for its wall; blocks where there are files. A file that is named by a
-    path is read for this."""
+    """Digests of the program's inputs and environment. Blocks if there are files: those given by path are read."""
     found = {"code": sha256(request.code), "environment": _environment(plan), "policy": policy}
     if request.stdin:
         found["stdin"] = sha256(request.stdin)
@@ -35,7 +34,7 @@ def dependencies(request: Request, plan: Plan, policy: str) -> dict[str, str]:
 
 
 def outputs(execution: Execution) -> dict[str, str]:
-    """Of what came out, and of the report on the wall that held."""
+    """Digests of the outputs and of the isolation report."""
     found = {"stdout": sha256(execution.stdout.encode()), "stderr": sha256(execution.stderr.encode())}
     if execution.full_output is not None:
         found["full_output"] = execution.full_output.sha256
@@ -44,7 +43,7 @@ def outputs(execution: Execution) -> dict[str, str]:
 
 
 def of_policy(policy: Policy) -> str:
-    """Of every value in a policy, by name."""
+    """The digest of a policy's names and values."""
     return sha256(json.dumps([(one.name, one.value) for one in policy.settings], default=str).encode())
 
 
@@ -54,7 +53,7 @@ def _of_report(report: IsolationReport) -> str:
 
 
 def _environment(plan: Plan) -> str:
-    """Of lines: the path of the interpreter, and the names and versions of the packages that it finds, sorted."""
+    """The digest of lines: the interpreter's path, then the names and versions of its packages, sorted."""
     folders = _folders(tuple(entry.source for entry in plan.entries if isinstance(entry, Bind)))
     return _of_packages(plan.argv[0], tuple((folder, stamp_of(folder)) for folder in folders))
 
@@ -67,7 +66,6 @@ def _of_packages(interpreter: str, folders: tuple[tuple[str, tuple[int, int]], .
 
 @functools.lru_cache(maxsize=64)
 def _folders(sources: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of ``sources``, or in them, that hold Python packages."""
     libraries = [f"{source}{lib}" for source in sources if not source.startswith(_NONE) for lib in ("", "/lib")]
     found = [f"{lib}/{name}/{kind}" for lib in libraries for name in _list(lib) if name.startswith("python3")
              for kind in ("site-packages", "dist-packages")]  # fmt: skip

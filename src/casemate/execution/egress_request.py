@@ -1,4 +1,4 @@
-"""``sandbox.egress``: a host is asked for ahead, before any program connects to it."""
+"""``sandbox.egress``: requests access to a host before a program connects to it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from casemate.errors import InvalidArgument
 from casemate.model.approval import Question
-from casemate.model.operation import agent
+from casemate.model.kinds import Name, Port, Reason
+from casemate.model.operation import Audience, agent, operation
 from casemate.policy.hosts import LOCAL_NAME, MOST_PORT, canonical
 
 if TYPE_CHECKING:
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EgressAnswer:
-    """What was decided about a host.
+    """The decision on a host.
 
     Attributes:
-        domain: Its canonical name.
-        scope: For what it holds: ``"rule"`` as long as the rules that were written say so, ``"once"`` for the next
-            connection, ``"session"`` for all of the session, ``"agent"`` for all runs and sessions of the agent of a
-            service that asked, ``"namespace"`` for all of the sandbox; empty where it was denied.
-        expires: Unix time, None for the whole scope.
-        by: The rule or the channel.
+        domain: The host's canonical name.
+        scope: How far a grant reaches: ``"rule"`` as long as the rules allow the host, ``"once"`` for the next
+            connection, ``"session"`` for the session, ``"agent"`` for all runs and sessions of the service's agent
+            that requested it, ``"namespace"`` for the whole sandbox; empty if denied.
+        expires: Unix time; None for the whole scope.
+        by: The rule or the channel that decided.
     """
 
     domain: str
@@ -41,7 +42,7 @@ class EgressAnswer:
 
 
 class Egress:
-    """Asks on the sandbox's approval broker."""
+    """Sends approval requests for hosts to the sandbox's approval broker."""
 
     def __init__(
         self,
@@ -49,29 +50,31 @@ class Egress:
         namespace: str,
         session: Callable[[str], Awaitable[tuple[str, HostRules | None]]],
     ) -> None:
-        """``session``: the id of an open one by its id or name, and what it may reach. Raises ``InvalidArgument``."""
+        """``session`` finds an open session by id or name and returns its id and hosts."""
         self._context = context
         self._namespace = namespace
         self._session = session
 
+    @operation(audience=Audience.AGENT)
     async def request(
-        self, domain: str, *, port: int = 443, reason: str = "", session: Session | str | None = None
+        self, domain: Name, *, port: Port = 443, reason: Reason = "", session: Session | Name | None = None
     ) -> EgressAnswer:
-        """Ask whether programs may connect to ``domain``, wait for the answer, and give it.
+        """Request that programs may connect to ``domain``, and wait for the decision.
 
-        An answer once, or for a run, is good for one connection; one for a session holds as long as the session, or the
-        sandbox. Nothing is connected or resolved here. Without anybody to ask it is denied at once.
+        A decision for once or for a run allows one connection. One for a session lasts as long as the session, or
+        without ``session`` as long as the sandbox. Nothing is connected or resolved here. Without an approver the
+        request is denied at once.
 
         Args:
             domain: A host name.
-            port: Of the connection.
-            reason: Shown to whoever is asked, as the requester's own words.
-            session: An open one, or its id or name: the answer is for it alone; without one it is for all runs and
-                sessions of the sandbox, but for those whose own lists do not name it.
+            port: The port of the connection.
+            reason: Shown to the approver as the requester's own words.
+            session: An open session, or its id or name: the decision is for it alone. Without one it is for all runs
+                and sessions of the sandbox, except those whose own lists do not name the host.
 
         Raises:
-            InvalidArgument: It is no host name.
-            CasemateError: As of :meth:`casemate.Sandbox.run`.
+            InvalidArgument: ``domain`` is not a host name.
+            CasemateError: As for :meth:`casemate.Sandbox.run`.
         """
         name = _name(domain)
         if type(port) is not int or not 1 <= port <= MOST_PORT:
@@ -88,9 +91,9 @@ class Egress:
 
 
 def _answer_by_rule(hosts: HostRules | None, name: str, port: int) -> EgressAnswer | None:
-    """What needs no question: no rule of the network can be changed by an answer."""
+    """The answer if a rule of the network decides; an approver cannot change a rule."""
     if hosts is None:
-        return EgressAnswer(name, port, False, "", None, "network", "this sandbox has none as network")
+        return EgressAnswer(name, port, False, "", None, "network", "this sandbox has no network")
     if hosts.denies(name, port):
         return EgressAnswer(name, port, False, "", None, "denied_domains", "a rule of the network denies it")
     if hosts.allows(name, port):
@@ -99,17 +102,16 @@ def _answer_by_rule(hosts: HostRules | None, name: str, port: int) -> EgressAnsw
 
 
 def _question(hosts: HostRules, name: str, port: int, session: str | None) -> Question:
-    """As the egress proxy asks it, so that the answer is found again; in the summary what is different."""
+    """The same question as the egress proxy's, so that the proxy finds the decision. Only the summary differs."""
     whom = "this session" if session is not None else f"all runs and sessions{f' of {agent()}' if agent() else ''}"
     summary = f"let programs of {whom} connect to {name}, port {port}"
     return Question("egress", summary, {"host": name, "port": port}, beyond=hosts.beyond(name, port))
 
 
 def _name(domain: object) -> str:
-    """The canonical name. Raises ``InvalidArgument``."""
     name = canonical(domain) if isinstance(domain, str) else None
     if name is None or name == LOCAL_NAME or "." not in name or name.endswith(".casemate.internal"):
         raise InvalidArgument(
-            "domain", f"{str(domain)[:300]!r} is no host that may be asked for; give a full name, such as 'example.org'"
+            "domain", f"{str(domain)[:300]!r} is not a host name; give a full one, such as 'example.org'"
         )
     return name

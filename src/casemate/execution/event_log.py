@@ -1,9 +1,8 @@
-"""The event log of a run: each event is written once, and read by number, or as text by position, by any number of
-readers.
+"""The event log of a run. Each event is written once; any number of readers read it by number, or as text by position.
 
-An event is kept as a line of JSON, the first of them in memory and the others in a file: one without a name, which goes
-with the log, or one at a path, which stays. What is held in memory is bounded. One event loop writes; `read` and
-`read_text` may be called from any thread.
+An event is a line of JSON. The first 64 KiB stay in memory. After that all events are in a file: an unnamed one, which
+is gone when the log closes, or one at a path, which stays. One event loop writes; `read` and `read_text` may be called
+from any thread.
 """
 
 from __future__ import annotations
@@ -31,29 +30,25 @@ from casemate.model.events import (
     event_of,
 )
 
-_IN_MEMORY = 1 << 16  # bytes: most runs say no more
-_INDEX_EVENTS = 64  # events between two places of the index
-_INDEX_BYTES = 1 << 16  # bytes likewise
-_RECENT_EVENTS = 256  # events that are read without a file
-_RECENT_BYTES = 1 << 18  # of these, about
-_BATCH = 1 << 20  # bytes of events that `read` gives at once
-_CHUNK = 1 << 20  # bytes of one read
+_IN_MEMORY = 1 << 16  # bytes; most runs write less
+_INDEX_EVENTS = 64  # events between two entries of the index
+_INDEX_BYTES = 1 << 16  # bytes between two entries of the index
+_RECENT_EVENTS = 256  # events that can be read without the file
+_RECENT_BYTES = 1 << 18  # approximate size of these
+_BATCH = 1 << 20  # approximate bytes of one `read`
+_CHUNK = 1 << 20  # bytes read from the file at once
 _TO_JSON = json.JSONEncoder(ensure_ascii=False).encode  # made once: json.dumps would make one for each event
-_PRIVATE = ("_data", "_text")  # keys of a kept document that readers do not get
-_SHORT = 200  # bytes of a document that is kept as text in any case
+_PRIVATE = ("_data", "_text")  # keys of a stored document that readers do not get
+_SHORT = 200  # bytes by which JSON text may exceed twice its raw bytes before Base64 is used
 
 
 class EventLog:
-    """``events``, ``chars`` and ``size``: how many events there are, characters of their text, and bytes. The text is
-    what the program wrote, and the text of what it showed on lines of its own."""
+    """Events, and their text: what the program wrote, with the text of each result on separate lines."""
 
     def __init__(self, path: Path | None = None, *, is_step: bool) -> None:
-        """``path``: where it is kept. ``is_step``: the text of errors is in nothing that was written.
-
-        Raises ``OSError``.
-        """
-        self.events = self.chars = self.size = 0
-        self._is_step = is_step
+        """``path``: a file for all events. Raises ``OSError``."""
+        self.events = self.chars = self.size = 0  # events, characters of their text, bytes of the log
+        self._is_step = is_step  # a step does not write its traceback, so the error event adds it to the text
         self._path = path
         self._memory = bytearray()
         self._fd = -1 if path is None else _create(path)
@@ -64,11 +59,11 @@ class EventLog:
         self._ends_line = True
         self._is_finished = False
         self._is_closed = False
-        self._changed: asyncio.Event | None = None  # for whoever waits
+        self._changed: asyncio.Event | None = None  # for readers that wait
 
     @classmethod
     def reopen(cls, path: Path, *, is_step: bool) -> EventLog:
-        """A log that was written before, up to where its writer was ended. Raises ``OSError`` and ``ValueError``."""
+        """Open a log written earlier, up to its last complete line. Raises ``OSError`` and ``ValueError``."""
         log = cls(is_step=is_step)
         log._path = path
         with path.open("rb") as file:
@@ -82,29 +77,29 @@ class EventLog:
 
     @property
     def is_readable(self) -> bool:
-        """Whether its events can still be read: not once it is closed, unless it is kept at a path."""
+        """Whether its events can still be read. A closed log can be read only if it has a path."""
         return not self._is_closed or self._path is not None
 
     # -- writing
 
     def append(self, event: Event) -> None:
-        """Keep ``event`` as the next. Raises ``OSError`` where it cannot be kept."""
+        """Add ``event``. Raises ``OSError`` if it cannot be written."""
         document, text = event_document(event), self._text_of(event)
         if text != document.get("text", ""):
             document["_text"] = text
         data = _line(document)
-        # Text as JSON may be six times as long as its bytes, and is not always all of them.
+        # JSON text may be six times as long as the raw bytes, and decoding may have lost some of them.
         if isinstance(event, Output) and (text.encode() != event.data or len(data) > 2 * len(event.data) + _SHORT):
             document = _with_bytes(event, document)
             data = _line(document)
-        if not self._is_closed:  # else nobody can read it
+        if not self._is_closed:
             self._write(data)
         self._count(len(data), text)
         self._remember(document, len(data))
         self._wake()
 
     def keep_at(self, path: Path) -> None:
-        """Move what there is to a new file at ``path``, and write what comes there. Raises ``OSError``."""
+        """Move all events to a new file at ``path``, and write later ones there. Raises ``OSError``."""
         fd = _create(path)
         try:
             at = 0
@@ -119,12 +114,12 @@ class EventLog:
                 os.close(old)
 
     def finish(self) -> None:
-        """No more events will come."""
+        """Mark the end: no more events will come."""
         self._is_finished = True
         self._wake()
 
     def close(self) -> None:
-        """Nothing is written any more; without a path nothing can be read, either. Harmless when repeated."""
+        """Stop writing. Without a path nothing can be read afterwards. May be repeated."""
         with self._lock:
             self._is_closed = True
             self._memory.clear()
@@ -184,35 +179,30 @@ class EventLog:
     # -- reading
 
     async def wait(self, cursor: int) -> None:
-        """Wait until there is an event with the number ``cursor``, or no more will come."""
+        """Wait until event number ``cursor`` exists, or no more will come."""
         while self.events <= cursor and not self._is_finished:
             if self._changed is None:
                 self._changed = asyncio.Event()
             await self._changed.wait()
 
     def read_recent(self, cursor: int) -> list[Document]:
-        """Events from the one with number ``cursor`` on where all of them are in memory, else none. In the event loop
-        that writes; takes no time."""
-        first = self.events - len(self._recent)
-        if cursor < first:
-            return []
-        return [_public(document) for document, _ in islice(self._recent, cursor - first, None)]
+        """All events from number ``cursor`` on if all are in memory, else none. Only for the loop that writes."""
+        return [_public(document) for document in self._recent_from(cursor)]
 
     def read(self, cursor: int) -> list[Document]:
-        """Events from the one with number ``cursor`` on, about a megabyte of them; none where there are none yet.
-        Raises ``OSError``."""
+        """Up to about a megabyte of events from number ``cursor`` on. Raises ``OSError``."""
         return [_public(document) for document in self._batch(cursor)]
 
     def read_events(self, cursor: int, answer: Answer) -> list[Event]:
-        """The same as the events that were appended. ``answer``: how requests are answered. In the event loop that
-        writes."""
+        """The same, as event objects. ``answer`` answers requests. Only for the event loop that writes."""
+        return [_event_of(document, answer) for document in self._recent_from(cursor) or self._batch(cursor)]
+
+    def _recent_from(self, cursor: int) -> list[Document]:
         first = self.events - len(self._recent)
-        recent = [document for document, _ in islice(self._recent, max(0, cursor - first), None)]
-        return [_event_of(document, answer) for document in (recent if cursor >= first else self._batch(cursor))]
+        return [document for document, _ in islice(self._recent, cursor - first, None)] if cursor >= first else []
 
     def read_text(self, cursor: int, limit: int) -> tuple[str, int]:
-        """At most ``limit`` characters of text from the one with number ``cursor`` on, and the number of the next.
-        Raises ``OSError``."""
+        """At most ``limit`` characters from position ``cursor`` on, and the next position. Raises ``OSError``."""
         cursor = min(cursor, self.chars)
         end = min(cursor + limit, self.chars)
         place = bisect_right([chars for _, chars, _ in self._index], cursor) - 1
@@ -238,7 +228,7 @@ class EventLog:
         return batch
 
     def _documents(self, place: int) -> Iterator[tuple[int, int, Document]]:
-        """Number, position and document of each event, from a place of the index on."""
+        """Number, byte position and document of each event, from an entry of the index on."""
         number, _, at = self._index[place]
         end, rest = self.size, b""
         while at + len(rest) < end and (chunk := self._read_bytes(at + len(rest))):
@@ -261,7 +251,7 @@ class EventLog:
 
 
 def read_log(path: Path) -> Iterator[Document]:
-    """The events that were written whole to a log at ``path``. Raises ``OSError`` and ``ValueError``."""
+    """The events of a log at ``path``. Raises ``OSError`` and ``ValueError``."""
     with path.open("rb") as file:
         for line in file:
             document = json.loads(line)
@@ -292,8 +282,7 @@ def _line(document: Document) -> bytes:
 
 
 def _with_bytes(event: Output, document: Document) -> Document:
-    """The document of output with the bytes that its text was decoded from, in Base64; without the text where these
-    give the same."""
+    """The document of output with its raw bytes in Base64. The text is left out if the bytes decode to it."""
     document = {**document, "_data": base64.b64encode(event.data).decode()}
     if event.text == event.data.decode("utf-8", "replace"):
         del document["text"]
@@ -313,7 +302,6 @@ def _text_of_kept(document: Document) -> str:
 
 
 def _public(document: Document) -> Document:
-    """A document without what only the log reads."""
     if not any(key in document for key in _PRIVATE):
         return dict(document)
     public = {key: value for key, value in document.items() if key not in _PRIVATE}

@@ -1,4 +1,4 @@
-"""``sandbox.evidence``: signed statements on what ran, and packs of all that is known of it."""
+"""``sandbox.evidence``: signed statements about runs, and signed packs of everything known about them."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ if TYPE_CHECKING:
 
 
 class Evidence:
-    """What proves afterwards what ran in a sandbox, to whoever trusts its key. From any thread."""
+    """Proves what ran in a sandbox to anyone who trusts its key. Safe to use from any thread."""
 
     def __init__(self, log: AuditLog, audit: Audit, namespace: str) -> None:
         self._log, self._audit, self._namespace = log, audit, namespace
 
     async def statement(self, run: str) -> dict[str, Any]:
-        """What a run or step was and what came of it, signed: see :meth:`casemate.Execution.statement`.
+        """Sign a statement about a run or step and its outcome: see :meth:`casemate.Execution.statement`.
 
         Args:
-            run: Its id.
+            run: The id of the run or step.
 
         Raises:
             NotFound: The record has no such run.
-            Unavailable: The record does not have all of it, or there is no key.
+            Unavailable: The record is incomplete, or there is no key.
             RecordUnavailable: The record cannot be read.
         """
         return await to_thread_to_end(self.sign, run)
 
     async def save(self, of: str, path: str | PathLike[str], executions: Iterable[Execution] = ()) -> list[str]:
-        """Write all that is known of a run, or of a session and its steps, to a zip that is signed as a whole.
+        """Write everything known about a run, or about a session and its steps, to a signed zip.
 
         Args:
             of: The id of a run or session.
-            path: The zip. What is there is replaced.
-            executions: Outcomes, of which the output and the files go in, too; of others their hashes alone.
+            path: The zip. An existing file is replaced.
+            executions: Outcomes whose output and files are included. For other runs only hashes are.
 
         Returns:
-            Which of their files are left out, as no longer kept or beyond 200 MiB.
+            The files that are left out, because they are no longer kept or exceed 200 MiB.
 
         Raises:
             NotFound: The record has no such run or session.
-            NotProved: A row of the record, or a file that is kept, was changed.
+            NotProved: A row of the record, or a stored file, was changed.
             Unavailable: There is no key.
             RecordUnavailable: The record cannot be read.
             OSError: The zip cannot be written.
@@ -66,21 +66,20 @@ class Evidence:
         executions: Iterable[Execution],
         is_visible: Callable[[str], bool] = lambda _: True,
     ) -> list[str]:
-        """As :meth:`save`. Blocks. ``is_visible``: by its id, whether a run may be spoken of."""
+        """As :meth:`save`, but blocks. ``is_visible`` says whether a run, given by id, may be included."""
         from casemate.evidence.pack import write_pack
 
         outcomes, statements = {one.id: one for one in executions}, {}
         for run in dict.fromkeys(row.execution_id for row in self._rows(of) if row.kind == "outcome"):
             if is_visible(run):
-                with suppress(Unavailable):  # it came to no outcome; the rows say to which end
+                with suppress(Unavailable):  # it has no execution; the rows say how it ended
                     statements[run] = self.sign(run, outcomes.get(run))
         rows = [(row, canonical(row)) for row in self._rows(of) if is_visible(row.execution_id)]
         with open(path, "wb") as target:
             return write_pack(target, of, rows, statements, outcomes, self._log.signer())
 
     def sign(self, run: str, execution: Execution | None = None) -> Envelope:
-        """As :meth:`statement`. Blocks. ``execution``: its outcome, whose files are all there where the record's are
-        cut."""
+        """As :meth:`statement`, but blocks. ``execution`` lists all files; the record's list may be cut."""
         rows = [row for row in self._rows(run) if row.execution_id == run]
         files = None if execution is None else {one.name: one.sha256 for one in execution.artifacts}
         payload = statement_of([row for row in rows if row.kind != "signature"], files)

@@ -1,4 +1,4 @@
-"""Control frames of a program, parsed strictly: whatever does not fit is dropped. No I/O."""
+"""A strict parser of a program's control frames. Malformed frames are dropped."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, NoReturn
 
 from casemate.model.execution import ProgramError, Result
 
-Clean = Callable[[Any], Any]  # takes secrets out of a JSON value
+Clean = Callable[[Any], Any]  # redacts secrets in a JSON value
 _MAX_PARTS = 200_000  # values in one frame: each takes many times its length in memory
 _ESCAPED_SURROGATE = b"\\ud"
-# A text, which is one value whatever is in it, also one that does not end: else each quote in it would be tried anew.
+# A string. It also matches an unterminated one; otherwise the search would restart at each quote in it.
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-_DEEPEST = 200  # lists and objects in each other: whoever handles the value next has its own stack
+_DEEPEST = 200  # nested lists and objects; later code may recurse over them
 _MAX_TYPES = 32  # MIME types of one result
 _MAX_TYPE_NAME = 128
 _MAX_NAME = 256  # characters of an exception's type
@@ -24,22 +24,13 @@ _MAX_TEXT = 1 << 20  # characters of an exception's message or traceback
 
 
 @dataclass(frozen=True, slots=True)
-class DisplayFrame:
-    """The program displayed something."""
-
-    result: Result
-
-
-@dataclass(frozen=True, slots=True)
 class ErrorFrame:
-    """The program had an uncaught exception; ``errno`` where it was an operating system error."""
-
     error: ProgramError
-    errno: int | None
+    errno: int | None  # of an operating system error
 
 
-def parse(frame: bytes, clean: Clean | None = None) -> DisplayFrame | ErrorFrame | None:
-    """What the frame says, or None when it says nothing that is understood. ``clean``: see :func:`decode`."""
+def parse(frame: bytes, clean: Clean | None = None) -> Result | ErrorFrame | None:
+    """The frame's displayed result or error; None for any other frame. ``clean``: see :func:`decode`."""
     message = decode(frame, clean)
     if message is None:
         return None
@@ -51,10 +42,10 @@ def parse(frame: bytes, clean: Clean | None = None) -> DisplayFrame | ErrorFrame
 
 
 def decode(frame: bytes, clean: Clean | None = None) -> dict[str, Any] | None:
-    """The JSON object that the frame is, without lone surrogates; None when it is none, or has too many values.
+    """The frame's JSON object without lone surrogates; None if it is not an object, too deep or has too many values.
 
-    ``clean``: is applied to each of its values, before anything is cut; not to a question, since an answer is for
-    exactly that: approvers and the record get it without secrets.
+    ``clean`` is applied to each value before anything is cut, but not to an approval request, because the decision must
+    be on the exact request.
     """
     if parts_of(frame) > _MAX_PARTS and parts_of(_TEXT.sub(b"", frame)) > _MAX_PARTS:
         return None
@@ -76,12 +67,12 @@ def decode(frame: bytes, clean: Clean | None = None) -> dict[str, Any] | None:
 
 
 def parts_of(frame: bytes) -> int:
-    """About how many values a frame holds: each takes memory of its own, however short it is written."""
+    """An estimate of the values in a frame. Each takes memory, even if it is short in JSON."""
     return frame.count(b",") + frame.count(b"[") + frame.count(b"{")
 
 
 def _without_surrogates(value: Any) -> Any:
-    """The same JSON value with every lone surrogate, which no encoder takes, replaced."""
+    """The JSON value with lone surrogates, which cannot be encoded, replaced."""
     if isinstance(value, str):
         return _replace_surrogates(value)
     if isinstance(value, list):
@@ -103,7 +94,6 @@ def _finite(text: str) -> float:
 
 
 def _check_depth(value: Any, most: int) -> None:
-    """Raise ``ValueError`` where lists and objects are nested deeper than ``most``."""
     if isinstance(value, list | dict):
         if not most:
             raise ValueError("it is nested too deep")
@@ -111,8 +101,8 @@ def _check_depth(value: Any, most: int) -> None:
             _check_depth(item, most - 1)
 
 
-def parse_bundle(bundle: Any, metadata: Any = None) -> DisplayFrame | None:
-    """What a display's MIME bundle shows, or None when it is none. ``metadata`` that is no mapping is passed over."""
+def parse_bundle(bundle: Any, metadata: Any = None) -> Result | None:
+    """The result in a MIME bundle, or None if the bundle is malformed. Malformed ``metadata`` is ignored."""
     if not isinstance(bundle, dict) or not 0 < len(bundle) <= _MAX_TYPES:
         return None
     for media_type, data in bundle.items():
@@ -120,7 +110,7 @@ def parse_bundle(bundle: Any, metadata: Any = None) -> DisplayFrame | None:
             return None
         if not isinstance(data, str) and not media_type.endswith("json"):
             return None
-    return DisplayFrame(Result(bundle, metadata if isinstance(metadata, dict) else None))
+    return Result(bundle, metadata if isinstance(metadata, dict) else None)
 
 
 def _is_media_type(name: str) -> bool:
@@ -128,7 +118,7 @@ def _is_media_type(name: str) -> bool:
 
 
 def parse_error(message: dict[str, Any]) -> ErrorFrame | None:
-    """The error in a message, or None."""
+    """The error in a message, or None if it is malformed."""
     texts = [message.get(key) for key in ("name", "value", "traceback")]
     if not all(isinstance(text, str) for text in texts):
         return None
@@ -139,5 +129,4 @@ def parse_error(message: dict[str, Any]) -> ErrorFrame | None:
 
 
 def _replace_surrogates(text: str) -> str:
-    """Text without lone surrogates, which no encoder takes."""
     return text.encode("utf-8", "replace").decode()

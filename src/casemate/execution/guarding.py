@@ -1,4 +1,4 @@
-"""What of a caller's folder is hidden from a program, and kept: before it begins, while it runs, and afterwards."""
+"""Hidden and protected files of a caller's folder: before a program starts, while it runs, and afterwards."""
 
 from __future__ import annotations
 
@@ -17,31 +17,30 @@ if TYPE_CHECKING:
     from casemate.workspace.guarding import GuardedPaths, Watched
     from casemate.workspace.rules import FolderRules
 
-LOOKS_EVERY = 0.5  # seconds; for as long a file that was replaced may be read
+LOOKS_EVERY = 0.5  # seconds; a program can read a replaced file for at most this long
 _MOST_NAMES = 8  # in one note
 
 
 async def find_guarded(context: ExecutionContext) -> GuardedPaths | None:
-    """What of the caller's folder, if there is one, its programs must not see or change; looked up now.
-
-    Raises ``InvalidArgument`` where there is too much to look at, or to hide, or where that would be all of it.
-    """
-    return await asyncio.to_thread(look, context) if context.workspace is not None else None
+    """Find the files of the caller's folder, if there is one, that programs must not see or change. Raises
+    ``InvalidArgument`` if there are too many files, or if the policy hides the whole folder."""
+    return await asyncio.to_thread(look, context) if context.folder.path is not None else None
 
 
 def look(context: ExecutionContext) -> GuardedPaths | None:
-    """The same at once; it takes as long as the folder is large."""
-    if context.workspace is None or context.guard is None:
+    """The same; blocks, longer for larger folders."""
+    path, guard = context.folder.path, context.folder.guard
+    if path is None or guard is None:
         return None
-    folder = context.workspace.resolve()
-    found = context.guard.find(folder)
+    folder = path.resolve()
+    found = guard.find(folder)
     if "" in found.hidden:
         raise InvalidArgument(
             "workspace",
-            f"{str(context.workspace)!r} is what the policy hides",
+            f"the policy hides {str(path)!r}",
             remediation="Give another folder, or change filesystem.denyRead.",
         )
-    if context.workspace_mode != "direct":
+    if context.folder.mode != "direct":
         from casemate.workspace.guarding import seen_through_layers
 
         return seen_through_layers(folder, found)
@@ -49,16 +48,14 @@ def look(context: ExecutionContext) -> GuardedPaths | None:
 
 
 def rules_of(context: ExecutionContext, workspace: Workspace) -> FolderRules:
-    """What may not change in the caller's folder, and why: for all that applies or writes a program's changes.
-
-    It walks the whole folder. Raises ``InvalidArgument``."""
-    assert context.guard is not None
+    """The rules on what may not change in the caller's folder. Walks the whole folder. Raises ``InvalidArgument``."""
+    assert context.folder.guard is not None
     assert workspace.folder is not None
-    return context.guard.rules(Path(workspace.folder).resolve(), workspace.hidden)
+    return context.folder.guard.rules(Path(workspace.folder).resolve(), workspace.hidden)
 
 
 def note_of(hidden: tuple[str, ...]) -> str:
-    """What the report of a program says of it."""
+    """The note on hidden files in an isolation report."""
     names = ", ".join(map(ascii, hidden[:_MOST_NAMES]))
     more = f" and {len(hidden) - _MOST_NAMES} more" if len(hidden) > _MOST_NAMES else ""
     remedy = "A .env that allow_read (--read) names is shown."
@@ -66,13 +63,11 @@ def note_of(hidden: tuple[str, ...]) -> str:
 
 
 class Watch:
-    """Ends a cell that writes through when a file that is hidden from it is replaced: the new one is not hidden.
-
-    Through an overlay it stays hidden, and nothing is watched. For one event loop.
-    """
+    """Ends a cell with a direct workspace when a hidden file is replaced: the new file would not be hidden. (An overlay
+    hides it.) For one event loop."""
 
     def __init__(self, workspace: Workspace) -> None:
-        """Begins before the cell is made: what changes meanwhile is noticed."""
+        """Make it before the cell, so that changes during the start are noticed."""
         self._watched: Watched | None = None
         self._handle: asyncio.TimerHandle | None = None
         if workspace.kind == "direct" and workspace.hidden and workspace.folder is not None:
@@ -88,7 +83,7 @@ class Watch:
         self.close()
 
     def begin(self, kill: Callable[[Reason], None]) -> None:
-        """Look from now on, and ``kill`` with the reason "uncovered"."""
+        """Start to watch, and call ``kill("uncovered")`` when a file is replaced."""
         if self._watched is not None:
             self._handle = asyncio.get_running_loop().call_later(LOOKS_EVERY, self._look, kill)
 
@@ -100,17 +95,17 @@ class Watch:
             self.begin(kill)
 
     def find_replaced(self) -> str:
-        """What was replaced, or is empty."""
+        """The name of a replaced file, or an empty string."""
         return self._watched.find_replaced() if self._watched is not None else ""
 
     def pause(self) -> None:
-        """Look no more until it begins again. Harmless when repeated."""
+        """Stop until `begin`. May be repeated."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
 
     def close(self) -> None:
-        """Look no more. Harmless when repeated."""
+        """Stop for good. May be repeated."""
         self.pause()
         if self._watched is not None:
             self._watched.close()

@@ -1,34 +1,31 @@
-"""Packages from the operator's index into a package set: fetched and unpacked in a cell of their own, approved, kept.
+"""Installs packages from the operator's index into a package set. A separate cell fetches and unpacks them.
 
-    requirements -> cell (installer, gateway) -> what came in, and what became of it -> approval -> package set
+    requirements -> cell (installer, gateway) -> served files and installed packages -> approval -> package set
 
-One question is asked, about exactly the files that went into the cell, when they are known: name, version, address and
-hash. Nothing of them can have run, unless they were built there, and nothing leaves the cell before the answer.
+One approval request covers exactly the files that went into the cell, with name, version, address and hash. No code in
+them has run by then, unless they were built there, and nothing leaves the cell before the decision.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import json
 import os
 import socket
 import time
-from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from casemate.egress.accepting import accept
 from casemate.errors import Fault
-from casemate.execution.capture import Capture
 from casemate.execution.collect import Collected
-from casemate.execution.pipeline import report_for
+from casemate.execution.context import Folder, Planned, Supplies
 from casemate.execution.plan import plan as make_plan
 from casemate.execution.record import record_execution
 from casemate.execution.request import make_request
-from casemate.execution.run import Finished, end_first
+from casemate.execution.run import Begun, Finished, open_requester, run
 from casemate.execution.seal import seal
 from casemate.execution.threads import to_thread_to_end
 from casemate.files.bounds import TreeBounds
@@ -49,7 +46,7 @@ if TYPE_CHECKING:
     from casemate.languages.node.installer import NodeInstaller
     from casemate.languages.python.installer import PythonInstaller
     from casemate.model.execution import Cause
-    from casemate.model.plan import Plan, Request
+    from casemate.model.isolation import IsolationReport
     from casemate.packages.store import PackageStore
     from casemate.walls.wall import Cell
 
@@ -58,13 +55,11 @@ _BLOCK = 4096
 _BOUNDS = TreeBounds(files=100_000, file_bytes=1 << 30, total_bytes=4 << 30, depth=64, entries=200_000, reports=20)
 _MOST_REASON = 1000  # characters
 _MOST_OUTPUT = 20_000  # characters of what the installer printed, from its end
-_RULES = FolderRules(protection=None)  # a package set is read by cells only: no name in it means anything to the host
+_RULES = FolderRules(protection=None)  # only cells read a package set, so no name in it needs protection
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be installed, and how, and into which package set."""
-
     requirements: tuple[Requirement, ...]
     terms: InstallTerms
     installer: PythonInstaller | NodeInstaller
@@ -72,24 +67,20 @@ class Order:
 
 
 async def install(order: Order, context: ExecutionContext, gateway: Gateway, requester: Requester) -> Installed:
-    """Install what ``order`` says over what its package set has, and into it; ``requester`` asks whether that may be.
-
-    Raises ``CasemateError`` for what is not the packages' doing.
-    """
+    """Add the packages of ``order`` to its package set if that is approved. Raises ``CasemateError`` for failures that
+    the packages did not cause."""
     wanted = tuple(one.name for one in order.requirements)
     names = LookedUp(context, requester, order.installer.language, wanted)
     if denial := await names.find_denial(gateway.upstream.is_local):
         return Installed("denied", reason=denial)
     gateway.refusal = names.find_refusal
     report = await context.wall.prove()
-    request, plan = _make_plan(order, context, requester.session)
-    async with record_execution(context, request, plan) as record:
-        finished = await _run(plan, context, gateway)
+    planned = _plan(order, context, requester.session, report)
+    async with record_execution(planned) as record:
+        finished = await _run(planned, gateway)
         try:
             finished.capture.errno = finished.capture.errno or _errno_in(finished.capture.transcript.text_of("stderr"))
-            execution = seal(
-                Collected(finished, (), (), complete=True), request, report_for(plan, context, report, finished.ending)
-            )
+            execution = seal(Collected(finished))
             output = execution.text[-_MOST_OUTPUT:]
             record.note_execution(execution)
             if execution.ok:
@@ -108,8 +99,8 @@ async def install(order: Order, context: ExecutionContext, gateway: Gateway, req
 
 @dataclass(frozen=True, slots=True)
 class LookedUp:
-    """The names that an index may hear: those that the application gives, a rule or a person allows, and what these
-    need, unless a rule denies it."""
+    """Decides which package names an index may see: those that the application names or that a rule or an approver
+    allows, and their dependencies, unless a rule denies one."""
 
     context: ExecutionContext
     requester: Requester
@@ -122,18 +113,18 @@ class LookedUp:
         return self.context.approvals().rules.judge_name(question, time.monotonic())
 
     def find_refusal(self, name: str) -> str:
-        """Why the installer may not ask for it; empty where it may: the index says that what is wanted needs it."""
+        """Why the installer may not request a dependency; empty if it may."""
         is_denied = self._judge(name, needed_by={name: self.wanted}) == "deny"
         return "it is denied by a rule" if is_denied else ""
 
     async def find_denial(self, is_local: bool) -> str:
-        """Why what is wanted may not; empty where it may. ``is_local``: no other machine hears it."""
+        """Why the index may not see the wanted names; empty if it may. ``is_local``: the index is on this machine."""
         if denied := [name for name in self.wanted if self._judge(name) == "deny"]:
             return f"{', '.join(denied)}: denied by a rule, so no index is asked"
         if is_local:
             return ""
         if self.context.hosts is None:
-            return "this sandbox has none as network, so no index is asked"
+            return "this sandbox has no network, so no index is asked"
         asked = [name for name in self.wanted if self.requester.is_code and self._judge(name) == "ask"]
         if not asked:
             return ""
@@ -141,12 +132,12 @@ class LookedUp:
         return "" if verdict.allow else verdict.reason or "it was asked for and not approved"
 
     def _question(self, names: list[str]) -> Question:
-        summary = f"look for {', '.join(names)} at the index, which hears the name{'s' * (len(names) > 1)}"
+        summary = f"look up {', '.join(names)} at the index, which sees the name{'s' * (len(names) > 1)}"
         return Question("package", summary, {"packages": names, "language": self.language})
 
 
-def _make_plan(order: Order, context: ExecutionContext, session: str | None) -> tuple[Request, Plan]:
-    """The cell: nothing of the caller's is in it, and its only way out is one socket, at which the gateway is."""
+def _plan(order: Order, context: ExecutionContext, session: str | None, report: IsolationReport) -> Planned:
+    """Plan the cell. It has none of the caller's files, and its only way out is the gateway's socket."""
     installer = order.installer
     names = [one.text for one in order.requirements]
     told, arguments, shown = installer.order(order.requirements, order.terms, context.environment)
@@ -155,43 +146,44 @@ def _make_plan(order: Order, context: ExecutionContext, session: str | None) -> 
         namespace=order.namespace, metadata={"install": names},
     )  # fmt: skip
     request = replace(request, session=session)
-    alone = replace(context, workspace=None, output_dir=None, hosts=None, offers=tuple, layer=tuple)
-    plan = make_plan(alone.admit(request, stream=False), alone, None)
-    return request, replace(
-        plan, entries=(*plan.entries, *shown), listeners=(ListeningSocket("tcp", PROXY_ADDRESS, _PORT),)
-    )
+    alone = replace(context, folder=Folder(), hosts=None, supplies=Supplies())
+    admitted = alone.admit(request, stream=False)
+    plan = make_plan(admitted, alone, None)
+    listeners = (ListeningSocket("tcp", PROXY_ADDRESS, _PORT),)
+    plan = replace(plan, entries=(*plan.entries, *shown), listeners=listeners)
+    return Planned(alone, request, admitted, plan, report)
 
 
-async def _run(plan: Plan, context: ExecutionContext, gateway: Gateway) -> Finished:
-    capture = Capture(plan.limits, None)
-    cell = context.wall.start(plan, capture)
-    capture.kill = cell.kill
+async def _run(planned: Planned, gateway: Gateway) -> Finished:
+    serving: list[asyncio.Task[None]] = []
+    is_over = asyncio.Event()
+
+    def serve(begun: Begun) -> None:
+        serving.append(asyncio.get_running_loop().create_task(_serve_gateway(begun.cell, gateway, is_over)))
+
     try:
-        async with _serve_gateway(cell, gateway):
-            ending = await cell.wait()
-    except asyncio.CancelledError:
-        await end_first(cell)
-        raise
-    capture.finish(cut=not (ending.reason is None and ending.wait_status == 0))
-    return Finished(plan, ending, capture, {}, ())
+        async with open_requester(planned.context, planned.request, None) as requester:  # the cell sends no requests
+            return await run(planned, planned.context.wall.start, requester, begun=serve)
+    finally:
+        is_over.set()
+        for task in serving:
+            await task
 
 
-@contextlib.asynccontextmanager
-async def _serve_gateway(cell: Cell, gateway: Gateway) -> AsyncIterator[None]:
-    """The gateway listens in the cell; where it ended before, nowhere: then its end says why."""
+async def _serve_gateway(cell: Cell, gateway: Gateway, is_over: asyncio.Event) -> None:
+    """Serve the gateway in the cell until ``is_over``. Without the cell's socket the cell is ended."""
     sockets = asyncio.wrap_future(cell.listeners())
     await asyncio.wait([sockets])
     if sockets.cancelled() or sockets.exception() is not None:
         cell.kill("cancelled")
-        yield
         return
     (listener,) = sockets.result()
     async with gateway.serve_at(socket.socket(fileno=listener), accept):
-        yield
+        await is_over.wait()
 
 
 async def _keep(order: Order, finished: Finished, gateway: Gateway, requester: Requester) -> Installed:
-    """What the cell left, into the package set, when it is what the gateway served, and that may be installed."""
+    """Move what the cell installed to the package set, if the gateway served exactly that and it is approved."""
     new = await asyncio.to_thread(order.installer.package_set.begin)
     problem = await to_thread_to_end(_take, finished.ending.tree_fd, new)
     if problem:
@@ -201,9 +193,8 @@ async def _keep(order: Order, finished: Finished, gateway: Gateway, requester: R
         return Installed("failed", reason=f"the cell left packages that no file was served for: {', '.join(strangers)}")
     if found:
         texts = [one.text for one in order.requirements]
-        verdict = await permission(
-            requester, texts, found, gateway.store, language=order.installer.language, built=order.terms.sources
-        )
+        store, language = gateway.upstream.store, order.installer.language
+        verdict = await permission(requester, texts, found, store, language=language, built=order.terms.sources)
         if not verdict.allow:
             return Installed("denied", reason=verdict.reason or "it was asked for and not approved")
     try:
@@ -214,8 +205,7 @@ async def _keep(order: Order, finished: Finished, gateway: Gateway, requester: R
 
 
 def _take(tree: int, new: Path) -> str:
-    """Copy what was installed; why not, where something of it may not be there. What a cell leaves is hostile: regular
-    files, folders and inner links come, without setuid bits, up to the bounds."""
+    """Copy regular files, folders and inner links, within bounds and without setuid bits. Returns what was refused."""
     workspace = installed = folder = -1
     try:
         workspace = open_folder(tree, b"workspace", unlock=True)
@@ -240,8 +230,7 @@ async def permission(
     language: str = "python",
     built: bool = False,
 ) -> ApprovalVerdict:
-    """Whether exactly these may be installed; ``store`` has their files. ``built``: some may have been built from their
-    sources."""
+    """Request approval to install exactly ``found``. ``built``: some may have been built from source."""
     question = _question(requested, found, language, built=built)
     if above := await asyncio.to_thread(needed_by, found, requested, language, store):
         question = replace(question, arguments={**question.arguments, "needed_by": above})
@@ -266,13 +255,13 @@ _OF_LIMITS = (errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.EAGAIN)
 
 
 def _errno_in(text: str) -> int | None:
-    """The error of a limit that an installer names: it ends with a number of its own, and tidies up before."""
+    """The errno of a limit in an installer's output. Its exit code does not tell, and it cleans up before it exits."""
     return next((one for one in _OF_LIMITS if os.strerror(one) in text or errno.errorcode[one] in text), None)
 
 
 def _explain(cause: Cause, finished: Finished) -> str:
-    """Which limit it was. What an installer has taken away again may have been bytes or files."""
-    limits = finished.plan.limits
+    """Which limit was met. After the installer's clean-up it may have been bytes or inodes."""
+    limits = finished.planned.plan.limits
     if cause.code == "disk_limit" and finished.ending.space_left >= _BLOCK:
         met = f"limits.disk is {format_size(limits.disk)} and limits.inodes is {limits.inodes}"
         return f"No more could be written; {met}. Raise the one that was met."
@@ -280,7 +269,7 @@ def _explain(cause: Cause, finished: Finished) -> str:
 
 
 def _last_line(text: str) -> str:
-    """Why the installer failed, in its own words: its first error, and what it gives as the causes."""
+    """The installer's first error and its causes, in its own words."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     error = next((line for line in lines if line.startswith(("ERROR", "error", "npm error", "npm ERR!"))), "")
     causes = [line for line in lines if line.startswith(("cause:", "npm error", "npm ERR!")) and line != error]

@@ -1,14 +1,12 @@
-"""The network of one cell, through the egress proxy, while its program runs."""
+"""A cell's network through the egress proxy, while its program runs."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import asdict
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from casemate.errors import CasemateError, InvalidArgument, Unavailable
@@ -21,55 +19,66 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from casemate.approvals.requester import Requester
-    from casemate.audit.log import AuditLog
     from casemate.egress.injection import Injection
     from casemate.egress.proxy import CellProxy, EgressProxy
     from casemate.egress.terms import EgressTerms, HostService, Interception
     from casemate.execution.admit import AdmittedRequest
     from casemate.model.approval import ApprovalVerdict
     from casemate.model.execution import Crossing
-    from casemate.model.plan import Entry, Request
+    from casemate.model.plan import Entry
     from casemate.policy.hosts import HostRules, RequestRules
-    from casemate.redaction.redaction import Redaction
-    from casemate.walls.wall import LivingCell
+    from casemate.walls.wall import Cell
 
-_CLOSE_WITHIN = 1.0  # seconds; an egress proxy that is busy closes a dead cell's connections a little later
+_MOST_KEPT = 16  # sets of intercepted hosts whose authorities are cached
+_CLOSE_WITHIN = 1.0  # seconds; a busy egress proxy closes a dead cell's connections a little later
 Note = Callable[["Crossing"], None]
 
 
-def make_recorder(log: AuditLog, request: Request, redaction: Redaction | None) -> Note:
-    """Puts crossings of ``request``'s run on record; its outcome has them in any case."""
-
-    def note(crossing: Crossing) -> None:
-        from casemate.execution.request import redacted_crossings
-
-        (redacted,) = redacted_crossings([crossing], redaction)
-        with contextlib.suppress(CasemateError):
-            log.append("crossing", request.id, request.namespace, asdict(redacted))
-
-    return note
-
-
 class Offer(Protocol):
-    """A service of the host's own that cells may have."""
+    """A host service that cells may have."""
 
     def begin(self, whose: Callable[[], Requester | None]) -> HostService:
-        """It, in one cell. ``whose``: what runs there now, in whose name everything is asked and done; None where
-        nothing does: then nothing is done. From any thread."""
+        """Start it for one cell. ``whose`` returns the requester of the current run or step, on whose behalf the
+        service acts; if it returns None, the service does nothing. From any thread."""
+
+
+class CellInterception(NamedTuple):
+    terms: Interception  # for the egress proxy
+    folder: str  # on this machine, with the certificates that the cell trusts
+
+    def entries(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+        """``entries``, changed so that the cell trusts the certificates."""
+        from casemate.egress.authority import trust_entries
+
+        return trust_entries(entries, self.folder)
+
+    def env(self) -> Mapping[str, str]:
+        """Variables that make clients trust them."""
+        from casemate.egress.authority import VARIABLES
+
+        return VARIABLES
 
 
 class SandboxNetwork:
-    """A sandbox's network. Its egress proxy starts with the first cell that may use it."""
+    """A sandbox's network. Its egress proxy and the authorities for intercepted hosts are made when a cell needs them.
+    The authorities' keys are in memory only."""
 
-    def __init__(self, requests: RequestRules, interceptions: Interceptions | None = None) -> None:
-        """``requests``: what may be asked of hosts; ``interceptions``: whose TLS ends at the egress proxy."""
+    def __init__(self, requests: RequestRules, intercept: Iterable[HostRule] = (), trust: str | None = None) -> None:
+        """``requests``: rules on HTTP requests. ``intercept``: exact hosts whose TLS ends at the egress proxy, at port
+        443 by default. ``trust``: a PEM file of authorities to trust in addition to the system's."""
         self.requests = requests
-        self._interceptions = interceptions or Interceptions()
+        self._intercepted = frozenset((rule.host, rule.port or HTTPS) for rule in intercept)
+        self._trust = trust
         self._lock = threading.Lock()
         self._proxy: EgressProxy | None = None
+        self._interceptions: dict[frozenset[tuple[str, int]], CellInterception] = {}
+        self._servers: ssl.SSLContext | None = None
+        self._folder: Path | None = None
+        self._remove: Callable[[], object] = int  # nothing to remove yet
+        self._number = 0
 
     def rewrite(self, admitted: AdmittedRequest) -> Injection | None:
-        """What puts in the secrets that the program has not; None where it has all of its own."""
+        """The injection of secrets for the program's placeholders; None without placeholders."""
         placeholders = admitted.request.secrets.placeholders
         if not placeholders:
             return None
@@ -78,55 +87,97 @@ class SandboxNetwork:
         return Injection(placeholders)
 
     def interception_for(self, admitted: AdmittedRequest) -> CellInterception | None:
-        """Whose TLS is intercepted for what was admitted. Call it once for each cell, for its plan and its network: the
-        next answer may have another authority. Raises ``Unavailable``, ``InvalidArgument``."""
+        """The interception for an admitted request, if any. Call it once for a cell's plan and network: the next call
+        may return another authority. Raises ``Unavailable``, ``InvalidArgument``."""
         if admitted.through is None:
             return None
         rewrite = self.rewrite(admitted)
-        return self._interceptions.interception_for(() if rewrite is None else rewrite.places)
+        places = self._intercepted if rewrite is None else self._intercepted.union(rewrite.places)
+        if not places:
+            return None
+        with self._lock:
+            interception = self._interceptions.pop(places, None)
+            if interception is None or interception.terms.authority.is_old:
+                interception = self._intercept(places)
+            self._interceptions[places] = interception
+            if len(self._interceptions) > _MOST_KEPT:
+                self._interceptions.pop(next(iter(self._interceptions)))
+        return interception
 
     def proxy(self) -> EgressProxy:
-        """The egress proxy itself."""
-        from casemate.egress.proxy import EgressProxy  # not before: it takes longer to load than a cell to start
+        """The egress proxy, made on first use."""
+        from casemate.egress.proxy import EgressProxy  # not at the top: it loads more slowly than a cell starts
 
         with self._lock:
             self._proxy = self._proxy or EgressProxy()
             return self._proxy
 
     def close(self) -> None:
-        """End every connection. Bounded; harmless when repeated."""
+        """End every connection and remove the certificates from the disk. Bounded in time; may be repeated."""
         with self._lock:
             proxy = self._proxy
         if proxy is not None:
             proxy.close()
-        self._interceptions.close()
+        with self._lock:
+            self._remove()
+            self._folder, self._interceptions = None, {}
+
+    def _intercept(self, places: frozenset[tuple[str, int]]) -> CellInterception:
+        from casemate.egress.authority import Authority, write_trust
+        from casemate.egress.terms import Interception
+        from casemate.files.temporary import TemporaryFolder, sweep
+
+        authority = Authority(name for name, _ in places)
+        if self._servers is None:
+            self._servers = self._server_side()
+        try:
+            if self._folder is None:
+                sweep()
+                made = TemporaryFolder("trust")
+                self._folder, self._remove = made.path, weakref.finalize(self, made.remove)
+            self._number += 1
+            folder = self._folder / str(self._number)
+            write_trust(folder, authority)
+        except OSError as error:
+            raise Unavailable(
+                f"the certificates for a cell could not be written: {error.strerror}",
+                remediation="Make room in the folder for temporary files, or name another with TMPDIR.",
+            ) from None
+        return CellInterception(Interception(places, authority, self._servers), str(folder))
+
+    def _server_side(self) -> ssl.SSLContext:
+        from casemate.egress.authority import server_side
+
+        try:
+            return server_side(self._trust)
+        except OSError as error:  # ssl.SSLError is one
+            problem = f"{self._trust!r} holds no certificates that can be read: {error.strerror or error}"
+            raise InvalidArgument("trust", problem, remediation="Give a PEM file of certificates.") from None
 
 
 class CellNetwork:
-    """One cell's side of the network; nothing until its sockets are there. A cell that may reach something from the
-    start has them from the start."""
+    """One cell's side of the network. It opens when the cell's listening sockets exist."""
 
     def __init__(
         self,
         network: SandboxNetwork,
         admitted: AdmittedRequest,
         intercepted: CellInterception | None,
-        cell: LivingCell,
+        cell: Cell,
         note: Note,
         offers: Sequence[Offer],
     ) -> None:
-        """For what was ``admitted``. ``intercepted``: what the cell's plan was made with; ``note`` puts a new kind of
-        crossing on record, and may be set anew; ``offers``: what the host has there."""
-        self.note = note
+        """``intercepted``: the value that the cell's plan was made with. ``offers``: host services for the cell."""
+        self.note = note  # records a new kind of crossing; may be replaced
         self._interception = None if intercepted is None else intercepted.terms
         self._rewrite = network.rewrite(admitted)
-        self._requester: Requester | None = None  # what runs now
-        self._asks = False  # about hosts
+        self._requester: Requester | None = None  # of the current run or step
+        self._asks = False  # whether it may request hosts
         self._offers: tuple[Offer, ...] = ()
         self._services: tuple[HostService, ...] = ()
         self._offer(offers)
         self._network = network
-        self._hosts = admitted.through  # what crosses without asking; None where nothing ever may
+        self._hosts = admitted.through  # hosts allowed without a request; None without a network
         self._cell = cell
         self._lock = threading.Lock()
         self._is_closed = False
@@ -137,8 +188,7 @@ class CellNetwork:
         self._problem = ""
 
     def attend(self, requester: Requester | None, *, asks: bool = False) -> None:
-        """From now on ``requester``'s run or step is what runs in the cell, or nothing. ``asks``: what no rule covers
-        is asked of it."""
+        """Set the requester of the current run or step. ``asks``: it requests hosts that no rule covers."""
         self._requester, self._asks = requester, asks
         if requester is not None:
             requester.hosts = self._hosts
@@ -148,9 +198,8 @@ class CellNetwork:
             self._open(self._cell.listeners())
 
     async def step(self, requester: Requester, offers: Sequence[Offer], *, asks: bool) -> None:
-        """The same for a step of a session, which may be offered more than those before. Where the network was not
-        needed so far, it opens for that."""
-        import asyncio  # it loads while the supervisor starts, so not before
+        """The same for a session's step. Opens the network if this is the first step that needs it."""
+        import asyncio  # not at the top: it loads while the supervisor starts
 
         self._offer(offers)
         self.attend(requester, asks=asks)
@@ -176,8 +225,8 @@ class CellNetwork:
         from casemate.policy.hosts import HostRules
 
         hosts = self._hosts or HostRules()
-        asks = self._requester is not None and self._asks and self._hosts is not None
-        approvals = BrokerApprovals(self._requester, hosts) if self._requester is not None and asks else None
+        asked = self._requester if self._asks and self._hosts is not None else None
+        approvals = None if asked is None else BrokerApprovals(asked, hosts)
         with self._lock:
             self._terms = EgressTerms(
                 hosts,
@@ -191,7 +240,7 @@ class CellNetwork:
                 self._cell_proxy.change(self._terms)
 
     def crossings(self) -> tuple[Crossing, ...]:
-        """What has crossed, or tried to; and once, why nothing could."""
+        """The crossings, allowed and denied. If the network could not be opened, one that says why."""
         from casemate.model.execution import Crossing
 
         if self._problem:
@@ -199,13 +248,13 @@ class CellNetwork:
         return () if self._cell_proxy is None else self._cell_proxy.crossings()
 
     def end(self) -> Future[None] | None:
-        """End every connection, from any thread; what is done when that has happened. Harmless when repeated."""
+        """Start to end every connection. Returns a future for the end. From any thread; may be repeated."""
         with self._lock:
             self._is_closed = True
             return None if self._cell_proxy is None else self._cell_proxy.close()
 
     async def close(self) -> None:
-        """The same, and wait for it, bounded, unless cancelled."""
+        """The same, and wait at most a second for the end."""
         import asyncio
 
         closing = self.end()
@@ -214,7 +263,7 @@ class CellNetwork:
 
     def _begin(self, proxy: EgressProxy, made: Future[list[int]]) -> None:
         if made.cancelled():
-            return  # the cell ended before; whoever waits for it hears why
+            return  # the cell ended before; `Cell.wait` says why
         try:
             names, proxy_fd = made.result()
             with self._lock:
@@ -222,7 +271,7 @@ class CellNetwork:
                     self._cell_proxy = proxy.open(self._terms, self._listen, names, proxy_fd, self._record)
                     self._problem = ""
                     return
-        except (OSError, CasemateError) as error:  # then there is no network, and the result says so
+        except (OSError, CasemateError) as error:  # there is no network; `crossings` reports it
             self._problem, self._is_open = f"it could not be opened: {error}", False
             return
         for fd in (names, proxy_fd):
@@ -236,120 +285,21 @@ class CellNetwork:
 
 
 class BrokerApprovals(NamedTuple):
-    """The egress proxy's questions, as the approval broker takes them."""
+    """Turns the egress proxy's questions into approval requests."""
 
     requester: Requester
     hosts: HostRules
 
     def decide(self, host: str, port: int, how_often: int) -> Future[ApprovalVerdict]:
-        """Whether the connection may be made. From any thread."""
+        """Request approval for a connection. From any thread."""
         from casemate.model.approval import Question
 
         again = f", for the {_ordinal(how_often)} time" if how_often > 1 else ""
         summary = f"connect to {host}, port {port}{again}"
         question = Question("egress", summary, {"host": host, "port": port}, beyond=self.hosts.beyond(host, port))
-        answer: Future[ApprovalVerdict] = Future()
-        answer.set_running_or_notify_cancel()
-
-        def pass_on(deciding: Future[ApprovalVerdict]) -> None:
-            answer.set_result(deciding.result())
-
-        self.requester.decide(question).add_done_callback(pass_on)
-        return answer
+        return self.requester.decide(question)
 
 
 def _ordinal(number: int) -> str:
-    """``number`` as in English: 1st, 2nd, 11th, 22nd."""
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
-
-
-_MOST_KEPT = 16  # sets of hosts for which there is an authority at once
-
-
-class CellInterception(NamedTuple):
-    """``terms``: for the egress proxy; ``folder``: on this machine, with the certificates that a cell is to trust."""
-
-    terms: Interception
-    folder: str
-
-    def entries(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
-        """``entries`` of a cell that trusts them."""
-        from casemate.egress.authority import trust_entries
-
-        return trust_entries(entries, self.folder)
-
-    def env(self) -> Mapping[str, str]:
-        """Variables that tell clients to."""
-        from casemate.egress.authority import VARIABLES
-
-        return VARIABLES
-
-
-class Interceptions:
-    """Of one sandbox. Nothing is made before it is needed; keys of authorities are in memory only."""
-
-    def __init__(self, hosts: Iterable[HostRule] = (), trust: str | None = None) -> None:
-        """``hosts``: exact names, at 443 where no port is given; ``trust``: a PEM file of authorities that servers may
-        have besides the system's."""
-        self.places = frozenset((rule.host, rule.port or HTTPS) for rule in hosts)
-        self._trust = trust
-        self._lock = threading.Lock()
-        self._made: dict[frozenset[tuple[str, int]], CellInterception] = {}
-        self._servers: ssl.SSLContext | None = None
-        self._folder: Path | None = None
-        self._remove: Callable[[], object] = int  # nothing to remove yet
-        self._number = 0
-
-    def interception_for(self, more: Iterable[tuple[str, int]] = ()) -> CellInterception | None:
-        """For a cell; None where nobody's TLS ends at the egress proxy. ``more``: canonical names and ports, besides
-        those of the sandbox. Raises ``Unavailable``, ``InvalidArgument``."""
-        places = self.places.union(more)
-        if not places:
-            return None
-        with self._lock:
-            interception = self._made.pop(places, None)
-            if interception is None or interception.terms.authority.is_old:
-                interception = self._make(places)
-            self._made[places] = interception
-            if len(self._made) > _MOST_KEPT:
-                self._made.pop(next(iter(self._made)))
-        return interception
-
-    def close(self) -> None:
-        """Remove what lies on this machine's disk: certificates, and no key. Harmless when repeated."""
-        with self._lock:
-            self._remove()
-            self._folder, self._made = None, {}
-
-    def _make(self, places: frozenset[tuple[str, int]]) -> CellInterception:
-        from casemate.egress.authority import Authority, write_trust
-        from casemate.egress.terms import Interception
-        from casemate.files.temporary import TemporaryFolder, sweep
-
-        authority = Authority(name for name, _ in places)
-        if self._servers is None:
-            self._servers = self._server_side()
-        try:
-            if self._folder is None:
-                sweep()
-                made = TemporaryFolder("trust")
-                self._folder, self._remove = made.path, weakref.finalize(self, made.remove)
-            self._number += 1
-            folder = self._folder / str(self._number)
-            write_trust(folder, authority)
-        except OSError as error:
-            raise Unavailable(
-                f"the certificates that a cell is to trust could not be written: {error.strerror}",
-                remediation="Make room in the folder for temporary files, or name another with TMPDIR.",
-            ) from None
-        return CellInterception(Interception(places, authority, self._servers), str(folder))
-
-    def _server_side(self) -> ssl.SSLContext:
-        from casemate.egress.authority import server_side
-
-        try:
-            return server_side(self._trust)
-        except OSError as error:  # ssl.SSLError is one
-            problem = f"{self._trust!r} holds no certificates that can be read: {error.strerror or error}"
-            raise InvalidArgument("trust", problem, remediation="Give a PEM file of certificates.") from None

@@ -1,4 +1,4 @@
-"""What a sandbox can run, and what goes on in it."""
+"""A sandbox's languages, statistics and diagnosis."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import platform
 from collections.abc import Callable, Iterator
 from importlib import metadata
+from itertools import dropwhile
 from typing import TYPE_CHECKING
 
 from casemate.errors import CasemateError, Unavailable, WallUnavailable
@@ -16,7 +17,7 @@ from casemate.model.diagnosis import Diagnosis, LanguageState, WallState, Warmth
 from casemate.model.overview import RuntimeInfo, Stats, Totals
 from casemate.version import __version__, how_to_install
 from casemate.walls.machine import look
-from casemate.walls.registry import open_wall
+from casemate.walls.registry import automatic, open_wall
 from casemate.walls.wall import Wall
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 async def runtimes(context: ExecutionContext) -> list[RuntimeInfo]:
-    """Every language that casemate knows, with what is there for it. Raises nothing for what is missing."""
+    """Every language that casemate knows, with its interpreter or the reason why it has none."""
     installed = await asyncio.to_thread(
         lambda: [runtime.find_installation(context.environment) for runtime in catalogue.runtimes()]
     )
@@ -46,8 +47,7 @@ def _runtime_info(
 
 
 def stats(wall: Wall, queue: tuple[int, int, int], sessions: int, approvals: int, tally: Tally) -> Stats:
-    """What goes on, with what the kernel tells of it; may block. ``queue``: how many executions go on and wait, and the
-    most that may go on; ``tally``: of those that came to their end."""
+    """Statistics of a sandbox; may block. ``queue``: how many executions run, how many wait, and the maximum."""
     zygotes = sum(zygote.state == "ready" for zygote in wall.warmth().zygotes)
     totals = Totals(
         sum(tally.by_status.values()), dict(tally.by_status), tally.cpu_seconds, tally.peak_memory, tally.since
@@ -60,7 +60,7 @@ _SETTLED_WITHIN = 15.0  # seconds a zygote may take to load everything
 
 
 async def examine(wall: Wall, warm_up: Callable[[str], None]) -> Diagnosis:
-    """Prove ``wall`` and look for interpreters; ``warm_up`` has cells for programs of a language made ready."""
+    """Prove ``wall`` and find interpreters. ``warm_up`` starts to make ready cells for a language."""
     walls = []
     warmth = Warmth()
     try:
@@ -76,12 +76,13 @@ async def examine(wall: Wall, warm_up: Callable[[str], None]) -> Diagnosis:
     advice = [one.remedy for one in languages if one.missing]
     for state in walls:
         advice += state.report.missing if state.report else [state.remedy]
-    if walls[-1].report and wall.name == "native":  # what may be chosen instead
-        weaker = open_wall("landlock", catalogue.launch_probe, concurrency=1)
+    weaker = [*dropwhile(lambda name: name != wall.name, automatic())][1:] if walls[-1].report else ()
+    for name in weaker:  # the alternatives
+        other = open_wall(name, catalogue.launch_probe, concurrency=1)
         with contextlib.suppress(CasemateError):
-            walls.append(WallState(weaker.name, await weaker.prove()))
-        await weaker.close()
-    told = tuple(dict.fromkeys(line for line in advice if line))  # two walls may need the same
+            walls.append(WallState(name, await other.prove()))
+        await other.close()
+    told = tuple(dict.fromkeys(line for line in advice if line))  # two walls may give the same advice
     return Diagnosis(__version__, system, tuple(walls), languages, told, warmth, tuple(_web_states()), look())
 
 
@@ -102,7 +103,7 @@ def _web_states() -> Iterator[LanguageState]:
 
 
 async def examine_alone() -> Diagnosis:
-    """As `examine`, where there can be no sandbox, and so nothing is kept ready."""
+    """As `examine`, without a sandbox, so without ready cells."""
     wall = open_wall("auto", catalogue.launch_probe, concurrency=1)
     try:
         return await examine(wall, lambda _: None)
@@ -111,12 +112,11 @@ async def examine_alone() -> Diagnosis:
 
 
 async def _wait_until_settled(wall: Wall, warm_up: Callable[[str], None]) -> Warmth:
-    """What is kept ready, once everything that can be is."""
     for runtime in catalogue.runtimes():
-        with contextlib.suppress(CasemateError):  # what is missing is told elsewhere
+        with contextlib.suppress(CasemateError):  # `examine` reports missing interpreters
             warm_up(runtime.language)
     deadline = asyncio.get_running_loop().time() + _SETTLED_WITHIN
-    # A state of the wall's own thread, looked at now and then.
+    # The state belongs to the wall's thread, so it is polled.
     while not (warmth := wall.warmth()).is_settled and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(_LOOK_AGAIN)
     return warmth

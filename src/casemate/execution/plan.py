@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
+from casemate.languages.catalogue import runtime_for
 from casemate.languages.runtime import CELL_PATH, THREAD_COUNTS, merged_env
 from casemate.languages.waiting import RequestedProgram
 from casemate.model.plan import (
@@ -26,9 +27,8 @@ from casemate.model.plan import (
 
 if TYPE_CHECKING:
     from casemate.execution.admit import AdmittedRequest
-    from casemate.execution.context import ExecutionContext
+    from casemate.execution.context import ExecutionContext, Folder
     from casemate.execution.network import CellInterception
-    from casemate.languages.runtime import Runtime
     from casemate.model.limits import Limits
     from casemate.workspace.guarding import GuardedPaths
 
@@ -56,19 +56,22 @@ def plan(
     session: bool = False,
     guarded: GuardedPaths | None = None,
 ) -> Plan:
-    """Decide everything about the cell. For a ``session`` the request's code is its interpreter. ``intercepted``: what
-    ``SandboxNetwork.interception_for`` said, of which the cell's network is told, too. ``guarded``: of a caller's
-    folder, as :func:`casemate.execution.guarding.look` finds it.
+    """Decide everything about the cell. Raises ``RuntimeMissing`` and ``InvalidArgument``.
 
-    Raises ``RuntimeMissing`` and ``InvalidArgument``; starts nothing."""
+    ``intercepted`` is from ``SandboxNetwork.interception_for``; the cell's network needs the same value. ``guarded`` is
+    from :func:`casemate.execution.guarding.look`. For a ``session`` the request's code is the interpreter's program.
+    """
     request = admitted.request
-    runtime = context.runtime_for(request.language)
-    launch = _launch_of(runtime, admitted, context, session=session)
+    runtime = runtime_for(request.language)
+    memory = admitted.limits.memory
+    launch = context.wall.place(
+        runtime.launch(context.environment, request.program_name, request.arguments, memory=memory, session=session)
+    )
     trust, entries = trust_for(intercepted, context)
     own = base_env(admitted.limits, trust, is_online=admitted.has_network)
     env = merged_env(own, launch, request.env)
-    layer = _layer(context)
-    if session or (runtime.packages_of and context.layer()):
+    layer = tuple(Bind(str(folder), place) for folder, place in context.supplies.layer())
+    if session or (runtime.packages_of and layer):
         env |= runtime.session_env(env, request.env)
     secrets = request.secrets.for_program()
     program = _program_to_begin(admitted, context, launch, trust, env, secrets.reveal(), session=session)
@@ -83,7 +86,7 @@ def plan(
         cwd=WORKSPACE,
         program_name=request.program_name,
         code=request.code,
-        workspace=_workspace(context, guarded),
+        workspace=_workspace(context.folder, guarded),
         files=request.files,
         stdin=request.stdin,
         limits=admitted.limits,
@@ -91,7 +94,7 @@ def plan(
         control=runtime.reports or session,
         network=network_of(admitted),
         allowed_domains=listed_hosts(admitted),
-        listeners=NETWORK_SOCKETS if admitted.has_network or context.offers() else (),
+        listeners=NETWORK_SOCKETS if admitted.has_network or context.supplies.offers() else (),
         session=session,
         reserve=runtime.reserve,
         waiting=runtime.ready_start(program),
@@ -108,7 +111,6 @@ def _program_to_begin(
     *,
     session: bool,
 ) -> RequestedProgram:
-    """What is to be begun, for a cell that may be ready."""
     request = admitted.request
     return RequestedProgram(
         launch=launch,
@@ -121,36 +123,28 @@ def _program_to_begin(
         base_env=merged_env(base_env(context.limits, trust), launch, {}),
         limits=admitted.limits,
         most=context.limits,
-        folder=context.workspace,
+        folder=context.folder.path,
         preload=context.preload,
         session=session,
     )
 
 
-def _launch_of(runtime: Runtime, admitted: AdmittedRequest, context: ExecutionContext, *, session: bool) -> Launch:
-    request, memory = admitted.request, admitted.limits.memory
-    return context.wall.place(
-        runtime.launch(context.environment, request.program_name, request.arguments, memory=memory, session=session)
-    )
-
-
 def network_of(admitted: AdmittedRequest) -> Network:
-    """What the egress proxy lets through, in a word."""
+    """The kind of network, as the plan names it."""
     if admitted.through is None or not admitted.has_network:
         return "none"
     return "public" if admitted.through.everything else "listed"
 
 
 def listed_hosts(admitted: AdmittedRequest) -> tuple[str, ...]:
-    """The hosts that the egress proxy lets through without asking."""
+    """The hosts that the egress proxy allows without an approval request."""
     return tuple(map(str, admitted.through.allowed)) if admitted.through else ()
 
 
 def trust_for(
     intercepted: CellInterception | None, context: ExecutionContext
 ) -> tuple[Mapping[str, str], tuple[Entry, ...]]:
-    """Variables and entries by which a cell trusts the egress proxy where that ends TLS; else none, and the
-    system's."""
+    """Variables and entries that make a cell trust the egress proxy's certificates, if it intercepts TLS."""
     entries = context.wall.system_entries()
     return ({}, entries) if intercepted is None else (intercepted.env(), intercepted.entries(entries))
 
@@ -158,22 +152,17 @@ def trust_for(
 def base_env(
     limits: Limits, trust: Mapping[str, str] = MappingProxyType({}), *, is_online: bool = False
 ) -> dict[str, str]:
-    """The variables that every program has. ``trust``: those that say whom it trusts. Without a network npm does not
-    try again: it would wait 70 s before it says that a name does not exist."""
+    """The variables of every program, with those of ``trust``. Without a network npm does not retry; its retries would
+    take 70 s."""
     threads = str(max(1, math.floor(limits.cpus)))
     retries = "2" if is_online else "0"
     return {**_BASE_ENV, "npm_config_fetch_retries": retries, **trust, **dict.fromkeys(THREAD_COUNTS, threads)}
 
 
-def _layer(context: ExecutionContext) -> tuple[Entry, ...]:
-    """What was installed for all cells, where it is seen."""
-    return tuple(Bind(str(folder), place) for folder, place in context.layer())
-
-
-def _workspace(context: ExecutionContext, guarded: GuardedPaths | None) -> Workspace:
-    if context.workspace is None:
+def _workspace(folder: Folder, guarded: GuardedPaths | None) -> Workspace:
+    if folder.path is None:
         return Workspace("private")
-    kind: Literal["overlay", "direct"] = "direct" if context.workspace_mode == "direct" else "overlay"
+    kind: Literal["overlay", "direct"] = "direct" if folder.mode == "direct" else "overlay"
     assert guarded is not None
-    is_reviewed = context.workspace_mode == "review"
-    return Workspace(kind, str(context.workspace), "", guarded.hidden, guarded.kept, guarded.writable, is_reviewed)
+    is_reviewed = folder.mode == "review"
+    return Workspace(kind, str(folder.path), "", guarded.hidden, guarded.kept, guarded.writable, is_reviewed)

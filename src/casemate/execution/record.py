@@ -1,4 +1,4 @@
-"""Every way out of an execution leaves one outcome row; before it begins there is an intent row."""
+"""The record of an execution: an intent row before it starts, and exactly one outcome row, however it ends."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from casemate.execution import digests
 from casemate.model.operation import caller
 
 if TYPE_CHECKING:
-    from casemate.execution.context import ExecutionContext
+    from casemate.execution.context import ExecutionContext, Planned
     from casemate.model.execution import Execution
     from casemate.model.plan import Plan, Request
     from casemate.redaction.redaction import Redaction
 
 
 class Record:
-    """The record of one execution while it goes on. ``more``: goes into its outcome, however it ends."""
+    """Collects the outcome row of one execution."""
 
     def __init__(self, context: ExecutionContext) -> None:
         self._context = context
         self.outcome: dict[str, Any] | None = None
-        self.more: dict[str, Any] = {}
+        self.more: dict[str, Any] = {}  # added to the outcome row, however the execution ends
         self.execution: Execution | None = None
         self.ended: float | None = None
 
     def note_end(self, start: str) -> None:
-        """What ran has ended. ``start``: how its cell was made; empty where it was there before."""
+        """Note that the program has ended. ``start``: how its cell was made; empty for an existing cell."""
         self.more["start"], self.ended = start, time.monotonic()
 
     def note_execution(self, execution: Execution) -> Execution:
-        """Note the outcome; it is written when the execution leaves the record."""
+        """Note the outcome, which is written when `record_execution` exits."""
         from casemate.model.execution import Prover
 
         self.outcome = _outcome(execution)
@@ -47,13 +47,15 @@ class Record:
 
 
 @asynccontextmanager
-async def record_execution(
-    context: ExecutionContext, request: Request, plan: Plan, redaction: Redaction | None = None
-) -> AsyncIterator[Record]:
-    """Write the intent, then exactly one outcome, and tell ``context`` of it. Raises ``RecordUnavailable``
-    before anything has run."""
+async def record_execution(planned: Planned) -> AsyncIterator[Record]:
+    """Write the intent row, then exactly one outcome row. Raises ``RecordUnavailable`` before anything runs."""
+    context, request, plan, redaction = planned.context, planned.request, planned.plan, planned.redaction
     log, record = context.log, Record(context)
-    dependencies = await _dependencies(request, plan, context)
+    known = request, plan, context.policy_sha256()
+    if request.files:
+        dependencies = await asyncio.to_thread(digests.dependencies, *known)
+    else:
+        dependencies = digests.dependencies(*known)
     intent = _intent(request, plan) | {"code_sha256": dependencies["code"], "dependencies": dependencies}
     log.append("intent", request.id, request.namespace, _redact_intent(intent, redaction) if redaction else intent)
     try:
@@ -62,7 +64,8 @@ async def record_execution(
         record.outcome = {"status": "cancelled"}
         raise
     except CasemateError as error:
-        record.outcome = {"status": "error", "kind": error.kind, "message": _words(error, redaction)}
+        message = redaction.text(error.message) if redaction else error.message
+        record.outcome = {"status": "error", "kind": error.kind, "message": message}
         raise
     finally:
         outcome = record.outcome or {"status": "error", "kind": "fault"}
@@ -73,21 +76,11 @@ async def record_execution(
         context.finished(record.execution)
 
 
-async def _dependencies(request: Request, plan: Plan, context: ExecutionContext) -> dict[str, str]:
-    if not request.files:
-        return digests.dependencies(request, plan, context.policy_sha256())
-    return await asyncio.to_thread(digests.dependencies, request, plan, context.policy_sha256())
-
-
 def _redact_intent(intent: dict[str, Any], redaction: Redaction) -> dict[str, Any]:
-    """The row without secrets; of what they were in, the SHA-256 as it was (of its canonical JSON, but for code)."""
+    """The row redacted, with the SHA-256 of each original value's canonical JSON (the intent has the code's)."""
     kept = {name: redaction.value(value) for name, value in intent.items()}
     hashes = {name: sha256(to_json(value)) for name, value in intent.items() if kept[name] != value and name != "code"}
     return {**kept, "sha256_of": hashes} if hashes else kept
-
-
-def _words(error: CasemateError, redaction: Redaction | None) -> str:
-    return redaction.text(error.message) if redaction else error.message
 
 
 def _intent(request: Request, plan: Plan) -> dict[str, Any]:

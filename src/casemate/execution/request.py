@@ -1,4 +1,4 @@
-"""Arguments → Request: form and bounds, before anything starts. What is wrong is named."""
+"""Arguments → Request: checks types and bounds before anything starts. Errors name the argument."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from casemate.errors import InvalidArgument
-from casemate.files.names import problem
+from casemate.files.names import LONGEST_NAME, problem
 from casemate.languages.catalogue import runtime_for
 from casemate.model.call_options import Priority
+from casemate.model.kinds import MAX_CODE, Content
 from casemate.model.limits import Limits, format_size
 from casemate.model.plan import NO_SECRETS, Request, Secrets, TurnTerms
 from casemate.visible import brief, hidden_in
@@ -25,20 +26,16 @@ if TYPE_CHECKING:
     from casemate.model.execution import Crossing
     from casemate.redaction.redaction import Redaction
 
-MAX_CODE = 8 << 20  # bytes of one program; larger data belongs into files
 _MAX_STDIN = 256 << 20
-_MAX_ENV = 1 << 20  # bytes of names and values together; execve(2) allows about two
+_MAX_ENV = 1 << 20  # bytes of names and values together; execve(2) allows about 2 MiB
 _MAX_ENV_VALUE = 128 << 10  # bytes of one variable (MAX_ARG_STRLEN)
 _MAX_FILES = 10_000
 _MAX_DOMAINS = 1000
-_MAX_NAME = 255  # bytes of one component of a path
 _MAX_PATH = 1024
 _MAX_ARGUMENTS = 1000
-_MAX_METADATA = 64 << 10  # characters as JSON: it is in every record and result
+_MAX_METADATA = 64 << 10  # characters as JSON; every record and result has them
 _MAX_METADATA_DEPTH = 50
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-
-Content = bytes | bytearray | memoryview | str | os.PathLike[str]
 
 
 def make_request(
@@ -59,7 +56,7 @@ def make_request(
     priority: Priority = "normal",
     start_within: float | None = None,
 ) -> Request:
-    """The request for a program, with the options of a run. Raises ``InvalidArgument`` naming the argument."""
+    """Make the request for a program. Raises ``InvalidArgument`` that names the argument."""
     runtime = runtime_for(language)
     if limits is not None and not isinstance(limits, Limits):
         raise InvalidArgument("limits", f"{limits!r} is not a casemate.Limits")
@@ -91,21 +88,16 @@ def make_command(
     secrets: Secrets,
     namespace: str,
 ) -> Request:
-    """A request for a command of the host's. Raises ``InvalidArgument`` naming the argument."""
+    """Make the request for a host command. Raises ``InvalidArgument`` that names the argument."""
     return Request(
         id=new_id(),
-        code=b"",
+        namespace=namespace,
         language="command",
         program_name=program,
         arguments=_arguments(arguments),
         timeout=check_timeout(timeout),
-        limits=None,
         env=_env(env, secrets),
         secrets=secrets,
-        files={},
-        stdin=b"",
-        namespace=namespace,
-        metadata={},
     )
 
 
@@ -115,7 +107,7 @@ def new_id() -> str:
 
 
 def domains_of(domains: Sequence[str] | None) -> tuple[str, ...] | None:
-    """A list of domains. Raises ``InvalidArgument``; whether each is a rule is seen when it is admitted."""
+    """Check a list of domains. `admit` checks each domain. Raises ``InvalidArgument``."""
     if domains is None:
         return None
     if isinstance(domains, str | bytes) or not isinstance(domains, Sequence) or len(domains) > _MAX_DOMAINS:
@@ -124,8 +116,7 @@ def domains_of(domains: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def code_of(code: str | bytes) -> bytes:
-    """A program's bytes, without a byte order mark: editors write one, and not every interpreter reads it. Raises
-    ``InvalidArgument``."""
+    """The program without a byte order mark, which not every interpreter accepts. Raises ``InvalidArgument``."""
     if not isinstance(code, str | bytes):
         raise InvalidArgument("code", f"must be str or UTF-8 bytes, not {type(code).__name__}")
     if len(code) > MAX_CODE:
@@ -143,8 +134,7 @@ def code_of(code: str | bytes) -> bytes:
 
 
 def _program_name(name: str | None, runtime: Runtime, language: str) -> str:
-    """The file name for tracebacks: the caller's, with the usual ending where the interpreter goes by endings; without
-    one, the usual name of what the caller called the language."""
+    """The file name for tracebacks, with the language's ending if its interpreter needs one."""
     usual = runtime.default_names.get(language.lower(), runtime.default_name)
     if not name:
         return usual
@@ -172,7 +162,7 @@ def _arguments(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def _encoded_size(argument: str, text: object) -> int:
-    """The bytes that ``text`` takes on its way into a program. Raises ``InvalidArgument`` naming ``argument``."""
+    """The size of ``text`` in bytes as the program gets it. Raises ``InvalidArgument`` that names ``argument``."""
     if not isinstance(text, str):
         raise InvalidArgument(argument, f"{brief(text)} must be a str")
     try:
@@ -195,7 +185,7 @@ def check_timeout(timeout: float | None, name: str = "timeout") -> float | None:
 
 
 def turn_terms(priority: Priority = "normal", start_within: float | None = None) -> TurnTerms:
-    """How a request waits for its turn. Raises ``InvalidArgument``."""
+    """Check how a request waits in the queue. Raises ``InvalidArgument``."""
     if priority not in get_args(Priority):
         raise InvalidArgument("priority", f"{brief(priority)} is not one of {', '.join(get_args(Priority))}")
     return TurnTerms(priority, check_timeout(start_within, "start_within"))
@@ -243,13 +233,13 @@ def _parents(name: str) -> list[str]:
 
 
 def check_name(name: str, argument: str = "files") -> None:
-    """A relative path beneath the workspace. Raises ``InvalidArgument``."""
+    """Raise ``InvalidArgument`` unless ``name`` is a relative path beneath the workspace."""
     if not isinstance(name, str) or not name or len(name.encode("utf-8", "surrogatepass")) > _MAX_PATH:
         raise InvalidArgument(
             argument, f"{name!r} is not a usable name; give a relative path of at most {_MAX_PATH} bytes"
         )
     for part in name.split("/"):
-        if part in ("", ".", "..") or len(part.encode("utf-8", "surrogatepass")) > _MAX_NAME:
+        if part in ("", ".", "..") or len(part.encode("utf-8", "surrogatepass")) > LONGEST_NAME:
             raise InvalidArgument(argument, f"{name!r} is not a plain relative path beneath the workspace")
     if "\\" in name:
         raise InvalidArgument(argument, f"{name!r} holds a backslash; folders are separated by /")
@@ -280,7 +270,7 @@ def _content(name: str, content: Content) -> bytes | Path:
 
 
 def stdin_of(stdin: str | bytes | None, most: int = _MAX_STDIN) -> bytes:
-    """Standard input of at most so many bytes. Raises ``InvalidArgument``."""
+    """Standard input of at most ``most`` bytes. Raises ``InvalidArgument``."""
     if stdin is None:
         return b""
     if not isinstance(stdin, str | bytes):
@@ -294,7 +284,7 @@ def stdin_of(stdin: str | bytes | None, most: int = _MAX_STDIN) -> bytes:
 
 
 def metadata_of(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the caller wants to find again in the result and the record. Raises ``InvalidArgument``."""
+    """Check the caller's metadata for the result and the record. Raises ``InvalidArgument``."""
     if metadata is None:
         return {}
     if not isinstance(metadata, Mapping) or not all(isinstance(key, str) for key in metadata):
@@ -313,7 +303,6 @@ def metadata_of(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _depth(value: Any) -> int:
-    """How deep JSON values lie in each other."""
     depth, level = 0, [value]
     while level:
         depth += 1
@@ -323,7 +312,7 @@ def _depth(value: Any) -> int:
 
 
 def redaction_of(secrets: Secrets) -> Redaction | None:
-    """What takes ``secrets`` out of everything that a run says."""
+    """The redaction of ``secrets`` in a run's output; None without secrets."""
     if not secrets:
         return None
     from casemate.redaction.redaction import Redaction
@@ -332,8 +321,8 @@ def redaction_of(secrets: Secrets) -> Redaction | None:
 
 
 async def prepare(redaction: Redaction | None) -> Redaction | None:
-    """``redaction``, ready to be used without holding up the event loop."""
-    import asyncio  # a sandbox is made before it is loaded
+    """Prepare ``redaction`` in a thread, so that its use does not block the event loop."""
+    import asyncio  # not at the top: a sandbox is made before it is loaded
 
     if redaction is not None:
         await asyncio.to_thread(redaction.prepare)
@@ -341,7 +330,7 @@ async def prepare(redaction: Redaction | None) -> Redaction | None:
 
 
 def redacted_crossings(crossings: Sequence[Crossing], redaction: Redaction | None) -> tuple[Crossing, ...]:
-    """The same without secrets: a program may ask for a name that holds one."""
+    """Redact crossings: a program may request a host name that contains a secret."""
     if redaction is None:
         return tuple(crossings)
     return tuple(replace(one, host=redaction.text(one.host), reason=redaction.text(one.reason)) for one in crossings)

@@ -1,4 +1,4 @@
-"""Changes that were kept back: one question shows them, and what is allowed is applied."""
+"""Reviewed changes: one approval request shows them, and they are applied if it is allowed."""
 
 from __future__ import annotations
 
@@ -22,16 +22,13 @@ from casemate.workspace.review import Review, conflicts_in, diff_of
 
 if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
-    from casemate.execution.capture import Emitter
-    from casemate.execution.context import ExecutionContext
+    from casemate.execution.context import Planned
     from casemate.execution.run import Finished
-    from casemate.model.plan import Request
-    from casemate.redaction.redaction import Redaction
     from casemate.workspace.looking import FoundChange
 
-_MOST_SHOWN = 300  # changes in one question; its hash is of all
-_MOST_TEXT = 64 * 1024  # characters of their differences
-_MOST_TOLD = 100  # conflicts of a run
+_MOST_SHOWN = 300  # changes listed in one request; its hash covers all
+_MOST_TEXT = 64 * 1024  # characters of their diffs
+_MOST_TOLD = 100  # conflicts reported of a run
 
 
 async def apply_if_allowed(
@@ -40,10 +37,10 @@ async def apply_if_allowed(
     requester: Requester,
     write: Callable[[Sequence[FoundChange]], Awaitable[Applied]],
 ) -> Applied:
-    """Ask whether exactly ``found`` may be applied to ``folder``, and have it written where somebody allows that."""
+    """Request approval to apply exactly ``found`` to ``folder``, and ``write`` it if that is granted."""
     refused = tuple(SkippedFile(one.change.path, one.change.refused) for one in found if one.change.refused)
     if not any(one.tokens for one in found):
-        return Applied(skipped=refused, status="nothing", reason="nothing is changed that can be applied")
+        return Applied(skipped=refused, status="nothing", reason="there are no changes that can be applied")
     if conflicts := conflicts_in(found):
         reason = "the folder was changed meanwhile; nothing was written"
         return Applied(skipped=refused, conflicts=conflicts, status="conflict", reason=reason)
@@ -56,7 +53,7 @@ async def apply_if_allowed(
 
 
 def question_of(diff: Diff, folder: str) -> Question:
-    """What is asked; whoever decides allows exactly what the hash is of."""
+    """The approval request. The approver allows exactly the changes that the hash covers."""
     lines, left = [], _MOST_TEXT
     for one in diff.changes:
         if one.diff and len(one.diff) <= left:
@@ -76,24 +73,22 @@ def question_of(diff: Diff, folder: str) -> Question:
 
 
 class RunReview:
-    """Of one run, from before its cell is made."""
+    """The review of one run's changes. Make it before the cell."""
 
-    def __init__(
-        self, context: ExecutionContext, request: Request, emitter: Emitter | None, redaction: Redaction | None
-    ) -> None:
-        self._context = context
-        self._open_requester = partial(open_requester, context, request, emitter, redaction)
+    def __init__(self, planned: Planned) -> None:
+        self._planned = planned
         self._review = Review([(OUTPUT_NAME.encode(),)])
 
     async def apply(self, finished: Finished) -> tuple[SkippedFile, ...]:
-        """Apply what somebody allows of what a cell has left that is dead; what was not written, and why."""
-        path = finished.plan.workspace.folder
+        """Apply the changes of a dead cell if they are allowed. Returns what was not written, and why."""
+        planned, workspace = self._planned, self._planned.plan.workspace
+        path = workspace.folder
         assert path is not None
-        self._review.rules = await to_thread_to_end(rules_of, self._context, finished.plan.workspace)
+        self._review.rules = await to_thread_to_end(rules_of, planned.context, workspace)
         try:
             upper = open_folder(finished.ending.tree_fd, b"upper", unlock=True)
         except FileNotFoundError:
-            return ()  # its changes could not be laid out, which is said already
+            return ()  # the changes could not be read; `gather` reports that
         try:
             with opened_folder(path) as folder:
                 looker = await to_thread_to_end(partial(self._review.look, upper, folder, unlock=True))
@@ -101,7 +96,9 @@ class RunReview:
                 async def write(found: Sequence[FoundChange]) -> Applied:
                     return await to_thread_to_end(self._review.write, upper, folder, found)
 
-                async with self._open_requester() as requester:
+                async with open_requester(
+                    planned.context, planned.request, planned.emitter, planned.redaction
+                ) as requester:
                     applied = await apply_if_allowed(looker.found, path, requester, write)
         finally:
             os.close(upper)

@@ -1,11 +1,11 @@
-"""Plan → Finished: the cell itself."""
+"""Plan → Finished: runs the cell."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from importlib import import_module
@@ -15,80 +15,82 @@ from casemate.approvals.channels import StreamChannel
 from casemate.approvals.requester import Origin, Requester
 from casemate.execution.capture import Capture
 from casemate.execution.guarding import Watch
+from casemate.execution.network import CellNetwork
 
 if TYPE_CHECKING:
     from casemate.execution.capture import Emitter
-    from casemate.execution.context import ExecutionContext
-    from casemate.execution.network import CellNetwork
+    from casemate.execution.context import ExecutionContext, Planned
+    from casemate.execution.network import Offer
     from casemate.model.execution import Crossing
     from casemate.model.plan import Plan, Request
     from casemate.redaction.redaction import Redaction
     from casemate.walls.wall import Cell, CellEnding, Sink
 
-_END_TIMEOUT = 10.0  # seconds; a killed cell is dead in milliseconds, so more means that the supervisor is gone
+_NOTHING: Mapping[str, str] = {}
+_END_TIMEOUT = 10.0  # seconds; a killed cell dies in milliseconds, so after this the supervisor must be gone
 
 
 class Finished(NamedTuple):
-    """Everything in the cell is dead; ``ending.tree_fd`` must be closed by whoever takes this.
+    """A run whose cell is dead. The receiver must close ``ending.tree_fd``."""
 
-    ``before``: what a folder that is written through held as output before the run (digests by name);
-    ``crossings``: the hosts it reached, or tried to.
-    """
-
-    plan: Plan
+    planned: Planned
     ending: CellEnding
     capture: Capture
-    before: dict[str, str]
-    crossings: tuple[Crossing, ...]
+    before: Mapping[str, str] = _NOTHING  # output files of a direct workspace before the run: digests by name
+    crossings: tuple[Crossing, ...] = ()  # the hosts that it reached or tried to reach
 
 
-class RunNetwork(NamedTuple):
-    """Of one run: what they ask, and the one to the network of its cell. ``asks``: about hosts, too."""
-
+class Begun(NamedTuple):
+    cell: Cell
     requester: Requester
-    network_of: Callable[[Cell], CellNetwork]
-    asks: bool
+    network: CellNetwork
 
 
 async def run(
-    plan: Plan,
+    planned: Planned,
     start: Callable[[Plan, Sink], Cell],
-    emitter: Emitter | None,
-    before: dict[str, str],
-    run_network: RunNetwork,
-    redaction: Redaction | None = None,
+    requester: Requester,
+    offers: Sequence[Offer] = (),
+    before: Mapping[str, str] = _NOTHING,
+    begun: Callable[[Begun], None] = lambda _: None,
 ) -> Finished:
-    """Run the cell that ``start`` makes to its end. When the caller is cancelled the cell is ended first."""
-    capture = Capture(plan.limits, emitter, redaction)
+    """Make a cell with ``start`` and run it to its end. If the caller is cancelled, the cell is ended first. ``begun``
+    is called when the cell is made."""
+    plan, context, emitter = planned.plan, planned.context, planned.emitter
+    asks = context.may_ask(stream=emitter is not None)
+    capture = Capture(plan.limits, emitter, planned.redaction)
     with Watch(plan.workspace) as watch:
         cell = start(plan, capture)
         watch.begin(cell.kill)
         capture.kill = cell.kill
-        run_network.requester.attach(cell)
+        requester.attach(cell)
         if emitter:
             emitter.on_room = cell.read_on
-            emitter.end_cell = partial(_cancel, cell, run_network.requester)
-        cell_network = run_network.network_of(cell)
-        cell_network.attend(run_network.requester, asks=run_network.asks)
+            emitter.end_cell = partial(_cancel, cell, requester)
+        network = CellNetwork(
+            context.sandbox_network, planned.admitted, planned.intercepted, cell, planned.note_crossing, offers
+        )
+        begun(Begun(cell, requester, network))
+        network.attend(requester, asks=asks)
         try:
             ending = await cell.wait()
         except asyncio.CancelledError:
             await end_first(cell)
             raise
         finally:
-            await cell_network.close()
+            await network.close()
     capture.finish(cut=not (ending.reason is None and ending.wait_status == 0))
-    return Finished(plan, ending, capture, before, cell_network.crossings())
+    return Finished(planned, ending, capture, before, network.crossings())
 
 
 def _cancel(cell: Cell, requester: Requester) -> None:
-    """Somebody wants it to end: what it was until then is its outcome, and nothing of it crosses any more."""
+    """End a cancelled run. Its outcome so far is kept, and its pending approval requests are closed."""
     requester.close("the run was cancelled")
     cell.kill("cancelled")
 
 
 async def end_first(cell: Cell) -> None:
-    """Kill a cell and wait until it is gone, also when cancelled once more."""
+    """Kill a cell and wait until it is gone. If cancelled again, stop waiting; its tree is closed when it ends."""
     cell.kill("cancelled")
     waiting = asyncio.ensure_future(cell.wait())  # noqa: TID251 - awaited here, or its result closed when it comes
     try:
@@ -96,7 +98,7 @@ async def end_first(cell: Cell) -> None:
     except asyncio.CancelledError:
         waiting.add_done_callback(_close_tree)
         raise
-    except Exception:  # noqa: BLE001 - the cell never was, or its supervisor is gone: it has ended either way
+    except Exception:  # noqa: BLE001 - the cell was never made, or its supervisor is gone: it has ended either way
         return
     os.close(ending.tree_fd)
 
@@ -110,7 +112,7 @@ def _close_tree(waiting: asyncio.Future[CellEnding]) -> None:
 async def open_requester(
     context: ExecutionContext, request: Request, emitter: Emitter | None, redaction: Redaction | None = None
 ) -> AsyncIterator[Requester]:
-    """The requester of ``request``. When this is left, nothing of it crosses any more."""
+    """Open the approval requester of ``request`` for the block. Afterwards it sends no more approval requests."""
     approvals = context.approvals()
     stream = StreamChannel(emitter.emit, lambda: emitter.is_followed) if emitter else None
     origin = Origin(request.namespace, request.session, request.id)
@@ -123,7 +125,7 @@ async def open_requester(
     finally:
         await requester.end()
         if emitter:
-            emitter.on_unfollowed = None  # nothing waits any more for whoever follows it
+            emitter.on_unfollowed = None
 
 
 # In the order in which they are needed.
@@ -138,29 +140,25 @@ _ALWAYS = (
     "concurrent.futures.thread",  # asyncio's threads, in which a sandbox is closed
 )
 _WITH_FILES = ("casemate.artifacts.collect", "casemate.workspace.apply", "casemate.execution.gather")
-_A_WHILE = 0.05  # seconds that a short program runs: who leaves no file need not wait for what collects them
+_A_WHILE = 0.05  # seconds; a short program without files ends before this and does not load what collects them
 
 
 @contextmanager
 def loading_the_rest() -> Iterator[None]:
-    """As long as this is entered, load what the end always needs, and later what it may need: one module in each turn
-    of the event loop, so that what a cell says waits for one at most."""
+    """Load the modules for the end of a run, one per turn of the loop so that output waits for at most one."""
     loop = asyncio.get_running_loop()
-    is_over = False
+    left = [name for name in _ALWAYS if name not in sys.modules]
 
-    def load(names: list[str]) -> None:
-        if names and not is_over:
-            import_module(names.pop(0))
-            loop.call_soon(load, names)
+    def load(more: tuple[str, ...] = ()) -> None:
+        left.extend(more)
+        if left:
+            import_module(left.pop(0))
+            loop.call_soon(load)
 
-    loop.call_soon(load, _not_loaded(_ALWAYS))
-    later = loop.call_later(_A_WHILE, load, _not_loaded(_WITH_FILES))
+    loop.call_soon(load)
+    later = loop.call_later(_A_WHILE, load, _WITH_FILES)
     try:
         yield
     finally:
-        is_over = True
+        left.clear()
         later.cancel()
-
-
-def _not_loaded(names: tuple[str, ...]) -> list[str]:
-    return [name for name in names if name not in sys.modules]

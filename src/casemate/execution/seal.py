@@ -1,47 +1,74 @@
-"""Collected → Execution: what is handed out, in its final form.
-
-What the program said has had its secrets taken out where it came in, before any of it was kept; here the same is done
-with what was put together since. Signing comes here when there are keys: it needs everything of an execution in one
-place."""
+"""Collected → Execution. `Capture` has redacted the program's output; text that is made here is redacted here."""
 
 from __future__ import annotations
 
 import errno
 import os
 import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from casemate.execution.guarding import note_of
 from casemate.execution.request import redacted_crossings
 from casemate.model.execution import Cause, Execution, SkippedFile, Status, Usage
 from casemate.model.limits import format_size
+from casemate.model.plan import ReadyStart
 
 if TYPE_CHECKING:
     from casemate.execution.capture import Capture
     from casemate.execution.collect import Collected
+    from casemate.execution.context import ExecutionContext
     from casemate.model.execution import Artifact, ProgramError
     from casemate.model.isolation import IsolationReport
     from casemate.model.limits import Limits
-    from casemate.model.plan import Request
-    from casemate.walls.wall import CellEnding
+    from casemate.model.plan import Plan, Request
+    from casemate.walls.wall import CellEnding, SessionCell
 
 
-def seal(collected: Collected, request: Request, report: IsolationReport) -> Execution:
-    """Make the execution of what was collected, as it is handed out and recorded."""
-    finished = collected.finished
+def seal(collected: Collected) -> Execution:
+    """Make the execution that the caller gets and the record describes."""
+    finished, planned = collected.finished, collected.finished.planned
     ending, capture = finished.ending, finished.capture
     evidence = Evidence(
         ending=ending,
-        limits=finished.plan.limits,
-        deadline=finished.plan.deadline,
+        limits=planned.plan.limits,
+        deadline=planned.plan.deadline,
         output_bytes=capture.output_bytes,
         error=capture.error,
         errno=capture.errno,
     )
     verdict = diagnose(evidence)
     crossings = redacted_crossings(finished.crossings, capture.redaction)
+    report = report_for(planned.plan, planned.context, planned.report, ending)
     return execution_of(
-        request, capture, ending, verdict, report, collected.artifacts, collected.skipped, crossings=crossings
+        planned.request, capture, ending, verdict, report, collected.artifacts, collected.skipped, crossings=crossings
     )
+
+
+_DIRECT = (
+    "The workspace is written through: programs change its files at once, also files that the host runs later, "
+    "except setuid bits; they can reach the host's sockets in it; its size is not limited."
+)
+
+
+_SIBLINGS = (
+    "The cell was forked from a warmed interpreter: it shares its memory layout and the hashes of str values "
+    "with other cells of this environment."
+)
+
+
+def report_for(
+    plan: Plan, context: ExecutionContext, report: IsolationReport, ending: CellEnding | SessionCell
+) -> IsolationReport:
+    """The wall's report with the notes of this plan, sandbox and cell."""
+    notes = (*report.notes, *context.approvals().notes)
+    if plan.workspace.kind == "direct":
+        notes = (*notes, _DIRECT)
+    if plan.workspace.hidden:
+        notes = (*notes, note_of(plan.workspace.hidden))
+    if ending.start != "exec" and isinstance(plan.waiting, ReadyStart) and plan.waiting.preload is not None:
+        notes = (*notes, _SIBLINGS)
+    return replace(report, notes=notes, start=ending.start, start_reason=ending.start_reason)
 
 
 def execution_of(
@@ -54,12 +81,12 @@ def execution_of(
     skipped: tuple[SkippedFile, ...],
     **more: Any,
 ) -> Execution:
-    """What was read, measured and collected as one value; ``more`` fields are given as they are."""
+    """Put together an execution. ``more``: further fields, as they are."""
     transcript = capture.transcript
     text = transcript.merge([result.text or "" for result in capture.results])
     error = None if verdict.status == "ok" else capture.error
     if error and (lines := error.traceback.splitlines()) and lines[-1] not in text:
-        text = f"{text}\n{error.traceback}".strip()  # a session's interpreter prints none
+        text = f"{text}\n{error.traceback}".strip()  # a session's interpreter does not print it
     skipped = (*skipped, *capture.list_lost())
     if redaction := capture.redaction:
         text = redaction.text(text)  # a secret may be half in stdout and half in stderr
@@ -87,9 +114,9 @@ def execution_of(
     )
 
 
-# Signals by which runtimes end themselves when memory is refused: V8 traps or aborts, C code aborts or faults.
+# Signals by which runtimes die when memory is refused: V8 traps or aborts, C code aborts or faults.
 _SELF_ENDED = {signal.SIGABRT, signal.SIGTRAP, signal.SIGILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGKILL}
-_NEAR = 0.7  # share of the memory limit from which such an end is taken for want of memory
+_NEAR = 0.7  # share of the memory limit in use from which such a death counts as out of memory
 _WHY_ENDED = {
     "silent": "its interpreter did not answer",
     "deaf": "its interpreter closed a pipe that it is talked to through",
@@ -101,16 +128,12 @@ _CPU_SLACK = 0.9  # the kernel counts cpu time for RLIMIT_CPU in ticks
 
 
 class EndDiagnosis(NamedTuple):
-    """``exit_code`` is None where casemate, or a limit, ended the program."""
-
     status: Status
-    exit_code: int | None
+    exit_code: int | None  # None if casemate or a limit ended the program
     cause: Cause | None
 
 
 class Evidence(NamedTuple):
-    """Everything a verdict rests on."""
-
     ending: CellEnding
     limits: Limits
     deadline: float
@@ -120,7 +143,7 @@ class Evidence(NamedTuple):
 
 
 def diagnose(evidence: Evidence) -> EndDiagnosis:
-    """The verdict on an execution."""
+    """Find the status, exit code and cause."""
     ending = evidence.ending
     if ending.reason is not None:
         return _ended_by_casemate(ending.reason, evidence)
@@ -197,7 +220,7 @@ def _wanted_memory(code: int, evidence: Evidence) -> bool:
 
 
 def _met_limit(evidence: Evidence) -> Cause | None:
-    """The limit that made the program fail, where the evidence shows one."""
+    """The limit that made the program fail, if the evidence shows one."""
     ending, limits, number = evidence.ending, evidence.limits, evidence.errno
     if ending.inodes_left <= 0 or number in (errno.ENOSPC, errno.EFBIG) or ending.space_left < 4096:
         return _disk(evidence)
@@ -205,14 +228,16 @@ def _met_limit(evidence: Evidence) -> Cause | None:
         message = f"No more files could be opened; limits.open_files is {limits.open_files}."
         remedy = "Close files, or raise it. A cell gets at most the application's `ulimit -Hn` less 512, or half."
         return Cause("open_files_limit", message, remedy)
-    # An error that is known and has no number is about something else, however many there were.
+    # A known error without an errno has another cause, whatever the number of tasks.
     many = ending.tasks >= limits.processes and (evidence.error is None or number is not None)
     limit = f"limits.processes is {limits.processes}"
     if many or _no_thread(evidence.error):
         message = f"No more processes or threads could be started; {limit}."
         return Cause("process_limit", message, "Start fewer, or raise it.")
-    if number == errno.EAGAIN and ending.begun >= limits.processes:  # which the kernel may say of a full pipe, too
-        message = f"It was told to try again (EAGAIN) after {ending.begun} processes and threads were begun; {limit}."
+    # EAGAIN may also mean a full pipe. A program that catches it and exits has started exactly as many as the limit.
+    caught = evidence.error is None and ending.begun == limits.processes
+    if caught or (number == errno.EAGAIN and ending.begun >= limits.processes):
+        message = f"It failed after it had started {ending.begun} processes and threads; {limit}."
         return Cause("process_limit", message, "If it started too many at once, start fewer, or raise it.")
     return None
 
@@ -234,7 +259,7 @@ def _no_thread(error: ProgramError | None) -> bool:
 
 def _memory(evidence: Evidence) -> Cause:
     limit, seen = evidence.limits.memory, evidence.ending.peak_memory
-    if seen < _NEAR * limit:  # it asked for too much at once, and did not get it
+    if seen < _NEAR * limit:  # one allocation was too large and was refused
         had = f"; it had {format_size(seen)}" if seen else ""
         message = f"It asked for more memory than limits.memory, {format_size(limit)}, allows{had}."
     else:

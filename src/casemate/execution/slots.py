@@ -1,4 +1,4 @@
-"""Turns of executions: so many at once, while the machine has room; the others wait, as far as they may, by turns."""
+"""The queue of executions. It bounds how many run at once and waits for capacity of the machine."""
 
 from __future__ import annotations
 
@@ -18,58 +18,55 @@ from casemate.walls import machine
 if TYPE_CHECKING:
     from casemate.model.call_options import Priority
 
-MOST_WAITING = 1000  # of a namespace: each is little more than its request, and whoever comes later had better go away
-_LONGEST = 60.0  # seconds: nobody is sent away for longer
-_RECENT = 0.2  # how much the last turn counts when it is said how often one comes
-_SEEN_FOR = 0.1  # seconds for which a look at the machine holds: one takes a hundredth of a run
-_LOOK_EVERY = 0.25  # seconds, while somebody waits for room and not for a turn
-_EVERY = {"high": 1, "normal": 4, "agents": 16, "low": 64}  # of so many turns of a namespace about one, at the least
+MOST_WAITING = 1000  # of a namespace
+_LONGEST = 60.0  # seconds; the largest retry_after
+_RECENT = 0.2  # weight of the latest interval in the moving average
+_SEEN_FOR = 0.1  # seconds that a reading of the machine's capacity stays valid; reading it takes 1 % of a run
+_LOOK_EVERY = 0.25  # seconds between readings while a ticket waits for capacity
+_EVERY = {"high": 1, "normal": 4, "agents": 16, "low": 64}  # at least about one start in so many of a namespace's
 
 
 class Claim(NamedTuple):
-    """Who wants a turn, for an agent's ``account`` or without one. ``by``: when it must have come, by the loop's clock.
-    ``refused`` is told of the first refusal after one that was let wait."""
-
     namespace: str = ""
-    account: str = ""
-    refused: Callable[[QueueFull], None] = lambda _: None
+    account: str = ""  # an agent's; empty for other callers
+    refused: Callable[[QueueFull], None] = lambda _: None  # called on the first refusal since one was let wait
     priority: Priority = "normal"
-    by: float | None = None
+    by: float | None = None  # the deadline for starting, on the loop's clock
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """Where it waits. Agents are below others, whatever they say."""
+        """Its queue: namespace, level, account. An agent is below other callers even if it claims a high priority."""
         return self.namespace, "agents" if self.account and self.priority != "low" else self.priority, self.account
 
 
 class Slots:
-    """Lets ``most`` executions go on at once, and knows how many do and how many wait. ``look``: at the machine.
+    """Lets at most ``most`` executions run at once. ``look`` reads the machine's capacity.
 
-    The next turn is of the namespace of which the fewest run; there of the priority that is due; there of the account
-    of which the fewest run; of several, the one whose last turn is longest ago. For one event loop.
+    Picks the namespace with the fewest running, then the due priority, then the account with the fewest running; ties
+    go to the one that started longest ago. Counters have an entry for each place and its prefixes. For one event loop.
     """
 
     def __init__(self, most: int, look: Callable[[], Room] = machine.look) -> None:
         self.most = most
-        self.room, self._seen = Room(), -math.inf  # what the machine had left, and when
+        self.room, self._seen = Room(), -math.inf  # the last reading of the capacity, and its time
         self._look = look
-        self._begun = 0  # since then
-        self._missed = math.inf  # since when somebody waits for room
+        self._begun = 0  # executions started since that reading
+        self._missed = math.inf  # when the wait for capacity began
         self._queues: dict[tuple[str, ...], OrderedDict[asyncio.Future[None], Claim]] = {}  # by place
-        self._running, self._waiting = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()  # by place, and above
-        self._turns = Counter[tuple[str, ...]]()  # so far, in all and by namespace
-        self._due = Counter[tuple[str, ...]]()  # by place and above: on the clock of what it is in, which turns move
+        self._running, self._waiting = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+        self._turns = Counter[tuple[str, ...]]()  # starts so far, in all and by namespace
+        self._due = Counter[tuple[str, ...]]()  # the lowest is next; in starts of all, or of the namespace for a level
         self._next_look: asyncio.TimerHandle | None = None
-        self._told: set[tuple[str, ...]] = set()  # places at which somebody was refused
-        self._every = 0.0  # seconds from one end of an execution to the next, while somebody waited
+        self._told: set[tuple[str, ...]] = set()  # places whose refusal was reported
+        self._every = 0.0  # average seconds between the ends of executions while tickets waited
         self._last_end: float | None = None
 
     def counts(self, *place: str) -> tuple[int, int]:
-        """How many executions run and wait: of all, or of one namespace."""
+        """How many executions run and how many wait, in all or in one namespace."""
         return self._running[place], self._waiting[place]
 
     def verdict(self) -> Verdict:
-        """Whether one more may begin now."""
+        """Whether one more may start now."""
         now = time.monotonic()
         if now - self._seen > _SEEN_FOR:
             self.room, self._seen, self._begun = self._look(), now, 0
@@ -79,8 +76,8 @@ class Slots:
         return decide(self.room, min(self._begun, running), running, now - self._missed)
 
     def check_waits(self, claim: Claim) -> None:
-        """Raises ``QueueFull`` where one more may not even wait. An agent's account has no more places than are free:
-        half of them, or fewer where other accounts wait, so that no number of these takes all."""
+        """Raise ``QueueFull`` if one more may not wait. An agent's account may hold no more places than are free: at
+        most half of them, and fewer when other accounts wait, so that agents cannot fill the queue."""
         running, waiting = self.counts(claim.namespace)
         own = sum(self._waiting[claim.namespace, level, claim.account] for level in _EVERY) if claim.account else 0
         if waiting >= MOST_WAITING or own >= max(1, MOST_WAITING - waiting):
@@ -91,8 +88,8 @@ class Slots:
     async def turn(
         self, claim: Claim, lock: asyncio.Lock | None = None, has_cell: Callable[[], bool] = lambda: False
     ) -> AsyncGenerator[None]:
-        """Wait for a turn, and have it. A step has its session's ``lock``, too; where its session ``has_cell``, none
-        has to be started. Raises ``QueueFull``."""
+        """Wait for a slot and hold it for the block. A step also holds its session's ``lock``; if its session
+        ``has_cell``, it needs no capacity for one. Raises ``QueueFull``."""
         asked, is_held, why = time.time_ns(), False, "the session is busy"
         try:
             try:
@@ -106,7 +103,7 @@ class Slots:
                         await self._wait(claim)
             except TimeoutError:
                 missing: Missing = ("" if why else self.verdict().missing) or "turns"
-                words = f"its turn did not come in time: {why or self._words_for(missing)}"
+                words = f"it could not start in time: {why or self._words_for(missing)}"
                 raise self._refuse(claim, words, missing) from None
             try:
                 TURN.set((asked, time.time_ns()))
@@ -135,7 +132,7 @@ class Slots:
             if turn in self._queues.get(place, ()):
                 self._remove(turn, place)
             elif not turn.cancelled() and turn.exception() is None:
-                self._end(place)  # it had just come
+                self._end(place)  # it was cancelled just after it got the slot
             raise
 
     def _remove(self, turn: asyncio.Future[None], place: tuple[str, ...]) -> Claim:
@@ -162,18 +159,18 @@ class Slots:
             self._every += (_RECENT if self._every else 1.0) * (now - self._last_end - self._every)
         self._last_end = now
         if self._missed < math.inf:
-            self._seen, self._missed = -math.inf, now  # it has given back what it had
+            self._seen, self._missed = -math.inf, now  # an execution freed memory: read the capacity again
         self._hand_on()
 
     def _hand_on(self) -> None:
-        """Whoever waits begins, each in its turn, or is sent away where no room is to be expected."""
+        """Start waiting tickets in order, or refuse them if no capacity is to be expected."""
         while self._queues and (verdict := self.verdict()).act != "wait":
             running, due = self._running, self._due
             place = min(self._queues, key=lambda at: (running[at[:1]], due[at[:1]], due[at[:2]], running[at], due[at]))
             turn = next(iter(self._queues[place]))
             claim = self._remove(turn, place)
             if turn.done():
-                continue  # it has just been cancelled
+                continue  # cancelled
             if verdict.act == "refuse":
                 turn.set_exception(self._refuse(claim, self._words_for(verdict.missing), verdict.missing))
             else:
@@ -203,12 +200,12 @@ class Slots:
         return f"this machine has no {missing} to spare: {self.room}"
 
     def _turn_within(self) -> float:
-        """About how many seconds it takes until the next in line has its turn, as it went so far."""
+        """An estimate of the seconds until the next ticket starts."""
         return float(min(_LONGEST, max(1, math.ceil(self._every))))
 
 
 def _count(counter: Counter[tuple[str, ...]], place: tuple[str, ...], change: int) -> None:
-    """So many more at ``place``, in its namespace and priority, in its namespace, and in all; who has none is gone."""
+    """Add ``change`` at ``place`` and all its prefixes; entries at zero are removed."""
     for depth in range(len(place) + 1):
         counter[place[:depth]] += change
         if not counter[place[:depth]]:

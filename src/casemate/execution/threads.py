@@ -1,4 +1,4 @@
-"""Work in a thread that is finished before anybody goes on, also when the caller is cancelled meanwhile."""
+"""Work in a thread that always finishes before its caller goes on, even if the caller is cancelled."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ T = TypeVar("T")
 
 
 async def to_thread_to_end(function: Callable[..., T], *arguments: object) -> T:
-    """``function(*arguments)`` in a thread. A cancellation ends its deadline, and is passed on when it has
-    returned, not before."""
+    """Call ``function(*arguments)`` in a thread. A cancellation ends its deadline and is raised after it returns."""
     with Deadline() as deadline:
         work = asyncio.ensure_future(asyncio.to_thread(function, *arguments))  # noqa: TID251 - awaited below in every case
     cancelled = False
@@ -24,6 +23,6 @@ async def to_thread_to_end(function: Callable[..., T], *arguments: object) -> T:
             cancelled = True
             deadline.end = 0.0
     if cancelled:
-        work.exception()  # seen; the cancellation is what is told
+        work.exception()  # marked as retrieved; the cancellation is raised instead
         raise asyncio.CancelledError
     return work.result()

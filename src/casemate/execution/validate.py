@@ -1,7 +1,7 @@
-"""Is this a program? Found out without running it, by the languages' own parsers, in a cell.
+"""Checks a program without running it, by the parser of its language, in a cell.
 
-Text is enough to make a parser overflow, take all memory or take for ever, so that none reads a stranger's on the host.
-What comes back is hostile, too: bounded, and read strictly.
+Text alone can make a parser overflow, use all memory or never end, so no parser reads untrusted text on the host. The
+parser's answer is untrusted, too: it is bounded and read strictly.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.errors import InvalidArgument
 from casemate.execution import pipeline
-from casemate.execution.request import MAX_CODE, make_request
+from casemate.execution.context import Supplies
+from casemate.execution.request import make_request
 from casemate.languages.catalogue import runtime_for
 from casemate.languages.checker import LONGEST_REPAIRED
 from casemate.languages.python.runtime import ruff_path
+from casemate.model.kinds import MAX_CODE
 from casemate.model.limits import Limits, format_size
-from casemate.model.overview import Fix, Issue, Severity, Validation
+from casemate.model.overview import Fix, Issue, Severity, Validation, VerdictWord
 from casemate.model.plan import Bind
 from casemate.version import how_to_install
 from casemate.visible import plain
@@ -31,13 +33,13 @@ if TYPE_CHECKING:
     from casemate.languages.runtime import Runtime
     from casemate.model.execution import Execution
 
-SECONDS = 10.0  # of a cell that looks at a program
+SECONDS = 10.0  # time limit of a cell that checks a program
 _LIMITS = Limits(memory="512MiB", wall=SECONDS, output="1MiB", full_output="1MiB", disk="64MiB")
-_ROUNDS = 3  # in which slips are mended, each of which may have hidden the next
+_ROUNDS = 3  # of fixes; each slip may hide the next
 _MOST = 300  # issues, and fixes
 _LONGEST = 500  # characters of a message
-_RUFF = "/packages/ruff"  # where the host's is, in the cell
-_WITH_IPYTHON = "# IPython\n"  # named so that it gets a cell that has it loaded
+_RUFF = "/packages/ruff"  # the host's ruff in the cell
+_WITH_IPYTHON = "# IPython\n"  # a program that names IPython gets a cell that has it loaded
 _ENDED = {
     "timeout": "took longer to read than it may",
     "out_of_memory": "takes more memory to read than it may",
@@ -46,11 +48,9 @@ _ENDED = {
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one look at a program gave. ``fixed``: the program with ruff's ``fixes`` in it."""
-
     issues: tuple[Issue, ...]
     fixes: tuple[Fix, ...] = ()
-    fixed: str | None = None
+    fixed: str | None = None  # the program with ruff's ``fixes`` applied
     notes: tuple[str, ...] = ()
 
     @property
@@ -61,28 +61,29 @@ class Found:
 async def validate(
     code: str | bytes, language: str, context: ExecutionContext, namespace: str, *, fix: bool, session: bool
 ) -> Validation:
-    """See :meth:`casemate.Sandbox.validate`. Raises ``InvalidArgument``, and what keeps a cell from being made."""
+    """See :meth:`casemate.Sandbox.validate`. Raises ``InvalidArgument``, and the errors of a cell's start."""
     runtime = runtime_for(language)
     text, why = _text_of(code)
     if why:
         return Validation(runtime.language, False, "reject", (Issue(0, 0, why, "error", "not-a-program"),))
     look = _Look(runtime, context, namespace, session)
-    first = await look.at(text, fix=fix)
+    found = await look.at(text, fix=fix)
     hints = await asyncio.to_thread(runtime.checker.hints_of, text)
-    if first.is_valid:
-        whole = replace(first, issues=(*first.issues, *hints))
-        return _validation(runtime.language, whole, valid=True)
-    mended, fixes = await _try_fixes(look, text, first, fix=fix)
-    fixed, more = (mended.fixed, mended.fixes) if mended is not None and fix else (None, ())
-    notes = first.notes
-    if len(text) > LONGEST_REPAIRED:
-        notes = (*notes, f"No fix was looked for: it is longer than {format_size(LONGEST_REPAIRED)}.")
-    whole = Found((*first.issues, *hints), (*fixes, *more), fixed, notes)
-    return _validation(runtime.language, whole, valid=False)
+    if not found.is_valid:
+        mended, fixes = await _try_fixes(look, text, found, fix=fix)
+        fixed, more = (mended.fixed, mended.fixes) if mended is not None and fix else (None, ())
+        found = replace(found, fixes=(*fixes, *more), fixed=fixed)
+        if len(text) > LONGEST_REPAIRED:
+            note = f"No fixes were tried: the program is longer than {format_size(LONGEST_REPAIRED)}."
+            found = replace(found, notes=(*found.notes, note))
+    valid = found.is_valid
+    verdict: VerdictWord = "fixed" if found.fixed is not None else "pass" if valid else "reject"
+    issues = sorted((*found.issues, *hints), key=lambda one: (one.severity != "error", one.line, one.column))
+    return Validation(runtime.language, valid, verdict, tuple(issues), found.fixes, found.fixed, found.notes)
 
 
 async def _try_fixes(look: _Look, text: str, first: Found, *, fix: bool) -> tuple[Found | None, tuple[Fix, ...]]:
-    """What a text with fixes in it gave, which is ``fixed``, and the fixes; None where none helps."""
+    """The result for the fixed program, and the fixes. None if no fix makes it valid."""
     fixes: tuple[Fix, ...] = ()
     found = first
     for _ in range(_ROUNDS):
@@ -97,14 +98,8 @@ async def _try_fixes(look: _Look, text: str, first: Found, *, fix: bool) -> tupl
     return None, ()
 
 
-def _validation(language: str, found: Found, *, valid: bool) -> Validation:
-    verdict = "fixed" if found.fixed is not None else "pass" if valid else "reject"
-    issues = tuple(sorted(found.issues, key=lambda one: (one.severity != "error", one.line, one.column)))
-    return Validation(language, valid, verdict, issues, found.fixes, found.fixed, found.notes)  # type: ignore[arg-type]
-
-
 def _text_of(code: object) -> tuple[str, str]:
-    """The program as text, or why no cell would take it. Raises ``InvalidArgument`` for what is no str or bytes."""
+    """The program as text, or why it is not one. Raises ``InvalidArgument`` for other types than str and bytes."""
     if not isinstance(code, str | bytes):
         raise InvalidArgument("code", f"must be str or UTF-8 bytes, not {type(code).__name__}")
     if len(code) > MAX_CODE:
@@ -126,7 +121,7 @@ def _text_of(code: object) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Looks at programs of one language, each in a cell that has nothing of the caller's and no network."""
+    """Checks programs of one language, each in a cell without the caller's files and without network."""
 
     runtime: Runtime
     context: ExecutionContext
@@ -142,19 +137,17 @@ class _Look:
         stdin = text if checker.read_lines else f"{json.dumps(asked)}\n{text}"
         program = checker.program + (_WITH_IPYTHON if self.session and language == "python" else "")
         request = make_request(
-            program, self.runtime.language, limits=_LIMITS, stdin=stdin, namespace=self.namespace,
+            program, self.runtime.language, stdin=stdin, namespace=self.namespace,
             metadata={"validate": language, "sha256": hashlib.sha256(text.encode()).hexdigest()},
         )  # fmt: skip
-        alone = replace(
-            self.context, workspace=None, workspace_mode="overlay", output_dir=None, hosts=None, offers=tuple,
-            layer=lambda: shown, asks=False, keeps=False, finished=lambda _: None,
-        )  # fmt: skip
+        supplies = Supplies(layer=lambda: shown, ready=self.context.supplies.ready)
+        alone = replace(self.context.for_own_program(_LIMITS), hosts=None, supplies=supplies, asks=False)
         execution = await pipeline.execute(request, alone)
         found = _read_lines(execution, checker.read_lines) if checker.read_lines else _read_answer(execution)
         return replace(found, notes=(*found.notes, note)) if note else found
 
     def _ruff(self) -> tuple[str, tuple[tuple[Any, str], ...], str]:
-        """Where it is in the cell, what shows it there, and why it is not."""
+        """ruff's path in the cell, the packages that bring it there, and a note if it is missing."""
         if self.runtime.language != "python":
             return "", (), ""
         program = ruff_path()
@@ -171,7 +164,7 @@ class _Look:
 
 
 def _look_cut_short(execution: Execution) -> Found:
-    """A look that did not come to its end: what is not read is not let through."""
+    """The result of a check that did not finish: the program is rejected."""
     why = _ENDED.get(execution.status, "ended the parser that read it")
     code = "too-much" if execution.status in _ENDED else "parser-ended"
     message = f"it {why} ({execution.cause.message if execution.cause else f'exit code {execution.exit_code}'})"
@@ -179,7 +172,7 @@ def _look_cut_short(execution: Execution) -> Found:
 
 
 def _read_answer(execution: Execution) -> Found:
-    """What a checker has said, which is a stranger's by now."""
+    """Parse a checker's answer, which is untrusted."""
     if not execution.ok or execution.truncated:
         return _look_cut_short(execution)
     try:
@@ -222,7 +215,7 @@ def _text(text: Any) -> str:
 
 
 def _read_lines(execution: Execution, read: Callable[[Iterable[str]], Iterable[Issue]]) -> Found:
-    """What a checker has said in lines, which are a stranger's by now."""
+    """Parse a checker's lines, which are untrusted."""
     if execution.status != "failed" and not execution.ok:
         return _look_cut_short(execution)
     said = read(execution.stderr.splitlines()[:_MOST])

@@ -1,5 +1,4 @@
-"""A command of the host's in a cell, its standard streams its caller's: the steps of an execution, but for what it
-says, which nobody here hears."""
+"""Runs a host command in a cell with the caller's stdin, stdout and stderr. Its output is not captured."""
 
 from __future__ import annotations
 
@@ -8,65 +7,48 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
 
 from casemate.execution.admit import AdmittedRequest
 from casemate.execution.collect import Collected, collect
-from casemate.execution.context import ExecutionContext
-from casemate.execution.network import CellInterception, CellNetwork, make_recorder
-from casemate.execution.pipeline import report_for
+from casemate.execution.context import ExecutionContext, Planned
+from casemate.execution.network import CellInterception
 from casemate.execution.plan import base_env, listed_hosts, network_of, trust_for
 from casemate.execution.record import record_execution
 from casemate.execution.request import redaction_of
-from casemate.execution.run import Finished, RunNetwork, open_requester, run
+from casemate.execution.run import Begun, Finished, open_requester, run
 from casemate.execution.seal import seal
 from casemate.model.execution import Execution
 from casemate.model.plan import NETWORK_SOCKETS, WORKSPACE, Entry, Plan, Request, Shown, Workspace
 from casemate.walls.wall import Cell, Sink, Standard
 
-if TYPE_CHECKING:
-    from casemate.approvals.requester import Requester
-
-LANGUAGE = "command"  # what the record has in the place of a language
-_PROGRAM = "command"  # the name of the file that a program without text leaves in /program
+LANGUAGE = "command"  # in place of a language in the record
+_PROGRAM = "command"  # the name of the empty program file in /program
 
 
 @dataclass(frozen=True, slots=True)
 class Wrapped:
-    """``request``: whose program is the command's path, and whose timeout None is none at all; ``entries`` and
-    ``shown``: what of the host it sees; ``folders``: its PATH; ``cwd``: where it begins, in the cell; ``reserve``: as
-    of a :class:`casemate.model.plan.Plan`; ``heap``: whether Node must be told how large its heap may be."""
-
-    request: Request
-    entries: tuple[Entry, ...]
-    shown: tuple[Shown, ...]
-    folders: tuple[str, ...]
+    request: Request  # its program is the command's path; a timeout of None is no timeout
+    entries: tuple[Entry, ...]  # of the host, visible in the cell
+    shown: tuple[Shown, ...]  # likewise
+    folders: tuple[str, ...]  # its PATH
     workspace: Workspace
-    cwd: str
-    reserve: int
-    heap: bool
-
-
-class Begun(NamedTuple):
-    """A command that runs: its cell, who asks for it, and its network."""
-
-    cell: Cell
-    requester: Requester
-    network: CellNetwork
+    cwd: str  # in the cell
+    reserve: int  # as in `Plan`
+    heap: bool  # whether Node needs a limit for its heap
 
 
 def plan_of(
     wrapped: Wrapped, admitted: AdmittedRequest, context: ExecutionContext, intercepted: CellInterception | None
 ) -> Plan:
-    """Decide everything about the cell. ``intercepted``: what its network is told, too."""
+    """Decide everything about the cell. Its network needs the same ``intercepted``."""
     request, limits = wrapped.request, admitted.limits
     trust, entries = trust_for(intercepted, context)
     env = base_env(limits, trust, is_online=admitted.opens)
-    del env["CASEMATE_OUTPUT"]  # files of a command are its own affair
+    del env["CASEMATE_OUTPUT"]  # a command has no artifacts
     env["PATH"] = ":".join(dict.fromkeys(wrapped.folders))
     if wrapped.heap:
         if not admitted.opens:
-            env["npm_config_offline"] = "true"  # else npx asks its registry before it looks at its cache
+            env["npm_config_offline"] = "true"  # otherwise npx contacts its registry before it uses its cache
         env["NODE_OPTIONS"] = f"--max-old-space-size={max(16, (limits.memory * 3 // 4) >> 20)}"
     return Plan(
         id=request.id,
@@ -95,11 +77,8 @@ def plan_of(
 
 
 def admit_wrapped(wrapped: Wrapped, context: ExecutionContext, longest: float | None) -> AdmittedRequest:
-    """Whether it may run, and within which bounds. ``longest``: seconds that an operator allows; None is no bound.
-
-    Raises ``InvalidArgument``.
-    """
-    made = context.admit(replace(wrapped.request, timeout=None), stream=False)  # limits.wall is of programs
+    """Admit the command. ``longest``: the operator's bound in seconds; None is no bound. Raises ``InvalidArgument``."""
+    made = context.admit(replace(wrapped.request, timeout=None), stream=False)  # limits.wall does not apply to commands
     given = [seconds for seconds in (wrapped.request.timeout, longest) if seconds is not None]
     return made._replace(request=wrapped.request, deadline=min(given, default=math.inf))
 
@@ -111,53 +90,42 @@ async def execute(
     standard: Standard,
     begun: Callable[[Begun], None],
     find_new_names: Callable[[], list[str]] = list,
-    *,
-    asks: bool = False,
 ) -> Execution:
-    """Run the command to its end, with ``standard`` as its streams; ``begun`` is called when its cell has copies of
-    them. ``find_new_names``: afterwards, of what appeared in the folder and tools act on; goes on record. ``asks``:
-    about hosts that no rule covers.
+    """Run the command with ``standard`` as its streams. ``begun`` is called when the cell has copies of them.
+    ``find_new_names`` finds new names in the folder that tools act on, for the record.
 
-    Its failure and a limit are values; raises ``CasemateError`` for the rest. Cancelling ends the cell.
+    The command's failure or a limit is a value; other failures raise ``CasemateError``. Cancelling ends the cell.
     """
     report = await context.wall.prove()
     intercepted = context.sandbox_network.interception_for(within)
     plan = plan_of(wrapped, within, context, intercepted)
-    request = wrapped.request
-    redaction = redaction_of(request.secrets)
+    request, redaction = wrapped.request, redaction_of(wrapped.request.secrets)
+    planned = Planned(context, request, within, plan, report, intercepted, redaction)
 
     def start(plan: Plan, sink: Sink) -> Cell:  # noqa: ARG001 - as of `Wall.start`
         return context.wall.start_piped(plan, standard)
 
-    async with record_execution(context, request, plan, redaction) as record:
+    async with record_execution(planned) as record:
         try:
             async with open_requester(context, request, None, redaction) as requester:
-                note = make_recorder(context.log, request, redaction)
-
-                def network_of(cell: Cell) -> CellNetwork:
-                    network = CellNetwork(context.sandbox_network, within, intercepted, cell, note, ())
-                    begun(Begun(cell, requester, network))
-                    return network
-
-                finished = await run(plan, start, None, {}, RunNetwork(requester, network_of, asks), redaction)
-            collected = await _collect(finished, context)
-            return record.note_execution(seal(collected, request, report_for(plan, context, report, finished.ending)))
-        finally:  # a command that is ended by force, too
+                finished = await run(planned, start, requester, begun=begun)
+            return record.note_execution(seal(await _collect(finished)))
+        finally:  # also if the command is killed
             if names := await asyncio.to_thread(find_new_names):
                 record.more["new_names"] = [redaction.text(name) if redaction else name for name in names]
 
 
-async def _collect(finished: Finished, context: ExecutionContext) -> Collected:
-    """What it changed is applied to a folder that it saw through an overlay; artifacts are in a private one alone."""
-    if (kind := finished.plan.workspace.kind) != "direct":
-        collected = await collect(finished, context)
+async def _collect(finished: Finished) -> Collected:
+    """Apply the changes of an overlay to the caller's folder. Only a private workspace has artifacts."""
+    if (kind := finished.planned.plan.workspace.kind) != "direct":
+        collected = await collect(finished)
         return collected if kind == "private" else collected._replace(artifacts=())
     os.close(finished.ending.tree_fd)
-    return Collected(finished, (), (), complete=True)
+    return Collected(finished)
 
 
 def cwd_in_cell(folder: str, place: str, cwd: str) -> str:
-    """Where ``cwd`` of the host is in a cell that has ``folder`` at ``place``; elsewhere it is the folder."""
+    """The path of the host's ``cwd`` in a cell that has ``folder`` at ``place``; the folder's if it is outside."""
     base = place or WORKSPACE
     inside = cwd.removeprefix(folder).strip("/") if f"{cwd}/".startswith(f"{folder}/") else ""
     return f"{base}/{inside}" if inside else base

@@ -1,7 +1,7 @@
-"""Folders as tar archives, out of places and into places that may be hostile: regular files and folders, no more.
+"""Packs and unpacks folders as tar archives in places that may be hostile: only regular files and folders.
 
-No link is followed and none is made, nor any device, fifo or socket. Names are those that may leave a cell. Of
-permissions only "may be executed" is kept, so no file becomes setuid. What is left out is told, with the reason.
+Follows and makes no links, and makes no devices, fifos or sockets. Names must be safe to leave a cell. Of permissions
+only the executable bit is kept, so no file becomes setuid. Everything left out is reported with the reason.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from io import BytesIO
 from typing import BinaryIO, cast
 
 from casemate.errors import InvalidArgument, Unavailable
-from casemate.files.beneath import CHUNK, Attributes, Hashed, write_file
+from casemate.files.beneath import CHUNK, Attributes, Hashed, hold, write_file
 from casemate.files.bounds import Skipped, TreeBounds
 from casemate.files.heads import Heads
 from casemate.files.names import LONGEST_NAME, LONGEST_PATH, display_path, path_problem
@@ -26,7 +26,7 @@ from casemate.model.execution import SkippedFile
 from casemate.supervisor.trees.walk import Entry, Visitor, enter_folder, open_beneath, open_file, walk
 
 _MIB = 2**20
-# Of one archive; with its heads it stays below what may be uploaded.
+# Of one archive. With its headers, it stays within the limit on uploads.
 BOUNDS = TreeBounds(files=10_000, file_bytes=224 * _MIB, total_bytes=224 * _MIB, depth=64, entries=50_000, reports=100)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
@@ -41,8 +41,8 @@ ReportFile = Callable[[Path, str], None]
 class Carried:
     """What went into an archive, or came out of one: how many ``files`` and ``folders``, and ``bytes`` of contents.
 
-    ``left_out``: what did not, and why. ``is_whole``: only what may never be copied was left out; False where a bound,
-    or a failure, left out more.
+    ``left_out``: what was left out, and why. ``is_whole``: False if a bound or a failure left out something that may be
+    copied.
     """
 
     files: int
@@ -54,10 +54,8 @@ class Carried:
 
 @dataclass(slots=True)
 class _Count:
-    """What was carried so far, within bounds. ``tell`` hears of each file; ``named``: names as they may be told."""
-
-    tell: Tell
-    named: Callable[[str], str] = str
+    tell: Tell  # called after each file
+    named: Callable[[str], str] = str  # redacts names for reports
     bounds: TreeBounds = BOUNDS
     files: int = 0
     folders: int = 0
@@ -65,7 +63,7 @@ class _Count:
     skipped: Skipped = field(default_factory=lambda: Skipped(BOUNDS.reports))
 
     def has_room(self, path: Path, size: int) -> bool:
-        """Whether a file of so many bytes may be carried still; else it is told as lost."""
+        """Whether a file of ``size`` bytes still fits. If not, report it as lost."""
         if self.files >= self.bounds.files:
             self.lose(path, f"there are more than {self.bounds.files} files")
         elif size > self.bounds.file_bytes or self.bytes + size > self.bounds.total_bytes:
@@ -81,7 +79,8 @@ class _Count:
         self.skipped.lose(self._shown_path(path), reason)
 
     def _shown_path(self, path: Path) -> str:
-        return "" if self.skipped.is_full else self.named(display_path(path))  # it takes longer than to read the name
+        # Formatting is slower than reading the name
+        return "" if self.skipped.is_full else self.named(display_path(path))
 
     def add(self, size: int) -> None:
         self.files, self.bytes = self.files + 1, self.bytes + size
@@ -92,13 +91,13 @@ class _Count:
 
 
 class Packer(Visitor):
-    """Writes an archive to ``out``. ``top``: a folder that all names begin with. Raises ``Unavailable`` where ``out``
-    takes no more.
+    """Writes an archive to ``out``. ``top``: a folder that all names begin with. Raises ``Unavailable`` if writing to
+    ``out`` fails.
 
-    ``content``: gives what may be told of an opened file, where that is not all of it; raises :class:`Withheld` to
-    leave it out. ``named``: a name as it may be told; what has another is left out. ``refuses``: why a path is left
-    out, besides what always is; it is told whether that is a folder's. ``tell``: hears how many files and bytes there
-    are, with each.
+    ``content``: returns what an opened file may reveal, if not all of it, or raises :class:`Withheld` to leave it out.
+    ``named``: redacts a name; an entry whose name this changes is left out. ``refuses``: why a path is left out, in
+    addition to the fixed rules; its second argument is whether the path is a folder. ``tell``: called with the number
+    of files and bytes after each file.
     """
 
     def __init__(
@@ -122,11 +121,11 @@ class Packer(Visitor):
             self._folder((), None)
 
     def tree(self, root: int) -> None:
-        """Everything beneath the folder ``root``."""
+        """Add everything beneath the folder ``root``."""
         walk(root, self, depth=BOUNDS.depth, entries=BOUNDS.entries)
 
     def file(self, path: Path, file: int) -> None:
-        """One open regular file, as ``path``. Raises ``OSError`` where it is withheld or cannot be read."""
+        """Add an open regular file as ``path``. Raises ``OSError`` if it is withheld or unreadable."""
         status = os.fstat(file)
         if not self._count.has_room(path, status.st_size):
             return
@@ -140,18 +139,17 @@ class Packer(Visitor):
             self._add(path, status, BytesIO(data), len(data))
 
     def refuse(self, path: Path, reason: str) -> None:
-        """Something that is left out because it may not be copied."""
+        """Leave out something that may not be copied."""
         self._count.refuse(path, reason)
 
     def end(self) -> Carried:
-        """Finish the archive, which is written then; what is in it. Raises ``Unavailable``."""
+        """Finish and flush the archive. Returns what is in it. Raises ``Unavailable``."""
         with _name_write_errors():
             self._tar.close()
             self._out.flush()
         return self._count.summary()
 
     def enter(self, entry: Entry, _folder: int, /) -> bool:
-        """See :class:`casemate.supervisor.trees.walk.Visitor`."""
         if (why := self._problem(entry.path, is_folder=True)) is not None:
             self.refuse(entry.path, why)
             return False
@@ -159,7 +157,6 @@ class Packer(Visitor):
         return True
 
     def visit(self, entry: Entry) -> None:
-        """See :class:`casemate.supervisor.trees.walk.Visitor`."""
         why = self._problem(entry.path, is_folder=False)
         if why is None and not stat.S_ISREG(entry.stat.st_mode):
             why = f"it is {kind_of(entry.stat.st_mode)}; only files and folders are copied"
@@ -171,15 +168,13 @@ class Packer(Visitor):
         except OSError as error:
             self._count.lose(entry.path, f"it cannot be read: {error.strerror}")
             return
-        try:
-            self.file(entry.path, file)
-        except Withheld as withheld:
-            self.refuse(entry.path, str(withheld))
-        finally:
-            os.close(file)
+        with hold(file):
+            try:
+                self.file(entry.path, file)
+            except Withheld as withheld:
+                self.refuse(entry.path, str(withheld))
 
     def skip(self, path: Path, reason: str) -> None:
-        """See :class:`casemate.supervisor.trees.walk.Visitor`."""
         if (why := self._refuses(path, True)) is not None:
             self.refuse(path, why)
         else:
@@ -205,7 +200,7 @@ class Packer(Visitor):
 
     def _write(self, info: tarfile.TarInfo, source: BytesIO | _Exactly | None = None) -> None:
         with _name_write_errors():  # the source raises nothing
-            self._tar.addfile(info, cast("BytesIO", source))  # it reads, and no more is asked of it
+            self._tar.addfile(info, cast("BytesIO", source))  # addfile only reads from it
 
     def _info(self, path: Path, status: os.stat_result | None) -> tarfile.TarInfo:
         info = tarfile.TarInfo(b"/".join((*self._top, *path)).decode())
@@ -215,11 +210,11 @@ class Packer(Visitor):
 
 @contextmanager
 def close_after(out: BinaryIO) -> Iterator[BinaryIO]:
-    """``out``, for a :class:`Packer` that is ended within, which says what could not be written."""
+    """``out``, for a :class:`Packer` that ends within this context and reports write errors."""
     try:
         yield out
     finally:
-        with suppress(OSError):  # of what could not be written before
+        with suppress(OSError):  # an earlier write error
             out.close()
 
 
@@ -232,11 +227,11 @@ def _name_write_errors() -> Iterator[None]:
 
 
 class Withheld(OSError):
-    """What a ``content`` raises for a file that is to be left out: why it is."""
+    """Raised by ``content`` to leave out a file. The message is the reason."""
 
 
 class _Exactly:
-    """So many bytes of a file that may change meanwhile: zeros stand for what is not there any more."""
+    """Exactly ``size`` bytes of a file that may change meanwhile. Zeros replace missing bytes."""
 
     def __init__(self, file: int, size: int) -> None:
         self._file, self._at, self._size = file, 0, size
@@ -264,13 +259,13 @@ def unpack(
     report_file: ReportFile = lambda _path, _sha256: None,
     take_room: Callable[[tuple[bytes, ...], int], None] = lambda _path, _size: None,
 ) -> Carried:
-    """Put the files and folders of an archive, which need be nobody's friend's, beneath the folder ``root``; files of
-    the same names are replaced.
+    """Unpack an untrusted archive beneath the folder ``root``, replacing files of the same names.
 
-    ``owner``: whose they become. ``masked``: permissions that none gets. ``refuses``: why a path is left out, besides
-    what always is; it is told whether that is a folder's. ``report_file``: told the path and the SHA-256 of each file
-    before it appears; ``take_room``: called for each, and each folder, with its size, raises ``OSError`` where there is
-    none. Raises ``InvalidArgument`` where it is no archive, and ``OSError`` where there is no room.
+    ``owner``: the new files' owner. ``masked``: permissions that are removed. ``refuses``: why a path is left out, in
+    addition to the fixed rules; its second argument is whether the path is a folder. ``report_file``: called with the
+    path and SHA-256 of each file before it appears. ``take_room``: called with the path and size of each file and
+    folder; raises ``OSError`` if there is no room. Raises ``InvalidArgument`` if ``source`` is not an archive, and
+    ``OSError`` if there is no room.
     """
     unpacking = _Unpacking(root, owner, masked, refuses, report_file, take_room, _Count(tell))
     try:
@@ -279,19 +274,19 @@ def unpack(
             for member in _members(tar, heads, unpacking.count):
                 unpacking.take(tar, member)
     except (tarfile.TarError, RecursionError, ValueError, OverflowError, EOFError) as error:
-        raise InvalidArgument("archive", f"is no whole tar archive: {error}") from None
+        raise InvalidArgument("archive", f"is not a complete tar archive: {error}") from None
     return unpacking.count.summary()
 
 
 def _members(tar: tarfile.TarFile, heads: Heads, count: _Count) -> Iterator[tarfile.TarInfo]:
-    """Those of an archive, so many at most; never the same place of it twice."""
+    """The members of an archive, up to the bound, and never the same offset twice."""
     reached, number = -1, 0
     while (member := tar.next()) is not None:
-        vars(tar)["members"] = []  # which would all be kept
+        vars(tar)["members"] = []  # otherwise all would be kept
         if member.offset <= reached or member.size < 0:
             raise tarfile.ReadError("its parts overlap")
         if (number := number + 1) > count.bounds.entries:
-            count.skipped.lose("…", f"there are more than {count.bounds.entries} entries; the rest was not looked at")
+            count.skipped.lose("…", f"there are more than {count.bounds.entries} entries; the rest was not read")
             return
         reached = member.offset
         heads.complete(member)
@@ -310,7 +305,7 @@ class _Unpacking:
     count: _Count
 
     def take(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        """Put one member where it belongs, or say why not."""
+        """Unpack one member, or report why not."""
         if len(member.name) > LONGEST_PATH:
             self.count.refuse(_path_of(member.name[:LONGEST_NAME]), f"its path is longer than {LONGEST_PATH} bytes")
             return
@@ -338,7 +333,7 @@ class _Unpacking:
         if len(path) > self.count.bounds.depth:
             return f"it lies deeper than {self.count.bounds.depth} folders"
         if not member.isdir() and (member.type not in _PLAIN or member.issparse()):
-            return "it is no regular file and no folder"
+            return "it is neither a regular file nor a folder"
         bad = next((why for number in range(len(path)) if (why := path_problem(path[: number + 1]))), None)
         return bad or self.refuses(path, member.isdir())
 
@@ -346,25 +341,19 @@ class _Unpacking:
         content = tar.extractfile(member)
         assert content is not None
         mode = (0o777 if member.mode & 0o100 else 0o666) & ~self.masked
-        folder = self._folder(path[:-1])
-        try:
-            chunks = Hashed(iter(lambda: content.read(CHUNK), b""))
-            attributes = Attributes(mode, self.owner, int(member.mtime) * 10**9)
+        chunks = Hashed(iter(lambda: content.read(CHUNK), b""))
+        attributes = Attributes(mode, self.owner, int(member.mtime) * 10**9)
+        with hold(self._folder(path[:-1])) as folder:
             write_file(
                 folder, os.fsdecode(path[-1]), chunks, attributes, before=lambda: self.report_file(path, chunks.sha256)
             )
-        finally:
-            os.close(folder)
 
     def _folder(self, path: Path) -> int:
-        """A descriptor of a folder beneath the root, made where it is missing."""
+        """A descriptor of a folder beneath the root, created if missing."""
         folder = open_beneath(self.root, ())
         for part in path:
-            try:
-                below = self._below(folder, os.fsdecode(part))
-            finally:
-                os.close(folder)
-            folder = below
+            with hold(folder):
+                folder = self._below(folder, os.fsdecode(part))
         return folder
 
     def _below(self, folder: int, name: str) -> int:

@@ -1,7 +1,7 @@
-"""Writing beneath a folder that may hold hostile links: by descriptors, one component at a time, by rename.
+"""Writes beneath a folder that may hold hostile links: by descriptor, one component at a time, and by rename.
 
-A file appears under its name only when it is whole. Unless that is asked for, nothing is flushed to the disk: after a
-loss of power a file may be missing. A process killed at the wrong moment leaves a ``.casemate-…`` file behind.
+A file appears under its name only when it is complete. Data is flushed to disk only on request, so a file may be
+missing after a power loss. A process killed at the wrong moment leaves a ``.casemate-…`` file behind.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import stat
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from casemate.supervisor.trees.walk import check_deadline, identity
@@ -24,18 +24,18 @@ _TEMPORARY = ".casemate-"
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """What a new file gets: ``mode`` (None: as the umask says), ``owner`` and ``modified`` (nanoseconds)."""
+    """The attributes of a new file."""
 
-    mode: int | None = None
+    mode: int | None = None  # None: by the umask
     owner: tuple[int, int] | None = None
-    modified: int | None = None
+    modified: int | None = None  # nanoseconds
 
 
 PLAIN = Attributes()
 
 
 class Hashed:
-    """Chunks that are hashed on their way: ``sha256`` is of what has been taken of them so far."""
+    """Chunks that are hashed as they pass. ``sha256`` covers those taken so far."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = chunks
@@ -52,15 +52,24 @@ class Hashed:
         return self._digest.hexdigest()
 
 
+@contextmanager
+def hold(fd: int) -> Iterator[int]:
+    """Close a descriptor at the end of the block."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def write_all(file: int, data: bytes) -> None:
-    """Write all of ``data``. Raises ``OSError``."""
+    """Write all of ``data``, in as many calls as needed."""
     view = memoryview(data)
     while view:
         view = view[os.write(file, view) :]
 
 
 def _write_or_skip(file: int, chunk: bytes) -> None:
-    """Write ``chunk``, but leave a hole for each page of zeros: what took no room is not to take any here."""
+    """Write ``chunk``, with a hole for each page of zeros, so that sparse files stay sparse."""
     if _PAGE not in chunk:
         write_all(file, chunk)
         return
@@ -83,9 +92,9 @@ def write_file(
 ) -> tuple[int, int]:
     """Put a regular file at ``name`` (one component) in ``folder``, replacing a file or link there.
 
-    ``flush``: have it and its name on the disk before this returns. ``before`` runs when all is written and before the
-    name is taken. Returns the new file's identity.
-    Raises ``OSError`` (or what ``chunks`` and ``before`` raise); then nothing has changed at ``name``.
+    ``flush``: write the file and its name to disk before this returns. ``before``: runs after the file is written and
+    before it gets its name. Returns the new file's identity. Raises ``OSError`` (or what ``chunks`` and ``before``
+    raise); then ``name`` is unchanged.
     """
     temporary = _temporary_name()
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -118,7 +127,7 @@ def write_link(
     *,
     before: Callable[[], None] = lambda: None,
 ) -> None:
-    """Put a symbolic link at ``name`` in ``folder``, replacing a file or link there. As :func:`write_file`."""
+    """Put a symbolic link at ``name`` in ``folder``, replacing a file or link there. Like :func:`write_file`."""
     temporary = _temporary_name()
     os.symlink(target, temporary, dir_fd=folder)
     try:
@@ -130,12 +139,12 @@ def write_link(
 
 
 def mount_of(folder: int) -> int:
-    """The id of the mount that a descriptor lies on. Raises ``OSError``."""
+    """The id of the mount that a descriptor is on."""
     with open(f"/proc/self/fdinfo/{folder}", encoding="ascii") as lines:
         for line in lines:
             if line.startswith("mnt_id:"):
                 return int(line.split()[1])
-    raise OSError(errno.ENOSYS, "the kernel does not say on which mount a folder lies")
+    raise OSError(errno.ENOSYS, "the kernel does not report the mount of a folder")
 
 
 def _set_attributes(file: int, attributes: Attributes) -> None:
@@ -157,7 +166,7 @@ def _discard(folder: int, name: str) -> None:
 
 
 def pieces_of(fd: int, most: int) -> Iterator[bytes]:
-    """At most so many bytes: a file may grow while it is read. Raises ``OSError``."""
+    """At most ``most`` bytes of a file, which may grow meanwhile."""
     while most > 0 and (piece := os.read(fd, min(CHUNK, most))):
         check_deadline()
         most -= len(piece)
@@ -165,8 +174,8 @@ def pieces_of(fd: int, most: int) -> Iterator[bytes]:
 
 
 class HeldFolder:
-    """A folder by a descriptor, for as long as anybody has this. Raises ``OSError`` where it is none, or a link leads
-    there."""
+    """A descriptor of a folder, closed with this object. Raises ``OSError`` if ``path`` is not a folder or leads
+    through a link."""
 
     def __init__(self, path: str) -> None:
         self.fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

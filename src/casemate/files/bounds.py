@@ -1,4 +1,4 @@
-"""How much of a hostile tree is looked at, and the bounded list of what was left behind."""
+"""Bounds on reading a hostile tree, and a bounded list of what was left out."""
 
 from __future__ import annotations
 
@@ -11,22 +11,20 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class TreeBounds:
-    """``files`` handed out at most, ``file_bytes`` of each and ``total_bytes`` of all; folders nested up to
-    ``depth``; ``entries`` of any kind looked at; ``reports``: refusals listed one by one.
-    """
+    """Bounds of a walk."""
 
-    files: int = 1000
-    file_bytes: int = 256 * _MIB
-    total_bytes: int = 256 * _MIB
-    depth: int = 32
-    entries: int = 50_000
-    reports: int = 200
+    files: int = 1000  # files handed out
+    file_bytes: int = 256 * _MIB  # bytes of each file
+    total_bytes: int = 256 * _MIB  # bytes of all files
+    depth: int = 32  # levels of nested folders
+    entries: int = 50_000  # entries of any kind that are read
+    reports: int = 200  # refusals to list individually
 
 
 class Skipped:
-    """What was left behind and why; counts everything, lists the first ``most``.
+    """What was left out, and why. Counts everything, and lists the first ``most``.
 
-    ``complete`` becomes false when a bound or a failure (not a rule) left something behind.
+    ``complete`` becomes False when something was left out because of a bound or failure, not a rule.
     """
 
     def __init__(self, most: int) -> None:
@@ -37,22 +35,22 @@ class Skipped:
 
     @property
     def is_full(self) -> bool:
-        """Whether what comes now is counted alone, and no name of it is kept."""
+        """Whether later names are only counted."""
         return len(self._files) >= self._most
 
     def refuse(self, name: str, reason: str) -> None:
-        """A rule says no: a link, a device, an unsafe or protected name."""
+        """Record that a rule forbids it: a link, a device, an unsafe or protected name."""
         if not self.is_full:
             self._files.append(SkippedFile(name, reason))
         else:
             self._unlisted += 1
 
     def lose(self, name: str, reason: str) -> None:
-        """A bound or a failure left behind what the rules would have let through."""
+        """Record that a bound or failure left out something that the rules allow."""
         self.complete = False
         self.refuse(name, reason)
 
     def as_tuple(self) -> tuple[SkippedFile, ...]:
-        """All that is listed, and one more entry that counts the rest."""
+        """The listed entries, and one more that counts the rest."""
         rest = (SkippedFile("…", f"{self._unlisted} more are not listed"),) if self._unlisted else ()
         return (*self._files, *rest)

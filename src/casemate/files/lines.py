@@ -1,4 +1,4 @@
-"""One JSON object per line, as cells talk to the host's services: bounded on the way in, and read strictly."""
+"""JSON objects, one per line, as cells send them to the host's services: bounded and strictly parsed."""
 
 from __future__ import annotations
 
@@ -11,38 +11,40 @@ from typing import Any, Protocol, TypeVar
 from casemate.errors import InvalidArgument
 from casemate.policy.canonical import MOST_BYTES, parse
 
-_MOST_PIECES = 4096  # that a line may come in: each is looked at
-_LINE_SECONDS = 30.0  # in which a line that was begun has to be whole
-_MOST_AHEAD = 1 << 16  # bytes that a client may send before it has its answer
+_MOST_PIECES = 4096  # pieces of one line, each of which is searched
+_LINE_SECONDS = 30.0  # for a line to be complete after its first byte
+_MOST_AHEAD = 1 << 16  # bytes that a client may send before it gets its answer
 _END = b"\n"
 Made = TypeVar("Made")
+LineShare = Callable[[int], None]  # called with the bytes of a connection's current line; raises Crowded
 
 
 class LineClient(Protocol):
-    """A connection from a cell, as the egress proxy gives it. ``ahead`` was received and is not yet used."""
+    """A connection from a cell, from the egress proxy. ``ahead``: received but unused bytes."""
 
     ahead: bytearray
 
     async def fill(self) -> bool:
-        """Wait for more bytes and append them to ``ahead``; False at the end of what comes. Raises ``OSError``."""
+        """Wait for more bytes and append them to ``ahead``. False at the end of the stream. Raises ``OSError``."""
 
     def take(self, count: int | None = None) -> bytes:
-        """The first ``count`` bytes of ``ahead``, which are then used."""
+        """Take the first ``count`` bytes from ``ahead``."""
 
     def watch(self, gone: Callable[[], object], most: int) -> Callable[[], None]:
-        """Call ``gone``, once, when the client has gone. Bytes that it sends are appended to ``ahead``; with more than
-        ``most`` there it is looked at no longer. What is given ends the watching; nobody fills ``ahead`` before."""
+        """Call ``gone`` once when the client is gone, and append received bytes to ``ahead``. Watching stops when
+        ``ahead`` has more than ``most`` bytes, or by the returned function. Do not call ``fill`` before that."""
 
     async def send(self, data: bytes) -> None:
-        """Send all of ``data``, as fast as the other side takes it. Raises ``OSError``."""
+        """Send all of ``data`` as fast as the client reads it. Raises ``OSError``."""
 
 
 class Crowded(Exception):
-    """The lines of one cell would take more of the host's memory than they may; the message says so."""
+    """The lines of one cell would exceed their share of the host's memory."""
 
 
 class LineBudget:
-    """For the lines of one cell, on all of its connections, while they come and until they are answered."""
+    """A memory budget for the lines of one cell on all its connections, from their first byte until they are
+    answered."""
 
     def __init__(self, most: int) -> None:
         """``most``: bytes."""
@@ -51,41 +53,30 @@ class LineBudget:
 
     @contextlib.contextmanager
     def share(self) -> Iterator[LineShare]:
-        """What one connection takes of it; with the block that is given back."""
-        share = LineShare(self)
+        """The share of one connection, which is returned at the end of the block."""
+        held = 0
+
+        def hold(count: int) -> None:
+            nonlocal held
+            if count > held and self._taken + count - held > self._most:
+                raise Crowded(f"requests of more than {self._most >> 20} MiB wait to be completed or answered")
+            self._taken += count - held
+            held = count
+
         try:
-            yield share
+            yield hold
         finally:
-            share.hold(0)
-
-    def take(self, count: int) -> None:
-        """So many bytes more, or less. Raises :class:`Crowded`."""
-        if count > 0 and self._taken + count > self._most:
-            raise Crowded(f"requests of more than {self._most >> 20} MiB wait to be answered, or to be whole")
-        self._taken += count
-
-
-class LineShare:
-    """Of one connection in a :class:`LineBudget`."""
-
-    def __init__(self, budget: LineBudget) -> None:
-        self._budget = budget
-        self._held = 0
-
-    def hold(self, count: int) -> None:
-        """Its line has ``count`` bytes now. Raises :class:`Crowded`."""
-        self._budget.take(count - self._held)
-        self._held = count
+            hold(0)
 
 
 async def read_line(
     client: LineClient, most: int = MOST_BYTES, share: LineShare | None = None, within: float = _LINE_SECONDS
 ) -> bytes | None:
-    """The next line, without its end; None where nothing more comes. ``share`` holds it until the next one is read.
-    Raises ``InvalidArgument`` beyond ``most`` bytes, for one that is cut off, and for one that was begun and is not
-    whole ``within`` so many seconds; and :class:`Crowded`."""
+    """The next line without its end; None at the end of the stream. ``share`` holds the line until the next is read.
+    Raises ``InvalidArgument`` for a line longer than ``most`` bytes, a truncated line, and one that is not complete
+    within so many seconds of its first byte. Raises :class:`Crowded`."""
     if share is not None:
-        share.hold(0)
+        share(0)
     if not client.ahead and not await client.fill():
         return None
     try:
@@ -94,7 +85,7 @@ async def read_line(
         async with asyncio.timeout(within):
             return await _rest(client, most, share)
     except TimeoutError:
-        raise InvalidArgument("request", f"is not whole after {within:g} s") from None
+        raise InvalidArgument("request", f"is not complete after {within:g} s") from None
 
 
 async def _rest(client: LineClient, most: int, share: LineShare | None) -> bytes:
@@ -102,7 +93,7 @@ async def _rest(client: LineClient, most: int, share: LineShare | None) -> bytes
     for _ in range(_MOST_PIECES):
         end = client.ahead.find(_END, seen)
         if share is not None:
-            share.hold(end + 1 if end >= 0 else len(client.ahead))
+            share(end + 1 if end >= 0 else len(client.ahead))
         if end >= 0 and end <= most:
             return client.take(end + 1)[:-1]
         if len(client.ahead) > most:
@@ -114,21 +105,21 @@ async def _rest(client: LineClient, most: int, share: LineShare | None) -> bytes
 
 
 def read_object(line: bytes) -> dict[str, Any]:
-    """The object that a line is. Raises ``InvalidArgument`` for any other JSON, for none, and as
+    """The object in a line. Raises ``InvalidArgument`` for other JSON, for invalid JSON, and like
     :func:`casemate.policy.canonical.parse`."""
     value = parse(line, "request")
     if not isinstance(value, dict):
-        raise InvalidArgument("request", "is no JSON object")
+        raise InvalidArgument("request", "is not a JSON object")
     return value
 
 
 def line_of(value: Mapping[str, Any]) -> bytes:
-    """``value`` as a line. Raises ``ValueError`` for what JSON cannot hold."""
+    """Encode ``value`` as a line. Raises ``ValueError`` for values that JSON does not have."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii") + _END
 
 
 async def while_there(client: LineClient, work: Awaitable[Made]) -> Made | None:
-    """What comes of ``work``; None where the client goes before, which ends it. Raises what ``work`` does."""
+    """The result of ``work``; None if the client goes first, which cancels it. Raises what ``work`` raises."""
     task = asyncio.current_task()
     assert task is not None
     before, is_gone = task.cancelling(), False

@@ -1,6 +1,6 @@
-"""Which file names may leave a cell, and how any name is shown. Pure.
+"""Which file names may leave a cell, and how names are displayed.
 
-A name is safe when it is valid UTF-8 of at most 255 bytes without backslash, and shows as it is
+A name is safe if it is valid UTF-8 of at most 255 bytes, has no backslash, and displays as it is
 (``casemate.visible``). Names such as ``-rf``, ``con`` or ``C:x`` are data on Linux and stay as they are.
 """
 
@@ -14,7 +14,7 @@ _LONGEST_SHOWN = 300
 
 
 def problem(name: bytes) -> str | None:
-    """Why one component of a path is not safe to hand out, or None."""
+    """Why a path component is not safe to hand out, or None."""
     if len(name) > LONGEST_NAME:
         return f"its name is longer than {LONGEST_NAME} bytes"
     try:
@@ -31,7 +31,7 @@ def problem(name: bytes) -> str | None:
 
 
 def path_problem(path: tuple[bytes, ...]) -> str | None:
-    """Why a relative path is not safe to hand out, or None; checks the whole and its last component."""
+    """Why a relative path is not safe to hand out, or None. Checks its length and its last component."""
     if sum(map(len, path)) + len(path) > LONGEST_PATH:
         return f"its path is longer than {LONGEST_PATH} bytes"
     return problem(path[-1])
@@ -43,19 +43,16 @@ def text_of(path: tuple[bytes, ...]) -> str:
 
 
 def display_path(path: tuple[bytes, ...]) -> str:
-    """Any path, escaped so that it can be printed: no control or format character, bounded in length.
+    """Any path, escaped for display: without control and format characters, and bounded in length.
 
-    Safe names are shown as they are.
+    Safe names are unchanged.
     """
     if all(problem(name) is None for name in path):
         text = text_of(path)
     else:
-        text = "/".join(_escape_name(name) for name in path)
+        escaped = (name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace") for name in path)
+        text = "/".join(map(visible, escaped))
     if len(text) > _LONGEST_SHOWN:
         half = _LONGEST_SHOWN // 2 - 1
         text = f"{text[:half]}…{text[-half:]}"
     return text or "."
-
-
-def _escape_name(name: bytes) -> str:
-    return visible(name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace"))

@@ -1,4 +1,4 @@
-"""Files that are their owner's alone: read only where they are, and replaced in one step."""
+"""Files that only their owner can access: read without following links, and replaced atomically."""
 
 from __future__ import annotations
 
@@ -11,29 +11,24 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from casemate.errors import VaultUnavailable
-from casemate.files.beneath import Attributes, write_file
+from casemate.files.beneath import Attributes, hold, write_file
 from casemate.files.user_folders import make_private_folders
 
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_OPEN_FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a link is refused, and a pipe is not waited for
+_OPEN_FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # refuses links, and does not wait for pipes
 
 
 def read_private(path: Path, most: int) -> bytes | None:
-    """The content of a file of at most ``most`` bytes; None where there is none.
+    """The content of a file of at most ``most`` bytes; None if it does not exist.
 
-    Raises ``VaultUnavailable`` where it is a link, another user's, or open to others, and where its folder is: whoever
-    may write there can put another file in its place.
+    Raises ``VaultUnavailable`` if the file is a link, another user's, or accessible to others. The same goes for its
+    folder, because anyone who may write there can replace the file.
     """
     try:
-        folder = _open_folder(path.parent)
+        with hold(_open_folder(path.parent)) as folder:
+            fd = _open_file(path, folder, os.O_RDONLY)
     except FileNotFoundError:
         return None
-    try:
-        fd = _open_file(path, folder, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    finally:
-        os.close(folder)
     with os.fdopen(fd, "rb") as file:
         if os.fstat(fd).st_size > most:
             raise unusable(path, f"it is larger than {most} bytes")
@@ -41,9 +36,9 @@ def read_private(path: Path, most: int) -> bytes | None:
 
 
 def open_lock(path: Path) -> int:
-    """A descriptor of the file by which those who write take turns (flock(2)), made where it is missing.
+    """A descriptor of the lock file of writers (flock(2)), which is created if missing.
 
-    Raises ``VaultUnavailable`` as :func:`read_private` does.
+    Raises ``VaultUnavailable`` like :func:`read_private`.
     """
     with private_folder(path.parent) as folder:
         return _open_file(path, folder, os.O_RDWR | os.O_CREAT)
@@ -53,7 +48,7 @@ def open_lock(path: Path) -> int:
 def turn(lock: int) -> Iterator[None]:
     """Hold the lock (flock(2)) of a descriptor, which is closed at the end: one thread of one process at a time.
 
-    A process that is forked meanwhile shares the descriptor. The lock is released explicitly, so that it ends here.
+    A process forked meanwhile shares the descriptor, so the lock is released explicitly.
     """
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -64,9 +59,9 @@ def turn(lock: int) -> Iterator[None]:
 
 
 def replace_private(path: Path, content: bytes) -> None:
-    """Put ``content`` there, 0600, in a folder of mode 0700, which is made where it is missing.
+    """Write ``content`` to a file of mode 0600 in a folder of mode 0700, which is created if missing.
 
-    Whoever reads meanwhile, and a loss of power, finds the old file or the new one. Raises ``VaultUnavailable``.
+    Readers, and a power loss, leave the old or the new file. Raises ``VaultUnavailable``.
     """
     with private_folder(path.parent) as folder:
         try:
@@ -77,26 +72,24 @@ def replace_private(path: Path, content: bytes) -> None:
 
 @contextmanager
 def private_folder(path: Path) -> Iterator[int]:
-    """A descriptor of a folder of mode 0700 of ours, made where it is missing. Raises ``VaultUnavailable`` where others
-    may look into it."""
+    """A descriptor of a folder of mode 0700 that we own, created if missing. Raises ``VaultUnavailable`` if others can
+    access it."""
     try:
         make_private_folders(path)
         folder = _open_folder(path)
     except OSError as error:
         raise unusable(path, str(error.strerror)) from None
-    try:
+    with hold(folder):
         yield folder
-    finally:
-        os.close(folder)
 
 
 def unusable(path: Path, why: str) -> VaultUnavailable:
-    """The error that says which file cannot be used, and why."""
+    """The error for a file that cannot be used, with the reason."""
     return VaultUnavailable(f"{str(path)!r} cannot be used for secrets: {why}", reason="file")
 
 
 def _open_folder(path: Path) -> int:
-    """A descriptor of a folder that is ours alone. Raises ``FileNotFoundError`` and ``VaultUnavailable``."""
+    """A descriptor of a folder that only we can access. Raises ``FileNotFoundError`` and ``VaultUnavailable``."""
     try:
         fd = os.open(path, _OPEN_FOLDER)
     except FileNotFoundError:
@@ -107,7 +100,7 @@ def _open_folder(path: Path) -> int:
 
 
 def _open_file(path: Path, folder: int, flags: int) -> int:
-    """A descriptor of a regular file in ``folder`` that is ours alone. Raises as :func:`_open_folder` does."""
+    """A descriptor of a regular file in ``folder`` that only we can access. Raises like :func:`_open_folder`."""
     try:
         fd = os.open(path.name, flags | _OPEN_FILE, 0o600, dir_fd=folder)
     except FileNotFoundError:
@@ -116,27 +109,21 @@ def _open_file(path: Path, folder: int, flags: int) -> int:
         raise unusable(path, "it is a link" if error.errno == errno.ELOOP else str(error.strerror)) from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise unusable(path, "it is no regular file")
+        raise unusable(path, "it is not a regular file")
     return _ours(path, fd)
 
 
 def _ours(path: Path, fd: int) -> int:
-    """``fd``, which is closed where :func:`_check_owner` raises."""
-    try:
-        _check_owner(path, os.fstat(fd))
-    except VaultUnavailable:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _check_owner(path: Path, status: os.stat_result) -> None:
+    """``fd`` if only we can access it; otherwise close it and raise."""
+    status = os.fstat(fd)
+    if status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077:
+        return fd
+    os.close(fd)
     if status.st_uid != os.geteuid():
         raise unusable(path, "it belongs to another user")
-    if stat.S_IMODE(status.st_mode) & 0o077:
-        mode = "700" if stat.S_ISDIR(status.st_mode) else "600"
-        raise VaultUnavailable(
-            f"{str(path)!r} cannot be used for secrets: it is open to others",
-            reason="mode",
-            remediation=f"chmod {mode} {path}, and give the secrets in it up if others had access",
-        )
+    mode = "700" if stat.S_ISDIR(status.st_mode) else "600"
+    raise VaultUnavailable(
+        f"{str(path)!r} cannot be used for secrets: it is accessible to others",
+        reason="mode",
+        remediation=f"chmod {mode} {path}, and replace the secrets in it if others had access",
+    )

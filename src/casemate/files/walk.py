@@ -1,6 +1,6 @@
-"""What the host does with walks through hostile trees (:mod:`casemate.supervisor.trees.walk`).
+"""The host's use of walks through hostile trees (:mod:`casemate.supervisor.trees.walk`).
 
-What was dealt with before is remembered, so that a later walk deals only with what has changed since.
+Handled entries are remembered, so that a later walk handles only what has changed since.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def is_whiteout(status: os.stat_result) -> bool:
 
 
 def kind_of(mode: int) -> str:
-    """What a thing is, for people: ``a link``, ``a fifo``."""
+    """The kind of an entry for people: ``a link``, ``a fifo``."""
     kinds = {
         stat.S_IFLNK: "a link",
         stat.S_IFIFO: "a fifo",
@@ -32,8 +32,8 @@ def kind_of(mode: int) -> str:
 
 
 class SeenFiles:
-    """Remembers each file by its inode, its size and the time of its last change, which no program sets (inode(7)), and
-    folders by their paths."""
+    """Remembers each file by inode, size and last status change, which no program can set (inode(7)), and folders by
+    path."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[bytes, ...], tuple[int, ...]] = {}
@@ -42,47 +42,47 @@ class SeenFiles:
         self._folders: dict[tuple[bytes, ...], tuple[int, int]] = {}
 
     def begin(self) -> None:
-        """A look begins; `orphaned_paths` then tells what it has not met any more."""
+        """Begin a walk. Afterwards, `orphaned_paths` lists what the walk did not meet."""
         self._met.clear()
 
     def meet(self, path: tuple[bytes, ...]) -> None:
-        """Something is there."""
+        """Note that ``path`` exists."""
         self._met.add(path)
 
     def meet_folder(self, entry: Entry) -> None:
-        """A folder is there, as it is."""
+        """Note that a folder exists, and its inode and mode."""
         self.meet(entry.path)
         if len(self._folders) < 2 * _ENTRIES:
             self._folders[entry.path] = _folder_signature(entry.stat)
 
     def note_made(self, path: tuple[bytes, ...], what: os.stat_result) -> None:
-        """``what`` is at ``path`` elsewhere and was made because of this tree."""
+        """Note that ``what`` was made at ``path`` elsewhere for an entry of this tree."""
         self._made[path] = _made_signature(what)
 
     def is_somebody_elses(self, path: tuple[bytes, ...], there: os.stat_result | None) -> bool:
-        """Whether something was made at ``path`` elsewhere, and ``there`` is now something else: replaced or edited."""
+        """Whether something was made at ``path`` elsewhere and ``there`` differs from it: it was replaced or edited."""
         made = self._made.get(path)
         return made is not None and there is not None and made != _made_signature(there)
 
     def forget_unmet(self) -> None:
-        """What a whole look has not met is new when it is met again: a program that makes and removes files without end
-        shall not fill our memory."""
+        """Forget what a complete walk did not meet. A program that makes and removes files forever must not fill our
+        memory."""
         self._known = {path: known for path, known in self._known.items() if path in self._met}
         self._folders = {path: known for path, known in self._folders.items() if path in self._met}
 
     def orphaned_paths(self) -> list[tuple[bytes, ...]]:
-        """What was made because of things that are no longer there, the deepest first; it is told once."""
+        """The paths made for entries that are gone, the deepest first. Each is reported once."""
         paths = sorted((path for path in self._made if path not in self._met), key=len, reverse=True)
         for path in paths:
             self._known.pop(path, None)
         return paths
 
     def forget(self, path: tuple[bytes, ...]) -> None:
-        """What was made at ``path`` is gone, or not ours to remove any more."""
+        """Forget what was made at ``path``: it is gone, or no longer ours to remove."""
         self._made.pop(path, None)
 
     def is_old(self, entry: Entry) -> bool:
-        """Whether ``entry`` is as it was when this was asked last; from now on it is."""
+        """Whether ``entry`` is unchanged since the last call, and remember it."""
         self.meet(entry.path)
         now = _signature(entry.stat)
         before = self._known.get(entry.path)
@@ -91,22 +91,19 @@ class SeenFiles:
         return before == now
 
     def put_off(self, path: tuple[bytes, ...]) -> None:
-        """What is at ``path`` counts as new at the next look."""
+        """Treat ``path`` as new in the next walk."""
         self._known.pop(path, None)
         self._folders.pop(path, None)
 
     def is_whole(self, root: int, at: tuple[bytes, ...] = (), *, folders: bool = False) -> bool:
-        """Whether nothing in the folder ``root``, which lies ``at`` in the tree, is new or changed, and nothing of what
-        something was made for has gone. ``folders``: whether these count, too. Nothing is noted.
-        """
+        """Whether nothing in the folder ``root``, at ``at`` in the tree, is new or changed, and no entry is gone for
+        which something was made. ``folders``: whether folders count, too. Remembers nothing."""
         look = _ChangeProbe(self._known, self._folders if folders else None)
         walk(root, look, depth=_DEPTH, entries=_ENTRIES, at=at)
         return not look.found_new and look.met >= self._made.keys()
 
 
 class _ChangeProbe(Visitor):
-    """A visit that only looks."""
-
     def __init__(
         self, known: dict[tuple[bytes, ...], tuple[int, ...]], folders: dict[tuple[bytes, ...], tuple[int, int]] | None
     ) -> None:
@@ -127,7 +124,7 @@ class _ChangeProbe(Visitor):
 
 
 def _made_signature(status: os.stat_result) -> tuple[int, ...]:
-    """Which thing it is, and of which moment; a folder changes with all that is made in it."""
+    """The identity and state of an entry; only the identity of a folder, which changes with its content."""
     which = (status.st_dev, status.st_ino)
     return which if stat.S_ISDIR(status.st_mode) else (*which, status.st_size, status.st_mtime_ns)
 
@@ -138,5 +135,5 @@ def _folder_signature(status: os.stat_result) -> tuple[int, int]:
 
 def _signature(status: os.stat_result) -> tuple[int, ...]:
     if stat.S_ISDIR(status.st_mode):
-        return ()  # what is in it is looked at anyway
+        return ()  # its content is checked anyway
     return status.st_ino, status.st_size, status.st_ctime_ns

@@ -1,6 +1,6 @@
 'use strict';
-// Looks at a Node program without running it, in a cell: standard input is a line of JSON and then the program. What is
-// found is one JSON document on standard output.
+// Checks a Node program in a cell without running it. Standard input is a line of JSON, then the program; the report is
+// one JSON document on standard output.
 
 const fs = require('node:fs');
 const path = require('node:path');
@@ -10,7 +10,7 @@ const { spawnSync } = require('node:child_process');
 const PARAMETERS = ['exports', 'require', 'module', '__filename', '__dirname'];
 const NAME = 'main.js';
 const WRAPPER = '(async () => {\n';
-// By these errors of a CommonJS program Node sees that it is a module.
+// By these errors of a CommonJS program, Node recognizes a module.
 const SAYS_MODULE = /import statement outside a module|Unexpected token 'export'|import\.meta|await is only valid|Unexpected reserved word/;
 const WITHIN = 8000;
 
@@ -33,7 +33,7 @@ function ofProgram() {
   return detectsModules() ? null : asScript;
 }
 
-// Node finds out by itself whether a program is a module from 20.19 and 22.7 on.
+// Node detects modules by itself from 20.19 and 22.7 on.
 function detectsModules() {
   const [major, minor] = process.versions.node.split('.').map(Number);
   return major > 22 || (major === 22 && minor >= 7) || (major === 20 && minor >= 19);
@@ -48,7 +48,7 @@ function ofModule() {
   return issueOf(done.stderr ?? '', `${file}:`);
 }
 
-// As node/evaluate.cjs does it.
+// As in node/evaluate.cjs.
 function ofStep() {
   const { prepared } = require(path.join(__dirname, 'node', 'source.cjs'));
   let changed = { text: code, waits: /\bawait\b/.test(code) };
@@ -76,7 +76,7 @@ function attempt(compile) {
   }
 }
 
-// Of "main.js:3\n<the line>\n   ^^^\n\nSyntaxError: what".
+// Parses "main.js:3\n<the line>\n   ^^^\n\nSyntaxError: what".
 function issueOf(text, begins, error) {
   const lines = text.split('\n');
   const at = lines.findIndex((line) => line.startsWith(begins));

@@ -1,7 +1,7 @@
-"""Looks at a Python program without running it, in a cell: standard input is a line of JSON and then the program.
+"""Checks a Python program in a cell without running it. Standard input is a line of JSON, then the program.
 
-Parsers can be made to overflow, to take very long or to take all memory: whatever happens to this process says so to
-the host. Its report is one JSON document on standard output.
+A program can make parsers overflow, take very long or use all memory; the host learns that from how this process ends.
+The report is one JSON document on standard output.
 """
 
 import ast
@@ -11,23 +11,23 @@ import re
 import sys
 import warnings
 
-TYPE_CHECKING = False  # importing typing takes as long as a look
+TYPE_CHECKING = False  # importing typing takes as long as a check
 if TYPE_CHECKING:
     from typing import Any
 
 _MOST = 100  # issues of each kind
-# KiB that reading a text took: near the most that it may (validate), and far from what depth takes.
+# KiB used for parsing: near the memory limit (see validate), and far more than deep nesting takes.
 _MUCH_MEMORY = 384 << 10
 _LONGEST = 300  # characters of a message
 _RUFF_WITHIN = 6
-_IN_SESSIONS = "F401,F403,F405,F704,F811,F821"  # names of other steps
+_IN_SESSIONS = "F401,F403,F405,F704,F811,F821"  # ignored: other steps may define or use the names
 _ROOTS = re.compile(r"\brm\s+(?:-\w+\s+|--[\w-]+\s+)*(?:/|~|\$HOME|/\*|\*)(?:\s|$)")
 _SHELLS = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
 _RUNNERS = {f"subprocess.{name}" for name in ("run", "call", "check_call", "check_output", "Popen")}
 
 
 def main() -> None:
-    """Read the request, look at the program, and print a report."""
+    """Read the request, check the program, and print the report."""
     head, _, code = sys.stdin.buffer.read().partition(b"\n")
     request = json.loads(head)
     report: "dict[str, Any]" = {"issues": [], "fixes": [], "notes": []}
@@ -37,12 +37,11 @@ def main() -> None:
         if request["ruff"] and "magic" not in report:
             ask_ruff(request, code, tree, report)
     report.pop("magic", None)
-    text = json.dumps(report)
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(json.dumps(report) + "\n")
 
 
 def parse(code: bytes, is_step: bool, report: "dict[str, Any]") -> "ast.Module | None":
-    """The tree of a program that compiles, else None and why in ``report``."""
+    """Return the tree of a program that compiles. Otherwise return None, with the reason in ``report``."""
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if is_step else 0
     before = most_memory()
     with warnings.catch_warnings(record=True) as caught:
@@ -51,11 +50,11 @@ def parse(code: bytes, is_step: bool, report: "dict[str, Any]") -> "ast.Module |
             source: "str | bytes" = transform_step(code, report) if is_step else code
             tree: ast.Module = compile(source, "main.py", "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
             compile(source, "main.py", "exec", flags, dont_inherit=True)
-        except SyntaxError as error:  # IndentationError and TabError are some, too
+        except SyntaxError as error:  # also IndentationError and TabError
             place = error.lineno or 0, error.offset or 0
             report["issues"].append(issue(*place, error.msg or "invalid syntax", "error", "syntax"))
             return None
-        except (RecursionError, MemoryError):  # the second is raised for both
+        except (RecursionError, MemoryError):  # MemoryError is raised for deep nesting too
             if most_memory() - before > _MUCH_MEMORY:
                 report["issues"].append(issue(0, 0, "it takes more memory to read than it may", "error", "too-much"))
             else:
@@ -71,14 +70,13 @@ def parse(code: bytes, is_step: bool, report: "dict[str, Any]") -> "ast.Module |
 
 
 def most_memory() -> int:
-    """The most that this program has had in memory, in KiB: of its own, as getrusage(2) does not tell it, which counts
-    that of whatever started it."""
+    """Return this program's peak memory in KiB. getrusage(2) would include that of the process that started it."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as status:
         return next((int(line.split()[1]) for line in status if line.startswith("VmHWM:")), 0)
 
 
 def transform_step(code: bytes, report: "dict[str, Any]") -> str:
-    """The Python that a session makes of a step: magics and shell commands are calls there."""
+    """Return the Python that a session makes of a step, in which magics and shell commands are calls."""
     text = code.decode("utf-8")
     try:
         from IPython.core.inputtransformer2 import TransformerManager
@@ -93,12 +91,12 @@ def transform_step(code: bytes, report: "dict[str, Any]") -> str:
 
 
 def issue(line: int, column: int, message: object, severity: str, code: str) -> "dict[str, Any]":
-    """One finding."""
+    """Build one finding."""
     return {"line": line, "column": column, "message": str(message)[:_LONGEST], "severity": severity, "code": code}
 
 
 def hints(tree: ast.Module, table: "list[list[str]]") -> "list[dict[str, Any]]":
-    """What may do harm. Names are followed through imports, and no further. ``table``: rows of
+    """Find calls that may do harm. Names are followed through imports, but no further. ``table``: rows of
     `casemate.languages.checker.Harm`."""
     known = {word: (code, why) for calls, code, why, _ in table for word in calls.split(", ")}
     names: "dict[str, str]" = {}
@@ -122,7 +120,7 @@ def hints(tree: ast.Module, table: "list[list[str]]") -> "list[dict[str, Any]]":
 
 
 def node_hints(node: ast.AST, names: "dict[str, str]", known: "dict[str, tuple[str, str]]") -> "list[tuple[str, str]]":
-    """The code and the reason of each hint at a node."""
+    """Return the code and the reason of each hint at a node."""
     words: "list[str]" = []
     if isinstance(node, ast.Call):
         name = dotted_name(node.func, names)
@@ -142,7 +140,7 @@ def node_hints(node: ast.AST, names: "dict[str, str]", known: "dict[str, tuple[s
 
 
 def dotted_name(function: ast.AST, names: "dict[str, str]") -> str:
-    """The dotted name of what is called, empty where it has none."""
+    """Return the dotted name of a called function, or "" if it has none."""
     parts = []
     while isinstance(function, ast.Attribute):
         parts.append(function.attr)
@@ -155,7 +153,7 @@ def dotted_name(function: ast.AST, names: "dict[str, str]") -> str:
 
 
 def call_hint(call: ast.Call, name: str) -> "tuple[str, str] | None":
-    """A hint at the arguments of a call, or None."""
+    """Return a hint about the arguments of a call, or None."""
     first = call.args[0] if call.args else None
     text = first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None
     runs = name in _SHELLS or name in _RUNNERS or name == "get_ipython().system"
@@ -171,14 +169,14 @@ def call_hint(call: ast.Call, name: str) -> "tuple[str, str] | None":
 
 
 def words(first: "ast.AST | None", text: "str | None") -> str:
-    """A command as text, as far as it is written out."""
+    """Return a command as text, as far as it is literal."""
     if isinstance(first, ast.List | ast.Tuple):
         return " ".join(str(part.value) for part in first.elts if isinstance(part, ast.Constant))
     return text or ""
 
 
 def is_shell(keyword: ast.keyword) -> bool:
-    """Whether it is ``shell=`` anything but a plain no."""
+    """Whether it is ``shell=`` with anything but a literal false value."""
     return keyword.arg == "shell" and not (isinstance(keyword.value, ast.Constant) and not keyword.value.value)
 
 
@@ -186,7 +184,7 @@ def is_shell(keyword: ast.keyword) -> bool:
 
 
 def ask_ruff(request: "dict[str, Any]", code: bytes, tree: ast.Module, report: "dict[str, Any]") -> None:
-    """What ruff's checks of names and of formats find; and the fixed text where that was requested."""
+    """Add the findings of ruff's checks of names and formats, and the fixed text if requested."""
     import subprocess
 
     version = f"py{sys.version_info[0]}{sys.version_info[1]}"
@@ -218,7 +216,7 @@ def ask_ruff(request: "dict[str, Any]", code: bytes, tree: ast.Module, report: "
 
 
 def missing_modules(tree: ast.Module, findings: "list[dict[str, Any]]") -> "dict[str, int]":
-    """Modules of the standard library that the program uses without an import, and the first line that does."""
+    """Return the stdlib modules that the program uses without an import, with the first line that uses each."""
     attributes = [node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     used = {node.id for node in attributes if isinstance(node, ast.Name)} & sys.stdlib_module_names
     undefined = [one for one in findings[:_MOST] if one["code"] == "F821"]
@@ -227,7 +225,7 @@ def missing_modules(tree: ast.Module, findings: "list[dict[str, Any]]") -> "dict
 
 
 def add_imports(code: bytes, modules: "dict[str, int]") -> bytes:
-    """The program with these imports below its docstring and its ``__future__`` imports."""
+    """Add imports below the program's docstring and its ``__future__`` imports."""
     place = 0
     for node in ast.parse(code).body:
         is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -239,7 +237,7 @@ def add_imports(code: bytes, modules: "dict[str, int]") -> bytes:
 
 
 def ruff(program: str, options: "list[str]", code: bytes) -> bytes:
-    """What it prints of ``code``, which it is given as standard input."""
+    """Run ruff on ``code`` and return its output."""
     import subprocess
 
     argv = [program, "check", "--isolated", "--no-cache", "--exit-zero", *options, "--stdin-filename", "main.py", "-"]

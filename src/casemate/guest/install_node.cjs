@@ -1,6 +1,6 @@
 'use strict';
-// Installs packages of Node in a cell of its own, with npm, from the one registry that there is: the host's. The order
-// comes as JSON on standard input; what npm made is left in the workspace, as layer.
+// Installs Node packages in a separate cell, with npm, from the host's registry, the only one. The order is JSON on
+// standard input; the result is the folder layer in the workspace.
 
 const { spawnSync } = require('node:child_process');
 const fs = require('node:fs');
@@ -17,7 +17,7 @@ if (order.lock) fs.writeFileSync(`${HOME}/package-lock.json`, order.lock);
 
 const flags = [
   ...['--registry', order.registry, '--cache', `${WORKSPACE}/cache`, '--prefix', HOME],
-  // Two files that are not there: npm does not take the same one twice.
+  // Two missing files, because npm refuses the same one twice.
   ...['--userconfig', `${WORKSPACE}/no-user-npmrc`, '--globalconfig', `${WORKSPACE}/no-global-npmrc`],
   ...['--no-audit', '--no-fund', '--no-update-notifier', '--no-progress', '--no-color', '--loglevel', 'error'],
   ...['--fetch-retries', '0', '--fetch-timeout', '600000', '--omit-lockfile-registry-resolved', '--omit', 'dev'],

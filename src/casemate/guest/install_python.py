@@ -1,9 +1,9 @@
-"""Installs Python packages in a cell of its own, with pip or uv, from the one index that there is: the host's.
+"""Installs Python packages in a separate cell, with pip or uv, from the host's index, which is the only one.
 
-The order comes as JSON on standard input; its arguments are where uv is, if there is one, and where packages are that
-were installed before. The installer sees an environment of its own, which is empty but for notes of
-what the program's environment has already: so it installs what is missing, and what has to be newer, and changes
-nothing else. What it installed is left in the workspace, as layer.
+The order is JSON on standard input. The arguments are the path of uv, if any, and the folders of packages installed
+before. The installer gets its own environment, empty except for notes of the packages that the program's environment
+already has. So it installs what is missing or must be newer, and changes nothing else. The result is the folder layer
+in the workspace.
 """
 
 import glob
@@ -27,10 +27,10 @@ _ENV.update((name, os.environ[name]) for name in ("HOME", "TMPDIR") if name in o
 
 
 def main() -> int:
-    """Do what the order says: the exit code."""
+    """Carry out the order. Returns the exit code."""
     order: "dict[str, Any]" = json.load(sys.stdin)
     uv, *places = sys.argv[1:]
-    if uv and not os.path.isabs(uv):  # the image's, if it has one
+    if uv and not os.path.isabs(uv):  # use the image's uv, if it has one
         uv = shutil.which(uv, path=f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}") or ""
     site = _make_environment()
     notes = _note_what_is_there(site, places)
@@ -38,6 +38,9 @@ def main() -> int:
     if not command:
         print("ERROR: this Python has no pip, and there is no uv", file=sys.stderr)
         return 1
+    command += () if order["sources"] else ("--only-binary", ":all:")
+    command += ("--upgrade",) if order["upgrade"] else ()
+    command += ("--", *order["requirements"])
     code = subprocess.run(command, check=False, env=_ENV, stdin=subprocess.DEVNULL).returncode
     if code == 0:
         _hand_over(site, notes)
@@ -45,7 +48,7 @@ def main() -> int:
 
 
 def _make_environment() -> str:
-    """An empty virtual environment of this interpreter: its site-packages."""
+    """Make an empty virtual environment of this interpreter. Returns its site-packages."""
     base: str = getattr(sys, "_base_executable", sys.executable)
     major, minor = sys.version_info[:2]
     site = f"{_HOME}/lib/python{major}.{minor}/site-packages"
@@ -59,15 +62,15 @@ def _make_environment() -> str:
 
 
 def _note_what_is_there(site: str, places: "list[str]") -> "list[str]":
-    """For each package that programs have already, what an installer looks at, and nothing that it could take away:
-    the folders of these notes."""
+    """Write a note for each package that programs already have. A note has the metadata that installers read, and no
+    files that they could remove. Returns the notes' folders."""
     notes: "list[str]" = []
     own = [place for place in sys.path if place and not place.startswith((_WORKSPACE, os.path.dirname(sys.argv[0])))]
     for place in [*places, *own]:
         try:
             names = [name for name in os.listdir(place) if name.endswith((".dist-info", ".egg-info"))]
         except OSError:
-            continue  # an archive, or not there
+            continue  # an archive, or missing
         for name in names:
             notes += _note(site, f"{place}/{name}")
     return notes
@@ -83,7 +86,7 @@ def _note(site: str, there: str) -> "list[str]":
     try:
         os.mkdir(f"{site}/{folder}")
     except OSError:
-        return []  # an earlier place has it
+        return []  # an earlier folder has it
     record = "".join(f'"{folder}/{file}",,\n' for file in ("METADATA", "INSTALLER", "RECORD"))
     for file, content in (("METADATA", head), ("INSTALLER", f"{_NOTE}\n"), ("RECORD", record)):
         with open(f"{site}/{folder}/{file}", "w", encoding="utf-8", errors="surrogateescape") as note:
@@ -92,7 +95,7 @@ def _note(site: str, there: str) -> "list[str]":
 
 
 def _head_of(path: str) -> str:
-    """The fields of a package's metadata, without its description."""
+    """Return a package's metadata fields, without its description."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read().partition("\n\n")[0] + "\n"
@@ -114,9 +117,6 @@ def _pip(order: "dict[str, Any]") -> "list[str]":
         *(f"{_HOME}/bin/python", pip, "--isolated", "--no-input", "--disable-pip-version-check", "--no-cache-dir"),
         *("install", "--index-url", order["index"], "--trusted-host", order["host"], "--timeout", "600"),
         *("--retries", "0", "--no-warn-script-location", "--progress-bar", "off"),
-        *(() if order["sources"] else ("--only-binary", ":all:")),
-        *(("--upgrade",) if order["upgrade"] else ()),
-        *("--", *order["requirements"]),
     ]
 
 
@@ -125,15 +125,12 @@ def _uv(uv: str, order: "dict[str, Any]") -> "list[str]":
         *(uv, "--no-config", "--color", "never", "--no-progress", "--cache-dir", f"{_WORKSPACE}/cache"),
         *("pip", "install", "--python", f"{_HOME}/bin/python", "--default-index", order["index"]),
         *("--no-python-downloads", "--compile-bytecode", "--allow-insecure-host", order["host"]),
-        *(() if order["sources"] else ("--only-binary", ":all:")),
-        *(("--upgrade",) if order["upgrade"] else ()),
-        *("--", *order["requirements"]),
     ]
 
 
 def _hand_over(site: str, notes: "list[str]") -> None:
-    """Leave what was installed, and nothing else, where the host looks for it. A wheel may have any file written: what
-    it says of itself makes it no note."""
+    """Move what was installed, and nothing else, to where the host looks for it. A wheel may write any file, so what a
+    package says about itself does not make it a note."""
     for note in notes:
         folder = f"{site}/{note}"
         try:
@@ -154,7 +151,7 @@ def _hand_over(site: str, notes: "list[str]") -> None:
 
 
 def _name_the_interpreter(program: str) -> None:
-    """Programs are to be run by the interpreter of the environment, not by the one that was made here."""
+    """Make a program use the interpreter of the environment instead of the one made here."""
     ours, theirs = f"{_HOME}/bin/python".encode(), sys.executable.encode()
     if os.path.islink(program) or not os.path.isfile(program):
         return

@@ -1,8 +1,8 @@
 'use strict';
-// What a one-shot Node program gets besides plain Node, loaded with --require before the program starts: modules that
-// are not beside the program are looked up in the working directory, and the host hears of an uncaught error.
-// Everything that costs time is loaded only when it is needed. The program's own behaviour stays plain Node's.
-// With CASEMATE_WAIT in its environment the process was started before its program was known: an order brings it.
+// Prepares a one-shot Node program's process, loaded with --require before the program starts. Modules that are not
+// next to the program are looked up in the working directory, and an uncaught error is reported to the host. Everything
+// else stays as in plain Node. Expensive modules are loaded only when needed.
+// With CASEMATE_WAIT in its environment the process was started before its program was known, and waits for an order.
 
 const fs = require('node:fs');
 const Module = require('node:module');
@@ -26,7 +26,7 @@ function requireFromWorkspaceToo() {
   };
 }
 
-// Hooks for `import` cost time and show in stacks: only a program that names something of the workspace gets them.
+// Hooks for `import` cost time and appear in stacks, so only a program that imports from the workspace gets them.
 function importFromWorkspaceToo() {
   const source = fs.readFileSync(program, 'utf8');
   if (/\bimport\b[^;]*\bmcptools\b/.test(source)) importTools();
@@ -62,7 +62,7 @@ function resolverFor(urls) {
   };
 }
 
-// Before Node 22.15 such hooks run in a thread of their own, from source.
+// Before Node 22.15 such hooks run in a separate thread, from source.
 function asyncResolverFor(urls) {
   return `export async function resolve(specifier, context, next) {
     try { return await next(specifier, context); } catch (error) {
@@ -80,7 +80,7 @@ function reportUncaught(pipe) {
       const handled = process.listenerCount('uncaughtException') > 0 || process.hasUncaughtExceptionCaptureCallback();
       if (!handled && isSame(pipe, identity())) send(frameOf(error));
     } catch {
-      // The program has failed already; it fails as it would in plain Node.
+      // The program still fails as in plain Node.
     }
   });
 }
@@ -97,7 +97,7 @@ function frameOf(error) {
   };
 }
 
-// An ellipsis says that it is cut: the host hides half secrets there.
+// The ellipsis at a cut tells the host to hide a partial secret there.
 function cut(text, length) {
   return text.length <= length ? text : `${text.slice(0, length - 1)}…`;
 }
@@ -130,8 +130,8 @@ function waitForOrder(descriptor) {
   const body = length && read(descriptor, length.readUInt32BE());
   if (!body) process.exit(0);
   const order = JSON.parse(body.toString());
-  if (!order.session) fs.closeSync(descriptor); // a session's requests come there, too
-  // What is right already is left alone: setting TZ, even to what it was, makes Node look for its time zone anew.
+  if (!order.session) fs.closeSync(descriptor); // a session's requests follow on it
+  // Leave unchanged variables alone: setting TZ, even to the same value, makes Node reload its time zone.
   const real = realWords(process.env.CASEMATE_PLACES ?? '');
   for (const name of Object.keys(process.env)) if (!Object.hasOwn(order.env, name)) delete process.env[name];
   for (const [name, given] of Object.entries(order.env)) {
@@ -141,7 +141,7 @@ function waitForOrder(descriptor) {
   process.argv.push(...order.arguments.map(real));
 }
 
-// Paths of the cell in a list such as PATH, where they are: each line of the table has a place and where that is.
+// Return a function that maps cell paths in a list such as PATH to real ones. Each line of the table is such a pair.
 function realWords(table) {
   const places = table.split('\n').filter(Boolean).map((line) => line.split('\t'));
   if (places.length === 0) return (text) => text;
@@ -152,7 +152,7 @@ function realWords(table) {
   return (text) => text.split(':').map(real).join(':');
 }
 
-// What every program's first lines load and compile late is done while nobody waits for it.
+// Load and compile early what the first lines of every program need.
 function rehearse() {
   for (const stream of [process.stdout, process.stderr]) void stream.writable;
   const { inspect } = require('node:util');
@@ -164,7 +164,7 @@ function rehearse() {
   fs.existsSync(program);
 }
 
-// So many bytes, or null when the pipe ends before.
+// Read exactly `size` bytes; null if the pipe ends first.
 function read(descriptor, size) {
   const data = Buffer.alloc(size);
   for (let filled = 0; filled < size; ) {

@@ -1,7 +1,7 @@
 'use strict';
-// The interpreter of a Node session: what docs/internals/session-protocol.md says, by the files of node/. They are loaded into a
-// realm of their own (what they know as `main` is the users' global object), so that code that breaks Array.prototype
-// or JSON breaks its own world and not the interpreter.
+// The interpreter of a Node session (docs/internals/session-protocol.md). The files of node/ are loaded into a separate
+// realm, so that user code that breaks Array.prototype or JSON does not break the interpreter. There `main` is the
+// users' global object.
 
 const fs = require('node:fs');
 const path = require('node:path');
@@ -27,7 +27,7 @@ function evaluate(filename, parsingContext, load) {
   return exports;
 }
 
-// A child or a worker that runs the session's program again has no such pipes: it ends at once.
+// A child or a worker that runs the session's program again has no such pipes, and ends at once.
 function isPipe(descriptor) {
   try {
     return fs.fstatSync(descriptor).isFIFO();

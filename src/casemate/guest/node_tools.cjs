@@ -1,6 +1,6 @@
 'use strict';
-// Hooks for `import { files } from 'mcptools'`: which servers there are is known by the host, and later; so the names that
-// the importing module has in its text become the module's exports. The same functions do for hooks of both kinds.
+// Hooks for `import { files } from 'mcptools'`. Only the host knows the servers, and only later. So the names in the
+// text of the importing module become the exports. The same functions serve both kinds of hooks.
 
 const fs = require('node:fs');
 const { fileURLToPath, pathToFileURL } = require('node:url');

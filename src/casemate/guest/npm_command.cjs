@@ -1,6 +1,6 @@
 'use strict';
-// `npm` in a session: the host installs, with an approval, from the operator's registry. The rest is the real npm's.
-// docs/how-to/packages.md says what of npm's command line there is.
+// `npm` in a session. The host installs from the operator's registry, after approval. Other commands run the real npm.
+// docs/how-to/packages.md lists the supported part of npm's command line.
 
 const fs = require('node:fs');
 const path = require('node:path');
@@ -14,7 +14,7 @@ const IGNORED = new Set([
   ...['-g', '--global', '--prefer-offline', '--audit=false', '--fund=false', '--progress=false', '--legacy-peer-deps', '--no-color'],
 ]);
 const WITHOUT_DEV = new Set(['--production', '--omit=dev', '--only=prod', '--only=production']);
-// What would need the registry, and what to use in its place.
+// Commands that would need the registry, and what to use instead.
 const ELSEWHERE = new Map([
   ...['ci', 'clean-install', 'ic'].map((name) => [name, "'npm install' takes what package.json lists; a lock file is not followed"]),
   ...['update', 'up', 'upgrade'].map((name) => [name, "'npm install name@latest' brings the newest"]),
@@ -90,7 +90,7 @@ function realNpm(words) {
   const found = [beside, ...folders.map((folder) => path.join(folder, 'npm'))].find((file) => fs.existsSync(file));
   if (!found) return fail('there is no npm here');
   const [program, first] = found === beside ? [process.execPath, [beside]] : [found, []];
-  // A registry that cannot be reached is told in seconds: npm would wait for minutes.
+  // Fail in seconds if the registry is unreachable; npm would wait for minutes.
   const retryTimes = { npm_config_fetch_retry_mintimeout: '200', npm_config_fetch_retry_maxtimeout: '1000' };
   const env = { ...retryTimes, ...process.env, PATH: folders.join(':') };
   const done = require('node:child_process').spawnSync(program, [...first, ...words], { stdio: 'inherit', env });

@@ -1,6 +1,6 @@
-"""``pip`` in a session: the host installs, with an approval, from the operator's index. The rest is the real pip's.
+"""``pip`` in a session. The host installs from the operator's index, after approval. Other commands run the real pip.
 
-docs/how-to/packages.md says what of pip's command line there is.
+docs/how-to/packages.md lists the supported part of pip's command line.
 """
 
 import importlib
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 _HOST = ("packages.casemate.internal", 81)
 _MOST = 1 << 20  # bytes of an answer
-_MOST_ASKED = 1 << 17  # bytes of what is asked for: the host reads no more
-_MOST_NESTED = 8  # files of requirements that name others
+_MOST_ASKED = 1 << 17  # bytes of a request; the host reads no more
+_MOST_NESTED = 8  # levels of requirements files
 _IGNORED = {
     *("--user", "--no-input", "--disable-pip-version-check", "--no-cache-dir", "--prefer-binary", "--no-color"),
     *("--no-warn-script-location", "--break-system-packages", "-y", "--yes", "-v", "--verbose"),
@@ -31,12 +31,12 @@ _IGNORED_WITH_VALUE = {
     "--only-binary",
 }
 _QUIET = {"-q", "--quiet"}
-_SHORT = re.compile("-[Uqvy]{2,}")  # several options in one word
+_SHORT = re.compile("-[Uqvy]{2,}")  # combined short options
 _UPGRADE = {"-U", "--upgrade"}
 _FILES = {"-r", "--requirement"}
 _HASHES = "--require-hashes"
 _COMMENT = re.compile(r"(^|\s+)#.*$")
-_CONTINUED = re.compile(r"^(?!\s*#)(.*)\\\n", re.MULTILINE)  # by the next line; comments end with theirs
+_CONTINUED = re.compile(r"^(?!\s*#)(.*)\\\n", re.MULTILINE)  # a line that continues on the next; comments do not
 _HASH = re.compile(r"\s--hash(?:=|\s+)(\S+)")
 _REAL = {
     "list",
@@ -56,15 +56,15 @@ _REAL = {
 
 
 class Unknown(Exception):
-    """What of the command line there is not here."""
+    """An unsupported part of the command line."""
 
 
 def main(arguments: "list[str]") -> int:
-    """Do what the command line says: the exit code."""
+    """Carry out the command line. Returns the exit code."""
     begin = next((place for place, word in enumerate(arguments) if word not in _IGNORED | _QUIET), 0)
-    arguments = arguments[begin:] + arguments[:begin]  # pip takes these options before its command, too
+    arguments = arguments[begin:] + arguments[:begin]  # pip also accepts these options before its command
     if not arguments or arguments[0] in _REAL:
-        variables = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}  # else it asks its index
+        variables = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}  # or it queries its index
         os.execve(sys.executable, [sys.executable, "-m", "pip", *arguments], variables)
     if arguments[0] not in ("install", "uninstall"):
         return _say(f"ERROR: 'pip {arguments[0]}' is not to be had here; install, uninstall, list, show and freeze are")
@@ -80,7 +80,7 @@ def main(arguments: "list[str]") -> int:
 
 
 def _read(arguments: "list[str]") -> "tuple[list[str], bool, bool]":
-    """Requirements, and whether they are to be upgraded, and quietly."""
+    """Return the requirements, whether to upgrade them, and whether to be quiet."""
     names: "list[str]" = []
     upgrade = quiet = options_are_over = need_hashes = False
     rest = list(arguments)
@@ -112,8 +112,8 @@ def _read(arguments: "list[str]") -> "tuple[list[str], bool, bool]":
 
 
 def _requirements_in(path: str, depth: int = 0) -> "list[str]":
-    """The requirements in a file and in those that it names, each with its hashes; without those whose markers are for
-    other places than this."""
+    """Return the requirements in a file and in those it includes, with their hashes. Requirements whose marker does not
+    apply here are left out."""
     if depth > _MOST_NESTED:
         raise Unknown(f"{path}: files of requirements name each other")
     with open(path, encoding="utf-8-sig") as file:
@@ -131,7 +131,7 @@ def _requirements_in(path: str, depth: int = 0) -> "list[str]":
 
 
 def _requirement(line: str, path: str) -> "list[str]":
-    """What a line says, as the host reads it; nothing where its marker is for another place."""
+    """Return a line's requirement in the host's form; nothing if its marker does not apply here."""
     hashes = "".join(f" --hash={one}" for one in _HASH.findall(line))
     plain, _, marker = _HASH.sub("", line).partition(";")
     if marker and not _is_here(marker.strip(), path):
@@ -141,7 +141,7 @@ def _requirement(line: str, path: str) -> "list[str]":
 
 
 def _is_here(marker: str, path: str) -> bool:
-    """Whether a marker is true of this interpreter, as the environment's pip reads it."""
+    """Evaluate a marker for this interpreter with the environment's pip."""
     try:
         markers: "Any" = importlib.import_module("pip._vendor.packaging.markers")
     except ImportError:
@@ -155,7 +155,7 @@ def _is_here(marker: str, path: str) -> bool:
 
 
 def _ask(request: "dict[str, Any]") -> "dict[str, Any]":
-    """What the host answers. Waits as long as the host does."""
+    """Ask the host, and wait for its answer."""
     asked = json.dumps(request).encode() + b"\n"
     if len(asked) > _MOST_ASKED:
         return {"ok": False, "message": f"what is asked for takes {len(asked):,} bytes; {_MOST_ASKED:,} are the most"}
@@ -164,7 +164,7 @@ def _ask(request: "dict[str, Any]") -> "dict[str, Any]":
             host.sendall(asked)
             line = host.makefile("rb").readline(_MOST)
         answer: "dict[str, Any]" = json.loads(line)
-    except (OSError, ValueError):  # of a name that is not there: its words would lead to the network's options
+    except (OSError, ValueError):  # its message about an unknown name would point to network options
         why = f"no rule allows {', '.join(request['packages'])} and nobody can be asked, or this is no session"
         return {"ok": False, "message": f"packages cannot be installed from here: {why}"}
     return answer

@@ -1,6 +1,6 @@
-"""Tries to get out, from inside a cell. Prints what it managed as one JSON object; the host judges.
+"""Tries to escape from a cell. Prints the outcomes as one JSON object, which the host judges.
 
-Arguments: a canary file and a port, both on the host, the name of an abstract socket there, and a process id.
+Arguments: a canary file and a port on the host, the name of an abstract socket there, and a process id.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ CLONE_NEWUSER = 0x10000000
 
 
 def attempt(action: Callable[[], object]) -> str:
-    """The action's outcome as text; an exception is the outcome that is hoped for."""
+    """Return the action's outcome as text; an exception is the hoped-for outcome."""
     try:
         return str(action())
     except Exception as error:
@@ -25,13 +25,13 @@ def attempt(action: Callable[[], object]) -> str:
 
 
 def read(path: str) -> str:
-    """What is in a file."""
+    """Read a file."""
     with open(path) as file:
         return file.read()
 
 
 def write(path: str) -> str:
-    """Append to a file, or make it."""
+    """Append to a file, or create it."""
     with open(path, "a") as file:
         file.write("escaped")
     return "written"
@@ -58,7 +58,7 @@ def connect(family: int, address: object) -> str:
 
 
 def unshare() -> str:
-    """Make a user namespace."""
+    """Create a user namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWUSER) != 0:
         raise OSError(ctypes.get_errno(), "unshare")
@@ -66,7 +66,7 @@ def unshare() -> str:
 
 
 def forks(most: int) -> int:
-    """How many children can live at once."""
+    """Return how many children can live at once."""
     children = []
     try:
         for _ in range(most):
@@ -85,7 +85,7 @@ def forks(most: int) -> int:
 
 
 def fill() -> int:
-    """How many bytes the workspace takes."""
+    """Return how many bytes fit into the workspace."""
     written = 0
     try:
         with open("fill", "wb", buffering=0) as file:
@@ -97,7 +97,7 @@ def fill() -> int:
 
 
 def open_files(most: int) -> int:
-    """How many files can be open at once."""
+    """Return how many files can be open at once."""
     held = []
     try:
         for _ in range(most):
@@ -110,13 +110,13 @@ def open_files(most: int) -> int:
 
 
 def status(*names: str) -> dict[str, str]:
-    """What the kernel says of this process."""
+    """Return fields of this process's /proc status."""
     found = {}
     for line in read("/proc/self/status").splitlines():
         name, _, value = line.partition(":")
         if name in names:
             found[name] = value.strip()
-    found.setdefault("NoNewPrivs", str(ctypes.CDLL(None).prctl(_GET_NO_NEW_PRIVS, 0, 0, 0, 0)))  # gVisor does not tell
+    found.setdefault("NoNewPrivs", str(ctypes.CDLL(None).prctl(_GET_NO_NEW_PRIVS, 0, 0, 0, 0)))  # gVisor lacks it
     return found
 
 

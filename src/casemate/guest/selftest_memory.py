@@ -1,4 +1,4 @@
-"""Takes more memory than the cell may have, spread over children so that no single process exceeds it."""
+"""Uses more memory than the cell may have, spread over children so that no single process exceeds the limit."""
 
 import mmap
 import os
@@ -10,5 +10,5 @@ for _ in range(6):
         for offset in range(0, PIECE, 4096):
             held[offset] = 1
         break
-own = os.pipe()  # nobody writes into it
+own = os.pipe()  # never written to
 os.read(own[0], 1)

@@ -1,30 +1,30 @@
 if [[ ${__casemate_code+set} ]]; then \builtin eval "$__casemate_code"; \builtin return; fi
-# The interpreter of a Shell session, which the cell's program sources: one bash that runs step after step and keeps its
-# state. What it says to the host is in docs/internals/session-protocol.md; requests are lines on descriptor 6:
+# The interpreter of a Shell session, sourced by the cell's program: one bash that runs step after step and keeps its
+# state. docs/internals/session-protocol.md describes its frames. Requests are lines on descriptor 6:
 #
 #     run <step> <bytes of code> <bytes of cwd, or -> <bytes of stdin, or -> <out> <err>\n<code><cwd><stdin>
 #     variables <id>\n        get <id> <name>\n        set <id> <name> <bytes of value>\n<value>
 #
-# A step's code is evaluated by the program's first line, sourced once more: so its errors name the program and a line of
-# the step, `return` ends the step, and no variable of the step becomes local. The program is therefore best
+# The program's first line, sourced again, evaluates a step's code. So errors name the program and a line of the step,
+# `return` ends the step, and no variable of the step becomes local. The program is therefore best
 #
 #     \builtin eval "${__casemate_code-. /opt/casemate/shell_session.sh}"
 #
-# Descriptors: 20 control, 21 requests, 24 what turns the steps (all closed while a step runs), 22 and 23 unlinked files.
-# While we serve, the user's `set` flags are off; `__casemate_flags` remembers them.
+# Descriptors: 20 control, 21 requests, 24 drives the loop (all closed while a step runs), 22 and 23 unlinked files.
+# Outside steps the user's `set` flags are off; `__casemate_flags` remembers them.
 
 # --- Frames ---
 
 __casemate_send() {  # the JSON of a frame
     builtin local LC_ALL=C __casemate_size
-    # Bash flushes after each newline: a length without that byte makes the frame one write.
+    # Bash flushes after each newline, so a length without that byte makes the frame one write.
     if ((${#1} % 256 == 10)); then builtin set -- "$1 "; fi
     builtin printf -v __casemate_size '\\x%02x\\x%02x\\x%02x\\x%02x' \
         "$((${#1} >> 24 & 255))" "$((${#1} >> 16 & 255))" "$((${#1} >> 8 & 255))" "$((${#1} & 255))"
     builtin printf "$__casemate_size%s" "$1" >&20 || builtin exit 70
 }
 
-__casemate_quote() {  # bytes -> __casemate_quoted, a JSON string; where they are not UTF-8, each high byte is one \u00XX
+__casemate_quote() {  # bytes -> __casemate_quoted, a JSON string; if not UTF-8, each high byte becomes \u00XX
     builtin local LC_ALL=C __casemate_rest __casemate_byte __casemate_code_point
     __casemate_quoted=$1
     if [[ $1 == *[!\ -~]* || $1 == *[\"\\]* ]]; then
@@ -93,7 +93,7 @@ __casemate_read() {  # bytes, variable
     fi
 }
 
-__casemate_read_line() {  # -> __casemate_words; whatever the user made of IFS and of `read`'s variables
+__casemate_read_line() {  # -> __casemate_words; does not depend on the user's IFS or on `read`'s variables
     builtin mapfile -t -n 1 -u 21 __casemate_words
     builtin local "__casemate_rest=${__casemate_words[0]-}"
     [[ $__casemate_rest ]] || __casemate_no_request
@@ -125,7 +125,7 @@ __casemate_next() {  # answers requests until one asks for a step
 
 # --- Steps ---
 
-__casemate_begin() {  # the words of a `run`; fails where there is nothing to run
+__casemate_begin() {  # the words of a `run`; fails if there is nothing to run
     __casemate_step=$1
     __casemate_read "$2" __casemate_code
     builtin local __casemate_cwd= __casemate_input= __casemate_stdin=/dev/null
@@ -147,9 +147,9 @@ __casemate_begin() {  # the words of a `run`; fails where there is nothing to ru
     __casemate_wrap
 }
 
-__casemate_wrap() {  # adds to the step's code what cannot be done around it, and no line before it
-    # Without an end of our own an ERR trap of the user's runs again for what evaluates the step. (After a here-document
-    # that does not end it would be the user's text.)
+__casemate_wrap() {  # adds to the step's code what must be inside it, with no line before it
+    # Without this end a user's ERR trap would run again for the evaluation of the step. (After an unterminated
+    # here-document it would become the user's text.)
     if [[ $__casemate_code == *ERR* && $__casemate_code != *'<<'* ]]; then
         __casemate_code+=$'\n\n{ __casemate_over; \\builtin return 0; } 2>/dev/null'
     fi
@@ -163,11 +163,11 @@ __casemate_over() { __casemate_ended "$?"; }
 
 __casemate_with_status() { return "$__casemate_status"; }  # the last step's $?, for the next one
 
-# What the traps of a step do. What serves is at depth 2 of the sources, a step at 3.
+# The traps of a step. The server is at depth 2 of the sources, a step at 3.
 #
-# Interrupted: bash may run the trap wherever it reaps a child, even while it parses, so that trap is a mere call and never a
-# `return`. A DEBUG trap then leaves each function and sourced file before its next command. Without -e a command that
-# the interrupt killed cannot end the shell, and a RETURN trap would itself be left, and run again for that.
+# On an interrupt, bash may run the trap wherever it reaps a child, even while it parses, so the trap is only a call and
+# never a `return`. A DEBUG trap then leaves each function and sourced file before its next command. -e is off, or a
+# command that the interrupt killed could end the shell. RETURN traps are removed: they would be left, and run again.
 __casemate_interrupt() {
     if [[ ! $__casemate_interrupted ]]; then
         __casemate_interrupted=1
@@ -177,7 +177,7 @@ __casemate_interrupt() {
     fi
     builtin trap - RETURN
 }
-builtin declare -ft __casemate_interrupt  # or leaving it would bring back the DEBUG trap of the user
+builtin declare -ft __casemate_interrupt  # or leaving it would restore the user's DEBUG trap
 __casemate_unwind='{ \builtin trap - RETURN
     if [[ ${FUNCNAME[0]-} != __casemate_* ]] && ((${#BASH_SOURCE[@]} > 2 || BASH_SUBSHELL)); then \builtin return 130; fi
     } 2>/dev/null'
@@ -189,7 +189,7 @@ __casemate_on_error='{ __casemate_failed=$?
         if ((${#BASH_SOURCE[@]} > 2)); then \builtin return 0; fi
     fi; } 2>/dev/null'
 
-__casemate_ended() {  # status: the user's code is over, however it ended; only the first call counts
+__casemate_ended() {  # status: the user's code has ended in any way; only the first call counts
     if [[ $__casemate_running ]]; then
         builtin trap '' INT
         __casemate_put_flags_away
@@ -199,7 +199,7 @@ __casemate_ended() {  # status: the user's code is over, however it ended; only 
 
 __casemate_put_flags_away() {
     [[ $__casemate_interrupted ]] || __casemate_flags=$-
-    builtin set +aefkmuvxCTE  # -m would take children out of the reach of an interrupt, and ends with its step
+    builtin set +aefkmuvxCTE  # -m would keep interrupts from children, so it ends with its step
     builtin export -n __casemate_flags __casemate_failed __casemate_interrupted  # after `set -a`
     __casemate_flags=-${__casemate_flags//[!aefkuvxCTE]/}
 }
@@ -222,8 +222,9 @@ builtin . "${BASH_SOURCE[0]%/*}/shell_session_names.sh"
 
 # --- An error that ends a shell: `set -u`, `${x?}`, `set -e` within a function ---
 
-# The command that ends it, status, the positional parameters: goes on in a new bash with the same state, and the same
-# process, unless it is an `exit`; one in a trap is known by its status, the command then being what the trap interrupted.
+# The command that ends it, status, the positional parameters: continues in a new bash with the same state in the same
+# process, unless the command is an `exit`. In a trap the command is the interrupted one, so an `exit` there is
+# recognized by its status.
 __casemate_on_exit() {
     [[ $__casemate_running && ! -o posix ]] && ((BASH_SUBSHELL == 0)) || return 0
     [[ $1 != *(?(\\)@(builtin|command) )?(\\)exit?( *) && ($2 == 1 || $2 == 127 || $- == *e*) ]] || return 0
@@ -248,7 +249,7 @@ __casemate_state() {
     builtin printf '\n'
 }
 
-__casemate_functions() {  # the user's, and what `export -f` and the like made of them
+__casemate_functions() {  # the user's, with the attributes from `export -f` and the like
     builtin local __casemate_line __casemate_lines
     __casemate_capture builtin declare -F
     for __casemate_line in "${__casemate_lines[@]}"; do
@@ -268,7 +269,7 @@ __casemate_start() {
     builtin shopt -s execfail
     __casemate_status=0 __casemate_flags=- __casemate_running=
     __casemate_order=() __casemate_listed=
-    # Places of the cell lie below the folder that its program's lies in, where that is not the root.
+    # On walls without mounts, cell paths are below the folder of the program's folder.
     __casemate_root=${BASH_SOURCE[-1]%/program/*}
     [[ $__casemate_root == /* && $__casemate_root != "${BASH_SOURCE[-1]}" ]] || __casemate_root=
     builtin declare -gA __casemate_known
@@ -281,7 +282,7 @@ __casemate_problem() {
     builtin exit 70
 }
 
-__casemate_ignore_names() {  # the names that are there before any step are not the user's
+__casemate_ignore_names() {  # names that exist before any step are not the user's
     builtin local __casemate_lines __casemate_name
     __casemate_list_names 2>/dev/null
     __casemate_read_names 2>/dev/null
@@ -305,8 +306,8 @@ else
     exec </dev/null >/dev/null 2>&1
     __casemate_send '{"type":"ready"}'
 fi
-# No loop of the shell's, which a `break` of the step's would end. A step that
-# runs no command any more (`set -n`) leaves nothing to read behind, which ends it.
+# Not a shell loop, which a step's `break` would end. If a step disables commands (`set -n`), descriptor 24 stays at its
+# end of file, which ends the interpreter.
 __casemate_turn='\__casemate_next
     \exec 24</dev/null
     \builtin trap "$__casemate_on_error" ERR

@@ -1,5 +1,4 @@
-# Of a Shell session's interpreter (shell_session.sh, which sources this): the names that the user has bound, and their
-# values.
+# The names that the user has bound, and their values, for shell_session.sh, which sources this file.
 
 # --- Names ---
 
@@ -13,7 +12,7 @@ __casemate_capture() {  # the lines that a builtin prints -> __casemate_lines, w
     builtin mapfile -t __casemate_lines </proc/self/fd/22
 }
 
-__casemate_list_names() {  # -> __casemate_listing, a text; over the last one in the file, for truncating costs more
+__casemate_list_names() {  # -> __casemate_listing, a text; overwrites the last one, as truncating costs more
     {
         builtin compgen -v -X '__casemate_*'
         builtin compgen -A function -X '__casemate_*' -S '()'
@@ -33,7 +32,7 @@ __casemate_read_names() {  # the listing -> __casemate_lines
     done
 }
 
-__casemate_is_own() {  # of the shell's or ours
+__casemate_is_own() {  # whether it is the shell's or ours
     case $1 in
         __casemate_* | _ | BASH | BASH_* | BASHOPTS | BASHPID | SHELLOPTS | SHLVL | PPID | UID | EUID | GROUPS | \
             FUNCNAME | LINENO | RANDOM | SRANDOM | SECONDS | EPOCHSECONDS | EPOCHREALTIME | PIPESTATUS | DIRSTACK | REPLY | \
@@ -117,7 +116,7 @@ __casemate_describe_variable() {
     esac
 }
 
-__casemate_attributes() {  # name -> __casemate_attributes, the letters of `declare`; fails where there is no such variable
+__casemate_attributes() {  # name -> __casemate_attributes, the letters of `declare`; fails if there is no such variable
     builtin local __casemate_lines
     __casemate_capture builtin declare -p -- "$1"
     __casemate_attributes=${__casemate_lines[0]-}
@@ -155,7 +154,7 @@ __casemate_show() {  # text -> __casemate_shown, quoted for a shell
     __casemate_shown="'${__casemate_clipped//\'/\'\\\'\'}'"
 }
 
-__casemate_clip() {  # text -> __casemate_clipped, at most 200 bytes, no part of a character, an ellipsis where it was cut
+__casemate_clip() {  # text -> __casemate_clipped, at most 200 bytes of whole characters, with an ellipsis if it was cut
     builtin local LC_ALL=C
     __casemate_clipped=$1
     if ((${#1} > 200)); then

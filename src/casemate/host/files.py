@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from casemate.errors import Denied, InvalidArgument, Unavailable
-from casemate.files.beneath import Attributes, Hashed, pieces_of, write_file
+from casemate.files.beneath import Attributes, Hashed, hold, pieces_of, write_file
 from casemate.files.names import LONGEST_PATH, problem
 from casemate.files.protected import PROTECTED
 from casemate.policy.host import HostRoot, HostTerms
@@ -77,11 +77,8 @@ def _folder_of(place: HostPlace, names: tuple[str, ...]) -> Iterator[int]:
     """A descriptor of a folder beneath the root. Raises ``InvalidArgument``, and ``Unavailable`` where there is no
     room."""
     try:
-        with contextlib.ExitStack() as closing:
-            root = os.open(place.root.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            closing.callback(os.close, root)
-            folder = open_beneath(root, names)
-            closing.callback(os.close, folder)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with hold(os.open(place.root.path, flags)) as root, hold(open_beneath(root, names)) as folder:
             yield folder
     except OSError as error:
         if error.errno in _OF_DISK:
@@ -96,13 +93,11 @@ def open_file(place: HostPlace) -> Iterator[int]:
     if not place.names:
         raise InvalidArgument("path", f"{place.path} is a folder; name a file in it")
     with _folder_of(place, place.names[:-1]) as folder:
-        fd = os.open(place.names[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-        try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with hold(os.open(place.names[-1], flags, dir_fd=folder)) as fd:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise InvalidArgument("path", f"{place.path} is no regular file")
             yield fd
-        finally:
-            os.close(fd)
 
 
 def read(place: HostPlace, offset: int, most: int) -> bytes:

@@ -13,20 +13,24 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from weakref import WeakValueDictionary
 
 from casemate.errors import CasemateError, Denied, InvalidArgument
-from casemate.files.beneath import pieces_of, write_all
+from casemate.files.beneath import hold, pieces_of, write_all
 from casemate.files.temporary import TemporaryFolder
 from casemate.host import files
 from casemate.host.files import HostPlace, find_place
+from casemate.host.results import HostAccess, HostAnswer, HostResult, content_of
 from casemate.host.runner import CommandRunner, HostCommand
 from casemate.model.approval import ApprovalRequest, Question
-from casemate.model.operation import account, agent, caller
+from casemate.model.kinds import Reason
+from casemate.model.operation import Audience, Between, Most, account, agent, caller, operation
 from casemate.model.plan import NO_SECRETS, Secrets
 from casemate.policy.host import (
     ENVIRONMENT,
+    MOST_WORD_BYTES,
+    MOST_WORDS,
     NO_REPOSITORY,
     HostTerms,
     files_above,
@@ -38,84 +42,22 @@ from casemate.policy.host import (
 from casemate.policy.patterns import base_name
 from casemate.sessions.files import FileInfo
 from casemate.tools.connections.own import calling_requester
+from casemate.visible import begin
 
 if TYPE_CHECKING:
     from casemate.approvals.approvals import Approvals
     from casemate.sessions.session import Session
 
+Command = (
+    Annotated[str, Most(MOST_WORD_BYTES)] | Annotated[Sequence[Annotated[str, Most(MOST_WORD_BYTES)]], Most(MOST_WORDS)]
+)
+HostPath = Annotated[str, Most(4096)]
+Offset = Annotated[int, Between(0, 2**62)]
+Length = Annotated[int, Between(1, files.MOST_READ)]
 _MOST_KNOWN = 1000  # commands that were asked about, which `access` tells of
 _MOST_AT_ONCE = 16  # commands and writes of one caller that wait or run; its others begin when these are over
 _MOST_SUMMARY = 300  # characters of a command
 _MOST_OF_GIT = 16 << 20  # bytes of a list that git gives of a repository
-
-
-@dataclass(frozen=True, slots=True)
-class HostResult:
-    """What came of a command of the host.
-
-    Attributes:
-        argv: Its words.
-        program: The absolute path of what was started.
-        status: ``"ok"``, ``"failed"``, or ``"timeout"`` where it was ended.
-        exit_code: 128 + N for its death by signal N, None where casemate ended it.
-        truncated: Whether more was printed than is here.
-        duration: In seconds.
-    """
-
-    argv: tuple[str, ...]
-    program: str
-    status: str
-    exit_code: int | None
-    stdout: str
-    stderr: str
-    truncated: bool
-    duration: float
-
-    @property
-    def ok(self) -> bool:
-        """Whether it ended with 0."""
-        return self.status == "ok"
-
-
-@dataclass(frozen=True, slots=True)
-class HostAnswer:
-    """Whether a command may be run.
-
-    Attributes:
-        scope: ``"rule"``, ``"once"``, ``"agent"`` or ``"namespace"``: how far the permission goes.
-        expires: In seconds since 1970, None for never.
-        by: The rule or the channel that decided.
-    """
-
-    command: tuple[str, ...]
-    allowed: bool
-    scope: str
-    expires: float | None
-    by: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class HostAccess:
-    """What of the host is open.
-
-    Attributes:
-        folder: Where commands are run, None where none are.
-        allowed: Commands that rules of the policy allow, as patterns.
-        approved: Commands that somebody has allowed, and that hold still.
-        blocked: Commands that rules deny, as patterns, and those that somebody has denied for longer than once.
-        pending: Commands and files that wait for an answer.
-        roots: Folders whose files may be read.
-        writable: Those in which it may be asked to write.
-    """
-
-    folder: str | None
-    allowed: tuple[str, ...]
-    approved: tuple[str, ...]
-    blocked: tuple[str, ...]
-    pending: tuple[str, ...]
-    roots: tuple[str, ...]
-    writable: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +148,12 @@ class Host:
         stdout, stderr = (_text(data, secrets) for data in (end.stdout, end.stderr))
         return HostResult(order.argv, order.program, status, code, stdout, stderr, end.is_truncated, end.seconds)
 
-    async def request_access(self, command: str | Sequence[str], *, reason: str = "") -> HostAnswer:
+    @operation(audience=Audience.AGENT)
+    async def request_access(self, command: Command, *, reason: Reason = "") -> HostAnswer:
         """Ask for a command ahead, wait for the answer, and give it. An answer is about exactly these words.
 
         Args:
-            command: As of :meth:`exec`.
+            command: Its words, exactly.
             reason: Shown to whoever decides, as the requester's own words.
 
         Raises:
@@ -230,6 +173,7 @@ class Host:
         async with self._turn():
             return HostAnswer(words, *await self._of.approvals().ask_ahead(question, reason, self._of.namespace))
 
+    @operation(audience=Audience.AGENT)
     async def access(self) -> HostAccess:
         """Tell what of the host is open, was allowed or denied, and what waits for an answer."""
         terms, approvals = self._terms or HostTerms(), self._of.approvals()
@@ -252,7 +196,8 @@ class Host:
             tuple(root.path for root in terms.roots if root.write),
         )
 
-    async def read(self, path: str, *, offset: int = 0, limit: int = files.MOST_READ) -> bytes:
+    @operation(audience=Audience.AGENT, gives=content_of)
+    async def read(self, path: HostPath, *, offset: Offset = 0, limit: Length = files.MOST_READ) -> bytes:
         """Read a file beneath a folder that the policy names.
 
         Args:
@@ -264,17 +209,17 @@ class Host:
             InvalidArgument: It is no such file.
             Denied: It is in no folder that is open.
         """
-        if type(offset) is not int or not 0 <= offset < 1 << 62:
-            raise InvalidArgument("offset", f"{offset!r} is no place in a file")
-        if type(limit) is not int or not 1 <= limit <= files.MOST_READ:
-            raise InvalidArgument("limit", f"{limit!r} is not a number of bytes from 1 to {files.MOST_READ}")
         place = await self._find_open(path)
         data = await asyncio.to_thread(files.read, place, offset, limit)
         self._note("read", place)
         return data
 
-    async def list(self, path: str) -> builtins.list[FileInfo]:
+    @operation(audience=Audience.AGENT)
+    async def list(self, path: HostPath) -> builtins.list[FileInfo]:
         """List a folder that the policy names, or one in it, by name.
+
+        Args:
+            path: Absolute.
 
         Raises:
             InvalidArgument: It is no such folder, or has more than a thousand entries.
@@ -300,12 +245,9 @@ class Host:
         except UnicodeEncodeError:
             raise InvalidArgument("content", "has characters that UTF-8 has not; give bytes") from None
         async with self._turn():
-            new = os.memfd_create("casemate-host-file", os.MFD_CLOEXEC)
-            try:
+            with hold(os.memfd_create("casemate-host-file", os.MFD_CLOEXEC)) as new:
                 write_all(new, data)
                 return await self._write(place, new)
-            finally:
-                os.close(new)
 
     async def copy(self, source: str, destination: str) -> FileInfo | None:
         """Copy a file between folders of the host that are open, or into or out of a session's workspace.
@@ -326,28 +268,23 @@ class Host:
             raise InvalidArgument("destination", "one of the two is a path of the host's, such as /data/table.csv")
         place = await self._find_open(target, writes=True, argument="destination") if into is None else None
         async with self._turn():
-            return await self._copy(of, inner, into, target, place)
-
-    async def _copy(
-        self, of: str | None, inner: str, into: str | None, target: str, place: HostPlace | None
-    ) -> FileInfo | None:
-        folder = await asyncio.to_thread(TemporaryFolder, "host-copy")
-        held = folder.path / "file"
-        try:
-            if of is not None:
-                await (await self._of.session(of)).files.download(inner, held)
-            else:
-                taken = await self._find_open(inner, argument="source")
-                await asyncio.to_thread(_take, taken, str(held))
-                self._note("read", taken)
-            if into is not None:
-                await (await self._of.session(into)).files.upload(held, target)
-                return None
-            assert place is not None
-            with held.open("rb", buffering=0) as new:
-                return await self._write(place, new.fileno())
-        finally:
-            await asyncio.to_thread(folder.remove)
+            folder = await asyncio.to_thread(TemporaryFolder, "host-copy")
+            held = folder.path / "file"
+            try:
+                if of is not None:
+                    await (await self._of.session(of)).files.download(inner, held)
+                else:
+                    taken = await self._find_open(inner, argument="source")
+                    await asyncio.to_thread(_take, taken, str(held))
+                    self._note("read", taken)
+                if into is not None:
+                    await (await self._of.session(into)).files.upload(held, target)
+                    return None
+                assert place is not None
+                with held.open("rb", buffering=0) as new:
+                    return await self._write(place, new.fileno())
+            finally:
+                await asyncio.to_thread(folder.remove)
 
     def close(self) -> None:
         """End the process that runs commands."""
@@ -443,7 +380,7 @@ class Host:
 def _about(words: tuple[str, ...], program: str, terms: HostTerms, secrets: Sequence[str]) -> Question:
     """The one question about a command, whether it is asked ahead or when it is to be run."""
     line = shlex.join(words)
-    shown = line if len(line) <= _MOST_SUMMARY else f"{line[:_MOST_SUMMARY]}… ({len(line):,} characters)"
+    shown = begin(line, _MOST_SUMMARY)
     arguments: dict[str, Any] = {"argv": [*words], "program": program, "folder": terms.folder}
     arguments |= {"secrets": sorted(secrets)} if secrets else {}
     return Question("host", f"run {shown} on the host, in {terms.folder}", arguments)

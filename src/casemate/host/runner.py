@@ -21,6 +21,7 @@ from typing import Any
 from weakref import WeakSet
 
 from casemate.errors import Fault, InvalidArgument, Unavailable
+from casemate.files.beneath import hold
 from casemate.walls.isolated_python import spawn
 
 _CHUNK = 1 << 16
@@ -114,7 +115,7 @@ class CommandRunner:
         except OSError as error:
             raise Unavailable(f"commands run in {command.folder}, which cannot be entered: {error.strerror}") from None
         try:
-            with self._lock:
+            with hold(folder), self._lock:
                 try:
                     socket.send_fds(self._connect(), [message], [folder, *fds])
                 except ConnectionError:  # it was killed: another takes its place
@@ -122,8 +123,6 @@ class CommandRunner:
                     socket.send_fds(self._connect(), [message], [folder, *fds])
         except ConnectionError:
             raise Fault("the process that runs commands of the host does not stay alive") from None
-        finally:
-            os.close(folder)
 
     def _connect(self) -> socket.socket:
         """To the process, which is started where there is none."""

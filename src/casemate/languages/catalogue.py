@@ -1,4 +1,4 @@
-"""Every language that casemate runs. To add one: its folder, and its line in `_RUNTIMES`."""
+"""All languages that casemate runs. To add one, add its folder and its line in `_RUNTIMES`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from casemate.languages.runtime import Runtime
     from casemate.model.plan import Launch
 
-# Where the runtime of each language is, and the other names that people use for it.
+# The runtime of each language, then its aliases.
 _RUNTIMES = {
     "python": ("casemate.languages.python.runtime:PythonRuntime", "py", "python3"),
     "node": ("casemate.languages.node.runtime:NodeRuntime", "nodejs", "javascript", "js", "typescript", "ts"),
@@ -33,22 +33,22 @@ def _runtime(language: str) -> Runtime:
 
 
 def runtimes() -> Iterator[Runtime]:
-    """Each language's runtime, always the same; it is loaded when it is come to: a Python program needs no other."""
+    """The shared runtime of each language, loaded on demand."""
     return map(_runtime, LANGUAGES)
 
 
 def runtime_for(language: str) -> Runtime:
-    """The runtime that ``language`` names. Raises :class:`casemate.InvalidArgument` naming those that there are."""
+    """The runtime for a language name or alias. Raises :class:`casemate.InvalidArgument`, which lists the languages."""
     known = _LANGUAGE_OF.get(language.lower()) if isinstance(language, str) else None
     if known is None:
         names = ", ".join(map(repr, LANGUAGES))
-        raise InvalidArgument("language", f"{language!r} is not one that casemate runs; give one of {names}")
+        raise InvalidArgument("language", f"{language!r} is not supported; give one of {names}")
     return _runtime(known)
 
 
 def session_runtime(language: str) -> Runtime:
     """The runtime of a session in ``language``. Raises :class:`casemate.InvalidArgument`, also for a dialect that only
-    whole programs may be in."""
+    whole programs may use."""
     runtime = runtime_for(language)
     if language.lower() in runtime.default_names:
         raise InvalidArgument(
@@ -60,7 +60,7 @@ def session_runtime(language: str) -> Runtime:
 
 
 def launch_probe(name: str, arguments: tuple[str, ...]) -> Launch:
-    """How a program of a wall's self-test is started: on the interpreter that casemate runs on."""
+    """How to start a program of a wall's self-test, on casemate's own interpreter."""
     return runtime_for("python").launch(None, name, arguments)
 
 

@@ -1,8 +1,8 @@
-"""How a program is looked at without being run: what every language's checker has, and what all share. Pure.
+"""Checks a program without running it: the checker of each language, and what all share.
 
-A hint is for a reader alone: it is not looked for well, and nothing depends on it. A repair is what could make a
-program of a text that is none: slips of whoever copied it, and of models. Nothing here knows whether it helps: the text
-that comes out is parsed again, and fixes that do not help are not told.
+Hints are for readers only: they are not thorough, and nothing depends on them. Repairs undo slips of copying and of
+models that keep a text from being a program. Nothing here knows whether a repair helps: the result is parsed again, and
+repairs that do not help are not reported.
 """
 
 from __future__ import annotations
@@ -26,34 +26,29 @@ _TYPOGRAPHIC: dict[str, str | int | None] = {
 }  # fmt: skip
 
 
-def no_repair(text: str, issues: Sequence[Issue], *, has_moved: bool) -> tuple[str, list[Fix]]:  # noqa: ARG001
-    """A language without slips of its own."""
-    return text, []
-
-
 class Harm(NamedTuple):
-    """What may do harm. ``calls`` names it for readers, ``pattern`` finds it in a line. Python is searched by its
-    syntax tree instead: there ``calls`` is a list of calls, of ``.attributes``, and of modules as ``import name``."""
+    """A kind of harmful code."""
 
+    # For readers; for Python, the calls, ``.attributes`` and modules (``import name``) to find in the syntax tree
     calls: str
     code: str
     why: str
-    pattern: str = ""
+    pattern: str = ""  # finds it in a line of any other language
 
 
 @dataclass(frozen=True)
 class Checker:
-    """``program`` reads a program in a cell. ``hints``: what may do harm. ``repair`` mends slips of this language: the
-    text, what is wrong with it, and whether other repairs have moved its lines. ``read_lines`` reads what a ``program``
-    says that does not answer in JSON."""
+    """The checker of a language."""
 
-    program: str
-    hints: tuple[Harm, ...] = ()
-    repair: Callable[..., tuple[str, list[Fix]]] = no_repair
+    program: str  # reads a program in a cell
+    hints: tuple[Harm, ...] = ()  # what may do harm
+    # Mends slips of this language. Gets the text, its issues, and whether earlier repairs moved its lines.
+    repair: Callable[..., tuple[str, list[Fix]]] | None = None
+    # Parses the output of a ``program`` that does not answer in JSON
     read_lines: Callable[[Iterable[str]], Iterable[Issue]] | None = None
 
     def hints_of(self, text: str) -> tuple[Issue, ...]:
-        """At most a hundred, in order: from its lines alone, comments and texts included."""
+        """At most a hundred hints, in order, from the lines alone, including comments and strings."""
         found: list[Issue] = []
         known = [(re.compile(hint.pattern, re.ASCII), hint.code, hint.why) for hint in self.hints if hint.pattern]
         for number, line in enumerate(text[:_LONGEST_HINTED].split("\n") if known else (), 1):
@@ -65,17 +60,17 @@ class Checker:
         return tuple(found[:_MOST])
 
     def repair_text(self, text: str, issues: Sequence[Issue]) -> tuple[str, tuple[Fix, ...]]:
-        """``text`` with whatever may help, and what that was; nothing for a text that is too long."""
+        """Apply repairs that may help. Returns the text and the repairs; none if the text is too long."""
         if len(text) > LONGEST_REPAIRED:
             return text, ()
         fixes: list[Fix] = []
         if (plain := _without_fences(text)) != text:
             text = plain
-            fixes.append(Fix("Take away the Markdown fence around the program", 1, "fence"))
+            fixes.append(Fix("Remove the Markdown fence around the program", 1, "fence"))
         if (plain := text.translate(str.maketrans(_TYPOGRAPHIC))) != text:
             fixes.append(Fix("Write plain quotes, dashes and spaces", _first_difference(text, plain), "typography"))
             text = plain
-        text, more = self.repair(text, issues, has_moved=bool(fixes))
+        text, more = self.repair(text, issues, has_moved=bool(fixes)) if self.repair else (text, [])
         return text, (*fixes, *more)
 
 

@@ -1,7 +1,7 @@
-"""Commands of the host's: which file a name means, and what of the host that file needs to be started in a cell.
+"""Host commands: the file that a name means, and what a cell must see of the host to start it.
 
-Shown is little: the file, the environment or module folder that it lies in where that is plain to see, and the same for
-the interpreter that its first line names. What else it reads its user names.
+A cell sees little: the file, the environment or module folder around it if that is obvious, and the same for the
+interpreter in its first line. The user names anything else that it reads.
 """
 
 from __future__ import annotations
@@ -22,31 +22,28 @@ from casemate.languages.runtime import SYSTEM_PATH
 if TYPE_CHECKING:
     from casemate.model.plan import Entry
 
-# V8 reserves it and does not touch it; which interpreter a command ends up in is not known.
+# V8 reserves this without touching it. Which interpreter runs a command in the end is not known.
 RESERVE = NodeRuntime.reserve
 _MOST_INTERPRETERS = 3  # a script whose interpreter is a script, and so on
-_FIRST_LINE = 256  # bytes that the kernel reads of it (execve(2))
+_FIRST_LINE = 256  # bytes of the first line that the kernel reads (execve(2))
 _MODULES = "node_modules"
-_SHIMS = "shims"  # version managers' scripts, which look for their own folder in the user's home
+_SHIMS = "shims"  # scripts of version managers, which look for their folder in the user's home
 
 
 @dataclass(frozen=True, slots=True)
 class InterpreterCommand:
-    """``program``: an absolute path; ``entries``: what a cell needs to see for it; ``shown``: files and folders
-    besides; ``folders``: for PATH; ``is_node``: whether it is run by Node."""
-
-    program: Path
-    entries: tuple[Entry, ...]
-    shown: tuple[Path, ...]
-    folders: tuple[str, ...]
-    is_node: bool
+    program: Path  # an absolute path
+    entries: tuple[Entry, ...]  # what a cell must see to run it
+    shown: tuple[Path, ...]  # more files and folders to show
+    folders: tuple[str, ...]  # for PATH
+    is_node: bool  # whether Node runs it
 
 
 def find(name: str, path: str, cwd: Path, inside: Path) -> InterpreterCommand:
-    """The command ``name`` as a shell in ``cwd`` would find it on ``path``. What lies in the folder ``inside`` the cell
-    sees anyhow.
+    """The command that a shell in ``cwd`` would find for ``name`` on ``path``. The cell sees the folder ``inside`` in
+    any case.
 
-    Raises ``InvalidArgument`` for one that is not there or cannot be started.
+    Raises ``InvalidArgument`` if the command does not exist or cannot be started.
     """
     program = _locate(name, path, cwd)
     entries: dict[Entry, None] = {}
@@ -69,13 +66,13 @@ def find(name: str, path: str, cwd: Path, inside: Path) -> InterpreterCommand:
 
 def _locate(name: str, path: str, cwd: Path) -> Path:
     if not name or "\0" in name:
-        raise InvalidArgument("command", f"{name!r} is no name of a command")
+        raise InvalidArgument("command", f"{name!r} is not a command name")
     if "/" in name:
         program = Path(os.path.normpath(cwd / Path(name).expanduser()))
         if not program.is_file():
-            raise InvalidArgument("command", f"{str(program)!r} is not there, or is no file")
+            raise InvalidArgument("command", f"{str(program)!r} does not exist, or is not a file")
         if not os.access(program, os.X_OK):
-            raise InvalidArgument("command", f"{str(program)!r} may not be started (chmod +x)")
+            raise InvalidArgument("command", f"{str(program)!r} is not executable (chmod +x)")
         return program
     usable = [folder for folder in path.split(os.pathsep) if os.path.isabs(folder) and Path(folder).name != _SHIMS]
     found = shutil.which(name, path=os.pathsep.join(usable) or SYSTEM_PATH)
@@ -89,7 +86,7 @@ def _locate(name: str, path: str, cwd: Path) -> Path:
 
 
 def _chain_of_interpreters(program: Path, path: str) -> Iterator[Path]:
-    """The program, then what its first line says that it is run by, and so on."""
+    """The program, then the interpreter in its first line, and so on."""
     for _ in range(_MOST_INTERPRETERS):
         yield program
         words = _first_line(program)
@@ -101,11 +98,11 @@ def _chain_of_interpreters(program: Path, path: str) -> Iterator[Path]:
             name = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), "")
             program = _locate(name, path, Path("/"))
         if not program.is_file():
-            raise InvalidArgument("command", f"its interpreter {str(program)!r} is not there")
+            raise InvalidArgument("command", f"its interpreter {str(program)!r} does not exist")
 
 
 def _first_line(program: Path) -> list[str]:
-    """The words behind ``#!``; none where it is a program by itself, or cannot be read."""
+    """The words after ``#!``; none if it has no such line or cannot be read."""
     try:
         with program.open("rb") as file:
             line = file.read(_FIRST_LINE).partition(b"\n")[0]
@@ -115,7 +112,7 @@ def _first_line(program: Path) -> list[str]:
 
 
 def _needs(program: Path, chain: list[Path]) -> tuple[tuple[Entry, ...], list[Path]]:
-    """What it needs to be seen: entries, and files and folders."""
+    """What a cell must see to run it: entries, and files and folders."""
     for hop in chain:
         prefix = hop.parent.parent if hop.parent.name == "bin" else None
         if prefix is not None and (prefix / "pyvenv.cfg").is_file():
@@ -131,7 +128,7 @@ def _of_python(environment: Path) -> tuple[tuple[Entry, ...], list[Path]]:
 
 
 def _tree_of(hop: Path) -> Path | None:
-    """The folder of modules that a file belongs to."""
+    """The module folder that a file belongs to."""
     if _MODULES in hop.parts:
         return Path(*hop.parts[: hop.parts.index(_MODULES) + 1])
     modules = hop.parent.parent / "lib" / _MODULES

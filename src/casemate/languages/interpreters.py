@@ -1,6 +1,6 @@
-"""Which Python an ``environment`` means, read from the file system: nothing of it is started.
+"""Finds the Python of an ``environment`` in the file system, without starting it.
 
-A folder that an earlier run could write may hold anything under the name of python; looking at files is safe.
+An earlier run could have written anything under the name of python. Reading files is safe.
 """
 
 from __future__ import annotations
@@ -25,20 +25,13 @@ _NAMES = ("python", "python3", "bin/python", "bin/python3")
 
 
 class Interpreter(NamedTuple):
-    """One Python.
-
-    ``executable``: as it is to be called; ``real``: its file in the end; ``chain``: every link from there to that file;
-    ``trees``: the files and folders that it reads, without the system's; ``links``: other links that it goes through;
-    ``user_packages``: the user's own site-packages.
-    """
-
-    executable: Path
-    real: Path
+    executable: Path  # the path to call
+    real: Path  # the file behind all links
     version: str
-    chain: tuple[Path, ...]
-    trees: tuple[Path, ...]
-    links: tuple[Path, ...] = ()
-    user_packages: Path | None = None
+    chain: tuple[Path, ...]  # each link from ``executable`` to ``real``
+    trees: tuple[Path, ...]  # files and folders that it reads, outside the system's
+    links: tuple[Path, ...] = ()  # other links that it goes through
+    user_packages: Path | None = None  # the user's own site-packages
 
     @property
     def release(self) -> tuple[int, int]:
@@ -48,7 +41,7 @@ class Interpreter(NamedTuple):
 
 
 def find(environment: Environment) -> Interpreter:
-    """The interpreter that ``environment`` means. Raises as :meth:`casemate.languages.runtime.Runtime.launch` says."""
+    """The interpreter of ``environment``. Raises like :meth:`casemate.languages.runtime.Runtime.launch`."""
     if environment is None:
         return _own()
     if not isinstance(environment, str | os.PathLike):
@@ -58,7 +51,7 @@ def find(environment: Environment) -> Interpreter:
 
 
 def _own() -> Interpreter:
-    """The one that casemate runs on, as far as it can be shown. Its facts are known without looking."""
+    """The interpreter that casemate runs on, if a cell may see it. Its facts need no search."""
     if not sys.executable:
         raise RuntimeMissing("python", "this Python does not know its own executable", remediation=_WANTED)
     executable = Path(sys.executable)
@@ -106,7 +99,7 @@ def _at(given: Path) -> Interpreter:
         raise InvalidArgument(
             "environment",
             f"{executable} is a link to {chain[-1]}, which does not exist",
-            remediation=f"Its Python was removed; make the environment anew. {_WANTED}",
+            remediation=f"Its Python was removed; create the environment again. {_WANTED}",
         )
     if not is_program(chain[-1]):
         raise InvalidArgument(
@@ -129,7 +122,7 @@ def _executable_at(given: Path) -> Path:
 
 
 def _describe(executable: Path, chain: tuple[Path, ...]) -> Interpreter:
-    """What Python itself would find out about its folders, in the way that it does (see getpath in its manual)."""
+    """Find the folders that Python itself would find, in the same way (see getpath in its manual)."""
     home = _virtual_environment_of(executable)
     settings = _settings(home) if home else {}
     roots = [root for hop in chain if (root := _root_of(hop)) is not None and root != home]
@@ -172,24 +165,24 @@ def _settings(home: Path) -> dict[str, str]:
 
 
 def _of_virtual_environment(home: Path) -> list[Path]:
-    """What Python needs of it; the project that it may lie in stays out of sight."""
+    """The parts of an environment that Python needs. A project around it stays hidden."""
     wanted = (home / name for name in ("pyvenv.cfg", "bin", "lib", "lib64"))
     return [path for path in wanted if path.exists() and path not in _links_of(home)]
 
 
 def _links_of(home: Path) -> tuple[Path, ...]:
-    """``lib64`` is a link to ``lib`` in most of them."""
+    """In most environments, ``lib64`` is a link to ``lib``."""
     link = home / "lib64"
     return (link,) if link.is_symlink() and os.readlink(link) == "lib" else ()
 
 
 def _root_of(hop: Path) -> Path | None:
-    """The prefix that a file of the chain belongs to: ``/opt/py`` for ``/opt/py/bin/python3``."""
+    """The prefix of a file in the chain: ``/opt/py`` for ``/opt/py/bin/python3``."""
     return hop.parent.parent if hop.parent.name == "bin" else None
 
 
 def _libraries(root: Path, chain: Sequence[Path]) -> list[str]:
-    """The name (``python3.12``) of the standard library in ``root`` that the last of ``chain`` uses, if it is there."""
+    """The names (``python3.12``) of standard libraries in ``root`` that fit the last file of ``chain``."""
     named = re.fullmatch(r"python(3\.\d+t?)", chain[-1].name)
     pattern = f"python{named[1]}" if named else "python3*"
     found = {file.parent.name for lib in ("lib", "lib64") for file in root.glob(f"{lib}/{pattern}/os.py")}
@@ -212,7 +205,7 @@ def _patch_level(base: Path, library: str) -> str:
 
 
 def _release_of(version: str, library: str) -> str:
-    """``3.12.4`` where it is known, else the ``3.12`` of the library's name."""
+    """``3.12.4`` if known, or else the ``3.12`` of the library's name."""
     match = re.match(r"\d+\.\d+(\.\d+)?", version)
     return match[0] if match else library.removeprefix("python").rstrip("t")
 
@@ -231,7 +224,7 @@ def _check_release(found: Interpreter, given: Path) -> Interpreter:
             raise InvalidArgument(
                 "environment",
                 f"{given} needs {tree} to be readable in the cell, and {reason}",
-                remediation="Use a Python that is installed in a folder of its own.",
+                remediation="Use a Python that is installed in its own folder.",
             )
     hidden = unreadable([found.chain[-1], *found.trees, *_landmarks(found)])
     if hidden is not None:
@@ -244,7 +237,7 @@ def _check_release(found: Interpreter, given: Path) -> Interpreter:
 
 
 def _landmarks(found: Interpreter) -> list[Path]:
-    """A few files of each tree that stand for the rest of it."""
+    """A few files of each tree that stand for the rest."""
     library = f"lib/python{found.release[0]}.{found.release[1]}"
     named = (tree / name for tree in found.trees for name in (library, f"{library}/os.py", f"{library}/site-packages"))
     return [path for path in named if path.exists()]

@@ -1,4 +1,4 @@
-"""What notebooks call each language. Pure."""
+"""The names of each language in notebooks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class NotebookLanguage:
-    """``title``: for people; ``info``: Jupyter's ``language_info``, without the version."""
-
-    title: str
-    info: Mapping[str, Any]
+    title: str  # for people
+    info: Mapping[str, Any]  # Jupyter's ``language_info``, without the version
 
 
 NOTEBOOKS: Mapping[str, NotebookLanguage] = {

@@ -1,4 +1,4 @@
-"""Questions about the host's files that every language asks before something of them is shown to a cell."""
+"""Checks of host files before a cell may see them, for all languages."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from pathlib import Path
 from casemate.languages.runtime import SYSTEM_FOLDERS
 from casemate.model.plan import Bind, Entry, Symlink
 
-# Systems that keep every program in a folder of its own there; a program needs many of them.
+# Systems that keep each program in a separate folder here. A program needs many of them.
 _STORES = ("/nix/store", "/gnu/store")
 _IN_SYSTEM = tuple(f"{folder}/" for folder in SYSTEM_FOLDERS)
 _LONGEST_CHAIN = 40
 
 
 def is_inside(path: str | Path, folder: str | Path) -> bool:
-    """Whether ``path`` is ``folder`` or lies in it, by name alone; both are absolute."""
+    """Whether ``path`` is ``folder`` or lies in it, by name alone. Both are absolute."""
     return f"{_normalise(path)}/".startswith(f"{_normalise(folder).rstrip('/')}/")
 
 
 def _normalise(path: str | Path) -> str:
-    """Without doubled or idle separators; comparing texts takes a tenth of the time that comparing paths does."""
+    """Remove redundant separators. Comparing strings takes a tenth of the time of comparing paths."""
     return str(path if isinstance(path, Path) else Path(path))
 
 
 def is_system(path: str | Path) -> bool:
-    """Whether every cell has ``path`` already."""
+    """Whether every cell sees ``path`` already."""
     return f"{_normalise(path)}/".startswith(_IN_SYSTEM)
 
 
 def homes() -> tuple[Path, ...]:
-    """The user's home folder, as the environment and as the user database have it."""
+    """The user's home folder, from the environment and from the user database."""
     found = [Path(os.path.expanduser("~"))]
     try:
         found.append(Path(pwd.getpwuid(os.getuid()).pw_dir))
@@ -43,7 +43,7 @@ def homes() -> tuple[Path, ...]:
 
 
 def too_wide(folder: Path) -> str:
-    """Why ``folder`` must not be shown to a cell as a whole; empty when it may be."""
+    """Why a cell must not see all of ``folder``; empty if it may."""
     real = folder.resolve()
     if real == Path("/"):
         return "it is the whole file system"
@@ -53,7 +53,8 @@ def too_wide(folder: Path) -> str:
 
 
 def stamp_of(path: str | Path) -> tuple[int, int]:
-    """Changes when what is there is replaced or written to: its inode and time of change, 0 where there is nothing."""
+    """The inode and modification time of a file, which change when it is replaced or written; zeros if it is
+    missing."""
     try:
         status = os.stat(path)
     except OSError:
@@ -62,7 +63,8 @@ def stamp_of(path: str | Path) -> tuple[int, int]:
 
 
 def is_program(path: Path) -> bool:
-    """Whether ``path`` is a compiled program that this user may start (no script, as a version manager's shim is)."""
+    """Whether ``path`` is a compiled program that this user may start, not a script such as a version manager's
+    shim."""
     try:
         with path.open("rb") as file:
             return file.read(4) == b"\x7fELF" and os.access(path, os.X_OK)
@@ -71,7 +73,7 @@ def is_program(path: Path) -> bool:
 
 
 def hops(path: Path) -> Iterator[Path]:
-    """``path``, then each file that it is a link to, as spelled; the last is no link. Folders' links are left alone."""
+    """``path``, then each link target as spelled; the last is not a link. Links in parent folders are not resolved."""
     for _ in range(_LONGEST_CHAIN):
         yield path
         if not path.is_symlink():
@@ -81,10 +83,10 @@ def hops(path: Path) -> Iterator[Path]:
 
 
 def unreadable(paths: Iterable[Path]) -> Path | None:
-    """The first of ``paths`` that a program in a cell could not read, by its own permission bits.
+    """The first of ``paths`` that a program in a cell could not read, by its permission bits.
 
-    Run by root, a cell has another user's rights; otherwise it has this user's. What lies above a path does not
-    matter, because a bind shows the path alone.
+    If root runs casemate, a cell has another user's rights; otherwise it has this user's. Folders above a path do not
+    matter, because a bind shows only the path.
     """
     for path in paths:
         try:
@@ -102,9 +104,9 @@ def unreadable(paths: Iterable[Path]) -> Path | None:
 
 
 def entries_for(trees: Iterable[Path], chain: Iterable[Path]) -> tuple[Entry, ...]:
-    """What must be bound so that each of ``trees`` is at its own path, and every link of ``chain`` leads on.
+    """The binds that put each of ``trees`` at its own path, and the links of ``chain`` that those do not cover.
 
-    A tree whose path goes through linked folders is bound at the path as spelled and at its real one.
+    A tree behind linked folders is bound at the path as spelled and at its real path.
     """
     binds: dict[str, Bind] = {}
     for tree in trees:
@@ -120,7 +122,7 @@ def entries_for(trees: Iterable[Path], chain: Iterable[Path]) -> tuple[Entry, ..
 
 
 def _within_another(bind: Bind, binds: Iterable[Bind]) -> bool:
-    """Whether another bind shows the same files at the same place already."""
+    """Whether another bind already shows the same files at the same place."""
     for other in binds:
         if other is not bind and is_inside(bind.target, other.target):
             below = Path(bind.target).relative_to(other.target)

@@ -1,7 +1,8 @@
-"""The interface that every language has, and the few facts that all of them share.
+"""The interface of every language, and the facts that all languages share.
 
-Above it is planning, which turns a :class:`casemate.model.plan.Launch` into a cell; below it is nothing: a runtime
-looks at the file system and decides, and starts nothing of the user's."""
+Planning uses it to turn a :class:`casemate.model.plan.Launch` into a cell. A runtime only reads the file system and
+decides: it starts none of the user's programs.
+"""
 
 from __future__ import annotations
 
@@ -19,41 +20,31 @@ if TYPE_CHECKING:
     from casemate.languages.session_program import SessionProgram
     from casemate.languages.waiting import RequestedProgram
 
-# Bound in every cell as they are on the host.
+# Bound in every cell at the same path.
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 CELL_PATH = f"{SYSTEM_PATH}:{PROGRAMS}"
 
-# Libraries that start a thread for each core of the host, whatever the cell may use.
+# For libraries that start a thread per core of the host, even if a cell may use fewer.
 THREAD_COUNTS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 Environment = str | PathLike[str] | Sequence[str] | None
 
 
 class Runtime(Protocol):
-    """One language.
+    """One language."""
 
-    ``language`` is its public name, ``extensions`` the endings of its programs' names, the usual one first,
-    ``default_name`` a program's name when the caller gave none, ``default_names`` those of dialects that only whole
-    programs may be in, by the names that people use for these;
-    ``packages_of``: the language whose packages its programs have on their PATH, where it has none of its own;
-    ``goes_by_endings``: whether a program of another ending would be read otherwise;
-    ``reports``: whether its guest hook speaks on the control pipe (when not, the program must not hold it);
-    ``reserve``: bytes that its interpreter reserves at start and never touches, to be added to RLIMIT_DATA;
-    ``holds_nul``: whether a step may be given NUL bytes to read; ``session``: its interpreter that takes steps;
-    ``checker``: what looks at its programs without running them;
-    ``asks_for``: what of a session's steps the rules about commands are asked for.
-    """
-
-    language: str
-    extensions: tuple[str, ...]
-    default_name: str
+    language: str  # its public name
+    extensions: tuple[str, ...]  # endings of its programs' names, the usual one first
+    default_name: str  # a program's name if the caller gives none
+    # The same for dialects that only whole programs may use, by their names.
     default_names: Mapping[str, str] = {}
-    packages_of: str = ""
-    goes_by_endings: bool = False
-    reports: bool
-    reserve: int = 0
-    holds_nul: bool = True
+    packages_of: str = ""  # the language whose packages are on its programs' PATH, if it has no packages itself
+    goes_by_endings: bool = False  # whether the ending of a program's name changes how it is read
+    reports: bool  # whether its guest hook uses the control pipe; if not, the program must not hold that
+    reserve: int = 0  # bytes that its interpreter reserves and never touches, to be added to RLIMIT_DATA
+    holds_nul: bool = True  # whether a step's input may contain NUL bytes
+    # Which parts of a session's steps the command rules see
     asks_for: Literal["nothing", "each step", "each command"] = "nothing"
 
     @property
@@ -67,20 +58,20 @@ class Runtime(Protocol):
         return checker
 
     def _programs(self) -> Any:
-        """What runs in cells besides programs of this language, loaded when it is needed."""
+        """What else runs in cells for this language, loaded on demand."""
         return import_module(f"casemate.languages.{self.language}.programs")
 
     @abstractmethod
     def examples(self, preload: tuple[str, ...] | None) -> tuple[str, ...]:
-        """A program of each kind for which other cells are kept ready; ``preload`` as the sandbox has it."""
+        """A program of each kind for which cells are kept ready, given the sandbox's ``preload``."""
 
     @abstractmethod
     def session_env(self, env: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
-        """What to change in the environment ``env`` of a session, of which the caller ``asked`` for a part, so that
-        its programs find pip and npm, which ask the host, and what these have installed."""
+        """The changes to a session's environment ``env`` that let its programs find pip and npm, which ask the host,
+        and the packages installed with them. The caller ``asked`` for a part of ``env``."""
 
     def is_variable(self, name: str) -> bool:
-        """Whether a variable of a session may be called so."""
+        """Whether ``name`` is a valid name of a variable in a session."""
         return name.isidentifier()
 
     @abstractmethod
@@ -97,25 +88,24 @@ class Runtime(Protocol):
 
         ``session``: the program is an interpreter that takes steps.
 
-        Raises :class:`casemate.InvalidArgument` for an ``environment`` that cannot be used,
-        :class:`casemate.RuntimeMissing` when there is no interpreter, and :class:`casemate.Unavailable` for
-        what this version cannot do.
+        Raises :class:`casemate.InvalidArgument` for an unusable ``environment``, :class:`casemate.RuntimeMissing` if
+        there is no interpreter, and :class:`casemate.Unavailable` for what this version cannot do.
         """
 
     @abstractmethod
     def ready_start(self, asked: RequestedProgram) -> ReadyStart | str:
-        """How a process of this language waits for such a program, or why it could not be begun in one."""
+        """How a process of this language waits for such a program, or why the program cannot begin in one."""
 
     @abstractmethod
     def find_installation(self, environment: Environment = None) -> LanguageInstallation:
-        """What there is, found out without starting it each time. Raises nothing."""
+        """What is installed, from a cache if possible. Raises nothing."""
 
 
 def merged_env(base: Mapping[str, str], launch: Launch, asked: Mapping[str, str]) -> dict[str, str]:
-    """The whole environment of a program: ``base``, then the runtime's, then what the caller ``asked`` for.
+    """The whole environment of a program: ``base``, the runtime's, then the caller's ``asked`` values.
 
-    A caller's PYTHONPATH comes after ours: a Python program's hook, which takes itself away again, and what children
-    of any program may import.
+    A caller's PYTHONPATH comes after casemate's, which holds a Python program's hook (which removes itself again) and
+    modules that child processes of any program may import.
     """
     before = {**base, **launch.env}
     merged = {**before, **asked}
@@ -125,18 +115,17 @@ def merged_env(base: Mapping[str, str], launch: Launch, asked: Mapping[str, str]
 
 
 def prepend_path(folders: tuple[str, ...], env: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
-    """PATH with ``folders`` first, unless the caller asked for one."""
+    """PATH with ``folders`` first, unless the caller sets PATH."""
     return {} if "PATH" in asked else {"PATH": ":".join((*folders, env["PATH"]))}
 
 
 @dataclass(frozen=True, slots=True)
 class LanguageInstallation:
-    """What this machine has for a language: ``version`` and ``path``, or ``missing`` and the ``remedy``, a command.
-    ``source``: whose it is, in words."""
+    """What this machine has for a language: ``version`` and ``path``, or ``missing`` and ``remedy``."""
 
     language: str
     version: str = ""
     path: str = ""
     missing: str = ""
-    remedy: str = ""
-    source: str = ""
+    remedy: str = ""  # a command
+    source: str = ""  # where it comes from, for people

@@ -1,4 +1,4 @@
-"""The interpreters of sessions: the program that starts one, and requests as it reads them. Pure."""
+"""The interpreters of sessions: the program that starts one, and the requests that it reads."""
 
 from __future__ import annotations
 
@@ -17,50 +17,49 @@ COMMAND_KINDS: tuple[CommandKind, ...] = get_args(CommandKind)
 
 @dataclass(frozen=True, slots=True)
 class StepRequest:
-    """A step to run: its ``number``, and ``cwd`` to begin in (None: where the one before ended). ``asks``: the
-    kinds of commands that it has to ask about before it runs them. ``terms``: a front end's."""
+    """A step to run."""
 
     number: int
     code: bytes
     stdin: bytes | None
-    cwd: str | None
-    asks: tuple[CommandKind, ...] = ()
+    cwd: str | None  # the folder to begin in; None for where the previous step ended
+    asks: tuple[CommandKind, ...] = ()  # kinds of commands that the step must ask about before it runs them
+    # Terms of a front end.
     terms: StepTerms = StepTerms()  # noqa: RUF009 - immutable
 
     @property
     def pipes(self) -> tuple[str, str]:
-        """Where its two pipes are, in the cell."""
+        """The paths of its two pipes in the cell."""
         return f"{STEPS}/out.{self.number}", f"{STEPS}/err.{self.number}"
 
 
 class SessionProgram(Protocol):
-    """``program`` is what the cell runs, ``repeat`` the seconds after which it is interrupted once more, ``tasks`` what
-    it does for front ends; the others are requests as bytes."""
+    """An interpreter of sessions. The methods return requests as bytes."""
 
-    program: bytes
-    repeat: float
-    tasks: tuple[Task, ...]
+    program: bytes  # what the cell runs
+    repeat: float  # seconds between interrupts of a step
+    tasks: tuple[Task, ...]  # what it does for front ends
 
     def run(self, step: StepRequest) -> bytes:
         """Run a step."""
 
     def variables(self, number: int) -> bytes:
-        """Tell of the user's names, as the answer to request ``number``."""
+        """List the user's names, as the answer to request ``number``."""
 
     def get(self, number: int, name: str) -> bytes:
-        """Tell the value of ``name``."""
+        """Return the value of ``name``."""
 
     def set(self, number: int, name: str, value: str) -> bytes:
         """Bind ``name`` to ``value``, which is JSON."""
 
     def answer(self, number: int, allow: bool, reason: str) -> bytes:
-        """Whether what the step asked for as ``number`` may be."""
+        """Answer request ``number`` of a step: whether its command may run."""
 
 
 class JsonProgram:
-    """Python and Node read frames: four bytes of length and JSON."""
+    """The protocol of Python and Node: four bytes of length, then JSON."""
 
-    repeat = 1.0  # once, while there is still time: what the program does when it is interrupted shall not be
+    repeat = 1.0  # a second interrupt comes late, so that it does not hit the program's own interrupt handling
 
     def __init__(self, program: bytes, tasks: tuple[Task, ...] = ("code",)) -> None:
         self.program = program
@@ -93,16 +92,14 @@ class JsonProgram:
 
 
 def json_of(value: Any) -> str:
-    """``value`` as JSON. Raises ``InvalidArgument`` for what JSON does not have, or what would not come back alike."""
+    """``value`` as JSON. Raises ``InvalidArgument`` if JSON cannot represent it exactly."""
     try:
         text = json.dumps(value, allow_nan=False)
         same = json.loads(text) == value
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgument("value", f"cannot travel as JSON: {error}") from None
+        raise InvalidArgument("value", f"cannot be converted to JSON: {error}") from None
     if not same:
-        raise InvalidArgument(
-            "value", "would be another one after its travel as JSON: keys must be str, lists no tuples"
-        )
+        raise InvalidArgument("value", "would change in JSON: keys must be str, and tuples become lists")
     return text
 
 

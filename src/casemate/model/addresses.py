@@ -1,7 +1,7 @@
-"""Which IP addresses are public, and what the others are: the one place that decides. Pure.
+"""Which IP addresses are public, and what the other ones are. No other module decides this.
 
-The tables follow IANA's special-purpose registries (RFC 6890 and its successors). They are spelled out because
-``is_global`` differs from one Python to the next; both must agree before an address is public.
+The tables follow IANA's special-purpose registries (RFC 6890 and its successors). They are written out because
+``is_global`` differs between versions of Python; both must agree that an address is public.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
 
-METADATA = "a cloud's metadata"  # its credentials for a machine
-# Where clouds give a machine its credentials, as their manuals say.
+METADATA = "a cloud's metadata"  # has a machine's credentials
+# Where clouds serve a machine's credentials, according to their manuals.
 _CLOUDS = "169.254.169.0/24 169.254.170.0/24 168.63.129.16 100.100.100.200 192.0.0.192 fd00:ec2::/32 fd20:ce::254"
 _METADATA = tuple(map(ip_network, _CLOUDS.split()))
-# The first that fits names an address. Linux takes 0.0.0.0 and :: for the machine itself.
+# The first match names an address. Linux treats 0.0.0.0 and :: as the machine itself.
 _NOT_PUBLIC = tuple(
     (ip_network(network), what)
     for what, networks in (
@@ -33,16 +33,16 @@ _NOT_PUBLIC = tuple(
 _PUBLIC_IPV6 = IPv6Network("2000::/3")  # RFC 4291, section 2.4
 _NAT64 = IPv6Network("64:ff9b::/96")
 _COMPATIBLE = IPv6Network("::/96")
-# Private use (RFC 1918), and shared address space (RFC 6598), which clouds and overlay networks use alike.
+# Private use (RFC 1918), and shared address space (RFC 6598), which clouds and overlay networks also use.
 _NAMEABLE = tuple(map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")))
 _MOST = 32  # networks of one rule
 _MOST_SHOWN = 50  # characters: more than a network has
 
 
 def place_of(address: str) -> str:
-    """What an address is that is not public, such as "loopback"; "" for a public one. Raises ``ValueError``.
+    """The kind of an address that is not public, such as "loopback"; "" for a public one. Raises ``ValueError``.
 
-    An IPv6 address that carries an IPv4 address is never public, and is called what that is.
+    An IPv6 address that contains an IPv4 address is never public, and has the kind of that.
     """
     number = ip_address(address)
     inner = _inner_of(number)
@@ -56,13 +56,13 @@ def place_of(address: str) -> str:
 
 
 def is_metadata(address: str) -> bool:
-    """Whether a cloud answers there with a machine's credentials, also by IPv6. Raises ``ValueError``."""
+    """Whether a cloud serves a machine's credentials there, including by IPv6. Raises ``ValueError``."""
     number = ip_address(address)
     return any((_inner_of(number) or number) in network for network in _METADATA)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the host of a URL is this machine alone, without asking a resolver."""
+    """Whether a URL's host is this machine alone, without DNS."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -70,9 +70,9 @@ def is_loopback(host: str) -> bool:
 
 
 def why_refused(address: str, only: Sequence[IPv4Network] = ()) -> str | None:
-    """Why a cell must not be connected to ``address``, or None for public IPv4 in its usual form of four numbers.
+    """Why a cell must not be connected to ``address``; None for public IPv4 in dotted-decimal form.
 
-    ``only``: the private networks that a rule names; then None for addresses in those alone, and never for metadata.
+    ``only``: the private networks that a rule names. Then only addresses in those are permitted, and never metadata.
     """
     try:
         number = IPv4Address(address)
@@ -85,7 +85,7 @@ def why_refused(address: str, only: Sequence[IPv4Network] = ()) -> str | None:
 
 
 def is_never_public(text: str) -> bool:
-    """Whether nothing in the network ``text`` is public. Raises ``ValueError``."""
+    """Whether no address in the network ``text`` is public. Raises ``ValueError``."""
     network = ip_network(text, strict=False)
     if isinstance(network, IPv6Network) and not network.overlaps(_PUBLIC_IPV6):
         return True
@@ -94,14 +94,14 @@ def is_never_public(text: str) -> bool:
 
 
 def private_networks(given: Any) -> tuple[IPv4Network, ...]:
-    """The networks that a list of texts such as ``10.20.0.0/16`` and ``10.20.0.5`` names. Raises ``ValueError``."""
+    """The networks in a list of texts such as ``10.20.0.0/16`` and ``10.20.0.5``. Raises ``ValueError``."""
     if not isinstance(given, Sequence) or isinstance(given, str | bytes) or not 0 < len(given) <= _MOST:
         raise ValueError(f"write a list of 1 to {_MOST} networks, such as ['10.20.0.0/16']")
     return tuple(map(_network, given))
 
 
 def overlaps(text: str, networks: Iterable[IPv4Network]) -> bool:
-    """Whether the network ``text`` has addresses in common with one of ``networks``."""
+    """Whether the network ``text`` shares addresses with one of ``networks``."""
     network = ip_network(text, strict=False)
     return any(one[0] in network or network[0] in one for one in networks)
 
@@ -110,13 +110,13 @@ def _network(text: Any) -> IPv4Network:
     try:
         found = IPv4Network(text) if isinstance(text, str) else None
     except ValueError as error:
-        raise ValueError(f"{text[:_MOST_SHOWN]!r} is no IPv4 network: {str(error)[-_MOST_SHOWN:]}") from None
+        raise ValueError(f"{text[:_MOST_SHOWN]!r} is not an IPv4 network: {str(error)[-_MOST_SHOWN:]}") from None
     if found is None:
-        raise ValueError(f"{text!r:.{_MOST_SHOWN}} is no text such as '10.20.0.0/16'")
+        raise ValueError(f"{text!r:.{_MOST_SHOWN}} is not a text such as '10.20.0.0/16'")
     if not any(found.subnet_of(one) for one in _NAMEABLE):
         raise ValueError(
             f"'{found}' is not in a private network ({', '.join(map(str, _NAMEABLE))}); public addresses need no "
-            "naming, services of this machine are named by allow_local, and others are never dialled"
+            "rule, allow_local names services of this machine, and all other addresses are refused"
         )
     return found
 

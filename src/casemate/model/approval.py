@@ -1,4 +1,4 @@
-"""What is asked before something crosses the wall, and what is answered. Pure."""
+"""Questions before something crosses the wall, and their answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from casemate.errors import InvalidArgument
-from casemate.model.call_options import DecisionOptions
+from casemate.model.call_options import DecisionOptions, Scope
 from casemate.model.options import complete, takes_options
 from casemate.model.shown import Shown
 
@@ -18,44 +18,40 @@ if TYPE_CHECKING:
 Kind = Literal[
     "tool", "egress", "package", "shell", "process", "host", "files", "server", "plan", "elicitation", "secret"
 ]
-Scope = Literal["once", "run", "session"]
 Effect = Literal["allow", "deny", "ask"]
-Listed = Literal["asked", "withdrawn"]  # states of a request that is listed (approvals/requests.py has all of them)
+Listed = Literal["asked", "withdrawn"]  # states of a listed request (approvals/requests.py has all states)
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Something that wants to cross the wall.
-
-    ``arguments``: JSON values, resolved and canonical: rules match them, a person is shown them, and exactly they are
-    acted upon. ``session``: None for a run of its own. ``server``, ``tool`` and ``schema`` (a hash of the tool's
-    definition) are of tool calls. ``beyond``: the narrower lists, of the run or of the sandbox, that do not name the
-    host that it is about, as they are written; then what is written allows nothing, and a person may. Who asks leaves
-    ``namespace``, ``session``, ``run`` and ``agent`` (whose it is, empty where no agent's) out: its requester fills
-    them in.
-    """
+    """Something that wants to cross the wall."""
 
     kind: Kind
     summary: str
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, Any]  # resolved, canonical JSON values: what rules match, people see, and casemate acts on
+    # The requester fills in namespace, session, run and agent.
     namespace: str = ""
-    session: str | None = None
+    session: str | None = None  # None for a run without a session
     run: str = ""
-    server: str = ""
+    server: str = ""  # for tool calls, as `tool` and `schema`
     tool: str = ""
-    schema: str = ""
+    schema: str = ""  # a hash of the tool's definition
+    # The lists of the run or the sandbox that lack its host, as written: then only a person may allow it, no rule.
     beyond: tuple[str, ...] = ()
-    agent: str = ""
+    agent: str = ""  # the agent that asks; empty for other callers
+
+
+BY_RULE = "a rule of the policy can allow it"  # in the reason of a denial; the broker appends the rule
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """An answer to an approval request; only ``allow=True`` allows.
+    """An answer to an approval request. Only ``allow=True`` allows it.
 
-    The other fields are :class:`casemate.model.call_options.DecisionOptions`.
+    The other fields are those of :class:`casemate.model.call_options.DecisionOptions`.
 
     Raises:
-        InvalidArgument: A scope, uses or expires means nothing.
+        InvalidArgument: A scope, uses, expires or reason is invalid.
     """
 
     allow: bool = False
@@ -69,7 +65,7 @@ class Decision:
         if self.scope not in get_args(Scope):
             raise InvalidArgument("scope", f"{self.scope!r} is not known; choose one of 'once', 'run', 'session'")
         if self.uses is not None and (type(self.uses) is not int or self.uses < 1):
-            raise InvalidArgument("uses", f"{self.uses!r} is not a whole number from 1 on, or None")
+            raise InvalidArgument("uses", f"{self.uses!r} is not an integer of at least 1, or None")
         if self.expires is not None and not _is_positive(self.expires):
             raise InvalidArgument("expires", f"{self.expires!r} is not a positive number of seconds, or None")
         if not isinstance(self.reason, str):
@@ -78,14 +74,13 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalVerdict:
-    """What was decided about a question: ``by`` names the rule or the channel, and where a rule is written; ``scope``
-    and ``expires`` are somebody's answer's, as of :class:`Decision`."""
+    """The decision on a question."""
 
     allow: bool
-    by: str
+    by: str  # the rule, and where it is written, or the channel
     reason: str = ""
     content: Mapping[str, Any] | None = None
-    scope: str = ""
+    scope: str = ""  # as `expires`, of an approver's :class:`Decision`
     expires: float | None = None
 
 
@@ -94,17 +89,16 @@ class ApprovalRequest(Shown):
     """A question that must be answered before something crosses the wall.
 
     Attributes:
-        kind: ``tool``, ``egress``, ``package``, ``shell``, ``host``, ``files``, ``server``, ``plan``,
+        kind: ``tool``, ``egress``, ``package``, ``shell``, ``process``, ``host``, ``files``, ``server``, ``plan``,
             ``elicitation`` or ``secret``.
-        server: Of tool calls.
-        tool: Of tool calls.
-        session: None for a run of its own.
-        run: The run or the step that asks.
+        server: For tool calls.
+        tool: For tool calls.
+        session: None for a run without a session.
         hash: SHA-256 of exactly what is shown (kind, server, tool, its definition, arguments), and of the lists of
-            hosts that it is beyond; a decision binds to it.
-        caller: Who has begun what asks, where a surface knows that.
-        state: ``"asked"`` while something waits for the answer, ``"withdrawn"`` where what asked is gone: an answer is
-            then for the next time that the same caller asks for exactly the same.
+            hosts that it exceeds. A decision applies to this hash.
+        caller: The caller that started the run, if a surface knows it.
+        state: ``"asked"`` while a program waits for the answer; ``"withdrawn"`` if it no longer waits: an answer then
+            applies the next time that the same caller asks for exactly the same.
     """
 
     id: str
@@ -123,17 +117,17 @@ class ApprovalRequest(Shown):
 
     @takes_options(DecisionOptions)
     async def approve(self, **options: Unpack[DecisionOptions]) -> bool:
-        """Let it cross; the arguments are those of :class:`casemate.Decision`. From any event loop or thread.
+        """Allow it. The arguments are those of :class:`casemate.Decision`. Can be called from any event loop or thread.
 
-        False when that came too late: somebody else has answered, nobody did in time, or what asked is over.
+        False if this is too late: the request was answered, timed out, or its program is over.
 
         Raises:
-            InvalidArgument: An argument means nothing; the request waits on.
+            InvalidArgument: An argument is invalid; the request stays pending.
         """
         return self._decide(Decision(True, **complete(DecisionOptions, options, "approve")))
 
     async def deny(self, reason: str = "") -> bool:
-        """Refuse it; ``reason`` is told to the code that asked. False as of :meth:`approve`."""
+        """Deny it. The program gets the ``reason``. False as for :meth:`approve`."""
         return self._decide(Decision(reason=reason))
 
     def _decide(self, decision: Decision) -> bool:
@@ -162,10 +156,10 @@ class ApprovalRequest(Shown):
 
 
 def allow_all(_request: ApprovalRequest) -> bool:
-    """``Sandbox(approve=casemate.allow_all)``: nobody is asked, and everything that no rule denies may cross, but for
-    hosts beyond a list that was given for the run, the session or the sandbox.
+    """Allow everything: ``Sandbox(approve=casemate.allow_all)``. Everything that no rule denies may cross without a
+    question, except hosts beyond a list that was given for the run, the session or the sandbox.
 
-    The only way to switch asking off; each result says so in ``isolation.notes``.
+    This is the only way to switch approval off. Each result notes it in ``isolation.notes``.
     """
     return True
 

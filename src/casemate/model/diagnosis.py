@@ -1,4 +1,4 @@
-"""What is kept ready for runs, and what this machine offers. Apart from the report, since no run needs it."""
+"""The state of what is kept ready, and what this machine offers."""
 
 from __future__ import annotations
 
@@ -10,60 +10,50 @@ from casemate.model.room import Room
 
 @dataclass(frozen=True, slots=True)
 class ZygoteState:
-    """A warmed interpreter that cells are forked from.
+    """A warmed interpreter that cells are forked from."""
 
-    ``preload``: the modules it has loaded; ``state``: "wanted", "starting", "ready" or "ruled out", with the
-    ``problem``; ``seconds``: what its start took; ``data``: bytes that its cells share with it.
-    """
-
-    preload: tuple[str, ...]
-    state: str
+    preload: tuple[str, ...]  # the modules that it has loaded
+    state: str  # "wanted", "starting", "ready" or "ruled out", with the `problem`
     problem: str
     pid: int | None
-    seconds: float | None
-    data: int
+    seconds: float | None  # how long its start took
+    data: int  # bytes that its cells share with it
 
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """Cells of one kind: how many are ``ready`` or being made, and ``running``; and were ``taken`` and ``made`` so far.
-
-    ``zygote``: what they are forked from; None where they are executed. ``idle``: none is wanted, because nothing ran
-    for a while; ``problem``: why there are none any more.
-    """
+    """Cells of one kind."""
 
     language: str
-    zygote: ZygoteState | None
-    ready: int
+    zygote: ZygoteState | None  # that they are forked from; None if they are executed
+    ready: int  # including those being made
     running: int
-    taken: int
+    taken: int  # so far, as `made`
     made: int
-    idle: bool = False
-    problem: str = ""
+    idle: bool = False  # no cells are wanted, because none ran for a while
+    problem: str = ""  # why no more cells are made
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is on its way."""
+        """Whether no cell is being made."""
         return bool(self.ready or self.idle or self.problem or (self.zygote and self.zygote.state == "ruled out"))
 
 
 @dataclass(frozen=True, slots=True)
 class Warmth:
-    """Everything that a sandbox keeps ready."""
-
     pools: tuple[PoolState, ...] = ()
     zygotes: tuple[ZygoteState, ...] = ()
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is on its way any more."""
+        """Whether no cell or zygote is being made."""
         ended = ("ready", "ruled out")
         return all(pool.is_settled for pool in self.pools) and all(zygote.state in ended for zygote in self.zygotes)
 
 
 @dataclass(frozen=True, slots=True)
 class WallState:
-    """One wall: its ``report`` where it can be had, else ``reason`` (a stable code), ``problem`` and ``remedy``."""
+    """One wall: its ``report`` if it is available, else ``reason`` (a stable code), ``problem`` and ``remedy``."""
 
     name: str
     report: IsolationReport | None
@@ -78,8 +68,7 @@ class WallState:
 
 @dataclass(frozen=True, slots=True)
 class LanguageState:
-    """One language, or what pages of the web need: its ``version`` and ``path``, or what is ``missing`` and the
-    ``remedy``."""
+    """A language, or a need of web pages: its ``version`` and ``path``, or what is ``missing`` and the ``remedy``."""
 
     language: str
     version: str
@@ -90,21 +79,18 @@ class LanguageState:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Everything ``casemate doctor`` shows. ``advice``: what would make it better, with the command, in plain words.
-    ``warmth``: what could be kept ready. ``web``: what searches, pages and the browser need. ``room``: what the machine
-    has left.
-    """
+    """Everything that ``casemate doctor`` shows."""
 
     version: str
     system: str
     walls: tuple[WallState, ...]
     languages: tuple[LanguageState, ...]
-    advice: tuple[str, ...]
-    warmth: Warmth = field(default_factory=Warmth)
-    web: tuple[LanguageState, ...] = ()
+    advice: tuple[str, ...]  # possible improvements, with commands
+    warmth: Warmth = field(default_factory=Warmth)  # what could be kept ready
+    web: tuple[LanguageState, ...] = ()  # what searches, pages and the browser need
     room: Room = field(default_factory=Room)
 
     @property
     def ok(self) -> bool:
-        """Whether at least one wall can be had."""
+        """Whether at least one wall is available."""
         return any(wall.available for wall in self.walls)

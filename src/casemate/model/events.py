@@ -1,4 +1,4 @@
-"""What happens while code runs, in the order it happens, and its form as JSON. ``Done`` is always last. Pure."""
+"""The events of a run, in the order in which they happen, and their JSON documents. ``Done`` is always last."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from casemate.model.execution import Execution, ProgramError, Result
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Text that the program wrote.
-
-    ``data`` is the bytes that ``text`` was decoded from, for those who pass them on.
+    """Text that the program wrote. ``data`` is the bytes that ``text`` was decoded from.
 
     Attributes:
-        background: By something an earlier step left running.
+        background: Whether something that an earlier step left running wrote it.
     """
 
     stream: Literal["stdout", "stderr"]
@@ -28,11 +26,11 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """Something the program displayed.
+    """Something that the program displayed.
 
     Attributes:
-        display_id: The name that the program gave it, so that it can be shown anew.
-        update: This takes the place of what was shown by that name before.
+        display_id: The program's name for it, so that it can update it.
+        update: This replaces what was displayed under the same name.
     """
 
     result: Result
@@ -65,14 +63,14 @@ Event = Output | Display | ResultEvent | ErrorEvent | ApprovalRequest | Done
 
 
 Document = dict[str, Any]
-Answer = Callable[[str], Callable[[Decision], bool]]  # how a request, by its id, is answered
+Answer = Callable[[str], Callable[[Decision], bool]]  # from a request's id to the function that answers it
 
 _REQUEST = tuple(field.name for field in fields(ApprovalRequest) if field.repr)
 _ERROR = tuple(field.name for field in fields(ProgramError))
 
 
 def event_document(event: Event) -> Document:
-    """The document of an event; ``Done`` has none of its own."""
+    """The document of an event. ``Done`` has none."""
     match event:
         case Output(stream, text, background):
             return {"event": "output", "stream": stream, "text": text, "background": background}
@@ -85,11 +83,11 @@ def event_document(event: Event) -> Document:
         case ApprovalRequest():
             return {"event": "approval", "request": {name: getattr(event, name) for name in _REQUEST}}
         case Done():
-            raise TypeError("the end of a run has no document of its own")
+            raise TypeError("the end of a run has no document")
 
 
 def event_of(document: Mapping[str, Any], answer: Answer | None = None) -> Event:
-    """The event that a document is of; one of a newer service may hold more. ``answer``: how requests are answered."""
+    """The event of a document; a newer service may send more fields. ``answer``: how approval requests are answered."""
     match document["event"]:
         case "output":
             text = document["text"]
@@ -102,10 +100,10 @@ def event_of(document: Mapping[str, Any], answer: Answer | None = None) -> Event
             return ErrorEvent(ProgramError(*(document["error"][name] for name in _ERROR)))
         case "approval":
             return request_of(document["request"], answer)
-    raise ValueError(f"{document['event']!r} is no event")
+    raise ValueError(f"{document['event']!r} is not an event")
 
 
 def request_of(document: Mapping[str, Any], answer: Answer | None = None) -> ApprovalRequest:
-    """The request for approval that a document is of."""
+    """The approval request of a document."""
     known = {name: document[name] for name in _REQUEST if name in document}
     return ApprovalRequest(**known, _answer=answer(document["id"]) if answer else None)

@@ -1,4 +1,4 @@
-"""The outcome of one execution: what it showed, the files it left, what crossed the egress proxy, and how it ended."""
+"""The outcome of one execution: its output, its files, its connections, and how it ended."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """What came of all connections to one host and port that were decided alike.
+    """All connections to one host and port with the same decision.
 
     Attributes:
-        host: A canonical name, or what was asked for instead, printable, of at most 253 characters.
-        port: 0 where a name was asked for and not given.
-        reason: Which rule or answer decided, or what went wrong, of at most 200 characters.
-        connections: How many.
-        bytes_out: What the cell sent.
-        bytes_in: What the cell received.
-        is_reached: Whether there was a connection: what was allowed may have no address, or not answer.
+        host: A canonical name, or the requested text, printable, of at most 253 characters.
+        port: 0 if only a name was looked up, and denied.
+        reason: The rule or answer that decided, or what went wrong, in at most 200 characters.
+        bytes_out: Sent by the cell.
+        bytes_in: Received by the cell.
+        is_reached: Whether there was a connection: an allowed host may have no address, or not answer.
     """
 
     host: str
@@ -42,8 +41,7 @@ class Crossing:
 
 
 def not_reached(crossings: Iterable[Crossing]) -> list[tuple[str, str]]:
-    """What was tried in vain, and why, in the order in which it was first tried: a host with its port, or ports, once
-    for each reason. What was denied, and what was allowed and never reached."""
+    """The hosts, with ports, that were denied or never reached, and why, in the order of the first attempt."""
     known = list(crossings)
     reached = {(one.host, one.port) for one in known if one.is_reached}
     found: dict[tuple[str, str, str], list[int]] = {}
@@ -58,13 +56,13 @@ def not_reached(crossings: Iterable[Crossing]) -> list[tuple[str, str]]:
 
 
 def hidden_in_vain(execution: Execution) -> list[str]:
-    """What is hidden from a failed program that says that it may not open a file."""
+    """What was hidden from a failed program whose output says that it could not open a file."""
     said = execution.stderr + (execution.error.traceback if execution.error else "")
     return [] if execution.ok else hidden_notes(execution.isolation.notes, said)
 
 
 def since(before: Sequence[Crossing], now: Sequence[Crossing]) -> tuple[Crossing, ...]:
-    """What is in ``now`` and was not ``before``: each host, port and decision is in a list once."""
+    """The crossings in ``now`` minus those in ``before``. Each host, port, decision and reason is in a list once."""
     known = {(one.host, one.port, one.decision, one.reason): one for one in before}
     return tuple(
         new for one in now if (new := _less(one, known.get((one.host, one.port, one.decision, one.reason)))) is not None
@@ -85,13 +83,13 @@ def _less(now: Crossing, before: Crossing | None) -> Crossing | None:
 
 
 class Content(Protocol):
-    """Bytes kept on the host, beyond the reach of any cell."""
+    """Bytes on the host, out of reach of all cells."""
 
     def read_bytes(self) -> bytes:
-        """All of it."""
+        """The whole content."""
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Copy it to ``path``, replacing what is there, without setuid bits."""
+        """Copy it to ``path``, replacing an existing file, without setuid bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +103,11 @@ class Artifact:
     content: Content = field(repr=False, compare=False)
 
     def read_bytes(self) -> bytes:
-        """The file's bytes, exactly those that ``sha256`` was made of."""
+        """The file's bytes, which ``sha256`` is the hash of."""
         return self.content.read_bytes()
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Copy the file to ``path``, replacing what is there.
+        """Copy the file to ``path``, replacing an existing one.
 
         Raises:
             OSError: The file cannot be written.
@@ -117,8 +115,17 @@ class Artifact:
         self.content.save(path)
 
 
+@dataclass(frozen=True, slots=True)
+class Download(Artifact):
+    """A file that a page downloaded; ``base64``: its content."""
+
+    @property
+    def base64(self) -> bytes:
+        return self.read_bytes()
+
+
 class Prover:
-    """Has an outcome signed, which may block. A copy of the outcome in another process is without it."""
+    """Signs an outcome, which may block. A copy of the outcome in another process has none."""
 
     def __init__(self, sign: Callable[[Execution], dict[str, Any]]) -> None:
         self.sign = sign
@@ -133,9 +140,9 @@ class Prover:
 class Result(Mapping[str, Any]):
     """One displayed object: a mapping of MIME type to data.
 
-    Text types are ``str``, ``application/json`` is a Python value, binary types are base64
-    ``str``, as in Jupyter. The attributes give the usual types, or None. ``metadata``: how Jupyter is to show it (the
-    size of a picture), by type; of sessions.
+    Text types are ``str``, ``application/json`` is a Python value, binary types are base64 ``str``, as in Jupyter. The
+    attributes have the usual types, or None. ``metadata``: by type, how Jupyter displays it (such as the size of a
+    picture); only in sessions.
     """
 
     __slots__ = ("_bundle", "metadata")
@@ -207,6 +214,9 @@ class Image:
     data: bytes
     media_type: str
 
+    def __repr__(self) -> str:
+        return f"<Image {self.media_type}, {len(self.data)} bytes>"
+
     def save(self, path: str) -> None:
         """Write the picture to ``path``.
 
@@ -215,21 +225,6 @@ class Image:
         """
         with open(path, "wb") as file:
             file.write(self.data)
-
-
-def images_of(results: tuple[Result, ...]) -> tuple[Image, ...]:
-    """The pictures among ``results``, one each; what is not valid base64 is left out."""
-    images = []
-    for result in results:
-        for media_type in ("image/png", "image/jpeg"):
-            encoded = result.get(media_type)
-            if isinstance(encoded, str):
-                try:
-                    images.append(Image(base64.b64decode(encoded, validate=True), media_type))
-                except ValueError:
-                    continue
-                break
-    return tuple(images)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,15 +241,15 @@ Status = Literal["ok", "failed", "timeout", "out_of_memory", "killed", "cancelle
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Which limit, rule or caller made an execution end as it did, for programs and models.
+    """The limit, rule or caller that ended an execution.
 
     Attributes:
         code: A stable word: ``timeout``, ``memory_limit``, ``cpu_limit``, ``process_limit``, ``output_limit``,
             ``disk_limit``, ``inode_limit``, ``open_files_limit``, ``cancelled``, ``killed``, ``interpreter_ended``,
             ``denied`` or ``service_stopped``.
         message: The limit, and what was used.
-        remediation: What would help.
-        retryable: Whether the same code may well succeed when simply run again.
+        remediation: What to do about it.
+        retryable: Whether the same code may succeed if it runs again.
     """
 
     code: str
@@ -265,7 +260,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the whole cell used: seconds of cpu, peak bytes of memory, peak number of tasks (0 where not measured)."""
+    """What the whole cell used: seconds of cpu, peak bytes of memory, peak number of tasks (0 if not measured)."""
 
     cpu_seconds: float
     peak_memory: int
@@ -274,7 +269,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class SkippedFile:
-    """A file that was left behind and not handed out, or not written back, and why."""
+    """A file of a run that was not returned, or not written back, and why."""
 
     name: str
     reason: str
@@ -282,17 +277,17 @@ class SkippedFile:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Execution(Shown):
-    """What came of running some code. The program's failure is a value here, not an exception.
+    """The outcome of running some code. A failure of the program is a value here, not an exception.
 
     Attributes:
-        exit_code: The program's own; 128 + N when signal N ended it; None when casemate did.
-        text: All text in the order it came (stdout, stderr and the text of results), and the traceback of an error that
-            is not among that; stripped.
+        exit_code: The program's own; 128 + N if signal N ended it; None if casemate did.
+        text: All text in order (stdout, stderr and the text of results), and the traceback of an error that it does
+            not contain; stripped.
         duration: Seconds from the cell's start to its end.
-        skipped: Files that the run left and that were not handed out or not written back.
-        crossings: The hosts that it reached or tried to reach; what is beyond some hundred is told together.
-        background: What threads, tasks and processes of earlier steps have written since the last step ended, stripped
-            and cut as ``stdout`` is; none of it is in ``stdout``, ``stderr`` or ``text``.
+        skipped: Files of the run that were not returned, or not written back.
+        crossings: The hosts that it reached or tried to reach; beyond some hundred, they are combined.
+        background: What threads, tasks and processes of earlier steps wrote since the last step ended, stripped
+            and cut as ``stdout`` is. It is not in ``stdout``, ``stderr`` or ``text``.
     """
 
     id: str
@@ -325,36 +320,46 @@ class Execution(Shown):
 
     @property
     def images(self) -> tuple[Image, ...]:
-        """The pictures among ``results``."""
-        return images_of(self.results)
+        """The pictures among ``results``, one for each; without those that are not valid base64."""
+        images = []
+        for result in self.results:
+            for media_type in ("image/png", "image/jpeg"):
+                encoded = result.get(media_type)
+                if isinstance(encoded, str):
+                    try:
+                        images.append(Image(base64.b64decode(encoded, validate=True), media_type))
+                    except ValueError:
+                        continue
+                    break
+        return tuple(images)
 
     def raise_for_status(self) -> Self:
-        """This execution if it is ``ok``.
+        """Return this execution if it is ``ok``.
 
         Raises:
-            ExecutionFailed: It is not ``ok``; the error carries it.
+            ExecutionFailed: It is not ``ok``; the error has it as ``execution``.
         """
         if not self.ok:
             raise ExecutionFailed(self)
         return self
 
     def statement(self) -> dict[str, Any]:
-        """What ran and what came out, signed: a DSSE envelope with an in-toto statement, as JSON values. Blocks.
+        """What ran and its outcome, signed: a DSSE envelope with an in-toto statement, as JSON values. Blocks.
 
         Raises:
-            Unavailable: There is no key, or not all of it is on record.
+            Unavailable: There is no key, or part of it is not on record.
             RecordUnavailable: The record cannot be read.
         """
         if self.prover is None:
-            raise Unavailable("this outcome is of no sandbox that could sign it")
+            raise Unavailable("this outcome has no sandbox that can sign it")
         return self.prover.sign(self)
 
     def _line(self) -> str:
-        text = self.text[:200]  # as long as a line may be
+        text = self.text[:200]  # the longest line
         return f"Execution {self._describe_end()} {self.id}{f': {text!r}' if text else ''}"
 
     def _describe_end(self) -> str:
-        """How it ended, and how much it left to look at."""
+        """How it ended, and how many results and files it has."""
         code = f" with {self.exit_code}" if self.exit_code else ""
         counted = ((len(self.results), "result"), (len(self.artifacts), "file"))
         more = "".join(f", {number} {what}{'s' if number > 1 else ''}" for number, what in counted if number)

@@ -1,15 +1,15 @@
-"""Hints for names that do not exist: the nearest one, and what names of other sandboxes are called here. Pure."""
+"""Hints for unknown names: the nearest name, or our name for one of another sandbox."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-_ALIKE = 0.65  # of 1; below it two names have nothing to do with each other
+_ALIKE = 0.65  # of 1; below this, two names are unrelated
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The one of ``known`` that is most like ``name``, or None where none is; ``memory`` is like ``limits.memory``."""
+    """The most similar name in ``known``, or None. ``memory`` is similar to ``limits.memory``."""
     from difflib import get_close_matches
 
     names = list(known)
@@ -21,63 +21,47 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """``"; did you mean x?"``, or nothing."""
+    """``"; did you mean x?"``, or empty."""
     found = nearest(name, known)
     return f"; did you mean {found}?" if found else ""
 
 
-_MEMORY, _CPUS = 'limits=Limits(memory="512MiB")', "limits=Limits(cpus=1.0)"
-
-# Arguments, by their lower-case name; `casemate.model.limits` adds the names of limits.
-ARGUMENTS = {
-    **dict.fromkeys(("max_ram_mb", "memory_mb", "memory_limit", "mem_limit"), _MEMORY),
-    **dict.fromkeys(("max_cpu_cores", "cpu_limit", "cpu_count"), _CPUS),
-    "max_disk_mb": 'limits=Limits(disk="256MiB")',
-    "max_processes": "limits=Limits(processes=64)",
-    "max_output_size": 'limits=Limits(output="1MiB")',
-    **dict.fromkeys(("timeout_seconds", "execution_timeout"), "timeout"),
-    **dict.fromkeys(
-        ("chunks", "on_stdout", "on_stderr", "on_result", "on_error"), "stream(...), which gives events as they come"
-    ),
-    **dict.fromkeys(("working_dir", "work_dir"), "workspace of the Sandbox, or cwd of a session"),
-    "images_dir": "output_dir of the Sandbox",
-    **dict.fromkeys(("envs", "env_vars", "environment_variables"), "env"),
-    "kernel_env": "env of a session",
-    "sandbox_config": "policy of the Sandbox",
-    "config_path": "Sandbox.from_file(path)",
-    "max_concurrent": "concurrency of the Sandbox",
-    "backend": "isolation of the Sandbox",
-    "vault_path": "vault of the Sandbox",
-    "audit_path": "audit of the Sandbox",
-    **dict.fromkeys(("require_approval", "approval_handler"), "approve of the Sandbox"),
-    "mcp_servers": "tools of the Sandbox",
-    "api_key": "token of Sandbox.connect(url, token)",
-    "template": "environment of the Sandbox",
-    "context": "a session: sandbox.session()",
-}
-
-# Keys of configurations, and of variables without their prefix, by their lower-case name.
-KEYS = {
-    **dict.fromkeys(("max_ram_mb", "memory_mb", "memory_limit", "mem_limit"), "limits.memory"),
-    **dict.fromkeys(("max_cpu_cores", "cpu_limit", "cpu_count"), "limits.cpus"),
-    **dict.fromkeys(("timeout_seconds", "execution_timeout"), "timeout"),
-    **dict.fromkeys(("working_dir", "work_dir"), "workspace"),
-    **dict.fromkeys(("audit_path", "sqlite_path"), "audit"),
-    "max_processes": "limits.processes",
-    "max_disk_mb": "limits.disk",
-    "max_output_size": "limits.output",
-    "images_dir": "output_dir",
-    **dict.fromkeys(("backend", "default_backend"), "isolation"),
-    **dict.fromkeys(("max_concurrent", "max_concurrent_jobs"), "concurrency"),
-    "vault_path": "vault",
-    "mcp_servers": "tools",
-    "sandbox_config": "policy",
-}
+# Names in other sandboxes, and what each is here: as an argument, and as a key of the configuration.
+_FOREIGN = (
+    ("max_ram_mb memory_mb memory_limit mem_limit", 'limits=Limits(memory="512MiB")', "limits.memory"),
+    ("max_cpu_cores cpu_limit cpu_count", "limits=Limits(cpus=1.0)", "limits.cpus"),
+    ("max_disk_mb", 'limits=Limits(disk="256MiB")', "limits.disk"),
+    ("max_processes", "limits=Limits(processes=64)", "limits.processes"),
+    ("max_output_size", 'limits=Limits(output="1MiB")', "limits.output"),
+    ("timeout_seconds execution_timeout", "timeout", "timeout"),
+    ("chunks on_stdout on_stderr on_result on_error", "stream(...), which yields events as they happen", ""),
+    ("working_dir work_dir", "workspace of the Sandbox, or cwd of a session", "workspace"),
+    ("images_dir", "output_dir of the Sandbox", "output_dir"),
+    ("envs env_vars environment_variables", "env", ""),
+    ("kernel_env", "env of a session", ""),
+    ("sandbox_config", "policy of the Sandbox", "policy"),
+    ("config_path", "Sandbox.from_file(path)", ""),
+    ("max_concurrent", "concurrency of the Sandbox", "concurrency"),
+    ("max_concurrent_jobs", "", "concurrency"),
+    ("backend", "isolation of the Sandbox", "isolation"),
+    ("default_backend", "", "isolation"),
+    ("vault_path", "vault of the Sandbox", "vault"),
+    ("audit_path", "audit of the Sandbox", "audit"),
+    ("sqlite_path", "", "audit"),
+    ("require_approval approval_handler", "approve of the Sandbox", ""),
+    ("mcp_servers", "tools of the Sandbox", "tools"),
+    ("api_key", "token of Sandbox.connect(url, token)", ""),
+    ("template", "environment of the Sandbox", ""),
+    ("context", "a session: sandbox.session()", ""),
+)
+# `casemate.model.limits` adds the names of limits.
+ARGUMENTS = {name: argument for names, argument, _ in _FOREIGN for name in names.split() if argument}
+KEYS = {name: key for names, _, key in _FOREIGN for name in names.split() if key}
 
 # Options of the command line, without their hyphens.
 OPTIONS = {
     "backend": "--isolation",
-    "no_auto_fix": "validate as it is: it mends with --fix alone",
+    "no_auto_fix": "validate as it is: it fixes only with --fix",
     "auto_fix": "--fix",
     "mem_limit": "--memory",
     "network": "--allow HOST",
@@ -102,21 +86,20 @@ NAMES = {
 }
 
 
-def equivalent_of(name: str, known: Iterable[str]) -> str:
+def equivalent_of(name: str, known: Iterable[str], foreign: Mapping[str, str] = ARGUMENTS) -> str:
     """``"; use limits=... here"`` for an argument of another sandbox, ``"; did you mean x?"`` for a misspelt one, or
-    nothing. ``known``: the arguments that there are."""
-    equivalent = ARGUMENTS.get(name.lower())
+    empty. ``known``: all our arguments."""
+    equivalent = foreign.get(name.lower())
     return f"; use {equivalent} here" if equivalent else suggest(name, known)
 
 
 def key_hint(name: str, known: Iterable[str]) -> str:
     """As :func:`equivalent_of`, for a key of a configuration."""
-    equivalent = KEYS.get(name.lower())
-    return f"; use {equivalent} here" if equivalent else suggest(name, known)
+    return equivalent_of(name, known, KEYS)
 
 
 def option_hint(word: str) -> str:
-    """``"use --isolation"`` for an option of another sandbox, or nothing."""
+    """``"use --isolation"`` for an option of another sandbox, or empty."""
     equivalent = OPTIONS.get(word.partition("=")[0].lstrip("-").replace("-", "_"))
     return f"use {equivalent}" if equivalent else ""
 
@@ -131,7 +114,7 @@ def no_attribute(owner: str, name: str, known: Iterable[str]) -> AttributeError:
 
 
 class HintingClass(type):
-    """The type of a class that says, as its objects do, what is meant by a name that it does not have."""
+    """A class with hints for unknown attributes."""
 
     if not TYPE_CHECKING:  # a type checker has its own message
 

@@ -1,4 +1,4 @@
-"""What steps say to a front end, such as a notebook, besides their events; and what it asks about code. Pure."""
+"""Messages between steps and a front end, such as a notebook, in addition to events."""
 
 from __future__ import annotations
 
@@ -13,30 +13,27 @@ CommKind = Literal["open", "msg", "close"]
 
 @dataclass(frozen=True, slots=True)
 class StepTerms:
-    """What a front end has a step do, and with what: ``message``, its name for what the step answers, so that widgets
-    of output find theirs; ``remembers``: the code is kept as ``In``; ``answers``: somebody may be asked for lines;
-    ``has_colours``: tracebacks have colours."""
+    """A front end's terms for a step."""
 
     task: Task = "code"
-    message: str | None = None
-    remembers: bool = True
-    answers: bool = False
-    has_colours: bool = False
+    message: str | None = None  # the front end's id for the step's output, by which output widgets find theirs
+    remembers: bool = True  # the code is kept as ``In``
+    answers: bool = False  # the front end can ask a person for lines
+    has_colours: bool = False  # in tracebacks
 
 
 @dataclass(frozen=True, slots=True)
 class LineRequest:
-    """A step wants a line that a person types in, and waits for the answer to its request ``id``. ``hidden``: as it is
-    typed."""
+    """A step waits for a line that a person types."""
 
     id: int
     prompt: str
-    hidden: bool
+    hidden: bool  # while it is typed
 
 
 @dataclass(frozen=True, slots=True)
 class CommMessage:
-    """A widget's message to its other half in the front end."""
+    """A widget's message to its front-end half."""
 
     kind: CommKind
     comm: str
@@ -48,7 +45,7 @@ class CommMessage:
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """A step takes back what it displayed; with ``wait`` when it displays something else."""
+    """A step clears its display; with ``wait``, once it displays something else."""
 
     wait: bool
 
@@ -58,7 +55,7 @@ FrontEvent = LineRequest | CommMessage | Cleared
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What may stand in the code from ``start`` to ``end``: each match with its kind, where that is known."""
+    """What can replace the code from ``start`` to ``end``: each match with its kind, or an empty one."""
 
     start: int
     end: int
@@ -67,7 +64,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class CodeState:
-    """Whether code can be run as it stands, and what the next line begins with where it cannot."""
+    """Whether code is complete, and the indent of the next line if it is not."""
 
     status: CodeStatus
     indent: str = ""

@@ -1,10 +1,10 @@
-"""What held a cell, as measured."""
+"""The walls that can hold cells, and what held one, as measured."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from casemate.model.shown import Shown
 
@@ -14,7 +14,49 @@ if TYPE_CHECKING:
 # What walls may be asked for at least, the weakest first: what stands between a cell and the kernel that it is on.
 Strength = Literal["shared-kernel-without-namespaces", "shared-kernel", "own-kernel"]
 STRENGTHS: tuple[Strength, ...] = ("shared-kernel-without-namespaces", "shared-kernel", "own-kernel")
-_WITHOUT_NAMESPACES = ("landlock",)
+LAYERS = ("namespaces", "mounts", "capabilities", "landlock", "seccomp", "rlimits", "init")
+
+
+class WallTraits(NamedTuple):
+    """What is known of a wall before it is loaded. What its cells lack has no default, so that no wall leaves it out.
+
+    ``strength``: while its cells share the host's kernel; ``layers``: what holds a cell, as its plan names it;
+    ``differences``: rows that a printed plan has about what is not as at the native wall. ``is_automatic``: whether
+    "auto" may choose it; ``takes_image``: whether its cells are containers, whose image and runtime can be named.
+    """
+
+    strength: Strength
+    layers: tuple[str, ...]
+    differences: tuple[tuple[str, str], ...]
+    is_automatic: bool = False
+    takes_image: bool = False
+
+    @property
+    def has_namespaces(self) -> bool:
+        """Whether its cells have files, a loopback and shared memory of their own."""
+        return self.strength != "shared-kernel-without-namespaces"
+
+
+# Strongest first, the order in which "auto" tries them.
+WALLS = {
+    "native": WallTraits("shared-kernel", LAYERS, (), is_automatic=True),
+    "landlock": WallTraits(
+        "shared-kernel-without-namespaces",
+        ("landlock", "seccomp", "rlimits", "init"),
+        (
+            ("folders", "/workspace, /tmp and HOME have other paths on this machine; /dev/shm is closed"),
+            ("/etc", "passwd, group and a few more are the machine's own"),
+            ("network", "no loopback of its own: other programs can reach what listens there"),
+        ),
+        is_automatic=True,
+    ),
+    "docker": WallTraits(  # not automatic: an engine is there for something else
+        "shared-kernel",
+        ("container", "seccomp", "rlimits"),
+        (("/usr, /etc", "those of the image"),),
+        takes_image=True,
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +118,7 @@ class IsolationReport(Shown):
         """What a policy's `isolation.at_least` compares."""
         if self.kernel_boundary != "shared":
             return "own-kernel"
-        return "shared-kernel-without-namespaces" if self.wall in _WITHOUT_NAMESPACES else "shared-kernel"
+        return WALLS[self.wall].strength if self.wall in WALLS else STRENGTHS[0]
 
     @property
     def proved(self) -> bool:

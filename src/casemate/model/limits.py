@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple, TypedDict, Unpack
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, Unpack, get_args
 
 from casemate.errors import InvalidArgument
 from casemate.model.call_options import USUAL_SECONDS
@@ -81,6 +81,7 @@ def held_by(*values: object) -> int:
 
 _MIB = 2**20
 _SECONDS = Between(0.01, 7 * 86400.0)
+_OF_OUTPUT = "of output"  # in the annotation of a limit that the host enforces on what comes out of a cell
 
 
 class LimitOptions(TypedDict, total=False):
@@ -96,9 +97,9 @@ class LimitOptions(TypedDict, total=False):
     """Processes and threads at once."""
     wall: Annotated[float, _SECONDS, Default(USUAL_SECONDS)]
     """The most seconds that a run or a step may take."""
-    output: Annotated[str | int, Between(256, 2**30), Default("1MiB")]
+    output: Annotated[str | int, Between(256, 2**30), Default("1MiB"), _OF_OUTPUT]
     """Bytes, or text such as `"1MiB"`, that are returned of each of stdout and stderr."""
-    full_output: Annotated[str | int, Between(256, 2**36), Default("64MiB")]
+    full_output: Annotated[str | int, Between(256, 2**36), Default("64MiB"), _OF_OUTPUT]
     """Bytes that a program may write to both before it is ended; a file keeps them."""
     disk: Annotated[str | int, Between(2**16, 2**42), Default("256MiB")]
     """Bytes that are written in /workspace, /tmp and /dev/shm together."""
@@ -117,15 +118,16 @@ class LimitBounds(NamedTuple):
 
 
 def _bounds_of(annotation: Any) -> LimitBounds:
-    kind, bounds = annotation.__origin__, find_marker(annotation, Between)
-    if bounds is _SECONDS:
-        return LimitBounds("seconds", *bounds)
-    return LimitBounds("size" if kind == str | int else "whole" if kind is int else "number", *bounds)
+    bounds = find_marker(annotation, Between)
+    forms: dict[Any, Any] = {str | int | None: "size", int | None: "whole", float | None: "number"}
+    return LimitBounds("seconds" if bounds is _SECONDS else forms[annotation.__origin__ | None], *bounds)
 
 
 LIMIT_BOUNDS: Mapping[str, LimitBounds] = {
     name: _bounds_of(annotation) for name, annotation in LimitOptions.__annotations__.items()
 }
+OUTPUT_LIMITS = tuple(name for name, one in LimitOptions.__annotations__.items() if _OF_OUTPUT in get_args(one))
+COMMAND_LIMITS = tuple(name for name in LIMIT_BOUNDS if name not in ("wall", *OUTPUT_LIMITS))  # of `wrap`
 ARGUMENTS.update({name: f"limits=Limits({name}=...)" for name in LIMIT_BOUNDS})
 
 

@@ -1,7 +1,6 @@
-"""The mark of an operation, who may call it, and who calls. Pure.
+"""The mark of an operation, its audience, and its caller.
 
-An operation is a typed method that is marked where it stands. Nobody has it who was not told so: without a word it is
-for operators alone.
+An operation is a typed method, marked where it is defined. It is for operators only, unless marked for agents.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _MARK = "__operation__"
 
 
 class Audience(StrEnum):
-    """Who may call an operation. An operator may call those of agents, too; who reads metrics may call none."""
+    """Who may call an operation. An operator may also call those of agents; a reader of metrics may call none."""
 
     OPERATOR = "operator"
     AGENT = "agent"
@@ -25,57 +24,60 @@ class Audience(StrEnum):
 
 
 class Mark(NamedTuple):
-    """``approver``: also for agents' principals that may approve, who then see only what is their own."""
-
     audience: Audience
-    approver: bool = False
+    approver: bool = False  # also for agents that may approve, which then see only their own requests
+    name: str = ""  # of the operation; empty for the method's
+    gives: Callable[[Any], Any] | None = None  # from the method's result to the operation's
+    while_draining: bool = False  # a service that is ending still accepts it: it reports on work, or ends it
 
 
-def operation(*, audience: Audience = Audience.OPERATOR, approver: bool = False) -> Callable[[_F], _F]:
-    """Mark a typed method, which is returned unchanged: awaited, plain, or an asynchronous generator of events.
+def operation(
+    *,
+    audience: Audience = Audience.OPERATOR,
+    approver: bool = False,
+    name: str = "",
+    gives: Callable[[Any], Any] | None = None,
+    while_draining: bool = False,
+) -> Callable[[_F], _F]:
+    """Mark a typed method as an operation. Returns it unchanged. It may be plain, a coroutine, or an asynchronous
+    generator.
 
-    Its parameter ``principal`` is filled in by whoever invokes it, never by the caller. The others are described in its
-    docstring, as ````name````: what it means.
+    Its docstring describes each parameter, under ``Args`` or as ````name````. A call of the operation fills in
+    ``principal``, and replaces the handle of a ``Session`` by the id of a session that the caller may see.
     """
 
     def mark(method: _F) -> _F:
-        setattr(method, _MARK, Mark(audience, approver))
+        setattr(method, _MARK, Mark(audience, approver, name, gives, while_draining))
         return method
 
     return mark
 
 
 def mark_of(method: object) -> Mark | None:
-    """The mark of a method; None where it is no operation."""
+    """The mark of a method; None if it is not an operation."""
     mark = getattr(method, _MARK, None)
     return mark if isinstance(mark, Mark) else None
 
 
 class Principal(NamedTuple):
-    """Who calls. ``name``: "user", the name of a token, or a random one: handles are bound to it, records name it.
+    """A caller. An agent may only call operations for agents, and sees only its own sessions and runs; an operator sees
+    all of ``namespace``."""
 
-    An agent may call only what is marked for agents, and sees only its own sessions and runs; an operator sees all of
-    ``namespace``. ``may_approve``: an agent's that may answer what its own runs ask for, since a person does that.
-    ``secrets``: names of those that an agent's programs get without anybody being asked.
-    ``account``: whose share of what there is it uses, where one who has authenticated comes under several names.
-    ``may_run_commands``: it may do what runs commands outside of walls, which is as much as the user's account.
-    """
-
-    name: str
+    name: str  # "user", the name of a token, or a random one; handles are bound to it, records name it
     audience: Audience
     namespace: str = "default"
-    may_approve: bool = False
-    account: str = ""
-    secrets: tuple[str, ...] = ()
-    may_run_commands: bool = False
+    may_approve: bool = False  # of an agent: it may answer its own runs' requests, because a person uses it
+    account: str = ""  # what its usage counts for, if one authenticated caller has several names
+    secrets: tuple[str, ...] = ()  # names of secrets that an agent's programs get without approval
+    may_run_commands: bool = False  # outside of walls, which is as much as the user's account
 
     @property
     def payer(self) -> str:
-        """Against whose limits it counts."""
+        """The account that its usage counts for."""
         return self.account or self.name
 
     def may_see(self, owner: str) -> bool:
-        """Whether what belongs to ``owner`` is there for this one."""
+        """Whether it sees what belongs to ``owner``."""
         return self.audience is Audience.OPERATOR or self.name == owner
 
 
@@ -87,9 +89,20 @@ class Between(NamedTuple):
 
 
 class Most(NamedTuple):
-    """In an annotation: at most so many characters, entries of a list, or names of a mapping."""
+    """In an annotation: at most this many characters, entries of a list, or names of a mapping."""
 
     number: int
+
+
+class OrNone(NamedTuple):
+    """In an annotation: a number that is null in documents if it is infinite."""
+
+
+class Matches(NamedTuple):
+    """In an annotation: a text that fully matches ``pattern``; ``what`` describes it in words."""
+
+    pattern: str
+    what: str
 
 
 class OneOf(NamedTuple):
@@ -99,12 +112,12 @@ class OneOf(NamedTuple):
 
 
 _CALLER: ContextVar[str] = ContextVar("caller", default="")
-_ACCOUNT: ContextVar[str] = ContextVar("account", default="")  # of an agent; empty for all others
+_ACCOUNT: ContextVar[str] = ContextVar("account", default="")  # of an agent; empty for other callers
 
 
 @contextlib.contextmanager
 def called_by(principal: Principal) -> Iterator[None]:
-    """What is begun meanwhile is that one's, also what goes on by itself later: in records and in what it asks."""
+    """Attribute all that starts in the block to this caller, in records and requests, even if it goes on afterwards."""
     is_agent = principal.audience is Audience.AGENT
     tokens = _CALLER.set(principal.name), _ACCOUNT.set(principal.payer if is_agent else "")
     try:
@@ -115,15 +128,15 @@ def called_by(principal: Principal) -> Iterator[None]:
 
 
 def caller() -> str:
-    """Whose this is; empty where the application itself does it."""
+    """The current caller; empty if it is the application itself."""
     return _CALLER.get()
 
 
 def agent() -> str:
-    """The same where it is an agent's; else empty."""
+    """The current caller if it is an agent; else empty."""
     return _CALLER.get() if _ACCOUNT.get() else ""
 
 
 def account() -> str:
-    """Against whose limits it counts, where it is an agent's; else empty."""
+    """The account that usage counts for, if the caller is an agent; else empty."""
     return _ACCOUNT.get()

@@ -1,7 +1,7 @@
-"""The mechanism of options: keywords of a call that a TypedDict defines, with their defaults and bounds. Pure.
+"""Options: keyword arguments that a TypedDict defines, with defaults and bounds.
 
-A field is ``name: Annotated[type, Default(value)]`` with a docstring beneath it. The type may carry bounds
-(``Between``, ``Most``, ``OneOf`` of ``casemate.model.operation``).
+A field is ``name: Annotated[type, Default(value)]`` with a docstring below it. The type may have bounds (``Between``,
+``Most``, ``OneOf`` of ``casemate.model.operation``).
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class ConfigNote(NamedTuple):
-    """In the annotation of an option: how the configuration shows and reads it where that differs from the call.
-    ``unset``: what no value means, in words; ``default``: the value in force without one; ``form``: of its values."""
+    """In the annotation of an option: how the configuration differs from the call."""
 
-    unset: str = "none"
-    default: Any = None
-    form: str = ""
+    unset: str = "none"  # what no value means, in words
+    default: Any = None  # the value in force without one
+    form: str = ""  # of its values
 
 
 T = TypeVar("T")
@@ -30,13 +29,13 @@ _MARK = "__options__"
 
 
 class Default(NamedTuple):
-    """In the annotation of an option: its value where the caller gives none."""
+    """In the annotation of an option: its value if the caller gives none."""
 
     value: Any
 
 
 def find_marker(annotation: Any, kind: type[T]) -> T:
-    """The mark of this kind in an annotation, which has one."""
+    """The mark of this kind in an annotation."""
     return next(mark for mark in get_args(annotation)[1:] if isinstance(mark, kind))
 
 
@@ -47,8 +46,7 @@ def defaults_of(definition: type) -> Mapping[str, Any]:
 
 
 def complete(definition: type, options: Mapping[str, Any], call: str) -> dict[str, Any]:
-    """``options`` with the defaults of those that were not given. Raises ``InvalidArgument`` (also a ``TypeError``)
-    that names all unknown ones."""
+    """``options`` with all defaults. Raises ``InvalidArgument`` (also a ``TypeError``) naming all unknown options."""
     defaults = defaults_of(definition)
     values = {**defaults, **options}
     if len(values) != len(defaults):
@@ -57,7 +55,7 @@ def complete(definition: type, options: Mapping[str, Any], call: str) -> dict[st
 
 
 def unknown_arguments(call: str, names: Iterable[str], known: Iterable[str]) -> UnknownArgument:
-    """The error for ``names``, which ``call`` does not take; it says what was probably meant by each."""
+    """The error for ``names``, which ``call`` does not take, with a suggestion for each."""
     from casemate.model.foreign import equivalent_of
 
     known, names = list(known), list(names)
@@ -74,11 +72,15 @@ def takes_options(definition: type) -> Callable[[_F], _F]:
         parameters = []
         for parameter in inspect.signature(function).parameters.values():
             if parameter.kind is parameter.VAR_KEYWORD:
-                parameters += parameters_of(definition)
+                kinds = get_type_hints(definition)  # without bounds and defaults
+                parameters += [
+                    inspect.Parameter(name, parameter.KEYWORD_ONLY, default=value, annotation=kinds[name])
+                    for name, value in defaults_of(definition).items()
+                ]
             else:
                 parameters.append(parameter)
         signature = inspect.Signature(parameters, return_annotation=function.__annotations__.get("return"))
-        setattr(function, "__signature__", signature)  # noqa: B010 - no attribute that mypy knows
+        setattr(function, "__signature__", signature)  # noqa: B010 - mypy does not know the attribute
         setattr(function, _MARK, definition)
         return function
 
@@ -86,22 +88,13 @@ def takes_options(definition: type) -> Callable[[_F], _F]:
 
 
 def definition_of(function: object) -> type | None:
-    """What defines the options of ``function``; None where it takes none."""
+    """The definition of a function's options; None if it takes none."""
     return getattr(function, _MARK, None)
-
-
-def parameters_of(definition: type) -> list[inspect.Parameter]:
-    """The options of ``definition`` as keyword parameters."""
-    kinds = get_type_hints(definition)  # without bounds and defaults
-    return [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kinds[name])
-        for name, value in defaults_of(definition).items()
-    ]
 
 
 @cache
 def docs_of(definition: type) -> Mapping[str, str]:
-    """The docstring of each option of ``definition``, read from its source: for reference texts, not for each call."""
+    """The docstring of each option, parsed from the source: for reference texts, not for each call."""
     import ast
     import sys
 

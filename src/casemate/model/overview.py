@@ -1,4 +1,4 @@
-"""What a sandbox says: of itself, of a session, of an installation, and of a program that it looked at."""
+"""Information about a sandbox, a session, an installation, and a validated program."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ from casemate.model.room import Room
 
 @dataclass(frozen=True, slots=True)
 class InstallTerms:
-    """How packages are installed. ``sources``: they may be built, which runs code of theirs in the installing cell;
-    ``upgrade``: the newest that fit, also where others are there that fit; ``timeout``: seconds of the cell."""
-
-    sources: bool
-    upgrade: bool
-    timeout: float
+    sources: bool  # packages may be built, which runs their code in the installing cell
+    upgrade: bool  # to the newest that fit, even if installed ones fit
+    timeout: float  # seconds of the cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +40,12 @@ class InstalledPackage:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What was installed: ``packages``, those that came along included; what was there already is not among them.
+    """The result of an installation.
 
     Attributes:
-        status: ``"denied"`` where somebody or a rule said no, ``"failed"`` where it could not be: then ``reason`` says
-            why, and nothing has changed.
+        packages: The new packages, including dependencies.
+        status: ``"denied"`` by an approver or a rule; ``"failed"`` with the ``reason``. Nothing has changed in either
+            case.
         output: What the installer printed.
     """
 
@@ -58,7 +56,7 @@ class Installed:
 
     @property
     def ok(self) -> bool:
-        """Whether everything that was asked for is there."""
+        """Whether everything requested is installed."""
         return self.status == "installed"
 
 
@@ -67,11 +65,11 @@ class RuntimeInfo:
     """One language.
 
     Attributes:
-        available: Programs in it can be run here, now; where not, the ``problem`` and the ``remedy``.
-        version: Of its interpreter, as far as there is one.
-        executable: Of its interpreter, as far as there is one.
-        source: Whose that is, in words.
-        wall: The name of the wall in force, with its ``proofs``; empty where there is none.
+        available: Whether its programs can run here now; if not, see ``problem`` and ``remedy``.
+        version: Of its interpreter, if there is one.
+        executable: Of its interpreter, if there is one.
+        source: Where the interpreter comes from, in words.
+        wall: The name of the wall in force, with its ``proofs``; empty if there is none.
     """
 
     language: str
@@ -88,12 +86,12 @@ class RuntimeInfo:
 @dataclass(frozen=True, slots=True)
 class InUse:
     """What a wall's cells use now: ``running`` ones have a program, ``ready`` ones wait for one; ``processes`` of all
-    of them, casemate's own supervisor among them.
+    of them, including casemate's supervisor.
 
     Attributes:
-        memory: Bytes of what lives; None where nothing tells.
-        cpu_seconds: Of what lives, so far; None where nothing tells.
-        mechanism: What tells.
+        memory: Bytes of running processes; None if it is not measured.
+        cpu_seconds: Of running processes, so far; None if it is not measured.
+        mechanism: What measures this.
     """
 
     running: int = 0
@@ -106,12 +104,11 @@ class InUse:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Runs, steps, installations and looks at programs that came to their end since ``since`` (Unix time).
+    """Finished runs, steps, installations and validations since ``since`` (Unix time).
 
     Attributes:
         by_status: How many of each.
-        cpu_seconds: Of all together.
-        peak_memory: Bytes, of the one that took most.
+        peak_memory: Bytes, of the largest one.
     """
 
     executions: int
@@ -123,13 +120,13 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What goes on in a sandbox. ``running`` executions of at most ``concurrency``, and ``waiting`` ones.
+    """The activity of a sandbox: ``running`` executions, of at most ``concurrency``, and ``waiting`` ones.
 
     Attributes:
         cells: What its cells use.
         zygotes: Interpreters that cells are forked from.
         sessions: Open ones.
-        approvals: Requests that wait for an answer.
+        approvals: Pending requests.
         room: What the machine has left for more.
     """
 
@@ -146,7 +143,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class VariableInfo:
-    """A name of a session's user, and its value's type by name; never the value."""
+    """The name of a session's variable, and the name of its type; never the value."""
 
     name: str
     type: str
@@ -154,18 +151,17 @@ class VariableInfo:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What a session is and has. Times are seconds; ``idle`` is 0 while it is busy.
+    """A session. Times are in seconds; ``idle`` is 0 while it is busy.
 
     Attributes:
-        cwd: The folder in which its first step began.
-        env: Variables that it was opened with; those of secrets are masked, and what of a secret is in others is
-            hidden.
+        cwd: The folder in which its first step started.
+        env: Its variables. Values of secrets are masked, also within other values.
         network: ``"none"``, ``"listed"`` or ``"public"``, with the ``allowed_domains``.
-        packages: What was installed for it or for all.
-        variables: None while it is busy or before its interpreter is there.
-        runs: Ids of those begun with ``start`` that are still known.
-        steps: How many came to their end, by status.
-        usage: Of them together.
+        packages: Those installed for it or for all.
+        variables: None while it is busy, or before its interpreter starts.
+        runs: Ids of those from ``start`` that are still known.
+        steps: How many ended, by status.
+        usage: Of all steps together.
     """
 
     id: str
@@ -193,11 +189,11 @@ VerdictWord = Literal["pass", "fixed", "reject"]
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """One thing that was found, at ``line`` and ``column`` (both from 1; 0 where it has no place).
+    """One problem, at ``line`` and ``column`` (both from 1; 0 if it has no place).
 
     Attributes:
-        severity: ``"error"``: it would not run; ``"warning"``: a checker's doubt; ``"hint"``: something that may do
-            harm, which decides nothing.
+        severity: ``"error"``: the program would not run; ``"warning"``: a checker's doubt; ``"hint"``: something
+            that may do harm, which does not affect the verdict.
         code: A stable word (``syntax``, ``dangerous-eval``, ruff's ``F401``).
     """
 
@@ -210,7 +206,7 @@ class Issue:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A change that would help, in words; ``line`` from 1, 0 where it is about more than one."""
+    """A helpful change, in words; ``line`` from 1, 0 if it is about several."""
 
     message: str
     line: int
@@ -219,14 +215,14 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What came of looking at a program. See :meth:`casemate.Sandbox.validate`.
+    """The result of :meth:`casemate.Sandbox.validate`.
 
     Attributes:
-        valid: The program as it was given has no error.
-        verdict: ``"pass"``; ``"fixed"`` where ``fixed_code`` has what was asked for, a program in which the ``fixes``
-            are made; else ``"reject"``.
-        fixes: With these the program would be, or is, better; what was given is never changed.
-        notes: What was not looked at, and why.
+        valid: Whether the given program has no error.
+        verdict: ``"pass"``; ``"fixed"`` if ``fixed_code`` is the requested program with the ``fixes``; else
+            ``"reject"``.
+        fixes: Changes that improve the program. The given code itself never changes.
+        notes: What was not checked, and why.
     """
 
     language: str

@@ -1,4 +1,4 @@
-"""Pictures that cells show: taken apart and bounded before anything else reads them. Pure."""
+"""Pictures from cells: parsed and bounded before other code reads them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 _MOST_BYTES = 16 << 20  # of one picture
-_MOST_SIDE = 16_384  # pixels, what browsers and terminals draw
+_MOST_SIDE = 16_384  # pixels that browsers and terminals draw
 _MOST_PIXELS = 40_000_000  # a decoder takes four bytes for each
 _PNG = b"\x89PNG\r\n\x1a\n"
-_DRAWN = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")  # chunks; no texts, profiles or animations
+_DRAWN = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND")  # chunks; without texts, profiles and animations
 _JPEG = b"\xff\xd8\xff"
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # markers that a JPEG's size follows (T.81, B.1.1.3)
 _SCAN = 0xDA
 
 
 class Picture(NamedTuple):
-    """``data`` is what its type says. ``width`` and ``height``: in pixels; 0 where they are not known, of SVG."""
+    """``data`` has the format of its type. ``width`` and ``height``: in pixels; 0 if unknown, for SVG."""
 
     media_type: str
     data: bytes
@@ -28,7 +28,7 @@ class Picture(NamedTuple):
 
 
 def picture_of(bundle: Mapping[str, Any]) -> Picture | None:
-    """The PNG or JPEG in what a program displayed; None where it has none that is one and within bounds."""
+    """The PNG or JPEG in a displayed object; None if it has no valid one within bounds."""
     for media_type, read in (("image/png", _read_png), ("image/jpeg", _read_jpeg)):
         encoded = bundle.get(media_type)
         if not isinstance(encoded, str) or len(encoded) > _MOST_BYTES * 4 // 3:
@@ -47,7 +47,7 @@ def _is_bounded(width: int, height: int) -> bool:
 
 
 def _read_png(data: bytes) -> tuple[bytes, int, int] | None:
-    """The picture with nothing but what is drawn, its width and height."""
+    """The picture with only the chunks that are drawn, its width and height."""
     if not data.startswith(_PNG):
         return None
     kept, place, width, height = [_PNG], len(_PNG), 0, 0
@@ -68,7 +68,6 @@ def _read_png(data: bytes) -> tuple[bytes, int, int] | None:
 
 
 def _read_jpeg(data: bytes) -> tuple[bytes, int, int] | None:
-    """The picture, its width and height."""
     place = 2
     while data.startswith(_JPEG) and data[place : place + 1] == b"\xff":
         _, marker, length = struct.unpack_from(">BBH", data, place)

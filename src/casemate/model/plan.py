@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
 from casemate.model.call_options import Priority
+from casemate.model.isolation import LAYERS, WALLS
 from casemate.model.limits import Limits
+from casemate.model.operation import OrNone
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +94,17 @@ class Request:
     """
 
     id: str
-    code: bytes
+    namespace: str
     language: str
     program_name: str
     arguments: tuple[str, ...]
     timeout: float | None
-    limits: Limits | None
     env: Mapping[str, str]
-    files: Mapping[str, bytes | Path]
-    stdin: bytes
-    namespace: str
-    metadata: Mapping[str, Any]
+    code: bytes = b""
+    limits: Limits | None = None
+    files: Mapping[str, bytes | Path] = field(default_factory=dict)
+    stdin: bytes = b""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     session: str | None = None
     has_stdin: bool = False
     allowed_domains: tuple[str, ...] | None = None
@@ -136,12 +138,7 @@ LAYERED = "/packages/python"  # where packages that were installed are shown
 LAYERED_NODE = "/packages/node"  # likewise
 NODE_PACKAGES = f"{LAYERED_NODE}/node_modules"  # and casemate's own, where Node programs and their children look last
 NODE_PROGRAMS = f"{NODE_PACKAGES}/.bin"
-PROXY_ADDRESS = (
-    "198.18.0.1"  # the host answers here; it is one of 198.18.0.0/15, set aside for tests of devices (RFC 2544)
-)
-
-LAYERS = ("namespaces", "mounts", "capabilities", "landlock", "seccomp", "rlimits", "init")
-_OTHER_LAYERS = {"landlock": ("landlock", "seccomp", "rlimits", "init"), "docker": ("container", "seccomp", "rlimits")}
+PROXY_ADDRESS = "198.18.0.1"  # the host answers here; 198.18.0.0/15 is set aside for tests of devices (RFC 2544)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +180,9 @@ Network = Literal["none", "listed", "public"]  # which hosts a cell may reach, f
 
 
 class ListeningSocket(NamedTuple):
-    """A socket that the host has in a cell's network. A ``client`` does not listen: the host connects it."""
+    """Where the host answers in a cell's network."""
 
-    kind: Literal["tcp", "udp", "client"]
+    kind: Literal["tcp", "udp"]
     address: str
     port: int
 
@@ -196,7 +193,8 @@ NETWORK_SOCKETS = (
 )  # a cell's resolver and its proxy
 
 
-class Workspace(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Workspace:
     """``private``: a fresh one. ``overlay``: the caller's ``folder``, and changes are applied at the end.
 
     ``direct``: the folder is written through. ``reviewed``: of an overlay, whose changes are kept back until somebody
@@ -210,7 +208,7 @@ class Workspace(NamedTuple):
     place: str = ""
     hidden: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
-    writable: tuple[str, ...] = ()
+    writable: tuple[str, ...] = field(default=(), repr=False)
     reviewed: bool = False
 
 
@@ -256,6 +254,10 @@ class ReadyStart:
 class Plan:
     """Everything about a cell that is decided before it starts.
 
+    Operators see all of it but what ``repr`` leaves out, the values of secrets, and what the caller has given: the
+    program, contents of files, standard input. Paths are of the machine that casemate runs on (``source``) and of the
+    cell (``target``).
+
     ``deadline``: seconds from the cell's start; ``control``: whether the program's guest hook holds the
     control pipe; ``reserve``: bytes its interpreter reserves and never touches. ``network``: whether there is one,
     and ``allowed_domains`` what it lets through by itself; ``listeners``: the sockets in the cell's network on which
@@ -279,7 +281,7 @@ class Plan:
     files: Mapping[str, bytes | Path] = field(repr=False)
     stdin: bytes = field(repr=False)
     limits: Limits
-    deadline: float
+    deadline: Annotated[float, OrNone()]
     control: bool = True
     reserve: int = 0
     network: Network = "none"
@@ -294,5 +296,5 @@ class Plan:
 
     @property
     def held_by(self) -> tuple[str, ...]:
-        """What holds its cell: ``layers``, or those of a wall that has no namespaces of casemate's own."""
-        return _OTHER_LAYERS.get(self.wall, self.layers)
+        """What holds its cell, as its wall names it."""
+        return WALLS[self.wall].layers

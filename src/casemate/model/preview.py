@@ -1,4 +1,4 @@
-"""A server in a session's cell that is shown outside. Pure."""
+"""A server in a session's cell that is shown outside."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ class Preview:
 
     Attributes:
         session: The session's id.
-        port: At which the server listens in the cell.
-        url: Opens it in a browser. From :meth:`casemate.Session.expose` it is a link: whoever has it may look until
+        port: The server's port in the cell.
+        url: Opens it in a browser. From :meth:`casemate.Session.expose` it is a link: its holder has access until
             ``expires``. Empty over a Unix socket.
-        socket: The path of its Unix socket, which this user alone can use; empty where there is a URL.
-        expires: When its last link ends, in seconds since 1970; None where nothing ends it before the session.
-        third_parties: Its pages may load from other hosts, and send to them, with the browser of whoever looks.
+        socket: The path of its Unix socket, which only this user can use; empty if there is a URL.
+        expires: When its last link ends, in seconds since 1970; None if it lasts as long as the session.
+        third_parties: Whether its pages may load from other hosts, and send to them, with the viewer's browser.
     """
 
     session: str

@@ -1,4 +1,4 @@
-"""What was changed in a folder of the caller's and is kept back, and what came of applying it. Pure."""
+"""Changes of the caller's folder that await review, and the result of applying them."""
 
 from __future__ import annotations
 
@@ -15,24 +15,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One file, link or folder that is not as it is in the folder.
+    """One file, link or folder that differs from the folder's.
 
     Attributes:
-        path: Relative, with ``/`` between folders; a folder's ends with one. Where ``refused`` says that the name is
-            unsafe it is escaped.
-        kind: What has become of it.
-        source: Where a renamed file was.
-        mode_before: Permission bits in the folder; None where there is nothing.
-        mode_after: Those that it would get.
-        size_before: In bytes; None for what is no regular file.
-        size_after: As ``size_before``.
-        link_before: Where a link leads.
-        link_after: As ``link_before``.
-        is_binary: Whether it is no text, so that there is no ``diff``.
-        diff: The lines that differ, as a unified diff without its two first lines.
-        left_out: Why the diff is not there, or not all of it; empty where it is.
-        refused: Why it would not be applied; empty where it would.
-        conflict: What the folder's owner changed there meanwhile; empty where that is nothing.
+        path: Relative, with ``/`` between folders; a folder's ends with one. It is escaped if ``refused`` calls the
+            name unsafe.
+        kind: How it differs.
+        source: The old path of a renamed file.
+        mode_before: Permission bits in the folder; None if it does not exist.
+        mode_after: Permission bits after the change.
+        size_before: In bytes; None for all but regular files.
+        link_before: The target of a link.
+        is_binary: Whether it is not text, so that there is no ``diff``.
+        diff: The lines that differ, as a unified diff without its first two lines.
+        left_out: Why the diff is missing or incomplete; empty if it is whole.
+        refused: Why it cannot be applied; empty if it can.
+        conflict: What the folder's owner changed there since; empty if nothing.
     """
 
     path: str
@@ -53,12 +51,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Diff(Shown):
-    """Everything that is kept back.
+    """All changes that await review.
 
     Attributes:
         changes: In order of their paths.
         hash: SHA-256 of what would be applied: names, modes and contents.
-        unlisted: How many refusals are counted here alone, because there are too many.
+        unlisted: How many more changes are refused, and not in ``changes``, because there are too many.
     """
 
     changes: tuple[Change, ...]
@@ -81,15 +79,15 @@ class Diff(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What came of applying changes to a folder.
+    """The result of applying changes to a folder.
 
     Attributes:
-        written: Relative names. Folders have ``/`` at their end, and are listed when they are new.
-        removed: Likewise. Removing a folder lists it alone, not what was in it.
+        written: Relative names. Those of folders end with ``/``, and are listed if they are new.
+        removed: As ``written``. A removed folder is listed without its contents.
         skipped: What was refused, or failed, and why.
-        conflicts: What the folder's owner changed meanwhile; then nothing was written.
-        status: ``"failed"``: nothing was written, or, where ``written`` or ``removed`` say so, not all.
-        reason: Why it is not ``"applied"``.
+        conflicts: What the folder's owner changed since; then nothing was written.
+        status: ``"failed"``: nothing was written, or only what ``written`` and ``removed`` list.
+        reason: Why the status is not ``"applied"``.
     """
 
     written: tuple[str, ...] = ()
@@ -101,12 +99,12 @@ class Applied:
 
     @property
     def ok(self) -> bool:
-        """Whether everything that was to be applied is."""
+        """Whether all changes are applied, or there were none."""
         return self.status in ("applied", "nothing")
 
 
 def shown_change(change: Change) -> str:
-    """A change on a line, for people: ``changed run.sh (mode 755 to 700, 12 to 30 bytes)``."""
+    """A change on one line, for people: ``changed run.sh (mode 755 to 700, 12 to 30 bytes)``."""
     facts = []
     for what, before, after, unit in (
         ("mode ", _octal(change.mode_before), _octal(change.mode_after), ""),

@@ -1,4 +1,4 @@
-"""What the machine has left, and whether one more cell may start on it. Pure."""
+"""What the machine has left, and whether one more cell may start."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from casemate.model.limits import format_size
 
 Missing = Literal["", "turns", "memory", "processes"]
 
-PATIENCE = 30.0  # seconds: where nothing of ours will end, nobody knows when there is room, and callers time out
-_CELL_MEMORY = 32 << 20  # bytes: an interpreter and a library; what a program takes later, the next look sees
+PATIENCE = 30.0  # seconds: longest wait for memory when no cell of ours will free any
+_CELL_MEMORY = 32 << 20  # bytes of an interpreter and a library; the next measurement sees what it uses later
 _CELL_PROCESSES = 16  # Node's threads and casemate's own
-_SPARED, _MOST_SPARED = 0.05, 256 << 20  # of the memory, for whatever else runs here
-_SCARCE = 0.25  # of the memory: with more to spare what waits is at a limit of its own, such as a program at its cell's
-_PRESSED = 20  # percent of the time: from here on cells that run hold each other up
+_SPARED, _MOST_SPARED = 0.05, 256 << 20  # part of the memory, and bytes, left for other programs
+_SCARCE = 0.25  # part of the memory: with more left, pressure comes from a lower limit, such as a cell's own
+_PRESSED = 20  # percent of the time: at this pressure, running cells delay each other
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What this machine has left, or the part of it that casemate may use.
+    """What this machine, or casemate's share of it, has left.
 
     Attributes:
-        memory: Bytes that can be had without swapping, of ``memory_total``.
-        memory_pressure: Percent of the last ten seconds in which something waited for memory; 0 where nothing tells.
-        processes: How many more processes and threads there may be.
+        memory: Bytes available without swapping, of ``memory_total``.
+        memory_pressure: Percent of the last ten seconds in which a process waited for memory; 0 if it is not measured.
+        processes: How many more processes and threads can start.
     """
 
     memory: int = 0
@@ -38,17 +38,16 @@ class Room:
 
 
 class Verdict(NamedTuple):
-    """``missing``: why it does not start."""
+    """Whether a cell starts. ``missing``: why it does not."""
 
     act: Literal["start", "wait", "refuse"]
     missing: Missing = ""
 
 
 def decide(room: Room, begun: int, running: int, waited: float) -> Verdict:
-    """Whether one more cell starts. ``begun``: how many go on that ``room`` does not show yet; ``running``: how many in
-    all; ``waited``: seconds without room. Pressure, where memory is scarce, holds back all but the only one: it may be
-    because of others.
-    """
+    """Decide whether one more cell starts. ``begun``: running cells that ``room`` does not include yet; ``running``:
+    all running cells; ``waited``: seconds without room. If memory is scarce, pressure holds back all but a lone cell,
+    since other programs may cause it."""
     spared = min(room.memory_total * _SPARED, _MOST_SPARED)
     is_pressed = room.memory_pressure >= _PRESSED and room.memory < room.memory_total * _SCARCE
     missing: Missing = ""

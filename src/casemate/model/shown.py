@@ -1,4 +1,4 @@
-"""Objects that show themselves well: a line as their repr, and all that there is room for elsewhere. Pure."""
+"""Objects that show themselves: one line as their repr, and a summary elsewhere."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ _MOST_LINE = 200  # characters of a repr
 
 
 class Shown(ABC):
-    """`casemate.model.showing` is loaded when more than the line is wanted."""
+    """An object with a line and a summary. `casemate.model.showing` is imported only for the summary."""
 
     __slots__ = ()
 
     @abstractmethod
     def _line(self) -> str:
-        """The most important of it."""
+        """The most important facts."""
 
     @abstractmethod
     def _summary(self) -> Summary:
-        """What is shown where there is room."""
+        """The full view."""
 
     def __repr__(self) -> str:
-        from casemate.visible import visible
+        from casemate.visible import shorten, visible
 
-        line = visible(self._line())
-        return f"<{line}>" if len(line) <= _MOST_LINE - 2 else f"<{line[: _MOST_LINE - 3]}…>"
+        return f"<{shorten(visible(self._line()), _MOST_LINE - 2)}>"
 
     def __rich__(self) -> Panel:
         return self._summary().as_panel()
@@ -43,7 +42,7 @@ class Shown(ABC):
 
 
 class ShownSession(Shown):
-    """A session, wherever it lives."""
+    """A session, local or remote."""
 
     __slots__ = ()
 

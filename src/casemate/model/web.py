@@ -1,11 +1,11 @@
-"""What the web gave: hits of a search, a page that was fetched, and one that a browser has rendered. Pure."""
+"""Results from the web: search hits, fetched pages, and pages rendered by a browser."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-from casemate.model.execution import Artifact
+from casemate.model.execution import Download
 
 Robots = Literal["allowed", "disallowed", "unknown"]
 WaitUntil = Literal["load", "domcontentloaded", "networkidle"]
@@ -13,7 +13,7 @@ WaitUntil = Literal["load", "domcontentloaded", "networkidle"]
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """One result of a search; ``engine`` found it. All of it is a stranger's text."""
+    """One search result, found by ``engine``. All of it is untrusted text."""
 
     title: str
     url: str
@@ -23,7 +23,7 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class WebLink:
-    """A link of a page, with its whole address."""
+    """A link in a page, with its absolute address."""
 
     text: str
     url: str
@@ -31,18 +31,18 @@ class WebLink:
 
 @dataclass(frozen=True, slots=True)
 class WebPage:
-    """A page that was fetched. All of it but ``url`` is a stranger's text.
+    """A fetched page. All of it except ``url`` is untrusted text.
 
     Attributes:
-        url: What was asked for.
-        final_url: Where it was, after redirects.
+        url: The requested address.
+        final_url: The address after redirects.
         status: Of HTTP; a page with 404 has a text, too.
-        media_type: As the server says, without parameters; ``""`` where it does not.
-        text: Markdown of an HTML page's main content, or of all of it; text of a PDF; other text as it is.
-        links: The first of those in ``text``, whole addresses of http and https only.
-        robots: What the host's robots.txt says of this address to programs. It is told, and not obeyed.
-        from_cache: The server said that it has not changed since the caller fetched it last.
-        truncated: ``text`` is not all of it.
+        media_type: From the server, without parameters; ``""`` if it sends none.
+        text: Markdown of an HTML page's main content, or of all of it; text of a PDF; other text unchanged.
+        links: The first of those in ``text``; only absolute addresses with http and https.
+        robots: What the host's robots.txt says to programs about this address. It is reported, not obeyed.
+        from_cache: Whether the server said that it has not changed since the caller last fetched it.
+        truncated: Whether ``text`` is cut.
     """
 
     url: str
@@ -59,17 +59,17 @@ class WebPage:
 
 @dataclass(frozen=True, slots=True)
 class BrowsedPage:
-    """A page as a browser has rendered it. All of it but ``url`` is a stranger's.
+    """A page as a browser rendered it. All of it except ``url`` is untrusted.
 
     Attributes:
-        url: What was asked for.
-        final_url: Where the browser was in the end.
-        status: Of HTTP; 0 where the browser does not say.
+        url: The requested address.
+        final_url: The browser's last address.
+        status: Of HTTP; 0 if the browser does not report it.
         text: Markdown of the main content.
         links: The first of those in ``text``.
-        screenshot: A picture in PNG, where it was asked for.
-        downloads: Files that the page has downloaded.
-        truncated: ``text`` is not all of it.
+        screenshot: A PNG picture, if it was requested.
+        downloads: Files that the page downloaded.
+        truncated: Whether ``text`` is cut.
     """
 
     url: str
@@ -78,6 +78,6 @@ class BrowsedPage:
     title: str
     text: str
     links: tuple[WebLink, ...] = ()
-    screenshot: bytes | None = field(default=None, repr=False)
-    downloads: tuple[Artifact, ...] = ()
+    screenshot: bytes | None = field(default=None, repr=False, metadata={"in_document": True})
+    downloads: tuple[Download, ...] = ()
     truncated: bool = False

@@ -1,4 +1,4 @@
-"""``approvals``: what waits to be allowed, and the answers of whoever may give them."""
+"""``approvals``: pending requests, and the answers of approvers."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Annotated, Literal, Unpack, cast, get_args
 
-from casemate.api.options import Name
 from casemate.errors import Denied, NotFound
 from casemate.model.approval import ApprovalRequest, Kind, Listed, Question
 from casemate.model.call_options import DecisionOptions
-from casemate.model.operation import Audience, Most, Principal, called_by, operation
+from casemate.model.kinds import Name
+from casemate.model.operation import Audience, Most, Principal, operation
 from casemate.model.options import takes_options
 from casemate.operations.lookup import FilterKey, Filters, apply_filters, match_handle
 from casemate.operations.sessions import Group
+from casemate.visible import begin
 
 Reason = Annotated[str, Most(2000)]
 _MOST_LISTED = 4 << 20  # characters of arguments in one list
-_MOST_KEYS, _EXCERPT = 50, 200  # of the arguments that are told in short, and characters of each
+_MOST_KEYS, _EXCERPT = 50, 200  # of shortened arguments: entries, and characters of each
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalEvent:
-    """``event``: "asked", with the ``request`` that waits now, or "over": it was answered, or needs no answer.
-    ``id``: the request's."""
+    """``event``: "asked", with the pending ``request``, or "over": it was answered, or needs no answer. ``id``: the
+    request's."""
 
     event: Literal["asked", "over"]
     id: str
@@ -45,38 +46,36 @@ _KEYS: dict[str, FilterKey[ApprovalRequest]] = {
 
 
 class ApprovalOperations(Group):
-    """Operators see and answer all that waits. An agent that may approve, because a person does that through it, sees
-    and answers what it has asked itself."""
+    """Operators see and answer all pending requests. An agent that may approve sees and answers its own."""
 
-    @operation(approver=True)
+    @operation(approver=True, while_draining=True)
     async def pending(self, *, filters: Filters | None = None, principal: Principal) -> list[ApprovalRequest]:
-        """What waits for an answer, the oldest first: at most sixteen of each session, the others follow. Where the
-        ``state`` is "withdrawn", what asked is gone, and an answer is for when it asks again.
+        """Pending requests, oldest first. A session shows at most sixteen at once. ``state`` "withdrawn" means that the
+        program no longer waits: an answer then applies when it asks again.
 
-        ``filters``: only those with one of the values of each key: kind, server, tool, state, namespace, session and
-        run, of which the beginning is enough.
+        ``filters``: only requests with one of the values of each key: kind, server, tool, state, namespace, session and
+        run. The beginning of a session or run is enough.
 
-        Beyond some MiB a request's arguments are told in short: "approvals.get" has all of them.
+        Arguments beyond some MiB in total are shortened: "approvals.get" has all of them.
         """
         found = apply_filters(self._pending_for(principal), filters, _KEYS, self._shared.sandbox.namespace)
         return await asyncio.to_thread(_shorten_arguments, found)
 
-    @operation(approver=True)
+    @operation(approver=True, while_draining=True)
     async def get(self, request: Name, *, principal: Principal) -> ApprovalRequest:
-        """One request that waits for an answer: exactly what would cross. ``request``: its id, or the only one's that
-        begins so."""
+        """One pending request: exactly what would cross. ``request``: its id, or a unique beginning of it."""
         waiting = {one.id: one for one in self._pending_for(principal)}
         request_id = match_handle(request, waiting, "request_id", "requests that wait")
         if request_id is None:
             raise NotFound("request_id", f"no request that waits begins with {request[:100]!r}")
         return waiting[request_id]
 
-    @operation(approver=True)
+    @operation(approver=True, while_draining=True)
     async def propose(self, request: Name, *, principal: Principal) -> str:
-        """The rule, as YAML for a policy file, that would allow exactly what a request asks without asking anybody.
-        Nothing where only a person can answer it, or no rule can say it. Nothing is changed by this.
+        """The rule, as YAML for a policy file, that would allow exactly what a request asks for. Empty if only a person
+        can answer it, or no rule can express it. It changes nothing.
 
-        ``request``: its id, or the only one's that begins so.
+        ``request``: its id, or a unique beginning of it.
         """
         from casemate.policy.proposal import rules_for
 
@@ -85,19 +84,20 @@ class ApprovalOperations(Group):
         question = Question(kind, asked.summary, asked.arguments, server=asked.server, tool=asked.tool)
         return await asyncio.to_thread(rules_for, question)
 
-    @operation(approver=True)
+    @operation(approver=True, while_draining=True)
     async def events(
         self, *, told: Annotated[Sequence[str], Most(2000)] = (), principal: Principal
     ) -> AsyncGenerator[ApprovalEvent]:
-        """What comes to wait for an answer, and what needs none any more, as it happens; first what waits already.
+        """Stream requests as they become pending, and as they need no answer any more. Those already pending come
+        first.
 
-        ``told``: ids of requests that the caller knows of: they are not told again, and are over where they do not wait
+        ``told``: ids of requests that the caller knows: they are not sent again, and are over if they are not pending
         any more.
         """
         loop, news = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody listens
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(news.set)
 
         known = set(told)
@@ -113,59 +113,52 @@ class ApprovalOperations(Group):
                 await news.wait()
 
     def _pending_for(self, principal: Principal) -> list[ApprovalRequest]:
-        return [one for one in self._shared.sandbox.approvals.pending() if _may_answer(principal, one)]
+        is_operator, pending = principal.audience is Audience.OPERATOR, self._shared.sandbox.approvals.pending()
+        return [one for one in pending if is_operator or one.caller == principal.name]
 
-    @operation(approver=True)
+    @operation(approver=True, while_draining=True)
     @takes_options(DecisionOptions)
     async def decide(
         self, request: Name, allow: bool = False, *, principal: Principal, **options: Unpack[DecisionOptions]
     ) -> bool:
-        """Answer what waits. False, and nothing changed, where there is no such request, or it is over.
+        """Answer a pending request. False, with nothing changed, if it does not exist or is over.
 
-        ``request``: its id. ``allow``: true lets exactly what is shown cross, anything else refuses it.
+        ``request``: its id. ``allow``: true lets exactly what is shown cross; false denies it.
         """
         approvals = self._shared.sandbox.approvals
         found = next((one for one in self._pending_for(principal) if one.id == request), None)
         if found is None:
-            with called_by(principal):
-                approvals.ignore(request, allow=allow)
+            approvals.ignore(request, allow=allow)
             await approvals.drain()
             return False
         if allow and not principal.may_run_commands and _runs_command(found):
             raise Denied(
-                f"{principal.name!r} may not allow commands of this machine, which are as much as the user's account",
-                remediation="It needs a token that may run commands: casemate service token add --may-run-commands.",
+                f"{principal.name!r} may not allow host commands, which have the rights of the user's account",
+                remediation="Use a token that may run commands: casemate service token add --may-run-commands.",
             )
-        with called_by(principal):
-            is_first = approvals.decide(request, allow, **options)
-        await approvals.drain()  # the caller finds the row
+        is_first = approvals.decide(request, allow, **options)
+        await approvals.drain()  # so that the caller finds the row
         return is_first
 
-    @operation()
+    @operation(while_draining=True)
     async def deny_all(self, reason: Reason = "", *, session: Name | None = None, principal: Principal) -> int:
-        """Refuse all that waits, also what is not shown yet; the answer says how many that were.
+        """Deny all pending requests, including those not shown yet. Returns how many.
 
-        ``reason``: told to the programs that asked. ``session``: only what this session asks for, by its handle or
-        name.
+        ``reason``: sent to the programs that asked. ``session``: only requests of this session, by its handle or name.
         """
         approvals = self._shared.sandbox.approvals
-        with called_by(principal):
-            denied = approvals.deny_all(reason, session=self._id_of(session, principal))
+        denied = approvals.deny_all(reason, session=self._id_of(session, principal))
         await approvals.drain()
         return denied
 
 
 def _runs_command(request: ApprovalRequest) -> bool:
-    """Also behind a wall: a server's command writes in whichever folder it names."""
+    """Whether it starts a command. A server counts even behind a wall: it writes in any folder that it names."""
     return request.kind == "host" or (request.kind == "server" and "command" in request.arguments)
 
 
-def _may_answer(principal: Principal, request: ApprovalRequest) -> bool:
-    return principal.audience is Audience.OPERATOR or request.caller == principal.name
-
-
 def _shorten_arguments(requests: list[ApprovalRequest]) -> list[ApprovalRequest]:
-    """The same; arguments beyond what one answer should hold are told in short."""
+    """The requests, with short arguments for those that exceed the size of one answer."""
     left, listed = _MOST_LISTED, []
     for one in requests:
         left -= len(json.dumps(dict(one.arguments)))
@@ -176,4 +169,4 @@ def _shorten_arguments(requests: list[ApprovalRequest]) -> list[ApprovalRequest]
 
 def _excerpt(value: object) -> object:
     text = json.dumps(value)
-    return value if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}… ({len(text):,} characters; approvals.get has all)"
+    return value if len(text) <= _EXCERPT else begin(text, _EXCERPT, "; approvals.get has all")

@@ -13,7 +13,7 @@ import sys
 import types
 import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache, partial
 from types import MappingProxyType
@@ -26,14 +26,25 @@ import casemate
 from casemate.model.approval import ApprovalRequest
 from casemate.model.events import Display, ErrorEvent, Output, ResultEvent
 from casemate.model.execution import Execution, Result
+from casemate.model.kinds import Name
 from casemate.model.limits import LimitOptions, Limits
-from casemate.model.operation import Audience, Between, Mark, Most, OneOf, Principal, mark_of
+from casemate.model.operation import Audience, Between, Mark, Most, OneOf, OrNone, Principal, mark_of
 from casemate.model.options import ConfigNote, Default, defaults_of, definition_of, docs_of
+from casemate.model.plan import Secrets
+from casemate.operations import PARTS, SESSION
+from casemate.operations.documents import document_fields, document_properties, is_record, type_named
 from casemate.operations.operations import Operations
+from casemate.sessions.files import SessionFiles
+from casemate.sessions.session import Session
 
 _STRICT = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 _MOST_TEXT = 90 << 20  # characters of a file's content: 64 MiB as base64
 _MOST = {True: 8 << 20, False: 10_000}  # characters of a text; entries of anything else
+_TITLES = {  # of documents, where clients know them by other names than those of the classes
+    "BrowsedPage": "RenderedPage", "Plan": "CellPlan", "ReadyStart": "CellWait", "ListeningSocket": "CellSocket",
+    "Workspace": "CellWorkspace",
+}  # fmt: skip
+_WRITTEN = {bytes: str, Secrets: list[str], Result: dict[str, Any]}  # as base64, by their names, by media types
 _PLAIN = (str, int, float, bool, type(None), Any)
 
 
@@ -95,7 +106,7 @@ def given_type(annotation: Any, *, is_bounded: bool = False) -> Any:
     if annotation is Limits:
         return LimitsGiven
     if origin in (Union, types.UnionType):
-        arguments = tuple(one for one in arguments if one is not bytes)  # in JSON they are text
+        arguments = tuple(one for one in arguments if one not in (bytes, Session))  # in JSON they are text
         return Union[tuple(given_type(one) for one in arguments)]  # noqa: UP007 - made at run time
     if origin in (Sequence, list, tuple):
         return list[given_type(arguments[0])]  # type: ignore[misc]
@@ -132,9 +143,11 @@ def result_type(annotation: Any) -> Any:
     """The type of a result's document. Raises ``TypeError`` for what has none."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return result_type(arguments[0])
+        return result_type(arguments[0] | None if OrNone() in arguments else arguments[0])
     if annotation in _PLAIN or origin is Literal:
         return annotation
+    if annotation in _WRITTEN:
+        return _WRITTEN[annotation]
     if origin in (Union, types.UnionType):
         return Union[tuple(result_type(one) for one in arguments)]  # noqa: UP007 - made at run time
     if origin in (Sequence, list, set, frozenset) or (origin is tuple and arguments[1:] == (...,)):
@@ -143,13 +156,13 @@ def result_type(annotation: Any) -> Any:
         return list[Union[tuple(result_type(one) for one in arguments)]]  # type: ignore[misc] # noqa: UP007
     if origin in (Mapping, dict):
         return dict[str, result_type(arguments[1])]  # type: ignore[misc]
-    if annotation in (Mapping, dict) or annotation is Result:
+    if annotation in (Mapping, dict):
         return dict[str, Any]
     if isinstance(annotation, type) and issubclass(annotation, os.PathLike):
         return str
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return Literal[tuple(one.value for one in annotation)]
-    if isinstance(annotation, type) and is_dataclass(annotation):
+    if is_record(annotation):
         return _document_type(annotation)
     raise TypeError(f"a {annotation} has no document")
 
@@ -158,26 +171,23 @@ def result_type(annotation: Any) -> Any:
 def _document_type(kind: type) -> type[BaseModel]:
     """The same fields as ``document`` writes."""
     hints = get_type_hints(kind, globalns={**names(), **vars(sys.modules[kind.__module__])}, include_extras=True)
-    members: dict[str, Any] = {
-        field.name: (result_type(hints[field.name]), ...) for field in fields(kind) if field.repr
-    }
-    if isinstance(getattr(kind, "ok", None), property):
-        members["ok"] = (bool, ...)
+    members: dict[str, Any] = {name: (result_type(hints[name]), ...) for name in document_fields(kind)}
+    members |= {name: (bool if name == "ok" else str, ...) for name in document_properties(kind)}
     config = ConfigDict(protected_namespaces=())
-    return create_model(kind.__name__, __config__=config, __doc__=(kind.__doc__ or "").strip(), **members)
+    return create_model(
+        _TITLES.get(kind.__name__, kind.__name__), __config__=config, __doc__=(kind.__doc__ or "").strip(), **members
+    )
 
 
 def names() -> dict[str, Any]:
     """What annotations name that is only imported for type checkers."""
-    public = {name: getattr(casemate, name) for name in casemate.__all__}
+    public = {name: getattr(casemate, name) for name in dir(casemate)}
     return {**vars(typing), **vars(collections.abc), **public}
 
 
 def _event_type(name: str, kind: type | None, **more: Any) -> type[BaseModel]:
     hints = get_type_hints(kind, globalns={**names(), **vars(sys.modules[kind.__module__])}) if kind else {}
-    members: dict[str, Any] = (
-        {one.name: (result_type(hints[one.name]), ...) for one in fields(kind) if one.repr} if kind else {}
-    )
+    members: dict[str, Any] = {one: (result_type(hints[one]), ...) for one in document_fields(kind)} if kind else {}
     number = Field(description="How many events there have been with this one: asks for what follows.")
     members |= {"cursor": (int, number), "event": (Literal[name], ...), **more}
     return create_model(f"{name.title()}Event", **members)
@@ -199,6 +209,7 @@ def event_type() -> Any:
 
 _FILLED_IN = ("self", "principal")
 _NAMED = re.compile(r"``(\w+)``:\s")  # how a paragraph of a docstring names an argument
+_ROLE = re.compile(r":\w+:`([^`]+)`")  # of Sphinx
 _ENTRY = re.compile(r"^ {4}(\w+):\s", re.MULTILINE)  # of a section of a docstring in Google style
 Call = Callable[..., Awaitable[Any]]
 
@@ -208,8 +219,10 @@ class Operation:
     """One thing that can be asked: ``name`` such as "sessions.open"; ``summary``: the first line of ``description``.
 
     ``params``: the model of its arguments, which refuses unknown ones; ``result``: describes the document that comes
-    back, or each event where it ``streams``. ``group``: the attribute of :class:`Operations` that ``method`` is called
-    on, that itself where it is empty; ``has_principal``: whether it is given who calls.
+    back, or each event where it ``streams``. ``place``: the attribute of :class:`Operations` that ``method`` is called
+    on, that itself where it is empty; ``"session"`` for the session that its argument names; ``"session.files"`` for
+    the files of that. ``sessions``: the arguments that are handles or names of sessions. ``gives``: makes the result of
+    what ``method`` returns. ``has_principal``: whether it is given who calls.
     """
 
     name: str
@@ -221,8 +234,11 @@ class Operation:
     result: TypeAdapter[Any]
     method: Callable[..., Any]
     streams: bool
-    group: str
+    place: str
+    sessions: tuple[str, ...]
+    gives: Callable[[Any], Any] | None
     has_principal: bool
+    while_draining: bool
 
     def is_for(self, principal: Principal) -> bool:
         """Whether ``principal`` may call it."""
@@ -243,21 +259,30 @@ class Operation:
 def catalogue() -> Mapping[str, Operation]:
     """All operations by their names, in the order of these."""
     operations = {}
-    for group, owner in {"": Operations, **get_type_hints(Operations)}.items():
+    parts = {f"sandbox.{name}": type_named(kind) for name, kind in PARTS.items()}
+    parts |= {"session": type_named(SESSION), "session.files": SessionFiles}
+    for place, owner in {"": Operations, **get_type_hints(Operations), **parts}.items():
+        group = "sessions" if place == "session" else place.rpartition(".")[2]
+        prefix = f"{group}." if group not in ("", "sandbox") else ""
         for name, method in inspect.getmembers(owner, callable):
             if mark := mark_of(method):
-                full = f"{group}.{name}" if group not in ("", "sandbox") else name
-                operations[full] = _describe(full, method, mark, group)
+                full = mark.name if "." in mark.name else f"{prefix}{mark.name or name}"
+                if full in operations:
+                    raise TypeError(f"two methods are the operation {full}")
+                operations[full] = _describe(full, method, mark, place)
     return MappingProxyType(dict(sorted(operations.items())))
 
 
-def _describe(name: str, method: Callable[..., Any], mark: Mark, group: str) -> Operation:
+_OF_SESSION = (given_type(Name), Field(description="The session's handle or name."))
+
+
+def _describe(name: str, method: Callable[..., Any], mark: Mark, place: str) -> Operation:
     hints = get_type_hints(method, globalns={**names(), **inspect.unwrap(method).__globals__}, include_extras=True)
     parameters = inspect.signature(method).parameters
     definition = definition_of(method)
     options = {} if definition is None else _fields_of(definition)
     description, docs = _split_docstring(inspect.getdoc(method) or "")
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {"session": _OF_SESSION} if place.partition(".")[0] == "session" else {}
     for parameter in parameters.values():
         if parameter.name in _FILLED_IN or parameter.name in options:
             continue
@@ -278,12 +303,23 @@ def _describe(name: str, method: Callable[..., Any], mark: Mark, group: str) -> 
         params=create_model(
             f"{title}Arguments", __config__=ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True), **fields
         ),
-        result=TypeAdapter(_given_back(hints["return"], streams)),
+        result=TypeAdapter(_given_back(hints["return"] if mark.gives is None else _return_type(mark.gives), streams)),
         method=method,
         streams=streams,
-        group=group,
+        place=place,
+        sessions=tuple(one for one, hint in hints.items() if one != "return" and _has_session(hint)),
+        gives=mark.gives,
         has_principal="principal" in parameters,
+        while_draining=mark.while_draining,
     )
+
+
+def _has_session(annotation: Any) -> bool:
+    return annotation is Session or any(map(_has_session, get_args(annotation)))
+
+
+def _return_type(function: Callable[..., Any]) -> Any:
+    return get_type_hints(function, globalns={**names(), **function.__globals__})["return"]
 
 
 def _fields_of(definition: type) -> dict[str, Any]:
@@ -309,10 +345,11 @@ def _split_docstring(text: str) -> tuple[str, dict[str, str]]:
     """The description without its parameters, and what is said about each of these."""
     parameters: dict[str, str] = {}
     paragraphs = []
-    for paragraph in text.split("\n\n"):
+    for paragraph in _ROLE.sub(r"``\1``", text).split("\n\n"):
         section, _, entries = paragraph.partition(":\n")
         if section == "Raises":
             continue
+        paragraph = " ".join(paragraph.split()) if section == "Returns" else paragraph  # noqa: PLW2901
         named = _ENTRY.split(entries) if section == "Args" else _NAMED.split(" ".join(paragraph.split()))
         if named[0]:
             paragraphs.append(named[0].strip())

@@ -1,11 +1,13 @@
-"""Values, errors and events as JSON documents, and back from them. Always valid JSON. Pure.
+"""Values, errors and events as JSON documents, and back. Documents are always valid JSON.
 
-A document of a dataclass has its fields by their names, but for those that its ``repr`` leaves out (contents, ways to
-answer), and ``ok`` where it has that. Contents of files are had by the id of the run and their name.
+A document of a dataclass or a named tuple has its fields by name, and the properties ``ok`` and ``base64``. It omits
+fields that the ``repr`` omits (contents, ways to answer), unless their metadata says ``in_document``. Bytes are base64.
+File contents are fetched by the run's id and the file's name.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import sys
@@ -27,28 +29,29 @@ from casemate.model.execution import (
     Result,
 )
 from casemate.model.isolation import IsolationReport
+from casemate.model.plan import Secrets
 
 if TYPE_CHECKING:
     from casemate.model.events import Event
 
 Document = dict[str, Any]
 _AS_THEY_ARE = (bool, int, type(None))
-Fetch = Callable[[str, str], Content]  # the content of a file, by the id of its execution and its name
+Fetch = Callable[[str, str], Content]  # takes the id of an execution and the name of its file
 
 
 def document(value: Any) -> Any:
-    """``value`` as JSON values. Raises ``TypeError`` for what has no document."""
+    """``value`` as JSON values. Raises ``TypeError`` for types without a document."""
     kind: type = type(value)
     return _writer_of(kind)(value)
 
 
 @cache
 def _writer_of(kind: type) -> Callable[[Any], Any]:
-    """How values of this very type become documents; looked for once. Raises ``TypeError`` where they do not."""
+    """The writer for exactly this type, cached. Raises ``TypeError`` if the type has none."""
     for kinds, way in _WRITERS:
-        if issubclass(kind, kinds):
+        if issubclass(kind, kinds) and not hasattr(kind, "_fields"):
             return way
-    if is_dataclass(kind):
+    if is_record(kind):
         return partial(_of_fields, _field_names(kind))
     raise TypeError(f"a {kind.__name__} has no document")
 
@@ -64,19 +67,34 @@ def _of_fields(names: tuple[str, ...], value: Any) -> Document:
 
 @lru_cache(maxsize=16)
 def _of_report(report: IsolationReport) -> Document:
-    """The largest part of a small run's document, and the same for all runs that begin alike."""
+    """Cached: the report is most of a small run's document, and the same for similar runs."""
     return _of_fields(_field_names(IsolationReport), report)
+
+
+def is_record(kind: Any) -> bool:
+    """Whether its document has its fields: it is a dataclass or a named tuple."""
+    return isinstance(kind, type) and (is_dataclass(kind) or hasattr(kind, "_fields"))
 
 
 @cache
 def _field_names(kind: type) -> tuple[str, ...]:
-    """What a document of a dataclass has."""
-    names = tuple(field.name for field in fields(kind) if field.repr)
-    return (*names, "ok") if isinstance(getattr(kind, "ok", None), property) else names
+    return (*document_fields(kind), *document_properties(kind))
+
+
+def document_fields(kind: Any) -> tuple[str, ...]:
+    """The fields that a record's document has."""
+    if not is_dataclass(kind):
+        return tuple(kind._fields)
+    return tuple(field.name for field in fields(kind) if field.repr or field.metadata.get("in_document"))
+
+
+def document_properties(kind: type) -> list[str]:
+    """The properties that its document has in addition to fields."""
+    return [name for name in ("ok", "base64") if isinstance(getattr(kind, name, None), property)]
 
 
 def bundle(shown: Mapping[str, Any]) -> Document:
-    """A displayed object, without what is nested deeper than JSON can be written."""
+    """A displayed object, without data nested too deep for JSON."""
     kept_data: Document = {}
     for media_type, data in shown.items():
         try:
@@ -89,7 +107,7 @@ def bundle(shown: Mapping[str, Any]) -> Document:
 
 
 def sound(value: Any) -> Any:
-    """``value`` without what JSON has no words for: lone surrogates, infinities, keys that are not text."""
+    """``value`` without what JSON cannot express: lone surrogates, infinities, keys that are not text."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, float):
@@ -105,17 +123,19 @@ def sound(value: Any) -> Any:
 
 _WRITERS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (  # the first that fits
     (str | bool | int | float | None, sound),
+    (bytes, lambda value: base64.b64encode(value).decode()),
     (Result, lambda value: bundle(dict(value))),
     (IsolationReport, lambda value: dict(_of_report(value))),
     (Mapping, lambda value: {sound(str(key)): document(one) for key, one in value.items()}),
     (list | tuple | set | frozenset, lambda value: [document(one) for one in value]),
+    (Secrets, lambda value: [*value.names]),
     (Enum, lambda value: document(value.value)),
     (PurePath, lambda value: sound(str(value))),
 )
 
 
 def execution_of(source: Mapping[str, Any], fetch: Fetch) -> Execution:
-    """The execution that a document is of; ``fetch`` gets the contents of its files when they are wanted."""
+    """The execution of a document. ``fetch`` gets the contents of its files when they are read."""
 
     def artifact(one: Mapping[str, Any]) -> Artifact:
         return Artifact(**known_fields(Artifact, one), content=fetch(str(source["id"]), one["name"]))
@@ -126,23 +146,23 @@ def execution_of(source: Mapping[str, Any], fetch: Fetch) -> Execution:
 
 
 def known_fields(kind: Any, source: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a document a dataclass is made of: one of a newer service may hold more."""
-    return {field.name: source[field.name] for field in fields(kind) if field.name in source and field.repr}
+    """The fields of a dataclass in a document; a newer service may send more."""
+    return {name: source[name] for name in document_fields(kind) if name in source}
 
 
 def revive(kind: Any, source: Any) -> Any:
-    """``source`` as a ``kind``: a dataclass, a list, tuple or mapping of such, or whatever it is. What a newer service
-    says besides is left out."""
+    """``source`` as a ``kind``: a dataclass, a list, tuple or mapping of them, or any other value. Ignores fields that
+    only a newer service has."""
     way = _revival_of(kind)
     return source if source is None or way is None else way(source)
 
 
 @cache
 def _revival_of(kind: Any) -> Callable[[Any], Any] | None:
-    """How a document becomes one of these; None for as it is."""
+    """How to revive this type; None to keep values as they are."""
     origin, arguments = get_origin(kind), get_args(kind)
-    if isinstance(kind, type) and is_dataclass(kind):
-        return lambda source: _revive_fields(kind, source) if isinstance(source, Mapping) else source
+    if is_record(kind):
+        return lambda source: revive_fields(kind, source) if isinstance(source, Mapping) else source
     if origin in (Union, types.UnionType):
         inner = [one for one in arguments if one is not type(None)]
         return _revival_of(inner[0]) if len(inner) == 1 else lambda source: revive(_choice(inner, source), source)
@@ -153,23 +173,26 @@ def _revival_of(kind: Any) -> Callable[[Any], Any] | None:
         )
     if origin in (dict, Mapping) and _revival_of(arguments[1]) is not None:
         return lambda source: {name: revive(arguments[1], one) for name, one in source.items()}
+    if kind is bytes:
+        return base64.b64decode
     return Result if kind is Result else None
 
 
-def _revive_fields(kind: type, source: Mapping[str, Any]) -> Any:
-    return kind(**{name: revive(one, source[name]) for name, one in _types_of(kind).items() if name in source})
+def revive_fields(kind: Any, source: Mapping[str, Any], **other: Any) -> Any:
+    """A record from its fields in ``source``, and the ``other`` values given."""
+    told = {name: one for name, one in _types_of(kind).items() if name in source and name not in other}
+    return kind(**{name: revive(one, source[name]) for name, one in told.items()}, **other)
 
 
 @cache
 def _types_of(kind: type) -> Mapping[str, Any]:
-    """The types of what a document has of a dataclass."""
     hints = get_type_hints(kind, globalns=vars(sys.modules[kind.__module__]))
-    return {field.name: hints[field.name] for field in fields(kind) if field.init and field.repr}
+    return {name: hints[name] for name in document_fields(kind)}
 
 
 def _choice(kinds: Sequence[Any], source: Any) -> Any:
-    """Which of these a document is of: for a mapping the first dataclass all whose fields it has, else the first
-    dataclass or mapping; list or tuple for a list."""
+    """The type that a document has. For a mapping: the first dataclass with all its fields in it, else the first
+    dataclass or mapping. For a list: list or tuple."""
     if isinstance(source, Mapping):
         fits = [one for one in kinds if is_dataclass(one) or get_origin(one) in (dict, Mapping)]
         fits.sort(key=lambda one: not (is_dataclass(one) and all(field.name in source for field in fields(one))))
@@ -181,12 +204,12 @@ def _choice(kinds: Sequence[Any], source: Any) -> Any:
 
 
 def type_named(place: str) -> Any:
-    """The type that lies at ``module:name``, loaded when it is needed."""
+    """The type at ``module:name``, imported on demand."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
 
 
-# What each class names besides its message and its remediation; a class below one of these names the same.
+# Attributes of each error class beyond message and remediation. Subclasses inherit them.
 _NAMED: Final[Mapping[type[CasemateError], tuple[str, ...]]] = {
     errors.InvalidArgument: ("argument", "problem"),
     errors.WallUnavailable: ("reason",),
@@ -198,7 +221,7 @@ _NAMED: Final[Mapping[type[CasemateError], tuple[str, ...]]] = {
     errors.ExecutionFailed: ("execution",),
     errors.PlanDenied: ("reason",),
 }
-# For a document that names no class, or one that is not known here: the class of its kind.
+# The class for a kind, if a document names no known class.
 _OF_KIND: Final[Mapping[str, type[CasemateError]]] = {
     "invalid": errors.InvalidArgument,
     "not_found": errors.NotFound,
@@ -216,8 +239,7 @@ def _names_of(kind: type) -> list[str]:
 
 
 def error_document(error: CasemateError) -> Document:
-    """What went wrong: ``kind``; ``type``, its public class; ``message``, ``remediation``, and what the error names
-    besides."""
+    """An error: ``kind``; ``type``, its public class; ``message``, ``remediation``, and the attributes of its class."""
     public = next(one.__name__ for one in type(error).__mro__ if one.__module__ == errors.__name__)
     named = {name: getattr(error, name) for name in _names_of(type(error))}
     words = {"kind": error.kind, "type": public, "message": error.message, "remediation": error.remediation}
@@ -225,8 +247,8 @@ def error_document(error: CasemateError) -> Document:
 
 
 def error_from(source: Mapping[str, Any]) -> CasemateError:
-    """The error that a document of :func:`error_document` is of; one of its kind where its class is not known here, and
-    a ``Fault`` for a kind that is not. Contents of the files of an execution in it are not there."""
+    """The error of a document of :func:`error_document`. An unknown class becomes the one of its kind, an unknown kind
+    a ``Fault``. An execution in it has no file contents."""
     kind = _class_of(source)
     error = kind.__new__(kind)
     CasemateError.__init__(error, str(source.get("message", "")), remediation=str(source.get("remediation", "")))
@@ -260,12 +282,12 @@ def _seconds(value: object) -> float:
 
 
 class UnsentContent:
-    """The content of a file that was not sent along. Implements :class:`casemate.model.execution.Content`."""
+    """The content of a file that was not sent. Implements :class:`casemate.model.execution.Content`."""
 
     def __init__(self, run: str, name: str) -> None:
         self._missing = errors.Unavailable(
-            f"the file {name!r} of run {run} is not in what was told of an error",
-            remediation="Ask for it by the run: artifacts.list.",
+            f"the file {name!r} of run {run} was not sent with the error",
+            remediation="Ask for it by its run: artifacts.list.",
         )
 
     def read_bytes(self) -> bytes:
@@ -278,7 +300,7 @@ class UnsentContent:
 
 
 def event_of(document: Mapping[str, Any], fetch: Fetch) -> Event:
-    """The event that a document is of. Raises what became of a run that has no execution."""
+    """The event of a document. Raises the error of a run that has no execution."""
     from casemate.model import events
 
     if document["event"] != "done":

@@ -8,23 +8,19 @@ import binascii
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
-from casemate.api.options import Cursor, Name, Page, Path
 from casemate.errors import InvalidArgument, NotFound
 from casemate.execution.request import check_name
 from casemate.execution.threads import to_thread_to_end
 from casemate.files.archives import Carried, Packer, close_after
 from casemate.model.call_options import Text
 from casemate.model.execution import Artifact, SkippedFile
+from casemate.model.kinds import Cursor, Name, Page, Path
 from casemate.model.operation import Audience, Most, Principal, operation
 from casemate.operations.kept import StoredFile
 from casemate.operations.sessions import Group
 from casemate.sessions.files import FileInfo
-
-if TYPE_CHECKING:
-    from casemate.model.execution import Artifact
-
 
 _PAGE = 200_000  # bytes
 _CHUNK = 1 << 20  # bytes
@@ -38,7 +34,7 @@ class FileContent:
 
     path: str
     text: str | None
-    base64: str | None
+    base64: bytes | None
     size: int
     offset: int
     next: int | None
@@ -47,7 +43,7 @@ class FileContent:
 class FileOperations(Group):
     """Files by the handle of the session or the run that they are of."""
 
-    @operation(audience=Audience.AGENT)
+    @operation(audience=Audience.AGENT, while_draining=True)
     async def read(
         self,
         path: Path,
@@ -122,7 +118,7 @@ class FileOperations(Group):
             await files.write(path, text if text is not None else decode_base64("base64", base64 or ""))
         return await files.info(path)
 
-    @operation(audience=Audience.AGENT)
+    @operation(audience=Audience.AGENT, while_draining=True)
     async def list(self, session: Name, path: Path = ".", *, principal: Principal) -> list[FileInfo]:
         """What lies in a folder of a session's workspace, by name; at most 10,000 entries.
 
@@ -131,7 +127,7 @@ class FileOperations(Group):
         files = self._sessions.find(session, principal).session.files
         return await files.list(plain(path))
 
-    @operation(audience=Audience.AGENT)
+    @operation(audience=Audience.AGENT, while_draining=True)
     async def info(
         self, path: Path = ".", *, session: Name | None = None, run: Name | None = None, principal: Principal
     ) -> FileInfo:
@@ -152,24 +148,16 @@ class FileOperations(Group):
             return FileInfo(name, "folder", 0, 0.0)
         raise NotFound("path", f"the run has left nothing at {path[:200]!r}")
 
-    @operation(audience=Audience.AGENT)
-    async def remove(self, session: Name, path: Path, *, principal: Principal) -> None:
-        """Remove a file, a link or an empty folder of a session's workspace.
-
-        ``session``: its handle or name. ``path``: relative to the workspace.
-        """
-        await self._sessions.find(session, principal).session.files.remove(path)
-
 
 class ArtifactOperations(Group):
     """Files that runs have left, by the handle of the run."""
 
-    @operation(audience=Audience.AGENT)
+    @operation(audience=Audience.AGENT, while_draining=True)
     async def list(self, run: Name, *, principal: Principal) -> list[Artifact]:
         """The files that a run has left. ``run``: its handle."""
         return list(await self._shared.kept.files_of(run, principal))
 
-    @operation(audience=Audience.AGENT)
+    @operation(audience=Audience.AGENT, while_draining=True)
     async def read(
         self, run: Name, name: Path, *, offset: Cursor = 0, limit: Page = _PAGE, principal: Principal
     ) -> FileContent:
@@ -210,8 +198,7 @@ def _content_of(path: str, data: bytes, size: int, offset: int, *, as_bytes: boo
     if text is not None:
         data = text.encode()
     end = offset + len(data)
-    coded = base64.b64encode(data).decode() if text is None else None
-    return FileContent(path, text, coded, size, offset, end if end < size else None)
+    return FileContent(path, text, data if text is None else None, size, offset, end if end < size else None)
 
 
 def _part_of(artifact: Artifact, offset: int, limit: int) -> bytes:
@@ -237,9 +224,6 @@ def _text_of(data: bytes, *, is_last: bool) -> str | None:
     return None
 
 
-_CHUNK = 1 << 20  # bytes
-
-
 @dataclass(frozen=True, slots=True)
 class Packed:
     """An archive that was made. ``handle``: by which it is fetched, or unpacked, for an hour; ``size``: its bytes.
@@ -260,7 +244,7 @@ class Packed:
 class ArchiveOperations(Group):
     """Archives are uploads: each is bound to who has made or sent it. Only regular files and folders are in them."""
 
-    @operation(audience=Audience.AGENT)
+    @operation(audience=Audience.AGENT, while_draining=True)
     async def pack(
         self,
         path: Path = "",
@@ -305,7 +289,7 @@ class ArchiveOperations(Group):
         with self._shared.uploads.use_upload(handle, principal) as source:
             return await files.unpack(source, plain(path))
 
-    @operation(audience=Audience.AGENT)
+    @operation(audience=Audience.AGENT, while_draining=True)
     async def drop(self, handle: Name, *, principal: Principal) -> None:
         """Forget an archive, or another upload, before its time; harmless where there is none. ``handle``: of it."""
         await self._shared.uploads.drop(handle, principal)

@@ -1,10 +1,11 @@
-"""Operations called by name with JSON values, here or in a service: what surfaces are written against."""
+"""Operations called by name with JSON values, here or in a service. Surfaces are written against this."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, get_args
 
@@ -22,24 +23,23 @@ if TYPE_CHECKING:
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _PLAIN = (str, float, int, bool, type(None))
-_MOST_WORDS = 500  # characters of what is wrong with an argument
+_MOST_WORDS = 500  # characters of the message about an argument
 
 
 class Invoke(Protocol):
-    """Both ways take and give JSON values, and raise ``casemate.CasemateError``."""
+    """Takes and returns JSON values. Raises ``casemate.CasemateError``."""
 
     async def __call__(self, operation: str, arguments: Mapping[str, Any] = _NOTHING) -> Any:
-        """Call an operation by its name: its result."""
+        """Call an operation by name, and return its result."""
 
     def stream(
         self, operation: str, arguments: Mapping[str, Any] = _NOTHING, *, cursor: int | None = None
     ) -> AsyncGenerator[Document]:
-        """Call one that streams: its events, each with a ``cursor`` that asks for what follows it, when it is given
-        here."""
+        """Stream the events of an operation. Each has a ``cursor``; pass it here to continue after that event."""
 
 
 def local(operations: Operations, principal: Principal) -> Invoke:
-    """Operations called by ``principal``, of the same namespace. They raise ``Denied`` where they are not for it."""
+    """The operations, called as ``principal`` of the same namespace. Raises ``Denied``."""
     if principal.namespace != operations.sandbox.namespace:
         raise InvalidArgument("namespace", f"{principal.name!r} is of another namespace than these operations")
     return _Local(operations, principal)
@@ -53,27 +53,27 @@ class _Local:
     async def __call__(self, operation: str, arguments: Mapping[str, Any] = _NOTHING) -> Any:
         target = self._admit(operation)
         if target.streams:
-            raise InvalidArgument("operation", f"{operation} gives events; stream it")
+            raise InvalidArgument("operation", f"{operation} streams events; use stream")
         with contextlib.ExitStack() as uploads:
             values = self._read(target, arguments, uploads)
             with called_by(self._principal):
-                value = target.method(self._owner(target), **values)
+                value = self._method(target, values)(**values)
                 if inspect.isawaitable(value):
                     value = await value
         try:
-            return document(value)
+            return document(value if target.gives is None else target.gives(value))
         except RecursionError:
-            raise Unavailable(f"what {operation} gives is nested too deep for JSON") from None
+            raise Unavailable(f"the result of {operation} is nested too deep for JSON") from None
 
     async def stream(
         self, operation: str, arguments: Mapping[str, Any] = _NOTHING, *, cursor: int | None = None
     ) -> AsyncGenerator[Document]:
         target = self._admit(operation)
         if not target.streams:
-            raise InvalidArgument("operation", f"{operation} gives no events; call it")
+            raise InvalidArgument("operation", f"{operation} does not stream events; call it")
         with contextlib.ExitStack() as uploads:
             values = self._read(target, arguments if cursor is None else {**arguments, "cursor": cursor}, uploads)
-            async with contextlib.aclosing(target.method(self._owner(target), **values)) as events:
+            async with contextlib.aclosing(self._method(target, values)(**values)) as events:
                 async for event in events:
                     yield event if isinstance(event, dict) else document(event)
 
@@ -85,13 +85,21 @@ class _Local:
             raise no_operation(name)
         if not target.is_for(self._principal):
             raise Denied(
-                f"{name} is not for agents, as which {self._principal.name!r} calls",
-                remediation="An operator may call it: the command line of the user, or a token with that scope.",
+                f"{name} is only for operators, and {self._principal.name!r} is an agent",
+                remediation="Call it from the user's command line, or with an operator's token.",
             )
         return target
 
-    def _owner(self, target: Operation) -> Any:
-        return getattr(self._operations, target.group) if target.group else self._operations
+    def _method(self, target: Operation, values: dict[str, Any]) -> Callable[..., Any]:
+        """The method to call with ``values``, in which it replaces sessions by their ids. Raises ``NotFound``."""
+        for name in target.sessions:
+            if values.get(name) is not None:
+                values[name] = self._operations.sessions.find(values[name], self._principal).session.id
+        owner: Any = self._operations
+        if target.place.partition(".")[0] == "session":
+            owner = self._operations.sessions.find(values.pop("session"), self._principal)
+        method: Callable[..., Any] = attrgetter(f"{target.place}.{target.method.__name__}".lstrip("."))(owner)
+        return method
 
     def _read(self, target: Operation, arguments: Mapping[str, Any], uploads: contextlib.ExitStack) -> dict[str, Any]:
         from pydantic import ValidationError
@@ -106,7 +114,7 @@ class _Local:
         return values
 
     def _revive(self, value: Any, uploads: contextlib.ExitStack) -> Any:
-        """What a method takes for a value that was read."""
+        """The value that the method takes, for a validated one."""
         if type(value) in _PLAIN:
             return value
         from casemate.operations.catalogue import BinaryFile, LimitValues, TextFile, UploadedFile
@@ -127,19 +135,19 @@ class _Local:
 
 
 def no_operation(name: str) -> NotFound:
-    """That there is none of this name, and which may be meant."""
+    """The error for an unknown operation, with the nearest name."""
     from casemate.operations.catalogue import catalogue
 
     return NotFound(
         "operation",
         f"there is no operation {name[:100]!r}{suggest(name, catalogue())}",
-        remediation="docs/reference/operations.md names them all; of a service, GET /openapi.json.",
+        remediation="docs/reference/operations.md lists all of them; so does GET /openapi.json of a service.",
     )
 
 
 def _wrong(error: Any, operation: Operation) -> InvalidArgument:
-    """What is wrong with the arguments, in words, without what was given: a name that is not known before all else, for
-    it may be one that is missed, misspelt; else the first."""
+    """The error for invalid arguments, without their values. Unknown names come first, because one may be a misspelt
+    name of a missing argument; else the first problem."""
     errors = error.errors(include_url=False, include_input=False, include_context=False)
     unknown = [one["loc"][0] for one in errors if one["type"] == "extra_forbidden" and len(one["loc"]) == 1]
     if unknown:
@@ -159,7 +167,7 @@ def _wrong(error: Any, operation: Operation) -> InvalidArgument:
 
 
 def _unknown_part(error: Mapping[str, Any], operation: Operation) -> list[str] | None:
-    """The names of an argument's parts, where what is wrong is that another was given; else None."""
+    """The known parts of an argument, if the problem is an unknown part; else None."""
     if error["type"] != "extra_forbidden" or len(error["loc"]) != 2:
         return None
     kind = operation.params.model_fields[error["loc"][0]].annotation

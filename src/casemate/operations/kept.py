@@ -32,27 +32,27 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Account:
-    sizes: dict[str, int] = field(default_factory=dict)  # bytes by run, the first to end first
+    sizes: dict[str, int] = field(default_factory=dict)  # bytes by run, in the order in which they ended
     bytes: int = 0
 
 
 class Retention:
-    """Runs that are over, by handle, in the order in which they ended."""
+    """Finished runs, by handle, in the order in which they ended."""
 
     def __init__(self) -> None:
         self._account_of: dict[str, str] = {}
         self._accounts: dict[str, _Account] = {}
 
     def add(self, run: str, account: str, size: int) -> None:
-        """A run of ``account`` is over, of which ``size`` bytes are kept."""
+        """Add a finished run of ``account``, of which ``size`` bytes are kept."""
         self._account_of[run] = account
         own = self._accounts.setdefault(account, _Account())
         own.sizes[run] = size
         own.bytes += size
 
     def beyond(self, account: str, *, runs: int, size: int, all_runs: int) -> dict[str, int]:
-        """What is not kept any more, with its bytes: of all runs what is beyond ``all_runs``; of an account's what is
-        beyond ``runs`` or ``size`` bytes, but for its last one. These are forgotten here."""
+        """Forget the oldest runs beyond ``all_runs`` in total, and those of an account beyond ``runs`` or ``size``
+        bytes, except its newest. Returns their sizes by run."""
         forgotten: dict[str, int] = {}
         while len(self._account_of) > all_runs:
             forgotten |= self._forget_run(next(iter(self._account_of)))
@@ -62,14 +62,14 @@ class Retention:
         return forgotten
 
     def resize(self, run: str, size: int) -> None:
-        """Of a run ``size`` bytes are kept now. Harmless where it is forgotten."""
+        """Set the bytes that are kept of a run, if it is not forgotten."""
         if run in self._account_of:
             own = self._accounts[self._account_of[run]]
             own.bytes += size - own.sizes[run]
             own.sizes[run] = size
 
     def forget(self, run: str) -> None:
-        """It is not kept any more, for another reason. Harmless where it was not."""
+        """Forget a run, if it is kept."""
         if run in self._account_of:
             self._forget_run(run)
 
@@ -83,17 +83,17 @@ class Retention:
         return {run: size}
 
 
-MOST_KEPT = 200  # runs of one caller that are over
+MOST_KEPT = 200  # finished runs of one caller
 MOST_KEPT_BYTES = 2 << 30  # of their events and files
-MOST_GOING = 200  # runs of one account that are not over
+MOST_GOING = 200  # unfinished runs of one account
 _SOON = 5.0  # seconds
-_MOST_ALL = 2000  # runs that are over, of all callers
-_LOADED = 32  # executions that need not be read again
-_SMALL = 1 << 16  # characters of one that is kept without another thread
-_MOST_LOADED = 4 << 20  # characters of such a one
-_UNWANTED = 20  # runs that are dropped at once
+_MOST_ALL = 2000  # finished runs of all callers
+_LOADED = 32  # executions in memory
+_SMALL = 1 << 16  # characters of an execution that is stored without a thread
+_MOST_LOADED = 4 << 20  # characters of an execution that is kept in memory
+_UNWANTED = 20  # runs that are dropped together
 _EVENTS = "events.jsonl"
-_UNTIL_SENT = 2  # turns of the loop in which a step is on its way: its files are made while it runs
+_UNTIL_SENT = 2  # turns of the loop that send a step; its files are made while it runs
 _INTERRUPTED = "casemate was ended while it ran"
 
 
@@ -104,7 +104,7 @@ class StoredFile:
     path: Path
 
     def read_bytes(self) -> bytes:
-        """All of it. Raises ``OSError`` when its run is no longer kept."""
+        """The whole content. Raises ``OSError`` if its run is no longer kept."""
         return self.path.read_bytes()
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -116,14 +116,11 @@ class StoredFile:
 
 @dataclass(slots=True, eq=False)
 class StoredRun:
-    """A run. ``head``: what is known of it without its execution; ``going``: what goes on, until it is over;
-    ``asked``: the ids of what it asked for; ``news``: set, and replaced, when there is more."""
-
-    head: Document
+    head: Document  # what is known of it, without its execution
     log: EventLog | None
-    going: Run | None = None
-    asked: list[str] = field(default_factory=list)
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    going: Run | None = None  # until it is over
+    asked: list[str] = field(default_factory=list)  # ids of its approval requests
+    news: asyncio.Event = field(default_factory=asyncio.Event)  # set, and replaced, on each change
     follower: asyncio.Task[None] | None = None
 
     @property
@@ -143,25 +140,25 @@ class StoredRun:
         return bool(self.head["is_done"])
 
     def tell(self) -> None:
-        """Wake whoever waits for more."""
+        """Wake all that wait for a change."""
         news, self.news = self.news, asyncio.Event()
         news.set()
 
 
 class KeptRuns:
-    """Runs by handle, which is the id of their execution. ``store`` keeps those that are over."""
+    """Runs by handle, which is the id of their execution. ``store`` keeps the finished ones."""
 
     def __init__(self, store: FolderStore) -> None:
         self._store = store
         self._runs: dict[str, StoredRun] = {}
-        self._going: dict[str, StoredRun] = {}  # those of them that are not over
-        self._unwanted: list[str] = []  # runs that nobody can reach any more, still in the store
+        self._going: dict[str, StoredRun] = {}  # the unfinished ones
+        self._unwanted: list[str] = []  # forgotten runs that are still in the store
         self._retention = Retention()
         self._loaded: dict[str, Execution] = {}
         self._is_closed = False
 
     async def load(self) -> None:
-        """Take up what an earlier process has left in the store."""
+        """Load what an earlier process left in the store."""
         for head in await asyncio.to_thread(self._store.list):
             if not head["is_done"]:
                 lost = error_document(SandboxClosed(_INTERRUPTED))
@@ -173,8 +170,7 @@ class KeptRuns:
     async def add(
         self, begin: Callable[[], Run], principal: Principal, session: str | None, language: str
     ) -> StoredRun:
-        """Begin a run of ``principal``'s, and follow it. Raises ``QueueFull`` where too many go on, and as ``begin``
-        does."""
+        """Start a run of ``principal``, and follow it. Raises ``QueueFull``, and what ``begin`` raises."""
         self.check_open()
         if sum(one.payer == principal.payer for one in self._going.values()) >= MOST_GOING:
             raise QueueFull(
@@ -192,7 +188,7 @@ class KeptRuns:
         try:
             for _ in range(_UNTIL_SENT):
                 await asyncio.sleep(0)
-            self._keep_events(kept, going)  # which takes no longer than handing it to a thread
+            self._keep_events(kept, going)  # as fast as handing it to a thread
         except BaseException as error:
             await going.cancel()
             if isinstance(error, OSError):
@@ -201,7 +197,7 @@ class KeptRuns:
         return kept
 
     def _keep_events(self, kept: StoredRun, going: Run) -> EventLog:
-        """Keep its event log in the store, unless it is there: from then on it is found. Raises ``OSError``."""
+        """Move its event log into the store, if needed; the run can be found from then on. Raises ``OSError``."""
         if kept.log is None:
             folder = self._store.begin(kept.run, kept.head)
             try:
@@ -214,8 +210,8 @@ class KeptRuns:
         return kept.log
 
     def find(self, run: str, principal: Principal) -> StoredRun:
-        """The run with this handle, or the only one whose handle begins so. Raises ``NotFound``, also for another's,
-        and ``InvalidArgument`` for the beginning of several."""
+        """The run with this handle, or the only one whose handle starts with it. Raises ``NotFound``, also for another
+        caller's, and ``InvalidArgument`` if several start with it."""
         kept = self._runs.get(run)
         if kept is None or not principal.may_see(kept.owner):
             found = match_handle(run, (one.run for one in self.of(principal)), "run", "runs")
@@ -225,15 +221,15 @@ class KeptRuns:
         return kept
 
     def of(self, principal: Principal) -> Iterator[StoredRun]:
-        """Those that ``principal`` may see, the oldest first."""
+        """The runs that ``principal`` may see, oldest first."""
         return (kept for kept in list(self._runs.values()) if principal.may_see(kept.owner))
 
     def unfinished_runs(self) -> list[StoredRun]:
-        """Those that are not over, in whoever's name."""
+        """The unfinished runs of all callers."""
         return list(self._going.values())
 
     async def log_of(self, kept: StoredRun) -> EventLog:
-        """Its events. Raises ``NotFound`` where they are gone."""
+        """Its events. Raises ``NotFound`` if they are not kept any more."""
         if kept.log is None:
             path, is_step = self._store.folder(kept.run) / _EVENTS, kept.head["session"] is not None
             try:
@@ -243,7 +239,7 @@ class KeptRuns:
         return kept.log
 
     async def execution(self, kept: StoredRun) -> Execution | None:
-        """Its outcome, once it is over; None where it has none."""
+        """Its outcome; None if it is not over, or has none."""
         if not kept.is_done or kept.head["error"] is not None:
             return None
         if (loaded := self._loaded.get(kept.run)) is None:
@@ -254,14 +250,14 @@ class KeptRuns:
         return loaded
 
     async def files_of(self, run: str, principal: Principal) -> tuple[Artifact, ...]:
-        """What a run has left, with the contents. Raises ``NotFound``."""
+        """The files that a run left, with contents. Raises ``NotFound``."""
         execution = await self.execution(self.find(run, principal))
         if execution is None:
             return ()
         return (*execution.artifacts, *([execution.full_output] if execution.full_output else []))
 
     async def file(self, run: str, name: str, principal: Principal) -> Artifact:
-        """A file that a run has left, or its full output. Raises ``NotFound``."""
+        """A file that a run left, or its full output. Raises ``NotFound``."""
         for artifact in await self.files_of(run, principal):
             if artifact.name == name:
                 return artifact
@@ -278,7 +274,7 @@ class KeptRuns:
         return execution
 
     async def _follow(self, kept: StoredRun, going: Run) -> None:
-        """Until it is over, and kept as that."""
+        """Follow a run to its end, and store it."""
         execution: Execution | None = None
         error: CasemateError | None = None
         try:
@@ -293,7 +289,7 @@ class KeptRuns:
             execution = await going.wait()
         except CasemateError as raised:
             error = raised
-        except Exception as raised:  # noqa: BLE001 - whatever it is: a run that nobody follows does not go on
+        except Exception as raised:  # noqa: BLE001 - on any failure the run ends, for it is not followed any more
             await going.cancel()
             words = f"its events cannot be kept: {getattr(raised, 'strerror', None) or raised}"
             error = Unavailable(words) if isinstance(raised, OSError) else Fault(words)
@@ -302,7 +298,7 @@ class KeptRuns:
             with contextlib.suppress(OSError):
                 chars = self._keep_events(kept, going).chars
             kept.head |= {"outcome": execution.status if execution else None, "ended": time.time(), "chars": chars}
-            await self._end(kept, execution, error or (None if execution else Fault("the run came to no end")))
+            await self._end(kept, execution, error or (None if execution else Fault("the run has no outcome")))
             going.forget()
             kept.going = None
             kept.head["is_done"] = True
@@ -324,7 +320,7 @@ class KeptRuns:
             await to_thread_to_end(self._store.end, kept.run, {**kept.head, "is_done": True}, None)
 
     def _with_stored_contents(self, head: Document, execution: Execution, events: int) -> Execution:
-        """The same with contents that are in the store. ``events``: their bytes."""
+        """Store an execution and its files; returns it with contents in the store. ``events``: their bytes."""
         source = document(execution)
         folder = self._store.folder(execution.id)
         files = [*execution.artifacts, *([execution.full_output] if execution.full_output else [])]
@@ -332,7 +328,7 @@ class KeptRuns:
             for number, artifact in enumerate(files):
                 artifact.save(folder / f"file-{number}")
         except OSError:
-            for number in range(len(files)):  # half of them are of no use, and would count for nobody
+            for number in range(len(files)):  # an incomplete set is useless, and would count for no account
                 (folder / f"file-{number}").unlink(missing_ok=True)
             raise
         head["bytes"] = sum(one.size for one in files) + events
@@ -344,13 +340,13 @@ class KeptRuns:
         ]
         return replace(
             execution,
-            cause=Cause(**source["cause"]) if source["cause"] else None,  # the store may know better
+            cause=Cause(**source["cause"]) if source["cause"] else None,  # the store's `end` may have set it
             artifacts=tuple(files_in_store[: len(execution.artifacts)]),
             full_output=files_in_store[-1] if execution.full_output else None,
         )
 
     async def _over(self, kept: StoredRun) -> None:
-        """It is over: keep no more than is promised, of this caller and of all."""
+        """Count a finished run, and forget what is beyond the bounds of its account and of all."""
         if kept.run not in self._runs:
             return
         self._retention.add(kept.run, kept.payer, int(kept.head["bytes"]))
@@ -373,11 +369,11 @@ class KeptRuns:
             raise SandboxClosed("the sandbox was closed")
 
     def stop_accepting(self) -> None:
-        """Nothing more begins."""
+        """Start no more runs."""
         self._is_closed = True
 
     async def close(self) -> None:
-        """End all that goes on, and the store."""
+        """End all runs, and close the store."""
         self.stop_accepting()
         all_runs = [*self._runs.values(), *self._going.values()]
         for kept in all_runs:

@@ -1,4 +1,4 @@
-"""What callers name: handles by their beginnings, and filters of lists. Pure."""
+"""Handles by their beginnings, and filters of lists."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Annotated, Generic, TypeVar
 from casemate.errors import InvalidArgument
 from casemate.model.operation import Most
 
-SHORTEST = 4  # characters: fewer are sooner a name that is gone than a handle (git takes no fewer, either)
+SHORTEST = 4  # characters of a handle's beginning, as in git: shorter text is more likely an old name
 _MOST_CANDIDATES = 8  # candidates in an error
 
 
 def match_handle(text: str, handles: Iterable[str], argument: str, what: str) -> str | None:
-    """The handle among ``handles`` that is ``text``, or the only one that begins so; None where there is none.
+    """The handle that equals ``text``, or the only one that starts with it; None if there is none.
 
-    Raises ``InvalidArgument``, about ``argument`` and with the candidates, where several of ``what`` ("runs") begin so.
+    Raises ``InvalidArgument`` about ``argument``, with the candidates, if several of ``what`` ("runs") start with it.
     """
     names = list(handles)
     if text in names:
@@ -28,27 +28,26 @@ def match_handle(text: str, handles: Iterable[str], argument: str, what: str) ->
         raise InvalidArgument(
             argument,
             f"{len(candidates)} {what} begin with {text[:100]!r}: {listed}",
-            remediation="Give more of the one that you mean.",
+            remediation="Give more characters of the one that you mean.",
         )
     return candidates[0] if candidates else None
 
 
 T = TypeVar("T")
 Filters = Annotated[Mapping[str, Sequence[str]], Most(20)]
-_MOST_NAMED = 100  # characters of what was given, in an error
+_MOST_NAMED = 100  # characters of a caller's value in an error
 
 
 @dataclass(frozen=True, slots=True)
 class FilterKey(Generic[T]):
-    """What a filter looks at. ``values`` of one thing, any of which may be the one that is wanted; ``known``: the only
-    values that there are, where that is so; ``begins``: the beginning of a value is enough, as for a handle."""
+    """A key of a filter."""
 
-    values: Callable[[T], Iterable[str | None]]
-    known: tuple[str, ...] = ()
-    begins: bool = False
+    values: Callable[[T], Iterable[str | None]]  # of one item; any of them may match
+    known: tuple[str, ...] = ()  # all possible values, if they are fixed
+    begins: bool = False  # the beginning of a value is enough, as for a handle
 
     def fits(self, one: T, wanted: Sequence[str]) -> bool:
-        """Whether any of its values is one of those that are wanted."""
+        """Whether one of its values is wanted."""
         values = [value for value in self.values(one) if value is not None]
         if self.begins:
             return any(value.startswith(beginning) for value in values for beginning in wanted if beginning)
@@ -58,10 +57,10 @@ class FilterKey(Generic[T]):
 def apply_filters(
     all_of: Iterable[T], filters: Filters | None, keys: Mapping[str, FilterKey[T]], namespace: str
 ) -> list[T]:
-    """Those that fit every key of ``filters``, and of each key any of its values. ``namespace``: where all of them are,
-    which is a key, too.
+    """The items that match every key of ``filters``, by any of its values. All items are in ``namespace``, which is a
+    key, too.
 
-    Raises ``InvalidArgument`` for a key, or a value of a key with known ones, that there is not, naming the nearest.
+    Raises ``InvalidArgument`` for an unknown key, or an unknown value of a key with known ones, and names the nearest.
     """
     by_key = filters or {}
     keys = {**keys, "namespace": FilterKey(lambda _: (namespace,))}

@@ -1,4 +1,4 @@
-"""``plans``: what programs would call, found out before anybody allows it, by handle, each its caller's alone."""
+"""``plans``: the calls that a program would make, found before they are allowed, by handle."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from casemate.api.options import Code, Name, RunOptions, Wait
+from casemate.api.options import RunOptions
 from casemate.errors import InvalidArgument, NotFound
-from casemate.model.operation import Audience, Principal, called_by, operation
+from casemate.model.kinds import Code, Name, Wait
+from casemate.model.operation import Audience, Principal, operation
 from casemate.model.options import complete, takes_options
 from casemate.operations.kept import Retention
 from casemate.operations.runs import RunOperations, RunState
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
 
 
 MOST_KEPT = 50  # plans of one caller
-MOST_KEPT_BYTES = 64 << 20  # of what their programs were given, and of their lists
+MOST_KEPT_BYTES = 64 << 20  # of their programs' inputs, and of their lists of calls
 _MOST_ALL = 500  # plans of all callers
-SECONDS = 3600.0  # that one is kept after its last use
+SECONDS = 3600.0  # a plan is kept this long after its last use
 
 
 @dataclass(frozen=True, slots=True)
 class PlanState:
-    """What a program would call, in order, besides the calls that a rule allows. ``plan``: its handle; ``seconds``: for
-    how long it is kept unless it is used."""
+    """The calls that a program would make, in order, without those that a rule allows. ``plan``: its handle;
+    ``seconds``: how long it is kept without further use."""
 
     plan: str
     calls: tuple[PlannedCall, ...]
@@ -41,35 +42,28 @@ class PlanState:
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """``listed``: what was found out; ``size``: bytes that are held of it; ``files``: the uploads that it needs.
-
-    ``trying``: the run that tries it out, until that is over, whose outcome is not held; ``users``: how many runs go on
-    that need the files, also when the plan is forgotten (``is_gone``).
-    """
-
     owner: str
     payer: str
-    listed: Callable[[], Listed | None]
-    size: int
-    files: contextlib.ExitStack
-    trying: StoredRun | None
+    listed: Callable[[], Listed | None]  # the result of the trial
+    size: int  # bytes that are kept of it
+    files: contextlib.ExitStack  # the uploads that it needs
+    trying: StoredRun | None  # the trial's run, until it is over; its outcome is not kept here
     until: float = 0.0
-    users: int = 0
+    users: int = 0  # unfinished runs that need the files, even of a forgotten plan (`is_gone`)
     is_gone: bool = False
 
     def forget(self) -> None:
-        """It is no longer kept."""
         self.is_gone = True
         self.release()
 
     def release(self) -> None:
-        """Let go of its files, unless they are needed."""
+        """Release its files, unless a run needs them."""
         if self.is_gone and not self.users:
             self.files.close()
 
 
 class PlanOperations:
-    """Plans, by the handle of the run in which each was tried out. The last ones are kept, in memory."""
+    """Plans, by the handle of the run that tried each out. The newest are kept, in memory."""
 
     def __init__(self, shared: Shared, runs: RunOperations) -> None:
         self._shared = shared
@@ -82,18 +76,18 @@ class PlanOperations:
     async def start(
         self, code: Code, *, wait: Wait = 0.0, principal: Principal, **options: Unpack[RunOptions]
     ) -> RunState:
-        """Begin to find out what a program would call: a run in a throwaway cell in which only calls of tools that a
-        rule allows are made, and all others are noted down instead of asking anybody. Its handle is the plan's.
+        """Start to find the calls that a program would make: a run in a throwaway cell makes only calls of tools that a
+        rule allows, notes all other calls, and asks for no approval. The run's handle is the plan's.
 
-        ``code``: the program. ``wait``: seconds to wait for its end before this answers.
+        ``code``: the program. ``wait``: seconds to wait for the end of the run before this returns.
 
-        What it changes in files is thrown away; what it has left is had by the run's handle, as of any other.
+        Its changes to files are discarded. Its artifacts are found by the run's handle, as those of any run.
         """
         shared = self._shared
         values = complete(RunOptions, options, "plans.start")
         values["limits"] = shared.limits_for(principal, values["limits"])
         values["secrets"] = await shared.secrets_for(principal, values["secrets"])
-        with contextlib.ExitStack() as needed, called_by(principal):
+        with contextlib.ExitStack() as needed:
             for content in (values["files"] or {}).values():
                 if isinstance(content, Path):
                     needed.enter_context(shared.uploads.use_upload(content.name, principal))
@@ -110,47 +104,47 @@ class PlanOperations:
         self._keep(trying.run, plan_entry)
         return await self._runs.wait(trying.run, seconds=wait, principal=principal)
 
-    @operation(audience=Audience.AGENT)
+    @operation(audience=Audience.AGENT, while_draining=True)
     async def get(self, plan: Name, *, principal: Principal) -> PlanState:
-        """What a program would call, once it has been tried out. ``plan``: its handle."""
+        """The calls that a program would make, once its trial is over. ``plan``: its handle."""
         return PlanState(plan, self._take_plan(plan, principal)[1].calls, SECONDS)
 
     @operation(audience=Audience.AGENT)
     async def run(self, plan: Name, *, wait: Wait = 0.0, principal: Principal) -> RunState:
-        """Have the whole list of calls of a plan decided at once (a request of kind "plan"), and run its program with
-        exactly these calls allowed, each as often as it is in the list; any other asks, as ever. The answer names its
-        run, which goes on by itself until it ends, with an error where the plan is not allowed.
+        """Have all calls of a plan decided at once (a request of kind "plan"), and run its program with exactly these
+        calls allowed, each as often as it is in the list. Any other call asks, as usual. Returns the run, which goes on
+        in the background; it ends with an error if the plan is not allowed.
 
-        ``plan``: its handle. ``wait``: seconds to wait for its end, or until it waits for an approval, before this
-        answers.
+        ``plan``: its handle. ``wait``: seconds to wait until the run is over, or waits for an approval, before this
+        returns.
         """
         plan_entry, listed = self._take_plan(plan, principal)
         within = self._shared.limits_for(principal, None)
-        with called_by(principal), self._keep_in_use(plan_entry):
+        with self._keep_in_use(plan_entry):
             kept = await self._shared.kept.add(lambda: listed.begin(within), principal, None, listed.request.language)
             self._used_by(plan_entry, kept)
         return await self._runs.wait(kept.run, seconds=wait, principal=principal)
 
     def _take_plan(self, plan: str, principal: Principal) -> tuple[_Held, Listed]:
-        """What was found out, which is used now. Raises ``NotFound``, also for another's, and ``InvalidArgument``."""
+        """A plan's calls, for use now. Raises ``NotFound``, also for another caller's plan, and ``InvalidArgument``."""
         self._sweep()
         plan_entry = self._held.get(plan)
         if plan_entry is None or plan_entry.owner != principal.name:
             raise NotFound(
                 "plan",
-                f"there is no plan {plan[:100]!r}, or it is no longer kept: an hour after its last use it expires, and "
-                f"of each caller the last {MOST_KEPT} are kept, as long as casemate runs",
+                f"there is no plan {plan[:100]!r}, or it is no longer kept: it expires an hour after its last use, and "
+                f"casemate keeps the last {MOST_KEPT} of each caller while it runs",
                 remediation="Make the plan again.",
             )
         if plan_entry.trying is not None:
             raise InvalidArgument("plan", "is still being tried out", remediation="Wait until that run is over.")
         if (listed := plan_entry.listed()) is None:
-            raise InvalidArgument("plan", "came to nothing, as its run says", remediation="Make the plan again.")
+            raise InvalidArgument("plan", "has no list of calls: its run failed", remediation="Make the plan again.")
         plan_entry.until = time.monotonic() + SECONDS
         return plan_entry, listed
 
     def _keep(self, plan: str, plan_entry: _Held) -> None:
-        """And forget what is beyond the bounds."""
+        """Keep a plan, and forget those beyond the bounds."""
         self._held[plan] = plan_entry
         self._retention.add(plan, plan_entry.payer, plan_entry.size)
         self._sweep()
@@ -183,7 +177,7 @@ class PlanOperations:
             plan_entry.release()
 
     def _note_tried(self, plan: str, plan_entry: _Held) -> None:
-        """Its trial is over: it counts with what was found out, and its time begins."""
+        """Note that its trial is over: its list now counts, and its time starts."""
         plan_entry.trying, plan_entry.until = None, time.monotonic() + SECONDS
         if (listed := plan_entry.listed()) is not None:
             plan_entry.size += listed.size
@@ -191,7 +185,7 @@ class PlanOperations:
             self._bound_memory(plan_entry.payer)
 
     def _sweep(self) -> None:
-        """See which have been tried out, and forget those whose time is over."""
+        """Note finished trials, and forget expired plans."""
         for plan, plan_entry in list(self._held.items()):
             if not plan_entry.is_gone and plan_entry.trying is not None and plan_entry.trying.is_done:
                 self._note_tried(plan, plan_entry)
@@ -200,7 +194,7 @@ class PlanOperations:
                 self._held.pop(plan).forget()
 
     def close(self) -> None:
-        """Forget all of them."""
+        """Forget all plans."""
         for plan_entry in self._held.values():
             plan_entry.forget()
         self._held.clear()

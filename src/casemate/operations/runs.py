@@ -1,4 +1,4 @@
-"""``runs``: programs that go on by themselves, by handle."""
+"""``runs``: programs that run in the background, by handle."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack, get_args
 
-from casemate.api.options import CellOptions, Code, Cursor, Language, Name, Page, ProgramOptions, Wait
+from casemate.api.options import CellOptions, Language, ProgramOptions
 from casemate.errors import Fault, InvalidArgument
 from casemate.languages.catalogue import LANGUAGES
+from casemate.model.approval import ApprovalRequest
 from casemate.model.call_options import StepOptions
 from casemate.model.execution import Execution
 from casemate.model.execution import Status as Ending
-from casemate.model.operation import Audience, Most, Principal, called_by, operation
+from casemate.model.kinds import Code, Cursor, Name, Page, Wait
+from casemate.model.operation import Audience, Most, Principal, operation
 from casemate.model.options import complete, defaults_of, takes_options
 from casemate.operations.documents import Document, document, error_document, error_from, known_fields
 from casemate.operations.kept import StoredRun
@@ -29,29 +31,17 @@ if TYPE_CHECKING:
 Status = Literal["queued", "running", "waiting", "done"]
 _WAIT = 45.0  # seconds
 _OF_STEP = defaults_of(StepOptions).keys()  # options of a program in a session
-_OF_CELL = defaults_of(CellOptions).keys() - {"files"}  # those of a cell, which an open session has already
+_OF_CELL = defaults_of(CellOptions).keys() - {"files"}  # options of a cell, which an open session already has
 _OF_RUN = (
     defaults_of(ProgramOptions).keys() - _OF_STEP - defaults_of(CellOptions).keys()
-)  # those of a program in a cell of its own
+)  # options of a program in its own cell
 _PAGE = 20_000  # characters
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """What a run waits for somebody to allow: ``summary`` in words, ``arguments`` exactly what would cross."""
-
-    id: str
-    kind: str
-    summary: str
-    server: str
-    tool: str
-    arguments: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a run has no outcome: ``kind``, ``type`` (its class) and ``message`` of the error, what would help, and what
-    the error names besides, where it does."""
+    """Why a run has no outcome: ``kind``, ``type`` (its class) and ``message`` of the error, its ``remediation``, and
+    the attributes that its class has."""
 
     kind: str
     message: str
@@ -70,16 +60,16 @@ class Failure:
 class RunState:
     """A run. ``run`` and ``session`` are handles; ``cursor``: how many characters of text there are so far.
 
-    ``execution``: its outcome once it is done, ``outcome`` the status of that, and ``error`` why there is none.
-    ``approvals``: what it waits for. ``started`` and ``ended`` in seconds since 1970. ``installation``: the folder of
-    the environment whose service it ran in, where that was another one.
+    ``execution``: its outcome once it is done; ``outcome``: the status of that; ``error``: why there is none.
+    ``approvals``: the requests that it waits for. ``started`` and ``ended``: in seconds since 1970. ``installation``:
+    the folder of the environment whose service ran it, if it was another one.
     """
 
     run: str
     session: str | None
     status: Status
     execution: Execution | None
-    approvals: tuple[Waiting, ...]
+    approvals: tuple[ApprovalRequest, ...]
     cursor: int
     language: str
     owner: str
@@ -92,7 +82,8 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class OutputPage:
-    """Text of a run, in the order in which it came; ``cursor`` asks for what follows. ``is_done``: nothing will."""
+    """Text of a run, in the order in which it was written. ``cursor``: where the next page starts; ``is_done``: this is
+    the last page."""
 
     text: str
     cursor: int
@@ -110,7 +101,7 @@ _KEYS: dict[str, FilterKey[RunState]] = {
 
 
 class RunOperations(Group):
-    """The runs that go on, and those that are over and kept still."""
+    """Unfinished runs, and finished ones that are still kept."""
 
     def __init__(self, shared: Shared, sessions: SessionOperations) -> None:
         super().__init__(shared, sessions)
@@ -128,24 +119,22 @@ class RunOperations(Group):
         principal: Principal,
         **options: Unpack[ProgramOptions],
     ) -> RunState:
-        """Run a program, which goes on by itself until it ends; the answer names its run.
+        """Start a program in the background, and return its run.
 
-        ``code``: the program. ``language``: that it is written in; unless given, that of the session, or python.
-        ``session``: the handle of a session, as whose next step it runs; "new" for a session that begins with it;
-        nothing for a fresh cell of its own. ``wait``: seconds to wait for its end, or until it waits for an approval,
-        before this answers.
+        ``code``: the program. ``language``: the program's language; if left out, the session's, or python. ``session``:
+        the handle of a session whose next step it is; "new" for a new session; left out for a fresh cell. ``wait``:
+        seconds to wait until it is over, or waits for an approval, before this returns.
 
-        In a session that exists, env, secrets, limits and allowed_domains are those that it was opened with. A step has
+        In an existing session, env, secrets, limits and allowed_domains are those that it was opened with. A step has
         no program_name and no arguments.
         """
         values = complete(ProgramOptions, options, "runs.start")
-        with called_by(principal):
-            if session is None:
-                run = await self._start_alone(code, language or "python", values, principal)
-            elif session == "new":
-                run = await self._open_and_start(code, language or "python", values, principal)
-            else:
-                run = await self._start_step(code, session, language, values, principal)
+        if session is None:
+            run = await self._start_alone(code, language or "python", values, principal)
+        elif session == "new":
+            run = await self._open_and_start(code, language or "python", values, principal)
+        else:
+            run = await self._start_step(code, session, language, values, principal)
         return await self._wait_for(run, wait, ())
 
     async def _open_and_start(
@@ -187,7 +176,7 @@ class RunOperations(Group):
         opened.steps += 1
         return kept
 
-    @operation(audience=Audience.AGENT)
+    @operation(audience=Audience.AGENT, while_draining=True)
     async def wait(
         self,
         run: Name,
@@ -196,15 +185,15 @@ class RunOperations(Group):
         told: Annotated[Sequence[str], Most(2000)] = (),
         principal: Principal,
     ) -> RunState:
-        """Wait until a run is over, or until it waits for an approval, and say how it stands.
+        """Wait until a run is over, or waits for an approval, and return its state.
 
-        ``run``: its handle. ``seconds``: the most that this takes. ``told``: ids of approvals that the caller knows of
-        already: only another one ends the waiting.
+        ``run``: its handle. ``seconds``: the longest wait. ``told``: ids of approval requests that the caller knows:
+        only another one ends the wait.
         """
         return await self._wait_for(self._kept.find(run, principal), seconds, told)
 
     async def outcome(self, run: str, principal: Principal) -> Execution:
-        """What came of a run, once it is over; it is ended when the caller is cancelled. Raises why there is none."""
+        """Wait for a run's outcome; cancelling this ends the run. Raises the error of a run that has no outcome."""
         kept = self._kept.find(run, principal)
         try:
             while not kept.is_done:
@@ -227,29 +216,29 @@ class RunOperations(Group):
                 pass
         return await self._state(kept)
 
-    @operation(audience=Audience.AGENT)
+    @operation(audience=Audience.AGENT, while_draining=True)
     async def get(self, run: Name, *, principal: Principal) -> RunState:
-        """How a run stands, at once. ``run``: its handle."""
+        """The current state of a run. ``run``: its handle."""
         return await self._state(self._kept.find(run, principal))
 
-    @operation(audience=Audience.AGENT)
+    @operation(audience=Audience.AGENT, while_draining=True)
     async def read(self, run: Name, *, cursor: Cursor = 0, limit: Page = _PAGE, principal: Principal) -> OutputPage:
-        """What a run has written so far, and the text of what it has shown, page by page.
+        """A page of what a run has written, and of the text of what it displayed.
 
-        ``run``: its handle. ``cursor``: the number of the first character, as the page before said. ``limit``: the most
+        ``run``: its handle. ``cursor``: the number of the first character, from the page before. ``limit``: the most
         characters.
         """
         kept = self._kept.find(run, principal)
-        status = self._status(kept)  # before its text: what comes after that is not the end
+        status = self._status(kept)  # before its text, which may still grow
         log = await self._kept.log_of(kept)
         text, reached = await asyncio.to_thread(log.read_text, cursor, limit)
         return OutputPage(text, reached, status == "done" and reached >= log.chars, status)
 
-    @operation(audience=Audience.AGENT)
+    @operation(audience=Audience.AGENT, while_draining=True)
     async def stream(self, run: Name, *, cursor: Cursor = 0, principal: Principal) -> AsyncGenerator[Document]:
-        """Events of a run as they happen, the last of which is ``done``; leaving changes nothing.
+        """Stream the events of a run; the last is ``done``. Leaving the stream does not affect the run.
 
-        ``run``: its handle. ``cursor``: how many events the caller has had already, as each says.
+        ``run``: its handle. ``cursor``: how many events the caller already has, from the last one.
         """
         kept = self._kept.find(run, principal)
         log = await self._kept.log_of(kept)
@@ -266,9 +255,9 @@ class RunOperations(Group):
             execution = await self._kept.execution(kept)
             yield {"cursor": cursor + 1, "event": "done", "execution": document(execution), "error": kept.head["error"]}
 
-    @operation(audience=Audience.AGENT)
+    @operation(audience=Audience.AGENT, while_draining=True)
     async def cancel(self, run: Name, *, principal: Principal) -> RunState:
-        """End a run, and say how it stands; a step is interrupted, and its session goes on. Harmless when it is over.
+        """End a run, and return its state; a step is interrupted, and its session goes on. Does nothing if it is over.
 
         ``run``: its handle.
         """
@@ -282,13 +271,13 @@ class RunOperations(Group):
         while not kept.is_done:
             await kept.news.wait()
 
-    @operation(audience=Audience.AGENT)
+    @operation(audience=Audience.AGENT, while_draining=True)
     async def list(self, *, filters: Filters | None = None, principal: Principal) -> list[RunState]:
-        """Runs that go on or are kept, the oldest first, without their outcomes.
+        """Unfinished and kept runs, oldest first, without their outcomes.
 
-        ``filters``: only those with one of the values of each key: status ("queued", "running", "waiting", "done", or
-        how it ended, such as "timeout"), language, owner, namespace, session and run, of which the beginning is
-        enough.
+        ``filters``: only runs with one of the values of each key: status ("queued", "running", "waiting", "done", or
+        how it ended, such as "timeout"), language, owner, namespace, session and run. The beginning of a session or run
+        is enough.
         """
         states = [await self._state(kept, brief=True) for kept in self._kept.of(principal)]
         return apply_filters(states, filters, _KEYS, self._shared.sandbox.namespace)
@@ -297,7 +286,7 @@ class RunOperations(Group):
         status = self._status(kept)
         execution = await self._kept.execution(kept) if status == "done" and not brief else None
         head = kept.head
-        if "chars" not in head and kept.log is None:  # casemate ended before it did
+        if "chars" not in head and kept.log is None:  # casemate ended before the run did
             await self._kept.log_of(kept)
         return RunState(
             run=kept.run, session=head["session"], status=status, execution=execution,
@@ -316,20 +305,17 @@ class RunOperations(Group):
             return "waiting"
         return "running" if kept.going is None or kept.going.has_begun else "queued"
 
-    def _asked_by(self, kept: StoredRun) -> tuple[Waiting, ...]:
-        """What it waits for now."""
+    def _asked_by(self, kept: StoredRun) -> tuple[ApprovalRequest, ...]:
+        """The requests that it waits for now."""
         if not kept.asked or kept.is_done:
             return ()
         pending = {one.id: one for one in self._shared.sandbox.approvals.pending()}
         kept.asked = [one for one in kept.asked if one in pending]
-        return tuple(
-            Waiting(one.id, one.kind, one.summary, one.server, one.tool, dict(one.arguments))
-            for one in (pending[request_id] for request_id in kept.asked)
-        )
+        return tuple(pending[one] for one in kept.asked)
 
 
 def _check_language(of_session: str, language: str) -> None:
-    """Raises ``InvalidArgument`` for a program that the session's interpreter would misread."""
+    """Raises ``InvalidArgument`` for a program in another language than the session's."""
     if language != of_session:
         raise InvalidArgument(
             "language",
@@ -339,15 +325,15 @@ def _check_language(of_session: str, language: str) -> None:
 
 
 def _check_defaults(options: Mapping[str, Any], names: Collection[str]) -> None:
-    """Raises ``InvalidArgument`` for one of these options with another value than where nobody gives it."""
+    """Raises ``InvalidArgument`` if one of these options has another value than its default."""
     defaults = defaults_of(ProgramOptions)
     for name, value in options.items():
         if name not in names:
             continue
-        is_default = value == defaults[name] or (value == [] and name != "allowed_domains")  # there it narrows
+        is_default = value == defaults[name] or (value == [] and name != "allowed_domains")  # which would narrow
         if not is_default:
             raise InvalidArgument(
                 name,
                 "is not for a step of this session",
-                remediation="Leave it out; some of that is set when a session is opened.",
+                remediation="Leave it out. Some options can be set when a session is opened.",
             )

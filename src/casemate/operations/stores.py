@@ -1,4 +1,4 @@
-"""Where runs that are over are kept, and files that callers have sent."""
+"""The stores of finished runs, and of files that callers upload."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from casemate.errors import InvalidArgument, NotFound, QueueFull, Unavailable
 from casemate.execution.threads import to_thread_to_end
+from casemate.files.beneath import write_all
 from casemate.files.temporary import TemporaryFolder, sweep
 from casemate.model.limits import format_size
 from casemate.model.operation import Principal
@@ -22,44 +23,45 @@ from casemate.operations.documents import Document
 
 _HEAD, _EXECUTION = "run.json", "execution.json"
 _WITH = "execution"
-_SMALL = 1 << 14  # bytes of an execution that is kept in a line with its head
+_SMALL = 1 << 14  # bytes of an execution that shares a line with its head
 
 
 class FolderStore:
-    """Where runs are kept, in a folder of its own: what is in it survives this process, though not a loss of power.
+    """Runs in a folder. They survive this process, but maybe not a loss of power.
 
-    ``run``: an id of 32 hexadecimal digits. All may block; from one thread at a time for each run. Raises ``OSError``.
+    ``run``: an id of 32 hexadecimal digits. All methods may block; call them from one thread at a time for each run.
+    Raises ``OSError``.
 
-    A file of each run has what is known of it as a line of JSON, and then as another; the last that is whole counts.
+    Each run has a file of JSON lines: its head at the start, and another at the end. The last complete line counts.
     """
 
     def __init__(self, path: Path) -> None:
-        """``path``: made, for its owner alone, where it is missing."""
+        """``path``: created for its owner alone, if it does not exist."""
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path = path
 
     def begin(self, run: str, head: Document) -> Path:
-        """A run begins: ``head`` says what it is; the folder for its events and files. Nothing stays if that raises."""
+        """Start a run. Returns the folder for its events and files. Leaves nothing if it raises."""
         folder = self.folder(run)
         os.mkdir(folder, mode=0o700)
         try:
             _append(f"{folder}/{_HEAD}", json.dumps(head))
         except OSError:
-            self.drop(run)  # it has not begun: nothing would ever end it
+            self.drop(run)  # nothing would ever end it
             raise
         return folder
 
     def end(self, run: str, head: Document, execution: Document | None) -> None:
-        """A run is over: what is known of it now, and its execution."""
+        """Finish a run: store its final head, and its execution."""
         folder = self.folder(run)
         text = "" if execution is None else json.dumps(execution)
         if len(text) > _SMALL:
             (folder / _EXECUTION).write_text(text, encoding="ascii")
             text = ""
-        _append(f"{folder}/{_HEAD}", json.dumps(head), text)  # says that all is there
+        _append(f"{folder}/{_HEAD}", json.dumps(head), text)  # last, because it marks the run as complete
 
     def execution(self, run: str) -> Document | None:
-        """The execution of a run; None where it has none."""
+        """The execution of a run; None if it has none."""
         folder = self.folder(run)
         try:
             document: Document | None = _read(folder / _HEAD).get(_WITH)
@@ -72,7 +74,7 @@ class FolderStore:
         return self._path / run
 
     def list(self) -> list[Document]:
-        """The heads of all that are kept, also of those that never ended."""
+        """The heads of all runs, including unfinished ones."""
         heads = []
         for folder in self._path.iterdir():
             try:
@@ -81,20 +83,18 @@ class FolderStore:
                 _check_head(head, folder.name)
                 heads.append(head)
             except (OSError, ValueError):
-                shutil.rmtree(folder, ignore_errors=True)  # it had not even begun, or nobody can say what it was
+                shutil.rmtree(folder, ignore_errors=True)  # it never started, or cannot be read
         return sorted(heads, key=lambda head: float(head["started"]))
 
     def drop(self, run: str) -> None:
-        """Forget a run. Harmless for one that is not there."""
+        """Remove a run, if it exists."""
         shutil.rmtree(self.folder(run), ignore_errors=True)
 
     def close(self) -> None:
-        """What is kept stays."""
+        """Keep everything."""
 
 
 class TemporaryStore(FolderStore):
-    """One that is removed when it is closed."""
-
     def __init__(self) -> None:
         self._temporary = TemporaryFolder("runs")
         super().__init__(self._temporary.path / "runs")
@@ -107,7 +107,7 @@ _TEXTS, _MAYBE_TEXTS = ("run", "owner", "account", "language"), ("session", "out
 
 
 def _check_head(head: Document, run: str) -> None:
-    """Raises ``ValueError`` for what is no head of that run."""
+    """Raises ``ValueError`` if this is not a head of that run."""
     times = (head.get("started"), head.get("ended") or 0, head.get("bytes"))
     is_one = (
         head.get("run") == run
@@ -118,23 +118,22 @@ def _check_head(head: Document, run: str) -> None:
         and isinstance(head.get("error", 0), dict | None)
     )
     if not is_one:
-        raise ValueError("this is no head of a run")
+        raise ValueError("this is not the head of a run")
 
 
 def _append(path: str, head: str, execution: str = "") -> None:
-    """A line with these two objects, the second within the first."""
+    """Append a line with these two objects, the second within the first."""
     line = f'{head[:-1]}, "{_WITH}": {execution}}}' if execution else head
-    unwritten = memoryview(f"\n{line}\n".encode("ascii"))  # a line that was cut short before stays by itself
+    data = f"\n{line}\n".encode("ascii")  # the first newline ends an earlier line that was cut short
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        while unwritten:
-            unwritten = unwritten[os.write(fd, unwritten) :]
+        write_all(fd, data)
     finally:
         os.close(fd)
 
 
 def _read(path: Path) -> Document:
-    """The last whole line. Raises ``ValueError`` where there is none."""
+    """The last complete line. Raises ``ValueError`` if there is none."""
     for line in reversed(path.read_bytes().split(b"\n")):
         with contextlib.suppress(ValueError):
             return _parse(line)
@@ -144,16 +143,16 @@ def _read(path: Path) -> Document:
 def _parse(data: bytes) -> Document:
     value = json.loads(data)
     if not isinstance(value, dict):
-        raise ValueError("this is no object")
+        raise ValueError("this is not an object")
     return value
 
 
 MOST_BYTES = 256 << 20  # of one upload
 MOST_OF_ONE = 1 << 30  # bytes of one caller's uploads together
 MOST_UPLOADS = 1000  # of one caller
-SECONDS = 3600.0  # that one is kept after its last use
+SECONDS = 3600.0  # an upload is kept this long after its last use
 _SOON = 60.0  # seconds
-_WAIT_FOR_ROOM = "Use some, or wait an hour."
+_WAIT_FOR_ROOM = "Wait up to an hour: an upload expires an hour after its last use."
 
 
 @dataclass(slots=True, eq=False)
@@ -167,30 +166,30 @@ class _Upload:
 
 
 class Uploads:
-    """Each is bound to who has sent it."""
+    """Uploaded files. Each belongs to its sender."""
 
     def __init__(self) -> None:
         self._uploads: dict[str, _Upload] = {}
         self._folder: TemporaryFolder | None = None
 
     async def load(self) -> None:
-        """Remove what processes that were killed have left."""
+        """Remove what killed processes left."""
         await to_thread_to_end(sweep)
 
     async def store_bytes(self, data: AsyncIterable[bytes], principal: Principal) -> str:
-        """Keep the bytes; the handle. Raises ``InvalidArgument`` for more than is taken, and ``Unavailable``."""
+        """Store the bytes, and return their handle. Raises ``InvalidArgument`` and ``Unavailable``."""
         async with self._begin(principal) as (handle, upload):
             await self._write(upload, data)
         return handle
 
     @contextlib.asynccontextmanager
     async def make_upload(self, principal: Principal) -> AsyncIterator[tuple[str, Path]]:
-        """One that is made here: its handle, and the file to write, of which the most counts until it is there. It is
-        kept where the block is left without an error. Raises ``Unavailable`` where there is no room."""
+        """Make an upload here: its handle, and the file to write. It counts as the largest upload until its size is
+        known, and is kept if the block ends without an error. Raises ``QueueFull`` if there is no space."""
         async with self._begin(principal) as (handle, upload):
             if self._total(upload.payer) + MOST_BYTES > MOST_OF_ONE:
                 raise QueueFull(
-                    f"{format_size(MOST_OF_ONE)} of uploads and archives are the most",
+                    f"uploads and archives may take at most {format_size(MOST_OF_ONE)}",
                     retry_after=_SOON, remediation=_WAIT_FOR_ROOM,
                 )  # fmt: skip
             upload.size = MOST_BYTES
@@ -227,7 +226,7 @@ class Uploads:
                     upload.size += len(piece)
                     if upload.size > MOST_BYTES or self._total(upload.payer) > MOST_OF_ONE:
                         most = f"{format_size(MOST_BYTES)} each, {format_size(MOST_OF_ONE)} together"
-                        raise InvalidArgument("upload", f"is more than is taken: {most}")
+                        raise InvalidArgument("upload", f"is too large: at most {most}")
                     await to_thread_to_end(file.write, piece)
             finally:
                 await to_thread_to_end(file.close)
@@ -236,7 +235,7 @@ class Uploads:
 
     @contextlib.contextmanager
     def use_upload(self, handle: str, principal: Principal) -> Iterator[Path]:
-        """Where it lies; it stays there meanwhile, and an hour longer. Raises ``NotFound``."""
+        """The path of an upload, which is kept during the block and an hour longer. Raises ``NotFound``."""
         upload = self._uploads.get(handle)
         if upload is None or not principal.may_see(upload.owner):
             raise NotFound(
@@ -251,7 +250,7 @@ class Uploads:
             upload.users, upload.until = upload.users - 1, time.monotonic() + SECONDS
 
     async def drop(self, handle: str, principal: Principal) -> None:
-        """Forget one, unless it is being used; harmless where there is none."""
+        """Remove an upload, if it exists and is not in use."""
         upload = self._uploads.get(handle)
         if upload is not None and principal.may_see(upload.owner) and not upload.users:
             await to_thread_to_end(self._forget, handle)
@@ -267,7 +266,7 @@ class Uploads:
             upload.path.unlink(missing_ok=True)
 
     async def close(self) -> None:
-        """Remove all of them."""
+        """Remove all uploads."""
         self._uploads.clear()
         if self._folder is not None:
             await to_thread_to_end(self._folder.remove)

@@ -1,12 +1,11 @@
-"""The only way out of a cell in which packages are installed: an index that the host serves there.
+"""The only network of an installation cell: an index that the host serves there.
 
-It answers GET and HEAD of pages of projects, and of files that such a page has linked to. What goes to the operator's
-index is the name of a project; nothing else that the cell says goes anywhere.
+It answers GET and HEAD for pages of projects and for files that those pages link to. Only a project's name goes to the
+operator's index; nothing else that the cell says leaves it.
 
-For npm the host serves what the operator's registry has, as npm's registries do. Pages of packages are read and written
-anew, with what an installer needs of them and addresses of ours; files are those that such a page has named, and their
-``dist.integrity`` or ``dist.shasum`` is checked before they go in. Whatever else npm would ask for, such as audits, is
-refused.
+For npm, the host serves what the operator's registry has. It rewrites package pages to what an installer needs, with
+its own addresses. Only files named on such a page are served, after a check of ``dist.integrity`` or ``dist.shasum``.
+Other npm requests, such as audits, are refused.
 
 Sources: npm's package metadata (npm/registry, package-metadata.md), Subresource Integrity (W3C).
 """
@@ -20,9 +19,9 @@ import contextlib
 import json
 import re
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
@@ -32,11 +31,10 @@ from casemate.model.plan import PROXY_ADDRESS
 from casemate.packages.indexes import registry_for
 from casemate.packages.names import node_name, project
 from casemate.packages.pages import HTML_TYPE, JSON_TYPE, PageLink, write
-from casemate.packages.store import PackageStore
 from casemate.packages.upstream import IndexUnreachable, Unfetched, Upstream
 
-_MOST_PROJECTS = 5000  # that one installation may ask for: each is a question to the operator's index
-_MOST_LINKS = 300_000  # on all pages together; each is kept
+_MOST_NAMES = 5000  # per installation; each is a request to the operator's index
+_MOST_LINKS = 300_000  # on all pages together, all kept in memory
 _MOST_CLIENTS = 64  # at once
 _MOST_HEAD = 1 << 14
 _IDLE = 120.0  # seconds without a request
@@ -47,56 +45,47 @@ _END = b""
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A file that went into the cell, whole: where it came from, and what it is. Of npm's: whose it is, and whether
-    it has other packages in it."""
+    """A file that went into the cell whole."""
 
     filename: str
     url: str
     sha256: str
     size: int
-    name: str = ""
+    name: str = ""  # of the package; npm only
     version: str = ""
-    bundles: bool = False
+    bundles: bool = False  # whether it contains other packages; npm only
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayAnswer:
-    """``sha256``: of the file in the store that is the body, when there is no ``body``."""
-
     status: int
     media_type: str = "text/plain"
     body: bytes = b""
-    sha256: str = ""
+    sha256: str = ""  # of the file in the store that is the body, if ``body`` is empty
     link: PageLink | None = None
 
 
 @dataclass(slots=True)
 class Gateway:
-    """One installation's. ``sources``: whether files that are built first are offered, too. ``hashes``: for names of
-    projects, the SHA-256 of the files that may come; where there are any, nothing else comes. ``refusal``: why no index
-    is asked for a name; empty where one may be.
-
-    ``served``: the files that were sent into the cell, by name; ``problems``: what could not be had, in words.
-    """
+    """The gateway of one installation."""
 
     upstream: Upstream
-    store: PackageStore
-    sources: bool = False
+    sources: bool = False  # whether source distributions, which have to be built, are offered
+    # SHA-256 of the allowed files by project name. If there are any, no other files are served.
     hashes: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    refusal: Callable[[str], str] = lambda _: ""
-    served: dict[str, Served] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    _pages: dict[str, asyncio.Task[list[PageLink] | None]] = field(default_factory=dict)
+    refusal: Callable[[str], str] = lambda _: ""  # why a name is not looked up; empty if it may be
+    served: dict[str, Served] = field(default_factory=dict)  # files sent into the cell, by name
+    problems: list[str] = field(default_factory=list)  # failures, as messages for people
+    _asked: dict[str, asyncio.Task[Any]] = field(default_factory=dict)  # the result of each name that was requested
     _files: dict[str, PageLink] = field(default_factory=dict)  # by their path here
     _fetching: dict[str, asyncio.Lock] = field(default_factory=dict)
-    _known: dict[str, str] = field(default_factory=dict)  # the hash of what has a file's name
+    _known: dict[str, str] = field(default_factory=dict)  # the hash of each file name
 
     @asynccontextmanager
     async def serve_at(
         self, listener: socket.socket, accept: Callable[[socket.socket], socket.socket]
     ) -> AsyncIterator[None]:
-        """Serve what ``accept`` takes from ``listener``, a socket of a cell's, until this is left; it is closed then,
-        and so is everything."""
+        """Serve the connections that ``accept`` takes from ``listener``, a cell's socket. On exit, close both."""
         clients: set[asyncio.Task[None]] = set()
         loop = asyncio.get_running_loop()
 
@@ -122,7 +111,7 @@ class Gateway:
         finally:
             loop.remove_reader(listener)
             listener.close()
-            tasks = [*clients, *self._pages.values()]
+            tasks = [*clients, *self._asked.values()]
             for task in tasks:
                 task.cancel()
             if tasks:
@@ -162,7 +151,6 @@ class Gateway:
             return GatewayAnswer(502 if isinstance(error, IndexUnreachable) else 403, body=f"{error}\n".encode())
 
     async def _answer_path(self, path: str, request: h11.Request) -> GatewayAnswer:
-        """What is at ``path``. Raises :class:`Unfetched`."""
         if path.startswith("/simple/"):
             as_json = any(name == b"accept" and JSON_TYPE.encode() in value for name, value in request.headers)
             return await self._page(path.removeprefix("/simple/").removesuffix("/"), as_json=as_json)
@@ -171,17 +159,11 @@ class Gateway:
     async def _page(self, name: str, *, as_json: bool) -> GatewayAnswer:
         if project(name) is None:
             return GatewayAnswer(404, body=b"no name of a project\n")
-        if name not in self._pages:
-            self._check(name)
-            if len(self._pages) >= _MOST_PROJECTS:
-                raise Unfetched(f"one installation may ask for {_MOST_PROJECTS} projects, and no more")
-            # Awaited by all who ask for this page, and ended by `serve_at`.
-            self._pages[name] = asyncio.ensure_future(self.upstream.page(name))  # noqa: TID251
-        links = await asyncio.shield(self._pages[name])
+        links: list[PageLink] | None = await self._ask_once(name, self.upstream.page, "projects")
         if links is None:
             return GatewayAnswer(404, body=b"the index does not know it\n")
         if len(self._files) + len(links) > _MOST_LINKS:
-            raise Unfetched(f"the pages that were asked for list more than {_MOST_LINKS} files, which is the most")
+            raise Unfetched(f"the requested pages list more than {_MOST_LINKS} files, which is the limit")
         offered = []
         for number, link in enumerate(self._choose_files(name, links)):
             if link.is_wheel or (self.sources and link.is_source):
@@ -191,23 +173,29 @@ class Gateway:
         return GatewayAnswer(200, JSON_TYPE if as_json else HTML_TYPE, write(name, offered, as_json=as_json))
 
     def _choose_files(self, name: str, links: list[PageLink]) -> list[PageLink]:
-        """Those that may come; where a page does not say what a file's hash is, that is seen when it is fetched."""
+        """The files that may be served. If a page states no hash, the file is checked when it is fetched."""
         if not self.hashes:
             return links
         given = self.hashes.get(name, frozenset())
         wanted = [link for link in links if given and (not link.sha256 or link.sha256 in given)]
         if not given:
-            self._tell(f"no hash was given for {name}: where some packages have hashes, all that come need them")
+            self._tell(f"no hash was given for {name}: if some packages have hashes, all need them")
         elif len(wanted) < len(links):
-            self._tell(f"{name} may come in files with the hashes that were given for it alone, and no others")
+            self._tell(f"{name} is limited to files with the hashes given for it")
         return wanted
 
-    def _check(self, name: str) -> None:
-        if why := self.refusal(name):
-            raise Unfetched(f"{name} is not asked for: {why}")
+    async def _ask_once(self, name: str, ask: Callable[[str], Coroutine[Any, Any, Any]], what: str) -> Any:
+        """What ``ask`` returns or raises, requested once for all who want this name."""
+        if name not in self._asked:
+            if why := self.refusal(name):
+                raise Unfetched(f"{name} is not asked for: {why}")
+            if len(self._asked) >= _MOST_NAMES:
+                raise Unfetched(f"one installation may ask for at most {_MOST_NAMES} {what}")
+            self._asked[name] = asyncio.ensure_future(ask(name))  # noqa: TID251 - ended by `serve_at`
+        return await asyncio.shield(self._asked[name])
 
     def _tell(self, problem: str) -> None:
-        """For when the installer fails: this may be why."""
+        """Remember a problem, in case the installer fails because of it."""
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -224,15 +212,15 @@ class Gateway:
         async with self._fetching.setdefault(path, asyncio.Lock()):
             digest = await self.upstream.file(link, suffix, sha256)
         if not suffix and self.hashes and digest not in self.hashes[path.split("/")[2]]:
-            raise Unfetched(f"{link.filename} has none of the hashes that were given for it")
+            raise Unfetched(f"{link.filename} has none of the hashes given for it")
         if not suffix and self._known.setdefault(link.filename, digest) != digest:
-            raise Unfetched(f"there are two files of the name {link.filename}: which of them is meant cannot be known")
+            raise Unfetched(f"two different files have the name {link.filename}, so it is not clear which is meant")
         return GatewayAnswer(200, "application/octet-stream", sha256=digest, link=None if suffix else link)
 
     async def _give(
         self, talk: h11.Connection, writer: asyncio.StreamWriter, request: h11.Request, answer: GatewayAnswer
     ) -> None:
-        file = await asyncio.to_thread(self.store.open, answer.sha256) if answer.sha256 else None
+        file = await asyncio.to_thread(self.upstream.store.open, answer.sha256) if answer.sha256 else None
         if answer.sha256 and file is None:
             answer = GatewayAnswer(502, body=b"it is gone from the cache\n")
         size = file.seek(0, 2) if file else len(answer.body)
@@ -241,7 +229,7 @@ class Gateway:
         try:
             if request.method == b"GET" and file:
                 file.seek(0)
-                if answer.link is not None:  # first: whoever has the last byte may end at once, and this with it
+                if answer.link is not None:  # first, because the client may exit, and end this task, at the last byte
                     self._note(answer.link, answer.sha256, size)
                 while data := await asyncio.to_thread(file.read, _CHUNK):
                     writer.write(talk.send(h11.Data(data=data)) or _END)
@@ -255,12 +243,11 @@ class Gateway:
                 file.close()
 
     def _note(self, link: PageLink, sha256: str, size: int) -> None:
-        """It is sent into the cell."""
         self.served[link.filename] = Served(link.filename, link.url, sha256, size)
 
 
 async def _next_request(talk: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:
-    """The head of the next request, whose body, if it has one, ends the connection; None at the end."""
+    """The head of the next request; None at the end. A request with a body ends the connection."""
     request: h11.Request | None = None
     while True:
         event = talk.next_event()
@@ -279,48 +266,31 @@ _TYPE = "application/vnd.npm.install-v1+json"
 _VERSION = re.compile(r"[0-9][A-Za-z0-9.+-]{0,127}")
 _SHA1 = re.compile(r"[0-9a-f]{40}")
 _MOST_VERSIONS = 50_000
-_MOST_NAMES = 5000  # that one installation may ask for
 _INSTALL_SCRIPTS = ("preinstall", "install", "postinstall")
-# What of a version an installer decides by. Scripts are told of by hasInstallScript, and come in the file itself.
+# The fields by which an installer decides. It learns of scripts by hasInstallScript, and gets them in the file itself.
 _KEPT = (
     *("dependencies", "optionalDependencies", "peerDependencies", "peerDependenciesMeta", "bundleDependencies"),
     *("bundledDependencies", "bin", "directories", "engines", "os", "cpu", "libc", "deprecated"),
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Whose:
-    name: str
-    version: str
-    bundles: bool
-
-
 @dataclass(slots=True)
 class Registry(Gateway):
-    """One installation's. ``served`` is by name and version: ``left-pad@1.3.0``. ``address``: the cell's for it."""
-
-    address: str = PROXY_ADDRESS
-    _documents: dict[str, asyncio.Lock] = field(default_factory=dict)
-    _written: dict[str, bytes] = field(default_factory=dict)
-    _whose: dict[str, _Whose] = field(default_factory=dict)  # by the address of the file
+    address: str = PROXY_ADDRESS  # the cell's, for this registry
+    # ``served`` is keyed by name and version, such as ``left-pad@1.3.0``.
+    _whose: dict[str, Served] = field(default_factory=dict)  # facts known before it is fetched, by the file's address
 
     async def _answer_path(self, path: str, request: h11.Request) -> GatewayAnswer:  # noqa: ARG002 - npm takes what it gets
         if path in self._files:
             return await self._answer_with_file(path, self._files[path])
         name = node_name(unquote(path.removeprefix("/")))
         if name is None:
-            return GatewayAnswer(404, body=b"no name of a package, and no file that a page has named\n")
-        async with self._documents.setdefault(name, asyncio.Lock()):
-            if name not in self._written:
-                self._written[name] = await self._document(name)
-        body = self._written[name]
+            return GatewayAnswer(404, body=b"not a package name, and not a file that a page links to\n")
+        body: bytes = await self._ask_once(name, self._document, "packages")
         return GatewayAnswer(200, _TYPE, body) if body else GatewayAnswer(404, "application/json", b"{}")
 
     async def _document(self, name: str) -> bytes:
-        """The page of a package, as it is served here; empty where there is none."""
-        if len(self._documents) > _MOST_NAMES:
-            raise Unfetched(f"one installation may ask for {_MOST_NAMES} packages, and no more")
-        self._check(name)
+        """The page of a package as served here; empty if the registry has none."""
         index = registry_for(name, self.upstream.indexes)
         found = await self.upstream.document(index, f"{index.url}{quote(name, safe='@')}", _ACCEPT)
         if found is None:
@@ -330,7 +300,7 @@ class Registry(Gateway):
             page = await asyncio.to_thread(json.loads, body)
             return self._rewritten(name, page, address)
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-            raise Unfetched(f"what the registry says of {name} cannot be read: {type(error).__name__}") from None
+            raise Unfetched(f"the registry's page of {name} cannot be read: {type(error).__name__}") from None
 
     def _rewritten(self, name: str, page: Mapping[str, Any], address: str) -> bytes:
         versions = {}
@@ -341,26 +311,24 @@ class Registry(Gateway):
             path = f"/{name}/-/{name.rpartition('/')[2]}-{number}.tgz"
             self._files[path] = link
             bundles = bool(said.get("bundleDependencies") or said.get("bundledDependencies"))
-            self._whose[link.url] = _Whose(name, number, bundles)
-            dist = {"tarball": f"http://{self.address}{path}", **_hashes_of(said["dist"])}
+            self._whose[link.url] = Served(link.filename, link.url, "", 0, name, number, bundles)
+            hashes = {key: str(said["dist"][key]) for key in ("integrity", "shasum") if said["dist"].get(key)}
+            dist = {"tarball": f"http://{self.address}{path}", **hashes}
             kept = {key: said[key] for key in _KEPT if key in said}
-            kept["hasInstallScript"] = bool(said.get("hasInstallScript")) or _has_script(said.get("scripts"))
+            scripts = said.get("scripts")
+            has_script = isinstance(scripts, dict) and any(name in scripts for name in _INSTALL_SCRIPTS)
+            kept["hasInstallScript"] = has_script or bool(said.get("hasInstallScript"))
             versions[number] = {**kept, "name": name, "version": number, "dist": dist}
         tags = {tag: number for tag, number in page.get("dist-tags", {}).items() if number in versions}
         return json.dumps({"name": name, "dist-tags": tags, "versions": versions}).encode()
 
     def _note(self, link: PageLink, sha256: str, size: int) -> None:
-        whose = self._whose[link.url]
-        served = Served(link.filename, link.url, sha256, size, whose.name, whose.version, whose.bundles)
-        self.served[f"{whose.name}@{whose.version}"] = served
-
-
-def _has_script(scripts: object) -> bool:
-    return isinstance(scripts, dict) and any(name in scripts for name in _INSTALL_SCRIPTS)
+        served = replace(self._whose[link.url], sha256=sha256, size=size)
+        self.served[f"{served.name}@{served.version}"] = served
 
 
 def _link_in(said: Mapping[str, Any], address: str) -> PageLink | None:
-    """The file of a version; None where it has none that can be checked."""
+    """The file of a version; None if it has no hash to check."""
     dist = said["dist"]
     url = urljoin(address, str(dist["tarball"]))
     algorithm, digest = _strongest(dist)
@@ -372,7 +340,7 @@ def _link_in(said: Mapping[str, Any], address: str) -> PageLink | None:
 
 
 def _strongest(dist: Mapping[str, Any]) -> tuple[str, str]:
-    """The algorithm, and the hash by it in hexadecimal digits; both empty where none is said."""
+    """The hash algorithm and the hash in hexadecimal; both empty if none is stated."""
     said = dict(one.partition("-")[::2] for one in str(dist.get("integrity") or "").split())
     for algorithm in ("sha512", "sha384", "sha256"):
         if algorithm in said:
@@ -382,7 +350,3 @@ def _strongest(dist: Mapping[str, Any]) -> tuple[str, str]:
                 return "", ""
     shasum = dist.get("shasum")
     return ("sha1", shasum) if isinstance(shasum, str) and _SHA1.fullmatch(shasum) else ("", "")
-
-
-def _hashes_of(dist: Mapping[str, Any]) -> dict[str, str]:
-    return {key: str(dist[key]) for key in ("integrity", "shasum") if dist.get(key)}

@@ -1,8 +1,7 @@
-"""The operator's index of Python packages and registry of npm, as the operator's own pip and npm report them, and never
-as anything in a cell says.
+"""The operator's Python index and npm registry, as reported by the operator's own pip and npm, never by a cell.
 
 Sources: pip's documentation (Configuration: its files, their order, its variables); npm's (npmrc: its files, their
-order, ``${NAME}``; scope; config). npm reports everything but credentials: those are read from the files that it names,
+order, ``${NAME}``; scope; config). npm reports everything but credentials. Those are read from the files that it names,
 by their keys (such as ``//host/:_authToken``).
 """
 
@@ -27,50 +26,43 @@ from casemate.packages.local import address_of, folder_of
 from casemate.visible import is_plain
 
 PYPI = "https://pypi.org/simple/"
-_ASKED_WITHIN = 60.0  # seconds that pip and npm have to tell their configuration
+_ASKED_WITHIN = 60.0  # seconds for pip or npm to report its configuration
 _MOST_INDEXES = 16
 _ORDER = ("global", "install", ":env:")  # later ones win
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """``url`` ends in a slash and has no credentials in it; ``user`` and ``password``, or ``token``, are for its own
-    host; ``scope``: the one of npm whose names alone are asked for there, such as ``@acme``. ``folder``: of the
-    operator's own, in place of a host; ``is_flat``: its files lie beside each other, and not in a folder for each
-    project."""
+    """An index. The credentials (``user`` and ``password``, or ``token``) are for its own host only."""
 
-    url: str
+    url: str  # ends in a slash and holds no credentials
     user: str = ""
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
-    scope: str = ""
-    folder: str = ""
-    is_flat: bool = False
+    scope: str = ""  # an npm scope such as ``@acme``, if only its names are looked up here
+    folder: str = ""  # a local folder, instead of a host
+    is_flat: bool = False  # whether the folder holds all files directly, not in one folder per project
 
 
 @dataclass(frozen=True, slots=True)
 class Indexes:
-    """Where packages come from: the first index that knows a name is the only one that is asked for it.
-
-    ``cert``: a file of authorities, None for the usual; ``proxy``: None for what the environment says; ``netrc``:
-    whether the operator's ~/.netrc counts.
-    """
+    """Where packages come from. The first index that knows a name is the only one used for it."""
 
     indexes: tuple[Index, ...]
-    cert: str | None = None
-    proxy: str | None = field(default=None, repr=False)
-    netrc: bool = True
+    cert: str | None = None  # a file of certificate authorities; None for the default
+    proxy: str | None = field(default=None, repr=False)  # None for the environment's
+    netrc: bool = True  # whether the operator's ~/.netrc is used
 
 
 def check_indexes(urls: Sequence[str]) -> tuple[Index, ...]:
-    """Indexes that the application has named, in their order. Raises ``InvalidArgument``."""
+    """Parse the indexes that the application names, in order. Raises ``InvalidArgument``."""
     if isinstance(urls, str) or len(urls) > _MOST_INDEXES:
         raise InvalidArgument("package_indexes", f"give a list of at most {_MOST_INDEXES} addresses")
-    return tuple(index(url) for url in urls)
+    return tuple(map(index, urls))
 
 
 def index(url: object) -> Index:
-    """One index. Raises ``InvalidArgument``, which does not show its credentials."""
+    """Parse one index. Raises ``InvalidArgument``, without its credentials in the message."""
     try:
         parts = urlsplit(url) if isinstance(url, str) and is_plain(url) else None
         host, port = (parts.hostname, parts.port) if parts else (None, None)
@@ -79,7 +71,7 @@ def index(url: object) -> Index:
     if parts is None or parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
         raise InvalidArgument(
             "package_indexes",
-            "an index is none",
+            "an index is not a valid address",
             remediation="Give its https:// address, such as https://pypi.org/simple/.",
         )
     authority = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
@@ -89,13 +81,13 @@ def index(url: object) -> Index:
 
 
 def read_pip_indexes(env: Mapping[str, str]) -> Indexes:
-    """What the operator's pip has been told: in its files, and in ``env``, this process's variables. Where there are
-    any of these pip is started, away from any workspace.
+    """The configuration of the operator's pip: its files, and ``env``, this process's variables. Starts pip, outside
+    any workspace, if any of these exist.
 
-    Folders of find-links come first, then extra-index-url in its order, then index-url: pip looks in all of them for
-    the newest version, so that whoever may publish in one could take over a name of another, and here the first that
-    knows a name is the only one for it, as uv has it. Raises ``Unavailable`` for what cannot be used here, and says
-    what would help."""
+    The order is find-links folders, extra-index-url, index-url. pip looks in all of them for the newest version, so
+    anyone who may publish in one could take over a name of another. Here, as with uv, the first that knows a name is
+    the only one for it. Raises ``Unavailable`` with a remedy for what cannot be used here.
+    """
     settings = _settings(env) if _has_settings(env) else {}
     found = [_place(text, is_flat=True) for text in settings.get("find-links", "").split()]
     if settings.get("no-index", "").strip().lower() not in ("1", "true", "yes", "on", "t", "y"):
@@ -103,19 +95,19 @@ def read_pip_indexes(env: Mapping[str, str]) -> Indexes:
         own = _place(settings.get("index-url") or PYPI)
         if own is None:
             raise Unavailable(
-                "pip's index-url is no https:// address and no folder",
+                "pip's index-url is neither an https:// address nor a folder",
                 remediation="Correct it, or give package_indexes.",
             )
         found.append(own)
     places = tuple(one for one in found if one is not None)
     if not places:
-        raise Unavailable("pip is configured to look nowhere", remediation="Look at 'pip config list'.")
+        raise Unavailable("pip is configured with no index", remediation="Look at 'pip config list'.")
     return Indexes(places, settings.get("cert") or None, settings.get("proxy") or None)
 
 
 def _place(text: str, *, is_flat: bool = False) -> Index | None:
-    """An index, or a folder of packages; None for what is none that can be used here, such as a folder that is not
-    there: of several places each is judged by itself."""
+    """An index, or a folder of packages; None if it cannot be used here, such as a missing folder. Of several places,
+    each is judged separately."""
     if folder := folder_of(text):
         return Index(address_of(folder), folder=folder, is_flat=is_flat)
     try:
@@ -125,8 +117,8 @@ def _place(text: str, *, is_flat: bool = False) -> Index | None:
 
 
 def files_of_pip(env: Mapping[str, str]) -> list[str]:
-    """Where pip looks for its configuration besides what ``PIP_CONFIG_FILE`` names (pip's documentation, "Configuration
-    Files"; XDG Base Directory Specification)."""
+    """Where pip looks for its configuration, besides ``PIP_CONFIG_FILE`` (pip's documentation, "Configuration Files";
+    XDG Base Directory Specification)."""
     home = env.get("HOME") or os.path.expanduser("~")
     shared = [f"{folder}/pip" for folder in (env.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(os.pathsep)]
     own = [f"{home}/.pip", f"{env.get('XDG_CONFIG_HOME') or f'{home}/.config'}/pip"]
@@ -138,27 +130,32 @@ def _has_settings(env: Mapping[str, str]) -> bool:
 
 
 def _settings(env: Mapping[str, str]) -> dict[str, str]:
-    """pip's settings for ``install``, by their long names."""
+    """pip's settings for ``install``, by long name."""
+    pip = (sys.executable, "-P", "-m", "pip", "--no-input", "--disable-pip-version-check", "config", "list")
     try:
-        told = subprocess.run(
-            [sys.executable, "-P", "-m", "pip", "--no-input", "--disable-pip-version-check", "config", "list"],
-            cwd="/",
-            env={name: value for name, value in env.items() if not name.startswith("PYTHON")},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_ASKED_WITHIN,
-            check=False,
-            text=True,
-        )
+        told = _ask(pip, env, without="PYTHON")
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Unavailable(f"pip did not tell its configuration: {error}", remediation="Give package_indexes.") from None
+        raise Unavailable(f"pip reported no configuration: {error}", remediation="Give package_indexes.") from None
     if told.returncode:
-        raise Unavailable("there is no pip to tell where packages come from", remediation="Give package_indexes.")
-    return settings_in(told.stdout)
+        raise Unavailable("there is no pip to report where packages come from", remediation="Give package_indexes.")
+    return settings_in(told.stdout.decode(errors="replace"))
+
+
+def _ask(program: tuple[str, ...], env: Mapping[str, str], *, without: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a program outside any workspace. ``without``: prefix of variables that it does not get."""
+    return subprocess.run(
+        program,
+        cwd="/",
+        env={name: value for name, value in env.items() if not name.startswith(without)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=_ASKED_WITHIN,
+        check=False,
+    )
 
 
 def settings_in(listing: str) -> dict[str, str]:
-    """What ``pip config list`` says about ``install``; of a setting in several sections, the one that wins."""
+    """The settings of ``pip config list`` that apply to ``install``. Later sections win."""
     found: dict[str, dict[str, str]] = {}
     for line in listing.splitlines():
         key, is_setting, value = line.partition("=")
@@ -178,10 +175,10 @@ _CREDENTIAL = re.compile(r"(//[^=\s]+/):(_authToken|_auth|username|_password)")
 
 
 def read_npm_registries(npm: tuple[str, ...], env: Mapping[str, str]) -> Indexes:
-    """What the operator's npm has been told: in its files, and in ``env``, this process's variables. ``npm``: what
-    starts it.
+    """The configuration of the operator's npm: its files, and ``env``, this process's variables. ``npm``: the command
+    that starts it.
 
-    Starts npm, away from any workspace. Raises ``Unavailable`` for what cannot be used here, and says what would help.
+    Starts npm, outside any workspace. Raises ``Unavailable`` with a remedy for what cannot be used here.
     """
     settings = _npm_settings(npm, env)
     kept = _credentials(settings, env)
@@ -194,7 +191,7 @@ def read_npm_registries(npm: tuple[str, ...], env: Mapping[str, str]) -> Indexes
 
 
 def registry_for(name: str, indexes: tuple[Index, ...]) -> Index:
-    """The registry that a name is asked for at: its scope's, else the one for all."""
+    """The registry for a name: its scope's, or else the default one."""
     scope = name.partition("/")[0]
     return next((one for one in indexes if one.scope and one.scope == scope), indexes[0])
 
@@ -204,7 +201,7 @@ def _registry(scope: str, url: object, kept: Mapping[str, Mapping[str, str]]) ->
         found = replace(index(url), scope=scope)
     except InvalidArgument:
         raise Unavailable(
-            f"npm's {scope + ':' if scope else ''}registry is no https:// address",
+            f"npm's {scope + ':' if scope else ''}registry is not an https:// address",
             remediation="Look at 'npm config get registry'.",
         ) from None
     nerfed = found.url.partition(":")[2]
@@ -217,39 +214,30 @@ def _registry(scope: str, url: object, kept: Mapping[str, Mapping[str, str]]) ->
 
 
 def _basic(said: Mapping[str, str]) -> tuple[str, str]:
-    """User and password: ``_auth`` is both, and ``_password`` is in base64, too."""
+    """User and password. ``_auth`` holds both; ``_password`` is base64, too."""
     try:
         if "_auth" in said:
             user, _, password = base64.b64decode(said["_auth"]).decode().partition(":")
             return user, password
         return said.get("username", ""), base64.b64decode(said.get("_password", "")).decode()
     except (binascii.Error, UnicodeDecodeError):
-        raise Unavailable("npm's credentials of its registry cannot be read: they are no base64") from None
+        raise Unavailable("npm's credentials for its registry cannot be read: they are not base64") from None
 
 
 def _npm_settings(npm: tuple[str, ...], env: Mapping[str, str]) -> dict[str, Any]:
     try:
-        told = subprocess.run(
-            [*npm, "config", "list", "--json"],
-            cwd="/",
-            env={name: value for name, value in env.items() if not name.startswith("NODE_")},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_ASKED_WITHIN,
-            check=False,
-        )
-        found = json.loads(told.stdout)
+        found = json.loads(_ask((*npm, "config", "list", "--json"), env, without="NODE_").stdout)
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
         raise Unavailable(
-            f"npm did not tell its configuration: {type(error).__name__}", remediation="Look at 'npm config list'."
+            f"npm reported no configuration: {type(error).__name__}", remediation="Look at 'npm config list'."
         ) from None
     if not isinstance(found, dict):
-        raise Unavailable("npm did not tell its configuration", remediation="Look at 'npm config list'.")
+        raise Unavailable("npm reported no configuration", remediation="Look at 'npm config list'.")
     return found
 
 
 def _credentials(settings: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """By ``//host/path/``: what npm's own files and variables say of it; the user's win."""
+    """Credentials by ``//host/path/``, from npm's files and variables. Later sources win: user file, then variables."""
     kept: dict[str, dict[str, str]] = {}
     for key in ("globalconfig", "userconfig"):
         for name, value in _lines_of(settings.get(key)):
@@ -277,7 +265,7 @@ def _lines_of(path: object) -> list[tuple[str, str]]:
 
 
 def _expand(value: str, env: Mapping[str, str]) -> str:
-    """``${NAME}`` as npm puts it in: of a variable that is not there, it stays, and ``${NAME?}`` is nothing."""
+    """Expand ``${NAME}`` as npm does. An unset variable stays as it is; ``${NAME?}`` becomes empty."""
 
     def one(found: re.Match[str]) -> str:
         if len(found[1]) % 2:

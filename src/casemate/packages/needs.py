@@ -1,4 +1,4 @@
-"""Which packages need which, as the files say that were served: what a cell has unpacked could say anything."""
+"""Which packages need which, by the metadata of the served files: a cell could have changed what it unpacked."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from casemate.model.overview import InstalledPackage
     from casemate.packages.store import PackageStore
 
-_MOST_METADATA = 4 << 20  # bytes of what one package says of itself
-_MOST_BEFORE = 64 << 20  # bytes of an archive of npm's to the end of its package.json
-_MOST_MEMBERS = 10_000  # before it
+_MOST_METADATA = 4 << 20  # bytes of one package's metadata
+_MOST_BEFORE = 64 << 20  # bytes of an npm archive up to the end of its package.json
+_MOST_MEMBERS = 10_000  # before package.json
 _MEMBERS = ("dependencies", "optionalDependencies", "peerDependencies")
 
 
 def label_of(package: InstalledPackage, language: str) -> str:
-    """How questions name it: with exactly its version."""
+    """The package and its exact version, as approval requests name it."""
     return f"{package.name}{'==' if language == 'python' else '@'}{package.version}"
 
 
 def needed_by(
     found: Iterable[InstalledPackage], requested: Iterable[str], language: str, store: PackageStore
 ) -> dict[str, list[str]]:
-    """For each of ``found`` that another of it needs: which. Blocks."""
+    """For each of ``found`` that others of it need: those others. Blocks."""
     needs = _python_needs if language == "python" else _node_needs
     labels: dict[str, list[str]] = {}
     for one in found:
@@ -49,7 +49,7 @@ def needed_by(
 def _python_needs(
     files: dict[InstalledPackage, IO[bytes] | None], requested: Iterable[str]
 ) -> dict[InstalledPackage, set[str]]:
-    """An extra's are needed where somebody asked for the extra; other markers were the installer's to judge."""
+    """Requirements of an extra count if the extra was requested. Other markers were for the installer to judge."""
     from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
     from packaging.requirements import Requirement
 
@@ -101,7 +101,7 @@ def _package_json(file: IO[bytes]) -> dict[str, Any]:
 
 
 def _find_package_json(archive: tarfile.TarFile, heads: Heads) -> dict[str, Any]:
-    """The first one in a folder at the top. Raises what tarfile does."""
+    """The first one in a top-level folder."""
     for _ in range(_MOST_MEMBERS):
         member = archive.next()
         if member is None or member.size < 0 or member.offset_data + member.size > _MOST_BEFORE:

@@ -1,19 +1,19 @@
-"""Package sets: what was installed, as folders of the host, and the environments of requirements kept in the cache.
+"""Package sets: installed packages as host folders, and cached environments of requirements.
 
-Of Python, one generation after the other, each complete, and the newest is current:
+A Python set is a series of complete generations. The newest is current:
 
     <set>/<number>/site ...    what a generation holds: site for modules, bin for programs
-    <set>/current -> <number>  changed in one step, so that a cell that sees the set has the old or the new
+    <set>/current -> <number>  replaced atomically, so that a cell sees the old or the new one
 
-A generation never changes, and shares its files with the next by hard links. Of npm, one tree of packages, whose places
-never change:
+A generation never changes, and shares its files with the next by hard links. An npm set is one tree of packages, whose
+paths never change:
 
     <set>/node_modules/...         the packages; and casemate's own, by a link
-    <set>/<number>/node_modules    leads there; there is one number for each installation
-    <set>/current -> <number>      so that an interpreter looks anew for what it has looked for in vain
+    <set>/<number>/node_modules    a link to it; there is one number for each installation
+    <set>/current -> <number>      so that an interpreter looks again for what it did not find before
 
-Node knows modules by their real paths, so what is loaded has to stay where it is: a package that is the same as before
-is not touched, and another one takes its place by renaming.
+Node identifies modules by real path, so a loaded module must stay where it is. An unchanged package is not touched; a
+changed one is replaced by renaming.
 """
 
 from __future__ import annotations
@@ -36,54 +36,75 @@ from casemate.packages.names import normalize
 CURRENT = "current"
 SITE = "site"
 _INFO = ".dist-info"
-_MOST_RECORD = 32 << 20  # characters that are read of a RECORD, which a package wrote
-_SITE_IN_ENVIRONMENT = "lib/python/site-packages"  # what RECORD names are relative to, as deep as it is (PEP 376)
+_MOST_RECORD = 32 << 20  # characters read of a RECORD, which a package wrote
+# Stands for what RECORD paths are relative to, at the same depth (PEP 376)
+_SITE_IN_ENVIRONMENT = "lib/python/site-packages"
 
 
-class PackageSet:
-    """At ``folder``, which is made; whoever sees it in a cell reads it by its permission bits. One writer at a time."""
+class _Set:
+    """A set at ``folder``, which is created. Cells read it by its permission bits. One writer at a time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._number = _number_in(folder / CURRENT)
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        folder.chmod(0o755)  # whatever the umask is
+        folder.chmod(0o755)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class PackageSet(_Set):
+    """A package set of Python."""
 
     @property
     def current(self) -> Path | None:
-        """The folder of the newest generation; None where nothing was installed."""
+        """The folder of the newest generation; None if nothing was installed."""
         return self.folder / str(self._number) if self._number else None
 
     def begin(self) -> Path:
-        """An empty folder for the next generation."""
-        new = self.folder / f"{self._number + 1}"
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(new)
-        new.mkdir()
-        new.chmod(0o755)
-        return new
+        """Make an empty folder for the next generation."""
+        return _make_anew(self.folder / f"{self._number + 1}")
 
     def publish(self, new: Path, without: Collection[str] = ()) -> None:
-        """Make ``new`` the current generation, with everything of the one before that it does not replace; ``without``
-        these projects. Raises ``OSError``."""
+        """Make ``new`` current. It keeps what the previous generation has and it does not replace, except the projects
+        ``without``. Raises ``OSError``."""
         old = self.current
         if old is not None:
             replaced = {name for name, _ in projects(new)}.union(without)
             _share(old, new, set(_files_of(old, replaced)))
         _point_to(new)
         self._number += 1
-        shutil.rmtree(self.folder / str(self._number - 2), ignore_errors=True)  # nobody can be on the way to it
+        shutil.rmtree(self.folder / str(self._number - 2), ignore_errors=True)  # no process can still be opening it
 
-    def begin_with(self, other: PackageSet) -> None:
-        """Begin with what ``other`` holds now. Raises ``OSError``."""
+    def begin_with(self, other: AnyPackageSet) -> None:
+        """Start from the current content of ``other``, a set of the same language. Raises ``OSError``."""
         if other.current is not None:
             new = self.begin()
             _share(other.current, new, set())
             self.publish(new)
 
-    def remove(self) -> None:
-        """Remove all of it."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def list_installed(self) -> list[tuple[str, str]]:
+        """Names and versions of its packages."""
+        return [] if self.current is None else projects(self.current)
+
+    def remove_packages(self, names: Collection[str]) -> None:
+        """Raises ``OSError``."""
+        self.publish(self.begin(), names)
+
+
+def _make_folder(path: Path) -> None:
+    """Make a folder that cells can read under any umask. Raises ``FileExistsError``: an existing entry may be a link
+    that a cell left."""
+    path.mkdir()
+    path.chmod(0o755)
+
+
+def _make_anew(path: Path) -> Path:
+    """Make a folder in place of anything at ``path``."""
+    shutil.rmtree(path, ignore_errors=True)
+    _make_folder(path)
+    return path
 
 
 def _number_in(link: Path) -> int:
@@ -94,7 +115,7 @@ def _number_in(link: Path) -> int:
 
 
 def projects(generation: Path) -> list[tuple[str, str]]:
-    """Name, as indexes have it, and version of each project in a generation."""
+    """The normalised name and version of each project in a generation."""
     names = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         names = sorted(name for name in os.listdir(generation / SITE) if name.endswith(_INFO))
@@ -108,7 +129,7 @@ def project_of(folder: str) -> tuple[str, str]:
 
 
 def _files_of(generation: Path, names: Collection[str]) -> Iterator[str]:
-    """The files that belong to projects of these names, relative to the generation, as their RECORD says."""
+    """The files of these projects according to their RECORD, relative to the generation."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for folder in os.listdir(generation / SITE):
             is_one = folder.endswith(_INFO) and (generation / SITE / folder).is_dir()
@@ -130,7 +151,7 @@ def _read_record(record: Path) -> Iterator[str]:
 
 
 def _share(old: Path, new: Path, without: Collection[str]) -> None:
-    """Link everything of ``old`` into ``new`` that is not there."""
+    """Link everything from ``old`` into ``new`` that it lacks."""
     for folder, _, files in os.walk(old):
         below = os.path.relpath(folder, old)
         kept = [name for name in files if posixpath.normpath(f"{below}/{name}") not in without]
@@ -149,8 +170,7 @@ def _make_folders(new: Path, below: str) -> None:
     for name in Path(below).parts:
         path /= name
         with contextlib.suppress(FileExistsError):
-            path.mkdir()
-            path.chmod(0o755)
+            _make_folder(path)
 
 
 MODULES = "node_modules"
@@ -159,15 +179,14 @@ PROGRAMS = ".bin"
 _OWN = ("mcptools", "/opt/casemate/node_packages/mcptools")
 _MOST_LOCK = 16 << 20
 _MOST_PACKAGE_JSON = 1 << 20
-_DEEPEST = 32  # packages in packages
+_DEEPEST = 32  # levels of packages in packages
 
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A package in a tree. ``place``: relative to it; ``name`` and ``version`` as its package.json says, empty where it
-    says none."""
+    """A package in a tree. Name and version come from its package.json, and are empty if that states none."""
 
-    place: str
+    place: str  # relative to the tree
     name: str
     version: str
 
@@ -178,37 +197,29 @@ class Module:
 
     @property
     def top(self) -> str:
-        """The place of the outermost package that it is in, or is."""
+        """The place of the outermost package around it, or its own."""
         return self.place.partition(f"/{MODULES}/")[0]
 
 
-class NodePackageSet:
-    """At ``folder``, which is made. One writer at a time. ``wanted``: what was asked for, by name; ``lock``: npm's own
-    notes of which versions that came to."""
+class NodePackageSet(_Set):
+    """A package set of npm."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.wanted: dict[str, str] = {}
-        self.lock = ""
-        self._number = 0
-        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        folder.chmod(0o755)  # whatever the umask is
+        super().__init__(folder)
+        self.wanted: dict[str, str] = {}  # requested packages by name
+        self.lock = ""  # npm's own lock file, with the versions that it chose
 
     @property
     def current(self) -> Path | None:
-        """The folder of the packages; None where nothing was installed."""
+        """The folder of the packages; None if nothing was installed."""
         return self.folder / MODULES if self._number else None
 
     def begin(self) -> Path:
-        """An empty folder for what npm leaves."""
-        new = self.folder / ".new"
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir()
-        new.chmod(0o755)
-        return new
+        """Make an empty folder for npm's result."""
+        return _make_anew(self.folder / ".new")
 
     def publish(self, new: Path) -> None:
-        """Have what is in ``new``, and nothing else. Raises ``OSError``."""
+        """Make the set hold exactly what is in ``new``. Raises ``OSError``."""
         there = self._modules()
         before, after = _contents(there), _contents(new / MODULES)
         with contextlib.suppress(FileNotFoundError), (new / LOCK).open("rb") as file:
@@ -217,7 +228,8 @@ class NodePackageSet:
             self._take_away(place)
         for place in [place for place in after if after[place] != before.get(place)]:
             self._take_away(place)
-            _make_parent(there / place)
+            with contextlib.suppress(FileExistsError):
+                _make_folder((there / place).parent)
             (new / MODULES / place).rename(there / place)
         self._take_away(PROGRAMS)
         with contextlib.suppress(FileNotFoundError):
@@ -226,30 +238,31 @@ class NodePackageSet:
         self._next()
 
     def remove_packages(self, names: Collection[str]) -> None:
-        """Take the outermost packages of these names away. Raises ``OSError``."""
+        """Remove the outermost packages with these names. Raises ``OSError``."""
         for name in names:
             self.wanted.pop(name, None)
             self._take_away(name)
-        self.lock = ""  # else npm would put them back
+        self.lock = ""  # otherwise npm would restore them
         self._next()
 
-    def begin_with(self, other: NodePackageSet) -> None:
-        """Begin with what ``other`` holds now. Raises ``OSError``."""
+    def begin_with(self, other: AnyPackageSet) -> None:
+        """Start from the current content of ``other``, a set of the same language. Raises ``OSError``."""
+        assert isinstance(other, NodePackageSet)
         if other.current is not None:
             new = self.begin()
             shutil.copytree(other.current, new / MODULES, symlinks=True, copy_function=_link)
             self.publish(new)
             self.wanted, self.lock = dict(other.wanted), other.lock
 
-    def remove(self) -> None:
-        """Remove all of it."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def list_installed(self) -> list[tuple[str, str]]:
+        """Names and versions of its packages."""
+        there = [] if self.current is None else modules(self.current)
+        return [(one.name, one.version) for one in there if not one.is_inner]
 
     def _modules(self) -> Path:
         there = self.folder / MODULES
         if not there.is_dir():
-            there.mkdir()
-            there.chmod(0o755)
+            _make_folder(there)
             (there / _OWN[0]).symlink_to(_OWN[1])
         return there
 
@@ -261,17 +274,19 @@ class NodePackageSet:
         shutil.rmtree(gone, ignore_errors=True)
 
     def _next(self) -> None:
-        """Say that there is something new."""
+        """Announce a change."""
         self._number += 1
         new = self.folder / str(self._number)
-        new.mkdir()
-        new.chmod(0o755)
+        _make_folder(new)
         (new / MODULES).symlink_to(f"../{MODULES}")
         _point_to(new)
 
 
+AnyPackageSet = PackageSet | NodePackageSet
+
+
 def _point_to(new: Path) -> None:
-    """Make ``new`` the current one of its folder."""
+    """Make ``new`` current in its folder."""
     link = new.with_name(f".{CURRENT}")
     with contextlib.suppress(FileNotFoundError):
         link.unlink()
@@ -280,7 +295,7 @@ def _point_to(new: Path) -> None:
 
 
 def modules(tree: Path) -> list[Module]:
-    """All packages in a tree, in the order of their places; what is no package there has no name and no version."""
+    """All packages in a tree, ordered by place. Anything else in it has no name and no version."""
     return sorted(_modules_in(tree, "", _DEEPEST), key=lambda one: one.place)
 
 
@@ -311,17 +326,11 @@ def _read_name_and_version(package_json: Path) -> tuple[str, str]:
 
 
 def _contents(tree: Path) -> dict[str, list[Module]]:
-    """By the places of the outermost packages: what is in each."""
+    """The content of each outermost package, by its place."""
     found: dict[str, list[Module]] = {}
     for one in modules(tree):
         found.setdefault(one.top, []).append(one)
     return found
-
-
-def _make_parent(path: Path) -> None:
-    with contextlib.suppress(FileExistsError):
-        path.parent.mkdir()
-        path.parent.chmod(0o755)
 
 
 def _link(source: str, target: str) -> None:
@@ -330,17 +339,17 @@ def _link(source: str, target: str) -> None:
 
 _FILES = "packages.json"
 _LAYER = "python"
-_MOST_KEPT = 32  # the one that was made longest ago goes first
+_MOST_KEPT = 32  # the oldest is removed first
 
 
 class Environments:
-    """In ``folder``, which is this user's alone. Each is there whole, or not at all, and never changes."""
+    """The cached environments in ``folder``, which only this user can access. Each is complete and never changes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def find(self, key: str) -> tuple[PackageSet, tuple[InstalledPackage, ...]] | None:
-        """The one with this key, and what is in it."""
+        """The environment with this key, and its packages."""
         place = self._folder / key
         try:
             said = json.loads((place / _FILES).read_text("utf-8"))
@@ -353,7 +362,7 @@ class Environments:
     def keep(
         self, key: str, package_set: PackageSet, asked: Sequence[str], packages: Sequence[InstalledPackage]
     ) -> None:
-        """Keep what ``package_set`` has now. What another process has kept meanwhile stays. Raises ``OSError``."""
+        """Keep the current content of ``package_set``, unless another process did so first. Raises ``OSError``."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         sweep(self._folder)
         made = TemporaryFolder("new", self._folder)
@@ -363,14 +372,14 @@ class Environments:
             PackageSet(new / _LAYER).begin_with(package_set)
             said = {"asked": list(asked), "packages": [asdict(one) for one in packages]}
             (new / _FILES).write_text(json.dumps(said, indent=1), "utf-8")
-            with contextlib.suppress(OSError):  # there is one already
+            with contextlib.suppress(OSError):  # it exists already
                 new.rename(self._folder / key)
         finally:
             made.remove()
         self._tidy()
 
     def list_all(self) -> Iterator[tuple[list[str], tuple[InstalledPackage, ...]]]:
-        """For each: what it was asked for, and the packages in it."""
+        """For each environment, its requirements and its packages."""
         for place in self._places():
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
                 said = json.loads((place / _FILES).read_text("utf-8"))
@@ -388,14 +397,14 @@ class Environments:
 
 
 def key_of(*facts: Sequence[str]) -> str:
-    """The name of the environment that is the same whenever these are, which are lists in their order. It is a digest,
-    so none of them can be read from it; addresses in them have no credentials all the same."""
+    """The name of the environment for these facts, which are ordered lists. A digest does not reveal them, and even so
+    addresses in them have no credentials."""
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def make_own_folder(cache: Path) -> TemporaryFolder:
-    """A new folder for this process's package sets, on the file system of the cache, since files are shared by hard
-    links. What processes that are gone have left there is removed. Raises ``OSError``."""
+    """Make a folder for this process's package sets, on the cache's file system, because files are shared by hard
+    links. Removes what dead processes left. Raises ``OSError``."""
     folder = cache / "layers"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     sweep(folder)

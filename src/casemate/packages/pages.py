@@ -1,6 +1,6 @@
-"""Pages of a simple index: read as they come from an index, and written anew for installers, with addresses of ours.
+"""Pages of a simple index: read as an index sends them, and written for installers with the gateway's addresses.
 
-Sources: PEP 503 and 691 (pages), 592 (yanked), 658 and 714 (metadata), 700 (sizes). Pure.
+Sources: PEP 503 and 691 (pages), 592 (yanked), 658 and 714 (metadata), 700 (sizes).
 """
 
 from __future__ import annotations
@@ -23,40 +23,39 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class BadPage(ValueError):
-    """What an index said is no page of one."""
+    """An index sent an invalid page."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageLink:
-    """A file that a page links to. ``sha256``: "" where the page does not say it; ``size`` in bytes, None likewise;
-    ``yanked``: why, True without a reason; ``metadata``: the SHA-256 of what is at its address with ``.metadata``, ""
-    where that is there and has none said, None where there is nothing. ``page``: the address of the page; ``digest``:
-    its hash by ``algorithm``, where the page says that and no SHA-256."""
+    """A file that a page links to."""
 
     filename: str
     url: str
-    sha256: str = ""
-    size: int | None = None
+    sha256: str = ""  # empty if the page does not state it
+    size: int | None = None  # in bytes, None if the page does not state it
     requires_python: str | None = None
-    yanked: str | bool = False
+    yanked: str | bool = False  # the reason; True if none is given
+    # SHA-256 of the file at its address plus ``.metadata``; empty if not stated, None if there is no such file.
     metadata: str | None = None
-    page: str = ""
+    page: str = ""  # the address of the page
     algorithm: str = "sha256"
+    # The hash by ``algorithm``, if the page states that instead of a SHA-256.
     digest: str = ""
 
     @property
     def is_wheel(self) -> bool:
-        """Whether it is installed without running anything of it."""
+        """Whether it is installed without running its code."""
         return self.filename.endswith(".whl")
 
     @property
     def is_source(self) -> bool:
-        """Whether it is built first."""
+        """Whether it has to be built."""
         return self.filename.endswith((".tar.gz", ".zip"))
 
 
 def read(body: bytes, media_type: str, url: str) -> list[PageLink]:
-    """The links of the page at ``url``; those that cannot be used are left out. Raises :class:`BadPage`."""
+    """The links of the page at ``url``, without unusable ones. Raises :class:`BadPage`."""
     try:
         found = _of_json(body, url) if "json" in media_type else _of_html(body, url)
     except BadPage:
@@ -67,7 +66,7 @@ def read(body: bytes, media_type: str, url: str) -> list[PageLink]:
 
 
 def write(name: str, links: Iterable[tuple[PageLink, str]], *, as_json: bool) -> bytes:
-    """A page of ``links``, each with its path at the gateway."""
+    """Write a page of ``links``, each with its path at the gateway."""
     return _json_of(name, links) if as_json else _html_of(name, links)
 
 
@@ -111,8 +110,6 @@ def _sha256_in(hashes: object) -> str:
 
 
 class _Anchors(HTMLParser):
-    """The anchors of a page, and its base."""
-
     def __init__(self) -> None:
         super().__init__()
         self.base = ""

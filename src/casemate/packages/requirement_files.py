@@ -1,4 +1,4 @@
-"""Requirements as people keep them: requirements.txt, pyproject.toml with dependency groups, and the head of a script.
+"""Requirements from files: requirements.txt, pyproject.toml with dependency groups, and the head of a script.
 
 Sources: the dependency specifiers, dependency groups and inline script metadata of packaging.python.org (PEP 508, 735
 and 723).
@@ -20,10 +20,10 @@ _BLOCK = re.compile(r"(?m)^# /// script\r?$\n(?P<content>(^#(| .*)$\n)+)^# ///\r
 
 
 def read_file(name: str, argument: str = "with_requirements") -> tuple[str, ...]:
-    """The requirements in a file: those of a pyproject.toml, of its group with ``pyproject.toml:GROUP``; or lines.
+    """The requirements in a file: lines, the dependencies of a pyproject.toml, or its group (``pyproject.toml:GROUP``).
 
     Raises:
-        InvalidArgument: It cannot be read, or holds what names no package; it is of ``argument``.
+        InvalidArgument: For ``argument``: the file cannot be read, or has a line that is not a requirement.
     """
     try:
         return _read(name)
@@ -44,7 +44,7 @@ def in_script(code: bytes) -> tuple[str, ...]:
 
 
 class _Wrong(Exception):
-    """What is wrong with a file."""
+    """What is wrong with a file, as the rest of a sentence about it."""
 
 
 def _read(name: str) -> tuple[str, ...]:
@@ -87,10 +87,10 @@ def _toml(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise _Wrong(f"is no TOML: {error}") from None
+        raise _Wrong(f"is not TOML: {error}") from None
 
 
 def _texts(found: object) -> tuple[str, ...]:
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-        raise _Wrong("its dependencies are not a list of texts")
+        raise _Wrong("its dependencies are not a list of strings")
     return tuple(found)

@@ -1,4 +1,4 @@
-"""Files of packages that were fetched, by their SHA-256: what is here needs no network."""
+"""A store of fetched package files by SHA-256. A stored file needs no network."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
 
-_MOST_BYTES = 4 << 30  # kept in all; the one that was used longest ago goes first
+from casemate.files.user_folders import user_folder
+
+_MOST_BYTES = 4 << 30  # in all; the least recently used are removed first
 _CHUNK = 1 << 18
 _COMING = ".coming-"
 
 
 class PackageStore:
-    """In ``folder``, which is this user's alone. Several processes may use it: files appear whole or not at all."""
+    """A store in ``folder``, which only this user can access. Several processes may use it: files appear whole or not
+    at all."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def open(self, sha256: str) -> BufferedReader | None:
-        """The file with this hash, from its beginning; None where it is not here, or no longer what it was."""
+        """The file with this hash, at its start; None if it is missing or damaged."""
         path = self._folder / sha256
         try:
             file = path.open("rb")
@@ -35,26 +38,26 @@ class PackageStore:
             return None
         file.seek(0)
         with contextlib.suppress(OSError):
-            os.utime(path)  # it was used now
+            os.utime(path)  # mark as used
         return file
 
     def begin(self, algorithm: str = "sha256") -> IncomingFile:
-        """A file that is to come; ``algorithm``: what else it is hashed by. Raises ``OSError``."""
+        """Begin to store a file. ``algorithm``: a second hash to compute. Raises ``OSError``."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return IncomingFile(self._folder, algorithm)
 
     def find_sha256(self, algorithm: str, digest: str) -> str:
-        """The SHA-256 of the file that had this other hash when it came; empty where none did."""
+        """The SHA-256 of the file whose ``algorithm`` hash was noted; empty if none was."""
         with contextlib.suppress(OSError, UnicodeError):
             return (self._folder / f"{algorithm}-{digest}").read_text("ascii")
         return ""
 
     def note(self, algorithm: str, digest: str, sha256: str) -> None:
-        """Remember it for :meth:`find_sha256`. Raises ``OSError``."""
+        """Note a file's hash for :meth:`find_sha256`. Raises ``OSError``."""
         (self._folder / f"{algorithm}-{digest}").write_text(sha256, "ascii")
 
     def tidy(self) -> None:
-        """Forget what is more than may be kept."""
+        """Remove the least recently used files above the limit."""
         kept = 0
         with contextlib.suppress(OSError):
             entries = [(entry.stat(), entry.path) for entry in os.scandir(self._folder) if entry.is_file()]
@@ -65,44 +68,35 @@ class PackageStore:
 
 
 class IncomingFile:
-    """A file on its way into the store; hashed as it comes."""
+    """A file that is being received and hashed."""
 
-    def __init__(self, folder: Path, algorithm: str = "sha256") -> None:
+    def __init__(self, folder: Path, algorithm: str) -> None:
         self._folder = folder
-        self._other = hashlib.new(algorithm)
         handle, self._name = _create_file(folder)
         self._file = os.fdopen(handle, "wb")
-        self._hash = hashlib.sha256()
+        self.sha256, self.other = hashlib.sha256(), hashlib.new(algorithm)  # of the data received so far
         self.size = 0
 
     def write(self, data: bytes) -> None:
-        """Take some more of it. Raises ``OSError``."""
+        """Append ``data``. Raises ``OSError``."""
         self._file.write(data)
-        self._hash.update(data)
-        self._other.update(data)
+        self.sha256.update(data)
+        self.other.update(data)
         self.size += len(data)
 
     def keep(self) -> str:
-        """It is whole: its SHA-256, by which it is in the store. Raises ``OSError``."""
+        """Move the complete file into the store. Returns its SHA-256. Raises ``OSError``."""
         self._file.flush()
         if not self._name:
             self._name = _give_path(self._file.fileno(), self._folder)
         self._file.close()
-        digest = self._hash.hexdigest()
+        digest = self.sha256.hexdigest()
         os.rename(self._name, self._folder / digest)
         return digest
 
-    def digest(self) -> str:
-        """The SHA-256 of what has come."""
-        return self._hash.hexdigest()
-
-    def other(self) -> str:
-        """The hash by the other algorithm of what has come."""
-        return self._other.hexdigest()
-
     def drop(self) -> None:
-        """Forget it, unless it is kept. Harmless when repeated."""
-        with contextlib.suppress(OSError):  # what could not be written before
+        """Discard the file, unless it was kept."""
+        with contextlib.suppress(OSError):  # a failed write
             self._file.close()
         if self._name:
             with contextlib.suppress(OSError):
@@ -110,7 +104,7 @@ class IncomingFile:
 
 
 def _create_file(folder: Path) -> tuple[int, str]:
-    """A new file, and its path; without one, nothing is left of it when this process is killed."""
+    """A new file and its path. An unnamed file has no path, and does not outlive this process."""
     try:
         return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), ""
     except OSError:  # a file system without O_TMPFILE (overlayfs before Linux 6.1, NFS)
@@ -118,14 +112,12 @@ def _create_file(folder: Path) -> tuple[int, str]:
 
 
 def _give_path(file: int, folder: Path) -> str:
-    """The path that a file without one has now, from where it can take another's place, as linkat(2) cannot."""
+    """Give an unnamed file a path. A later rename can replace an existing file, as linkat(2) cannot."""
     path = f"{folder}/{_COMING}{os.urandom(8).hex()}"
-    os.link(f"/proc/self/fd/{file}", path, src_dir_fd=file)  # without a descriptor the link itself would be linked
+    os.link(f"/proc/self/fd/{file}", path, src_dir_fd=file)  # without src_dir_fd the link itself would be linked
     return path
 
 
 def default_folder(env: Mapping[str, str]) -> Path:
-    """Where this user's files are kept."""
-    base = env.get("XDG_CACHE_HOME", "")
-    cache = Path(base) if os.path.isabs(base) else Path(os.path.expanduser("~"), ".cache")
-    return cache / "casemate" / "packages"
+    """This user's folder for package files."""
+    return user_folder({**env, "HOME": os.path.expanduser("~")}, "cache", "packages have no folder") / "packages"

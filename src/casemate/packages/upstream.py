@@ -1,5 +1,5 @@
-"""The host's own requests to an index and to the hosts of its files: bounded, verified, and with nothing of a cell in
-them but the name of a project."""
+"""The host's requests to an index and its file hosts: bounded and verified. The only thing in them that comes from a
+cell is the name of a project."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 from casemate.errors import Unavailable
 from casemate.model.addresses import METADATA, place_of
 from casemate.packages.indexes import Index, Indexes
-from casemate.packages.local import SCHEME, links_in, path_of
+from casemate.packages.local import SCHEME, links_in
 from casemate.packages.pages import ACCEPT, BadPage, PageLink, read
 from casemate.packages.store import IncomingFile, PackageStore
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 _MOST_PAGE = 64 << 20  # bytes of a page of an index, unpacked
 _MOST_REDIRECTS = 5
 _CHUNK = 1 << 20
-_PAGES_AT_ONCE = 8  # each is in memory, and what is read of it, one at a time, may be twenty times as much
-_MOST_BYTES = 8 << 30  # of all files that one installation fetches
+_PAGES_AT_ONCE = 8  # each is in memory; parsing, one page at a time, may take twenty times as much
+_MOST_BYTES = 8 << 30  # of all files of one installation
 _REDIRECTS = (301, 302, 303, 307, 308)
 _WITHIN = 30.0  # seconds for each step of a request
 _NOT_THERE = (404, 410)
@@ -36,23 +36,23 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Unfetched(Exception):
-    """Something could not be had from the index: what, and why, in words for people."""
+    """Something could not be fetched. The message tells people what and why."""
 
 
 class IndexUnreachable(Unfetched):
-    """The index did not answer, or failed: another try may succeed."""
+    """The index did not answer, or failed. Another attempt may succeed."""
 
 
 class Upstream:
-    """Requests to ``indexes``; what is fetched is kept in ``store``. Used in one event loop, and closed there."""
+    """Requests to ``indexes``. Fetched files go to ``store``. Used and closed in one event loop."""
 
     def __init__(
         self, indexes: Indexes, store: PackageStore, most_bytes: int, report: Callable[[int], None] | None = None
     ) -> None:
-        """``most_bytes``: of one file; ``report`` gets how many bytes of files have come, from any thread."""
+        """``most_bytes``: of one file. ``report`` is called from any thread with the bytes fetched so far."""
         self._report = report
-        self._indexes = indexes.indexes
-        self._store = store
+        self.indexes = indexes.indexes
+        self.store = store
         self._most = most_bytes
         self._fetched = 0
         self._pages = asyncio.Semaphore(_PAGES_AT_ONCE)
@@ -61,19 +61,14 @@ class Upstream:
         self._client = _client(indexes)
 
     @property
-    def indexes(self) -> tuple[Index, ...]:
-        """Where it asks."""
-        return self._indexes
-
-    @property
     def is_local(self) -> bool:
-        """Whether all that it asks are folders of this machine."""
-        return all(one.folder for one in self._indexes)
+        """Whether all its indexes are local folders."""
+        return all(one.folder for one in self.indexes)
 
     async def page(self, project: str) -> list[PageLink] | None:
-        """The links of the first index that knows ``project``; None where none does. Raises :class:`Unfetched`."""
+        """The links of the first index that knows ``project``; None if none does. Raises :class:`Unfetched`."""
         async with self._pages:
-            for index in self._indexes:
+            for index in self.indexes:
                 if index.folder:
                     found = await self._of_folder(index, project)
                 else:
@@ -83,12 +78,13 @@ class Upstream:
         return None
 
     async def file(self, link: PageLink, suffix: str = "", sha256: str = "") -> str:
-        """Have the file that ``link`` leads to in the store: its SHA-256, which is the one that the page says, where it
-        says one. With a ``suffix``, what is beside it (PEP 658), whose hash is ``sha256``.
+        """Fetch the file of ``link`` into the store, and return its SHA-256, which is the page's if that states one.
+        With a ``suffix``, fetch the file beside it (PEP 658), whose hash is ``sha256``.
 
-        Raises :class:`Unfetched`."""
+        Raises :class:`Unfetched`.
+        """
         expected = sha256 if suffix else link.sha256
-        kept = await asyncio.to_thread(self._store.open, expected) if expected else None
+        kept = await asyncio.to_thread(self.store.open, expected) if expected else None
         if kept is not None:
             kept.close()
             return expected
@@ -96,33 +92,33 @@ class Upstream:
         if sha256:
             return sha256
         url = link.url + suffix
-        page = link.page or self._indexes[0].url
+        page = link.page or self.indexes[0].url
         await self._vet(url, page)
-        incoming = await asyncio.to_thread(self._store.begin, link.algorithm)
+        incoming = await asyncio.to_thread(self.store.begin, link.algorithm)
         try:
             await self._receive(url, page, incoming)
-            digest = incoming.digest()
-            if link.digest and incoming.other() != link.digest:
+            digest, other = incoming.sha256.hexdigest(), incoming.other.hexdigest()
+            if link.digest and other != link.digest:
                 raise Unfetched(
-                    f"{link.filename} is not the file that the registry means: its {link.algorithm} is "
-                    f"{incoming.other()}, and the registry says {link.digest}"
+                    f"{link.filename} does not match the registry: its {link.algorithm} is "
+                    f"{other}, and the registry says {link.digest}"
                 )
             if expected and digest != expected:
                 raise Unfetched(
-                    f"{link.filename}{suffix} is not the file that the index means: its sha256 is {digest}, "
+                    f"{link.filename}{suffix} does not match the index: its sha256 is {digest}, "
                     f"and the index says {expected}"
                 )
-            kept_now = await asyncio.to_thread(incoming.keep)
+            await asyncio.to_thread(incoming.keep)
             if link.digest:
-                await asyncio.to_thread(self._store.note, link.algorithm, link.digest, kept_now)
-            return kept_now
+                await asyncio.to_thread(self.store.note, link.algorithm, link.digest, digest)
+            return digest
         finally:
             incoming.drop()
 
     def _find_kept(self, link: PageLink) -> str:
-        """The SHA-256 of the file, where it has come before."""
-        sha256 = self._store.find_sha256(link.algorithm, link.digest)
-        file = self._store.open(sha256) if _SHA256.fullmatch(sha256) else None
+        """The SHA-256 of the file, if the store has it."""
+        sha256 = self.store.find_sha256(link.algorithm, link.digest)
+        file = self.store.open(sha256) if _SHA256.fullmatch(sha256) else None
         if file is None:
             return ""
         with file:
@@ -130,9 +126,8 @@ class Upstream:
         return sha256 if same else ""
 
     async def close(self) -> None:
-        """End all connections."""
         await self._client.aclose()
-        await asyncio.to_thread(self._store.tidy)
+        await asyncio.to_thread(self.store.tidy)
 
     async def _of_folder(self, index: Index, project: str) -> list[PageLink] | None:
         try:
@@ -151,7 +146,7 @@ class Upstream:
             raise Unfetched(str(error)) from None
 
     async def document(self, index: Index, url: str, accept: str) -> tuple[bytes, str, str] | None:
-        """What ``index`` has at ``url``: its content, media type and final address; None where there is nothing. Raises
+        """The content, media type and final address of ``url``; None if it does not exist. Raises
         :class:`Unfetched`."""
         async with self._got(url, accept, url) as (answer, address):
             if answer.status_code in _NOT_THERE:
@@ -165,8 +160,8 @@ class Upstream:
             return bytes(body), answer.headers.get("content-type", ""), address
 
     async def _receive(self, url: str, page: str, incoming: IncomingFile) -> None:
-        if urlsplit(url).scheme == SCHEME and any(one.folder and one.url == page for one in self._indexes):
-            await asyncio.to_thread(self._copy, path_of(url), incoming)
+        if urlsplit(url).scheme == SCHEME and any(one.folder and one.url == page for one in self.indexes):
+            await asyncio.to_thread(self._copy, unquote(urlsplit(url).path), incoming)
             return
         async with self._got(url, "*/*", page) as (answer, address):
             self._check(answer, address)
@@ -183,18 +178,18 @@ class Upstream:
 
     def _take(self, piece: bytes, url: str, incoming: IncomingFile) -> None:
         if incoming.size + len(piece) > self._most:
-            raise Unfetched(f"{_name(url)} has more than {self._most >> 20} MiB, which is the most of one file")
+            raise Unfetched(f"{_name(url)} has more than {self._most >> 20} MiB, the limit for one file")
         self._fetched += len(piece)
         if self._fetched > _MOST_BYTES:
-            raise Unfetched(f"one installation may fetch {_MOST_BYTES >> 30} GiB, and no more")
+            raise Unfetched(f"one installation may fetch at most {_MOST_BYTES >> 30} GiB")
         incoming.write(piece)
         if self._report is not None:
             self._report(self._fetched)
 
     @asynccontextmanager
     async def _got(self, url: str, accept: str, page: str) -> AsyncIterator[tuple[httpx2.Response, str]]:
-        """The answer, and the address that it came from in the end. Redirects are followed within the same host.
-        ``page``: the one that says so; credentials go to its host alone."""
+        """The answer, and its final address. Follows redirects within the same host. ``page``: the page that names
+        ``url``; credentials go only to its host."""
         import httpx2
 
         origin = _origin(url)
@@ -213,11 +208,11 @@ class Upstream:
                     return
                 target = urljoin(url, answer.headers.get("location", ""))
             except (httpx2.HTTPError, httpx2.StreamError) as error:
-                raise IndexUnreachable(f"what {_host(url)} sends ends in the middle: {type(error).__name__}") from None
+                raise IndexUnreachable(f"the answer of {_host(url)} was cut off: {type(error).__name__}") from None
             finally:
                 await answer.aclose()
             if _origin(target) != origin:
-                raise Unfetched(f"{_host(url)} redirects to another host, {_host(target)}: not followed")
+                raise Unfetched(f"{_host(url)} redirects to another host, {_host(target)}, which is not followed")
             url = target
         raise Unfetched(f"{_host(url)} redirects too often")
 
@@ -227,31 +222,30 @@ class Upstream:
             raise kind(f"{_host(url)} answers {answer.status_code} for {_name(url)}")
 
     def _auth(self, url: str, page: str) -> Any:
-        """The operator's credentials, for the host that they are for: not where another host's page led there."""
+        """The operator's credentials for this host, but not if another host's page led here."""
         import httpx2
 
-        for index in self._indexes:
-            if index.user and _origin(index.url) == _origin(url) == _origin(page):
-                return httpx2.BasicAuth(index.user, index.password)
-            if index.token and _origin(index.url) == _origin(url) == _origin(page):
-                return _bearer(index.token)
-        if not self._netrc or _origin(url) not in [_origin(index.url) for index in self._indexes]:
-            return None  # a page names any host for its files
+        for index in self.indexes:
+            if (index.user or index.token) and _origin(index.url) == _origin(url) == _origin(page):
+                return httpx2.BasicAuth(index.user, index.password) if index.user else _bearer(index.token)
+        if not self._netrc or _origin(url) not in [_origin(index.url) for index in self.indexes]:
+            return None  # a page may name any host for its files
         try:
             return httpx2.NetRCAuth()
         except Exception:  # noqa: BLE001 - whatever is wrong with a file of the operator's that may not be there
             return None
 
     async def _vet(self, url: str, page: str) -> None:
-        """A page may name any host for its files but a cloud's metadata; one of this machine's or this network's own
-        only if it is there itself, and without encryption only if it is without, too. Raises :class:`Unfetched`."""
+        """Check the host of a file. A page may name any host except cloud metadata. It may name a host in a private
+        network only if it is in one itself, and a plain HTTP address only if it has one itself. Raises
+        :class:`Unfetched`."""
         if _origin(url) == _origin(page):
             return
         if urlsplit(url).scheme != "https" and urlsplit(page).scheme == "https":
-            raise Unfetched(f"the index links to {_host(url)} without encryption: not followed")
+            raise Unfetched(f"the index links to {_host(url)} without encryption, which is not followed")
         places = await _places(url)
         if METADATA in places or (places and not await _places(page)):
-            raise Unfetched(f"the index links to {_host(url)}, which is no public host: not followed")
+            raise Unfetched(f"the index links to {_host(url)}, which is not a public host; it is not followed")
 
 
 def _bearer(token: str) -> Callable[[httpx2.Request], httpx2.Request]:
@@ -277,17 +271,17 @@ def _client(indexes: Indexes) -> httpx2.AsyncClient:
 
 @functools.lru_cache(maxsize=4)
 def _authorities(cert: str | None) -> ssl.SSLContext:
-    """Who says which host is which. Reading them takes as long as a cell does to start."""
+    """The trusted certificate authorities. Loading them takes as long as starting a cell."""
     return ssl.create_default_context(cafile=cert)
 
 
 async def _places(url: str) -> set[str]:
-    """What the host's addresses are that are not public."""
+    """The kinds of the host's non-public addresses."""
     parts = urlsplit(url)
     try:
         found = await asyncio.get_running_loop().getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_STREAM)
     except OSError:
-        return set()  # behind a proxy names need not resolve here; and a host that is not there is none of ours
+        return set()  # with a proxy, names need not resolve here; an unresolvable host is not one of ours
     return {place_of(str(address[0]).partition("%")[0]) for *_, address in found} - {""}
 
 
@@ -301,7 +295,7 @@ def _origin(url: str) -> tuple[str, str | None, int]:
 
 
 def _host(url: str) -> str:
-    return urlsplit(url).hostname or "nobody"
+    return urlsplit(url).hostname or "an unnamed host"
 
 
 def _name(url: str) -> str:

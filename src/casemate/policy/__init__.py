@@ -1,1 +1,1 @@
-"""What may cross the wall: rules as data, and pure decisions about them."""
+"""Rules for what may cross the wall, as data, and pure decisions about them."""

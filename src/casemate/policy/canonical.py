@@ -1,8 +1,8 @@
-"""JSON from a cell: read once and strictly, written in one form only, and the hash of that. Pure.
+"""Strict JSON from a cell, with one canonical form and its hash. Pure.
 
-What is shown to a person, what rules match, what is hashed and what is acted upon are the value that :func:`parse`
-gave, and nothing else: the text that it came in is not looked at again. The one form is that of RFC 8785 (JCS), but for
-integers of more than 53 bits: they are written with all of their digits. Other numbers are finite doubles.
+Displays, rules, hashes and actions all use the value that :func:`parse` returned; the original text is never read
+again. The form is that of RFC 8785 (JCS), but integers of more than 53 bits keep all digits. Other numbers are finite
+doubles.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from casemate.model.limits import format_size
 if TYPE_CHECKING:
     from casemate.model.approval import Question
 
-MOST_BYTES = 1 << 20  # of one JSON text: arguments that a person is asked about; more belongs into a file
+MOST_BYTES = 1 << 20  # of one JSON text: arguments of an approval request; more belongs in a file
 MOST_DEPTH = 100
 MOST_KEYS = 10_000
-MOST_VALUES = 20_000  # keys and elements together: each costs the host some 60 bytes before anything is decided
-_MOST_DIGITS = 400  # of one number: a double needs fewer in any honest spelling
-_SMALL = _MOST_DIGITS - 1  # characters of a text of which little need be counted
+MOST_VALUES = 20_000  # keys and elements together; each costs the host about 60 bytes before a decision
+_MOST_DIGITS = 400  # of one number; any honest spelling of a double is shorter
+_SMALL = _MOST_DIGITS - 1  # characters of a text that needs only a rough count
 
-# A string to its end (or the text's), or one character of structure. Possessive: the time is linear in the text.
+# A string to its end (or the text's), or one structural character. Possessive, so that the time is linear.
 _STRUCTURE = re.compile(r'"[^"\\]*+(?:\\(?:.|\Z)[^"\\]*+)*+(?:"|\Z)|[\[\]{},:]', re.DOTALL)
 _LONG_NUMBER = re.compile(rf"[0-9]{{{_MOST_DIGITS}}}")
 
 
 def parse(text: str | bytes, argument: str = "arguments") -> Any:
-    """The value of one JSON text (RFC 8259) that a cell sent.
+    """Parse one JSON text (RFC 8259) from a cell.
 
-    Raises ``InvalidArgument`` naming ``argument`` for what is no JSON, and for what readers of JSON disagree about:
-    an object with a name twice, NaN, Infinity, fractions beyond a double, lone surrogates; and beyond 1 MiB, 100
-    levels, 10,000 keys or 20,000 keys and elements. Size and shape are judged before anything is made.
+    Raises ``InvalidArgument`` for ``argument`` if it is not JSON, or if parsers disagree about it: a duplicate name in
+    an object, NaN, Infinity, fractions beyond a double, lone surrogates. Also beyond 1 MiB, 100 levels, 10,000 keys or
+    20,000 keys and elements; size and shape are checked before anything is built.
     """
     plain = _decode(text, argument)
     _check_shape(plain, argument)
@@ -46,22 +46,20 @@ def parse(text: str | bytes, argument: str = "arguments") -> Any:
             plain,
             object_pairs_hook=lambda pairs: _object(pairs, argument),
             parse_float=lambda digits: _float(digits, argument),
-            parse_constant=lambda word: _refuse(argument, f"{word} is no number of JSON"),
+            parse_constant=lambda word: _refuse(argument, f"{word} is not a JSON number"),
         )
     except InvalidArgument:
         raise
     except (ValueError, RecursionError) as error:
-        _refuse(argument, f"is no JSON: {error}")
+        _refuse(argument, f"is not JSON: {error}")
     if "\\u" in plain:
-        canonical(value, argument)  # escapes may have made lone surrogates, in names too
+        canonical(value, argument)  # escapes can make lone surrogates, also in names
     return value
 
 
 def canonical(value: Any, argument: str = "arguments") -> bytes:
-    """The one JSON text of ``value``: sorted names, no spaces, one spelling of each number and text (RFC 8785).
-
-    Raises ``InvalidArgument`` for what JSON or that form cannot hold.
-    """
+    """Return the canonical JSON text of ``value`` (RFC 8785): sorted names, no spaces, one spelling of numbers and
+    texts. Raises ``InvalidArgument`` for a value that JSON or this form cannot represent."""
     try:
         return _dump(dict(value) if isinstance(value, Mapping) else value)
     except (ValueError, RecursionError) as error:
@@ -74,14 +72,14 @@ def _dump(value: Any) -> bytes:
     try:
         return rfc8785.dumps(value)
     except rfc8785.IntegerDomainError:
-        # No text in the value has the value's own hash.
+        # No text in the value can contain the value's own hash.
         mark = hashlib.sha256(repr(value).encode("utf-8", "surrogatepass")).hexdigest()
         text = rfc8785.dumps(_mark_integers(value, mark))
         return re.sub(rb'"%s(-?[0-9]+)"' % mark.encode(), rb"\1", text)
 
 
 def _mark_integers(value: Any, mark: str) -> Any:
-    """``value`` with texts, which begin with ``mark``, in place of integers that RFC 8785 does not write."""
+    """Replace integers that RFC 8785 does not support by texts that begin with ``mark``."""
     if isinstance(value, int) and abs(value) >= 2**53:
         return f"{mark}{int(value)}"
     if isinstance(value, Mapping):
@@ -90,14 +88,14 @@ def _mark_integers(value: Any, mark: str) -> Any:
 
 
 def digest(value: Any, argument: str = "arguments") -> str:
-    """SHA-256 of the one JSON text of ``value``, in hexadecimal. Raises as :func:`canonical`."""
+    """Return the SHA-256 of the canonical JSON text in hexadecimal. Raises as :func:`canonical`."""
     return hashlib.sha256(canonical(value, argument)).hexdigest()
 
 
 def fingerprint(question: Question, arguments: bytes | None = None) -> str:
-    """The hash that an answer binds to: of the kind, the server, the tool, its definition and the arguments, and of the
-    lists that it is beyond, if any; not of who asks. It is the digest of an object of these. ``arguments``: their one
-    text, where that is there already. Raises as :func:`canonical`."""
+    """Return the hash that an answer binds to: the digest of kind, server, tool, definition, arguments and any lists
+    that the question is beyond, not of its caller. ``arguments`` is their canonical text, if known. Raises as
+    :func:`canonical`."""
     first = canonical(question.arguments) if arguments is None else arguments
     if question.beyond:
         first += b',"beyond":' + canonical(list(question.beyond))
@@ -107,7 +105,7 @@ def fingerprint(question: Question, arguments: bytes | None = None) -> str:
 
 @lru_cache(maxsize=256)
 def _canonical_names(kind: str, schema: str, server: str, tool: str) -> bytes:
-    """All of that object but the arguments, whose name sorts first."""
+    """The object without the arguments, whose name sorts first."""
     return canonical({"kind": kind, "schema": schema, "server": server, "tool": tool})
 
 
@@ -118,16 +116,16 @@ def _decode(text: str | bytes, argument: str) -> str:
         plain = text if isinstance(text, str) else text.decode("utf-8")
         size = len(plain.encode("utf-8"))
     except UnicodeError as error:
-        _refuse(argument, f"is no UTF-8: {error.reason if isinstance(error, UnicodeDecodeError) else 'surrogates'}")
+        _refuse(argument, f"is not UTF-8: {error.reason if isinstance(error, UnicodeDecodeError) else 'surrogates'}")
     if size > MOST_BYTES:
         _refuse(argument, f"are {format_size(size)} of JSON; the most is {format_size(MOST_BYTES)}")
     return plain
 
 
 def _check_shape(plain: str, argument: str) -> None:
-    """Bound what a reader would make of ``plain``, before one does."""
+    """Bound the value of ``plain`` before it is parsed."""
     if len(plain) <= _SMALL and sum(map(plain.count, "[{:,")) <= MOST_DEPTH:
-        return  # whatever of that stands within texts: it cannot be deeper, and has no longer number
+        return  # even if some are inside texts, it is not deeper and has no longer number
     depth = keys = values = 0
     for found in _STRUCTURE.finditer(plain):
         match found[0]:

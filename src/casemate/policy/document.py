@@ -1,7 +1,7 @@
-"""The text of a policy file as values, and the line on which each stands. YAML, TOML and JSON. Pure.
+"""A policy file as values with their lines. YAML, TOML and JSON. Pure.
 
-YAML is its core schema (YAML 1.2, section 10.3), read without tags of its own, merge keys or types that a reader might
-guess: ``no`` and ``1:30`` are texts, a date is one, too. A key twice in one mapping is an error in all three.
+YAML uses the core schema (YAML 1.2, section 10.3) without custom tags, merge keys or guessed types: ``no``, ``1:30``
+and dates are texts. A duplicate key in a mapping is an error in all three formats.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Format = Literal["yaml", "toml", "json"]
 Path = tuple[str | int, ...]
 
 MOST_BYTES = 256 << 10  # of one file
-_MOST_NODES = 20_000  # values, each counted as often as aliases name it
+_MOST_NODES = 20_000  # values, counted once for each alias
 _MOST_DEPTH = 30
 _FORMATS: Mapping[str, Format] = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".json": "json"}
 _CORE = "tag:yaml.org,2002:"
@@ -29,15 +29,12 @@ _WORDS |= {word: word.lower() == "true" for word in ("true", "True", "TRUE", "fa
 
 @dataclass(frozen=True, slots=True)
 class PolicyDocument:
-    """``values``: what the file says; ``lines``: on which line (from 1) the value at each path begins; ``name``: how
-    messages call the file."""
-
-    name: str
+    name: str  # of the file in messages
     values: Mapping[str, Any]
-    lines: Mapping[Path, int]
+    lines: Mapping[Path, int]  # the line, from 1, on which the value at each path begins
 
     def where(self, path: Path) -> str:
-        """``policy.yaml:12``: the line of the value at ``path``, or of the nearest thing that contains it."""
+        """Return the place of the value at ``path``, or of its nearest container, such as ``policy.yaml:12``."""
         while path and path not in self.lines:
             path = path[:-1]
         line = self.lines.get(path)
@@ -45,7 +42,7 @@ class PolicyDocument:
 
 
 def format_of(file_name: str) -> Format:
-    """The format that a file's ending says. Raises ``InvalidArgument``."""
+    """Return the format for a file's suffix. Raises ``InvalidArgument``."""
     ending = file_name[file_name.rfind(".") :].lower() if "." in file_name else ""
     if ending not in _FORMATS:
         raise InvalidArgument("policy", f"{file_name!r}: its name must end with one of {', '.join(_FORMATS)}")
@@ -53,28 +50,28 @@ def format_of(file_name: str) -> Format:
 
 
 def read_document(data: bytes, name: str, form: Format) -> PolicyDocument:
-    """The document in ``data``. Raises ``InvalidArgument`` naming the file, and the line where it can be told."""
+    """Read ``data``. Raises ``InvalidArgument`` with the file and, if known, the line."""
     if len(data) > MOST_BYTES:
         raise InvalidArgument("policy", f"{name}: is longer than {MOST_BYTES >> 10} KiB")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise InvalidArgument("policy", f"{name}:{line}: is no UTF-8") from None
+        raise InvalidArgument("policy", f"{name}:{line}: is not UTF-8") from None
     reader = {"yaml": _read_yaml, "toml": _read_toml, "json": _read_json}[form]
     try:
         values, lines = reader(text, name)
     except RecursionError:
         raise InvalidArgument("policy", f"{name}: is nested too deeply") from None
     if not isinstance(values, dict):
-        raise InvalidArgument("policy", f"{name}: is no mapping of keys to values")
+        raise InvalidArgument("policy", f"{name}: is not a mapping of keys to values")
     return PolicyDocument(name, values, lines)
 
 
 def of_mapping(values: Mapping[str, Any]) -> PolicyDocument:
-    """A document that a caller gives as a mapping, without lines. Raises ``InvalidArgument``."""
+    """Return the document of a caller's mapping, without lines. Raises ``InvalidArgument``."""
     if not all(isinstance(key, str) for key in values):
-        raise InvalidArgument("policy", "is no mapping of names to values")
+        raise InvalidArgument("policy", "is not a mapping of names to values")
     return PolicyDocument("policy", dict(values), {})
 
 
@@ -85,18 +82,18 @@ def _read_yaml(text: str, name: str) -> tuple[Any, dict[Path, int]]:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Guesses no types: a plain scalar is read by the core schema below."""
+        """Guesses no types: `_plain` applies the core schema."""
 
-        yaml_implicit_resolvers: Any = {}  # noqa: RUF012 - as its base has it
+        yaml_implicit_resolvers: Any = {}  # noqa: RUF012 - as in its base
 
     try:
         node = yaml.compose(text, Loader=Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = name if mark is None else f"{name}:{mark.line + 1}"
-        raise InvalidArgument("policy", f"{place}: is no YAML: {error.problem or error.context}") from None
+        raise InvalidArgument("policy", f"{place}: is not YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
-        raise InvalidArgument("policy", f"{name}: is no YAML: {str(error).splitlines()[0]}") from None
+        raise InvalidArgument("policy", f"{name}: is not YAML: {str(error).splitlines()[0]}") from None
     if node is None:
         return {}, {}
     reading = _Nodes(name)
@@ -104,7 +101,7 @@ def _read_yaml(text: str, name: str) -> tuple[Any, dict[Path, int]]:
 
 
 class _Nodes:
-    """YAML's nodes as values, each alias as a copy of what it names, within bounds."""
+    """Converts YAML nodes to values within bounds, with a copy for each alias."""
 
     def __init__(self, name: str) -> None:
         self.lines: dict[Path, int] = {}
@@ -112,7 +109,7 @@ class _Nodes:
         self._count = 0
 
     def value(self, node: Any, path: Path) -> Any:
-        """The value of ``node``, which stands at ``path``. Raises ``InvalidArgument``."""
+        """Convert ``node`` at ``path``. Raises ``InvalidArgument``."""
         self._count += 1
         if self._count > _MOST_NODES or len(path) > _MOST_DEPTH:
             self._refuse(
@@ -145,7 +142,6 @@ class _Nodes:
 
 
 def _plain(text: str) -> Any:
-    """A scalar without quotes."""
     if text in _WORDS:
         return _WORDS[text]
     found = _NUMBERS.match(text)
@@ -169,13 +165,13 @@ def _read_json(text: str, name: str) -> tuple[Any, dict[Path, int]]:
     try:
         values = json.loads(text, object_pairs_hook=refuse_duplicates)
     except json.JSONDecodeError as error:
-        raise InvalidArgument("policy", f"{name}:{error.lineno}: is no JSON: {error.msg}") from None
+        raise InvalidArgument("policy", f"{name}:{error.lineno}: is not JSON: {error.msg}") from None
     except InvalidArgument:
         raise
     except ValueError as error:
-        raise InvalidArgument("policy", f"{name}: is no JSON: {error}") from None
+        raise InvalidArgument("policy", f"{name}: is not JSON: {error}") from None
     try:
-        return values, _read_yaml(text.replace("\t", " "), name)[1]  # JSON is YAML, but for tabs between values
+        return values, _read_yaml(text.replace("\t", " "), name)[1]  # JSON is YAML except for tabs between values
     except InvalidArgument:
         return values, {}
 
@@ -191,12 +187,12 @@ def _read_toml(text: str, name: str) -> tuple[Any, dict[Path, int]]:
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"at line ([0-9]+)", str(error))
         place = f"{name}:{line[1]}" if line else name
-        raise InvalidArgument("policy", f"{place}: is no TOML: {error}") from None
+        raise InvalidArgument("policy", f"{place}: is not TOML: {error}") from None
     return values, dict(_toml_lines(text))
 
 
 def _toml_lines(text: str) -> Iterator[tuple[Path, int]]:
-    """Each path and the line on which it is said: a statement is the fewest lines that are TOML by themselves."""
+    """Yield each path with its line. A statement is the smallest number of lines that is valid TOML by itself."""
     table: Path = ()
     tables: dict[Path, int] = {}
     for line, statement, values in _toml_statements(text):
@@ -219,7 +215,7 @@ def _toml_statements(text: str) -> Iterator[tuple[int, str, Any]]:
     begin = 0
     for end, last in enumerate(lines, 1):
         if end - begin > 1 and last.rstrip().endswith(","):
-            continue  # no statement ends so: a long list need not be tried line by line
+            continue  # not a complete statement: avoids a try for each line of a long list
         statement = "".join(lines[begin:end])
         try:
             values = tomllib.loads(statement)
@@ -231,7 +227,7 @@ def _toml_statements(text: str) -> Iterator[tuple[int, str, Any]]:
 
 
 def _only_path(values: Any) -> Path:
-    """The keys down to where a statement says something: a value, a table, or one of an array of tables."""
+    """Return the keys down to the statement's value, table, or element of an array of tables."""
     path: Path = ()
     while isinstance(values, dict) and len(values) == 1:
         key, values = next(iter(values.items()))
@@ -240,7 +236,7 @@ def _only_path(values: Any) -> Path:
 
 
 def _resolve_tables(path: Path, tables: Mapping[Path, int]) -> Path:
-    """``path`` of a header, with the last element of each array of tables that it passes through."""
+    """Return a header's ``path`` with the index of the last element of each array of tables in it."""
     made: Path = ()
     for place, key in enumerate(path):
         made = (*made, key)

@@ -1,4 +1,4 @@
-"""Patterns of paths as srt's settings have them: ``*`` and ``?`` stay within one name, ``**`` crosses them. Pure."""
+"""srt's path patterns: ``*`` and ``?`` match within one name, ``**`` across names. Pure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ _MARKS = "*?["
 
 
 def is_pattern(text: str) -> bool:
-    """Whether ``text`` holds a wildcard."""
+    """Whether ``text`` contains a wildcard."""
     return any(mark in text for mark in _MARKS)
 
 
 def literal_folder(text: str) -> str:
-    """The folders of an absolute path or pattern in which no wildcard stands, without its last name."""
+    """Return the folders of an absolute path or pattern before its first wildcard, without the last name."""
     parts = text.split("/")
     first = next((place for place, part in enumerate(parts) if is_pattern(part)), len(parts) - 1)
     return "/".join(parts[:first]) or "/"
 
 
 def compile_globs(patterns: Iterable[str]) -> re.Pattern[str]:
-    """Matches every absolute path that one of ``patterns`` means, and nothing where there are none."""
+    """Compile an expression for the absolute paths that any of ``patterns`` matches."""
     return re.compile("|".join(f"(?:{_regex(pattern)})" for pattern in patterns) or "(?!)", re.DOTALL)
 
 

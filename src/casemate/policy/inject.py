@@ -1,4 +1,4 @@
-"""Where a secret may be put into requests: the rule that is kept with it. Pure."""
+"""Where a secret may be injected into requests. The rule is stored with the secret. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_FORMAT = 200
 _FIELD_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")  # RFC 9110, section 5.1
 _PRINTABLE = re.compile(r"[ -~]+\Z")
 _GAP = "{}"
-# Fields of which a secret can be no part, by the reason.
+# Fields that cannot hold a secret, by the reason.
 _REFUSED = {
     "says where a request goes": "host forwarded via x-forwarded-for x-forwarded-host x-forwarded-proto x-real-ip",
     "says where a message ends": "content-length transfer-encoding trailer expect",
@@ -27,7 +27,7 @@ _REFUSED = {
         "proxy-authenticate proxy-authentication-info"
     ),
     "is split and joined on its way (RFC 9113, section 8.2.3)": "cookie cookie2 set-cookie set-cookie2",
-    "is told to others": "referer origin user-agent from",
+    "is sent to other hosts": "referer origin user-agent from",
 }
 _WHY_REFUSED = {name: why for why, names in _REFUSED.items() for name in names.split()}
 _REFUSED_PREFIXES = {"sec-": "is a browser's own", "proxy-": "is for one connection, or its proxies"}
@@ -35,17 +35,18 @@ _REFUSED_PREFIXES = {"sec-": "is a browser's own", "proxy-": "is for one connect
 
 @dataclass(frozen=True, slots=True)
 class Inject:
-    """Makes a secret one that programs never have: the egress proxy puts it into requests.
+    """Keeps a secret from programs: the egress proxy injects it into their requests.
 
     Attributes:
-        hosts: Exact names, ``"api.example.org"`` or ``"api.example.org:8443"``; without a port it is 443. They are kept
-            as canonical names.
-        header: The field that the secret is part of.
-        format: The whole value of that field, with ``{}`` for the secret; for ``"Basic {}"`` in ``Authorization`` the
-            secret may be the user or the password, too (RFC 7617).
+        hosts: Exact names, ``"api.example.org"`` or ``"api.example.org:8443"``; the default port is 443. They are
+            stored as
+            canonical names.
+        header: The field that holds the secret.
+        format: The whole value of that field, with ``{}`` for the secret. For ``"Basic {}"`` in ``Authorization`` the
+            secret may also be the user or the password (RFC 7617).
 
     Raises:
-        InvalidArgument: It names what is wrong.
+        InvalidArgument: An attribute is wrong; the error names it.
     """
 
     hosts: Sequence[str]
@@ -59,17 +60,16 @@ class Inject:
 
     @property
     def places(self) -> frozenset[tuple[str, int]]:
-        """The hosts, as canonical names and ports."""
         rules = (host_rule(host, "hosts") for host in self.hosts)
         return frozenset((rule.host, rule.port or HTTPS) for rule in rules)
 
     def as_json(self) -> dict[str, Any]:
-        """As data of JSON, for who keeps it."""
+        """Return it as JSON data for storage."""
         return {"hosts": list(self.hosts), "header": self.header, "format": self.format}
 
     @classmethod
     def read(cls, data: object) -> Inject:
-        """From that, ``header`` and ``format`` as ever where they are left out.
+        """Read it from JSON data. ``header`` and ``format`` have defaults.
 
         Raises:
             InvalidArgument: An argument cannot be used.
@@ -81,7 +81,7 @@ class Inject:
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """A ``value`` that is kept together with where it may go. It shows nobody its value."""
+    """A secret ``value`` with its rule. Its repr hides the value."""
 
     value: str
     inject: Inject
@@ -100,13 +100,13 @@ def _hosts(hosts: object) -> tuple[str, ...]:
 
 def _host(text: object) -> str:
     if isinstance(text, str) and "*" in text:
-        raise InvalidArgument("hosts", f"{brief(text)} is a pattern; a secret goes to hosts that are named in full")
+        raise InvalidArgument("hosts", f"{brief(text)} is a pattern; name the secret's hosts in full")
     return str(host_rule(text, "hosts"))
 
 
 def _check_header(header: object) -> None:
     if not isinstance(header, str) or len(header) > _MOST_HEADER or not _FIELD_NAME.match(header):
-        raise InvalidArgument("header", f"{brief(header)} is no name of a header field, such as 'X-Api-Key'")
+        raise InvalidArgument("header", f"{brief(header)} is not the name of a header field such as 'X-Api-Key'")
     name = header.lower()
     why = _WHY_REFUSED.get(name) or next((why for by, why in _REFUSED_PREFIXES.items() if name.startswith(by)), "")
     if why:

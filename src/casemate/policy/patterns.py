@@ -1,13 +1,12 @@
-"""What a rule says about the value of one argument and about a command. Pure.
+"""Patterns of rules for argument values and commands. Pure.
 
-Every pattern of a value is anchored and matches canonical values only: a path is resolved before it is asked about. A
-rule that allows reads a pattern *narrowly*, as the least that it can mean; a rule that denies or asks reads it widely,
-so that a value that cannot be told from one that is meant counts as meant.
+Patterns of values are anchored and match canonical values only: a path must be resolved before it is checked. A rule
+that allows reads a pattern *narrowly*, as the least that it can mean. A rule that denies or asks reads it widely, so
+that it also covers ambiguous values.
 
-Commands are lists of whole words, never text that a shell would read. ``*`` is exactly one word, ``**`` at the end any
-number of them. In a rule that allows, neither stands for an option (a word that begins with ``-``), for one with ``..``
-in it, or for one with control characters. In a rule that denies or asks they stand for anything. The program itself is
-always named.
+Commands are lists of whole words, never text for a shell. ``*`` matches one word; ``**`` at the end matches any number.
+In a rule that allows, neither matches an option (a word that begins with ``-``), a word with ``..`` or one with control
+characters. In a rule that denies or asks they match any word. The program's name is never a wildcard.
 """
 
 from __future__ import annotations
@@ -29,22 +28,20 @@ from casemate.visible import is_plain
 _FORMS = ("exact", "any", "one_of", "between", "like", "path")
 _NO_WORD = re.compile(
     r"[^A-Za-z0-9_.-]|\.(?=\.)|(?<=\.)\."
-)  # where `*` of `like` ends: never a path, a query or another line
-_SHELL_MARKS = frozenset("*?[]{}~$\\`;|&<>%")  # another reader might expand them, or act on them
+)  # ends a `*` of `like`, so that it never matches a path, a query or a second line
+_SHELL_MARKS = frozenset("*?[]{}~$\\`;|&<>%")  # a shell would expand them or act on them
 _MOST_PATTERN = 4096  # characters
-_MOST_VALUE = 65_536  # characters; no name or path that is meant is longer, and a hostile one costs time
+_MOST_VALUE = 65_536  # characters; legitimate names and paths are shorter, and a hostile one costs time
 
 
 class Pattern(Protocol):
-    """What a value must be like."""
-
     def covers(self, value: Any, *, narrowly: bool) -> bool:
-        """Whether the canonical ``value`` is meant; ``narrowly``: as a rule that allows reads it."""
+        """Whether the canonical ``value`` matches; ``narrowly`` as in a rule that allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExactValue:
-    """One value, or one of several, each as canonical JSON."""
+    """One of several values, each as canonical JSON."""
 
     texts: frozenset[bytes]
 
@@ -60,9 +57,9 @@ class ExactValue:
 
 @dataclass(frozen=True, slots=True)
 class AnyValue:
-    """Any value, or none at all."""
+    """Any value, or a missing argument."""
 
-    def covers(self, value: Any, *, narrowly: bool) -> bool:  # noqa: ARG002 - as every pattern
+    def covers(self, value: Any, *, narrowly: bool) -> bool:  # noqa: ARG002 - part of the protocol
         return True
 
     def __str__(self) -> str:
@@ -71,8 +68,6 @@ class AnyValue:
 
 @dataclass(frozen=True, slots=True)
 class NumberBetween:
-    """A number from ``low`` to ``high``, both included."""
-
     low: float
     high: float
 
@@ -87,8 +82,8 @@ class NumberBetween:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """A whole text in which ``*`` stands for one or more letters, digits, ``_``, ``-`` and single dots (ASCII),
-    which stand beside no other dot, the pattern's own included: ``..`` is never meant unless it is spelled out."""
+    """A whole text. ``*`` matches one or more ASCII letters, digits, ``_``, ``-`` and single dots. No matched dot may
+    be next to another dot, even one of the pattern, so only a literal ``..`` matches ``..``."""
 
     text: str
 
@@ -103,14 +98,13 @@ class Like:
 
 @dataclass(frozen=True, slots=True)
 class PathLike:
-    """A path, component by component: ``*`` stands within one component, ``**`` for whole components (the last one for
-    one or more, others for none or more). Neither stands for ``.`` or ``..``; where a rule allows, nor for a name that
-    begins with a dot, begins or ends with a space, or holds what a shell would expand or act on.
+    """A path, component by component. ``*`` matches within one component, ``**`` whole components: a last ``**`` one or
+    more, others zero or more. Neither matches ``.`` or ``..``. In a rule that allows, neither matches a leading dot, a
+    name that begins or ends with a space, or shell characters.
 
-    A value is compared as it is, and no shell of ours ever reads it. So what is usual in names of files is left to
-    wildcards: spaces within a name, quotes, parentheses, ``!`` and ``#``, which alone make nobody run or read anything
-    else. A space at the end of a name is nothing that somebody who approves can see, and whoever splits
-    ``/project/a /etc/b`` at spaces has a path of another tree.
+    Values are compared as they are; no shell of casemate reads them. So wildcards match characters that are common in
+    file names and harmless alone: inner spaces, quotes, parentheses, ``!`` and ``#``. They match no space at the end of
+    a name: an approver cannot see it, and a program that splits ``/project/a /etc/b`` at spaces gets a path elsewhere.
     """
 
     parts: tuple[str, ...]
@@ -125,16 +119,14 @@ class PathLike:
 
 
 def pattern(given: Any, *, narrowly: bool) -> Pattern:
-    """The pattern that a rule gives for one argument: a plain value for exactly that, or a mapping with one of the
-    names ``exact``, ``any``, ``one_of``, ``between``, ``like`` and ``path``.
-
-    Raises ``ValueError`` saying what is wrong with it; where ``narrowly``, also for what is too wide to be meant.
-    """
+    """Parse a rule's pattern for one argument: a plain value for exactly that value, or a mapping with one of the names
+    ``exact``, ``any``, ``one_of``, ``between``, ``like`` and ``path``. Raises ``ValueError`` for an invalid pattern;
+    with ``narrowly`` also for one that is too wide."""
     if not isinstance(given, Mapping):
         return ExactValue(frozenset({_canonical(given)}))
     if len(given) != 1 or next(iter(given)) not in _FORMS:
         raise ValueError(
-            f"{shown_value(_plain(given))} is no pattern; write {{exact: VALUE}}, or one of {', '.join(_FORMS[1:])}"
+            f"{shown_value(_plain(given))} is not a pattern; write {{exact: VALUE}}, or one of {', '.join(_FORMS[1:])}"
         )
     form, value = next(iter(given.items()))
     match form:
@@ -157,15 +149,14 @@ def pattern(given: Any, *, narrowly: bool) -> Pattern:
 
 
 def is_canonical_path(path: str) -> bool:
-    """Whether ``path`` is spelled in the one way that resolving gives: no ``.``, ``..``, empty component or backslash,
-    no character that is not shown, composed (NFC)."""
+    """Whether ``path`` is resolved and composed (NFC), without backslashes or invisible characters."""
     parts = path.removeprefix("/").split("/")
     sound = is_plain(path, spaces=True) and unicodedata.is_normalized("NFC", path) and "\\" not in path
     return sound and not any(part in ("", ".", "..") for part in parts)
 
 
 def _match_parts(parts: tuple[str, ...], names: tuple[str, ...], narrowly: bool) -> bool:
-    """Whether ``names`` are as ``parts`` say: part by part, how many of the first names fit."""
+    """Whether the components ``names`` match ``parts``. Computes for each part how many first names it can end at."""
     fits = [True, *(False for _ in names)]  # fits[n]: the parts so far match exactly the first n names
     for place, part in enumerate(parts):
         if part != "**":
@@ -181,7 +172,7 @@ def _match_parts(parts: tuple[str, ...], names: tuple[str, ...], narrowly: bool)
 
 
 def _stands(part: str, name: str, narrowly: bool) -> bool:
-    """Whether one component of a pattern stands for the component ``name``; the first of an absolute path is empty."""
+    """Whether one component of a pattern matches ``name``. The first component of an absolute path is empty."""
     if "*" not in part:
         return part == name
     if narrowly and (not name or _SHELL_MARKS & set(name) or name != name.strip() or name[0] == "." != part[0]):
@@ -190,8 +181,8 @@ def _stands(part: str, name: str, narrowly: bool) -> bool:
 
 
 def _matches(text: str, value: str) -> bool:
-    """Whether ``value`` is ``text`` with anything, or nothing, for each ``*``. Each piece between two stars is taken
-    where it comes first, which leaves most for the others: one pass, whatever the value."""
+    """Whether ``value`` matches ``text``, where ``*`` is any text or none. Each piece between two stars is matched at
+    its first place, which leaves the most room for the rest, so one pass suffices."""
     first, *others = text.split("*")
     if not others:
         return value == text
@@ -208,11 +199,9 @@ def _matches(text: str, value: str) -> bool:
 
 
 def _matches_by_words(text: str, value: str) -> bool:
-    """Whether ``value`` is ``text`` with one or more characters of a word for each ``*``.
-
-    The value falls into runs of such characters, and a star stays within one. Of two places in a run where a star may
-    begin, the earlier can do all that the later can; so one place in each run is enough to go on from.
-    """
+    """Whether ``value`` matches ``text``, where ``*`` is one or more word characters. The value consists of runs of
+    such characters, and a star stays within one run. An earlier start in a run can match everything that a later start
+    can, so the first start in each run suffices."""
     first, *others = text.split("*")
     if not others:
         return value == text
@@ -233,8 +222,8 @@ def _matches_by_words(text: str, value: str) -> bool:
 
 
 def _after(piece: str, value: str, begin: int, end: int) -> Iterator[int]:
-    """Where ``piece`` may be over, after a star that begins at ``begin`` in a run that ends at ``end``: where it comes
-    first within the run, and where it lies across the run's end, for which there is one place only."""
+    """Yield where ``piece`` can end after a star that begins at ``begin`` in a run that ends at ``end``: at its first
+    place in the run, and at the only place across the run's end."""
     broken = _NO_WORD.search(piece)
     across = -1
     if broken is not None:
@@ -242,7 +231,7 @@ def _after(piece: str, value: str, begin: int, end: int) -> Iterator[int]:
     else:
         if (found := value.find(piece, begin + 1, end)) >= 0:
             yield found + len(piece)
-        if piece.endswith("."):  # the dot ends the run where another follows
+        if piece.endswith("."):  # a following dot makes this dot end the run
             across = end - len(piece) + 1
     if across > begin and value.startswith(piece, across):
         yield across + len(piece)
@@ -260,7 +249,7 @@ def _like(value: Any, narrowly: bool) -> Like:
     text = _text("like", value)
     if narrowly and not any(character.isalnum() for character in text.replace("*", "")):
         raise ValueError(
-            f"{value!r} is too wide: it must hold a letter or a digit; write {{any: true}} where any is meant"
+            f"{value!r} is too wide: it must contain a letter or a digit; write {{any: true}} for any value"
         )
     if "**" in text:
         raise ValueError(f"{value!r}: '*' is the only wildcard, and one is enough")
@@ -272,11 +261,11 @@ def _path(value: Any, narrowly: bool) -> PathLike:
     parts = tuple(text.split("/"))
     named = parts[1:] if text.startswith("/") else parts
     if any(part in ("", ".", "..") for part in named):
-        raise ValueError(f"{value!r} is no canonical path: it has an empty component, '.' or '..'")
+        raise ValueError(f"{value!r} is not a canonical path: it has an empty component, '.' or '..'")
     if not unicodedata.is_normalized("NFC", text):
-        raise ValueError(f"{value!r} is not composed (NFC), and no canonical path is like it")
+        raise ValueError(f"{value!r} is not composed (NFC), so it matches no canonical path")
     if any("**" in part and part != "**" for part in named):
-        raise ValueError(f"{value!r}: '**' is a component of its own")
+        raise ValueError(f"{value!r}: '**' must be a whole component")
     if narrowly and "*" in named[0]:
         raise ValueError(f"{value!r} is too wide: it must begin with a name, as in '/project/**'")
     return PathLike(parts)
@@ -287,7 +276,7 @@ def _text(form: str, value: Any) -> str:
         raise ValueError(f"{form} takes a text that is not empty, of at most {_MOST_PATTERN} characters")
     if not is_plain(value, spaces=True) or set(value) & set("?[]\\"):
         raise ValueError(
-            f"{value!r}: '*' is the only wildcard, and '?', '[', ']', '\\' or characters that do not show are not for "
+            f"{value!r}: '*' is the only wildcard, and '?', '[', ']', '\\' and invisible characters are not allowed in "
             "patterns; write {exact: VALUE}"
         )
     return value
@@ -312,16 +301,13 @@ _MOST_WORDS = 1000
 
 @dataclass(frozen=True, slots=True)
 class CommandPattern:
-    """A pattern for an argument vector: ``words``, each literal but for ``*`` and a last ``**``. ``options``: words
-    that begin with "-" for which a wildcard stands, too; one that ends with "=" with any value behind it."""
-
-    words: tuple[str, ...]
-    options: tuple[str, ...] = ()
+    words: tuple[str, ...]  # literal, except for ``*`` and a last ``**``
+    options: tuple[str, ...] = ()  # words with "-" that wildcards match; with a final "=", also any value after it
 
     def covers(self, argv: object, *, narrowly: bool) -> bool:
-        """Whether ``argv`` (a list of words) is such a command; ``narrowly`` as rules that allow read patterns."""
+        """Whether ``argv``, a list of words, matches; ``narrowly`` as in a rule that allows."""
         if not isinstance(argv, list | tuple) or not argv or not all(isinstance(word, str) for word in argv):
-            return not narrowly  # what is no command cannot be told from one that is meant
+            return not narrowly  # an invalid command is ambiguous
         fixed, rest = (self.words[:-1], True) if self.words[-1] == "**" else (self.words, False)
         if len(argv) < len(fixed) or (len(argv) > len(fixed) and not rest):
             return False
@@ -332,7 +318,6 @@ class CommandPattern:
         return heads and all(self._stands_for(word, narrowly) for word in argv[len(fixed) :])
 
     def _stands_for(self, word: str, narrowly: bool) -> bool:
-        """Whether a wildcard stands for ``word``."""
         if not narrowly or word in self.options:
             return True
         name, equals, value = word.partition("=")
@@ -345,21 +330,18 @@ class CommandPattern:
 
 
 def command(given: object, options: object = (), *, narrowly: bool) -> CommandPattern:
-    """The command pattern that a rule gives, as a list of words or as plain words with spaces between them, and the
-    ``options`` that its wildcards stand for.
-
-    Raises ``ValueError`` saying what is wrong with it: empty, a shell's syntax, a program that is no name, ``*`` within
-    a word; and where ``narrowly`` (a rule that allows) a wildcard for a program that can run programs.
-    """
+    """Parse a rule's command pattern: a list of words, or plain words separated by spaces. Wildcards match ``options``.
+    Raises ``ValueError`` if it is empty, has shell syntax, has no program name or has ``*`` within a word. With
+    ``narrowly`` (a rule that allows) it also refuses a wildcard after a program that can run programs."""
     words = _words(given)
     if not words or not words[0].strip():
         raise ValueError("names no program; write a list of words such as [wc, -l, '*']")
     program = words[0]
     if "*" in program or not is_plain(program, spaces=True) or program.startswith("-"):
-        raise ValueError(f"{program!r} is no program's name; the first word is always named")
+        raise ValueError(f"{program!r} is not a program's name; the first word must be a name")
     for place, word in enumerate(words):
         if "**" in word and (word != "**" or place != len(words) - 1):
-            raise ValueError("'**' is a word of its own, and the last")
+            raise ValueError("'**' must be a whole word, and the last")
         if "*" in word and word not in ("*", "**"):
             raise ValueError(f"{word!r} has a wildcard within a word; '*' is one whole word")
     if narrowly and any(word in ("*", "**") for word in words) and runs_programs(program):
@@ -368,27 +350,27 @@ def command(given: object, options: object = (), *, narrowly: bool) -> CommandPa
             "allows anything; write the whole command"
         )
     if not isinstance(options, list | tuple) or not all(isinstance(one, str) for one in options):
-        raise ValueError("options are a list of words that begin with '-'")
+        raise ValueError("options must be a list of words that begin with '-'")
     if bad := [one for one in options if not _OPTION.match(one)]:
-        raise ValueError(f"{bad[0]!r} is no option; write '-n', '--stat' or '--format='")
+        raise ValueError(f"{bad[0]!r} is not an option; write '-n', '--stat' or '--format='")
     return CommandPattern(words, tuple(options))
 
 
 def runs_programs(program: str) -> bool:
-    """Whether ``program``, by its name, whatever its folder and version, is known to be able to run another."""
+    """Whether ``program`` is known by its name, in any folder and version, to be able to run other programs."""
     name = program.rpartition("/")[2].casefold()
     return bool({name, base_name(name)} & _runners())
 
 
 def base_name(program: str) -> str:
-    """A program's name without folder and version: ``git`` of ``/usr/bin/git-2.40``."""
+    """Return a program's name without folder and version: ``git`` for ``/usr/bin/git-2.40``."""
     return _VERSION.sub("", program.rpartition("/")[2].casefold().removesuffix(".exe"))
 
 
 @cache
 def _runners() -> frozenset[str]:
-    """Programs whose job is, or one of whose options or inputs can be, to run another, or to write where they like: a
-    rule with a wildcard for one of them would allow anything. ``running_programs.txt`` has each with the reason."""
+    """Programs that can run other programs or write anywhere: by purpose, by option or by input. A wildcard for one
+    would allow anything. ``running_programs.txt`` gives the reason for each."""
     lines = Path(__file__).with_name("running_programs.txt").read_text("ascii").splitlines()
     return frozenset(name for line in lines for name in line.partition("#")[0].split())
 
@@ -398,10 +380,10 @@ def _words(given: object) -> tuple[str, ...]:
         words = given.split()
         bad = next((word for word in words if not _PLAIN_WORD.match(word)), None)
         if bad is not None:
-            raise ValueError(f"{bad!r} is more than a plain word, and no shell reads it; write a list of words")
+            raise ValueError(f"{bad!r} is not a plain word, and no shell reads it; write a list of words")
         return tuple(words)
     if not isinstance(given, list | tuple) or not all(isinstance(word, str) for word in given):
-        raise ValueError(f"{given!r} is no command; write a list of words such as [wc, -l, '*']")
+        raise ValueError(f"{given!r} is not a command; write a list of words such as [wc, -l, '*']")
     if len(given) > _MOST_WORDS:
         raise ValueError(f"has more than {_MOST_WORDS} words")
     return tuple(given)

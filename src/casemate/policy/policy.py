@@ -1,4 +1,4 @@
-"""What is in force: a policy as data, each part with where it is written. Pure."""
+"""The policy in force as data, each part with its place in the file. Pure."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ if TYPE_CHECKING:
 
 
 class Setting(NamedTuple):
-    """One value in force: ``name`` as the file has it, and ``where`` it is written."""
-
-    name: str
+    name: str  # as in the file
     value: Any
-    where: str
+    where: str  # its place in the file
 
 
 class Writable(NamedTuple):
-    """The only folders of the caller's that are written in, by absolute paths, and ``where`` that is written."""
+    """The caller's only writable folders, as absolute paths."""
 
     folders: tuple[str, ...]
     where: str
@@ -34,62 +32,55 @@ class Writable(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The upper bound of what a sandbox permits; None, or a name that is missing, is no bound.
-
-    ``allowed``: hosts that may be reached without asking, None where the file does not say; ``denied`` wins over them.
-    ``private``: the private networks in which hosts are. ``local_ports``: ports of this machine's own loopback.
-    ``requests``: what may be asked of hosts. ``intercept``: hosts whose TLS ends at the egress proxy; ``trust``: an
-    absolute path, of authorities that servers may have. ``limits``: those that are named, as numbers. ``workspace``: an
-    absolute path. ``web``: who is asked in searches. ``hidden``, ``unwritable``: absolute paths and patterns that a
-    cell must not see, or change, each with where it is written; ``shown``: what it is to see besides the workspace,
-    which `casemate wrap` alone can do; ``writable``: None where nothing bounds what is written. ``host``: what of the
-    host is open. ``previews``: servers in cells may be shown. ``written``: the rules. ``arguments``: further ones of a
-    ``Sandbox``, in a file for ``Sandbox.from_file``. ``settings``: everything with where it is written, for people;
-    ``warnings``: what holds otherwise than is written. ``at_least``: the weakest wall that will do.
-    """
+    """The upper bound of what a sandbox permits. None, and a missing name, mean no bound."""
 
     network: Network | None = None
-    allowed: tuple[HostRule, ...] | None = None
-    denied: tuple[HostRule, ...] = ()
-    private: tuple[tuple[HostRule, tuple[IPv4Network, ...]], ...] = ()
-    local_ports: tuple[int, ...] = ()
+    allowed: tuple[HostRule, ...] | None = None  # hosts allowed without asking; None if the file has no list
+    denied: tuple[HostRule, ...] = ()  # takes precedence over `allowed`
+    private: tuple[tuple[HostRule, tuple[IPv4Network, ...]], ...] = ()  # the private networks of hosts
+    local_ports: tuple[int, ...] = ()  # of this machine's own loopback
     requests: RequestRules = field(default_factory=RequestRules)
-    intercept: tuple[HostRule, ...] = ()
-    trust: str | None = None
-    web: Mapping[str, Any] | None = None
-    limits: Mapping[str, Any] = field(default_factory=dict)
-    workspace: str | None = None
+    intercept: tuple[HostRule, ...] = ()  # hosts whose TLS ends at the egress proxy
+    trust: str | None = None  # absolute path of further authorities for servers
+    web: Mapping[str, Any] | None = None  # search services
+    limits: Mapping[str, Any] = field(default_factory=dict)  # those in the file, as numbers
+    workspace: str | None = None  # absolute path
     workspace_mode: Literal["overlay", "direct", "review"] | None = None
     isolation: str | None = None
-    at_least: Strength | None = None
+    at_least: Strength | None = None  # the weakest acceptable wall
+    # Absolute paths and patterns, each with its place in the file.
     hidden: tuple[tuple[str, str], ...] = ()
     unwritable: tuple[tuple[str, str], ...] = ()
-    shown: tuple[tuple[str, str], ...] = ()
+    shown: tuple[tuple[str, str], ...] = ()  # in addition to the workspace, for `casemate wrap` only
     writable: Writable | None = None
-    host: HostTerms | None = None
+    host: HostTerms | None = None  # access to the host
     previews: bool = True
     written: Rules | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    settings: tuple[Setting, ...] = ()
-    warnings: tuple[str, ...] = ()
+    settings: tuple[Setting, ...] = ()  # everything with its place, for people
+    warnings: tuple[str, ...] = ()  # settings with another effect than written
+    unenforced: tuple[str, ...] = ()  # warnings about denials that some programs can avoid
 
     @property
     def rules(self) -> Rules:
-        """The rules and defaults, none where the file has none; loaded only where something is asked."""
+        """The rules and defaults. Imported on demand."""
         from casemate.policy.rules import Rules
 
         return self.written or Rules()
 
     @property
     def hosts(self) -> HostRules:
-        """The hosts that may be reached where nothing narrows them."""
+        """The hosts that may be reached without further narrowing."""
         if self.network == "none":
             return HostRules(denied=self.denied)
         return HostRules(self.allowed or (), self.denied, everything=self.network == "public", private=self.private)
 
     def where(self, name: str) -> str:
-        """Where the setting ``name`` is written."""
+        """Return the place of the setting ``name``."""
         return next((setting.where for setting in self.settings if setting.name == name), "the policy")
+
+    def where_bound(self, name: str, value: float | None) -> str:
+        """Return the place where the file sets the limit ``name`` to ``value``; empty if it does not."""
+        return self.where(f"limits.{name}") if self.limits.get(name) == value else ""
 
 
 NO_POLICY = Policy()

@@ -1,7 +1,7 @@
-"""What a program used of the world outside, and the rules that would allow exactly that again. Pure.
+"""What a program used outside its cell, and rules that would allow exactly that again. Pure.
 
-A rule is made of what is on record and says just that, never a pattern. It is read again, as a policy file is, before
-it is proposed, and must cover what it is about. What was refused, and what no rule can say, stands there as a comment.
+A rule says exactly what the record contains, never a pattern. It is parsed like a policy file before it is proposed,
+and must cover its use. Denied uses, and those that no rule can express, become comments.
 """
 
 from __future__ import annotations
@@ -16,26 +16,28 @@ from casemate.errors import InvalidArgument
 from casemate.model.approval import Kind, Question
 from casemate.policy.document import read_document
 from casemate.policy.hosts import HTTPS, LOCAL_NAME
+from casemate.policy.rules import Rule
 from casemate.policy.shown import escape_text
 
-_MOST_RULES = 200  # in one proposal: nobody reads more
-_MOST_TEXT = 20_000  # characters of one rule, likewise
+_MOST_RULES = 200  # in one proposal; people read no more
+_MOST_TEXT = 20_000  # characters of one rule
 _MOST_NAME, _MOST_REASON = 300, 200  # characters
-_CUT = {"begins", "bytes", "sha256"}  # what the record has of a text that was too long
-_BY_ARGUMENTS = ("shell", "process", "files", "secret")  # kinds whose rules say the whole of what was asked
+_MOST_SHOWN = 500  # characters of a rule in the reason of a denial
+_CUT = {"begins", "bytes", "sha256"}  # the keys in the record for a text that was too long
+_BY_ARGUMENTS = ("shell", "process", "files", "secret")  # kinds whose arguments say everything
 Row = tuple[str, Mapping[str, Any]]  # the kind of a row of the record, and its detail
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a program used, or was refused.
+    """Something that a program used, or was denied.
 
     Attributes:
         kind: As of an approval request: ``"egress"``, ``"tool"``, ``"package"``, ...
-        name: Of the host and port, the tool, the package or the command, on one line.
+        name: The host and port, the tool, the package or the command, on one line.
         decision: What was decided.
-        reason: Who or which rule has decided, and why, or what went wrong.
-        times: How often it is on record.
+        reason: The approver or rule and the reason, or what went wrong.
+        times: How often the record has it.
     """
 
     kind: str
@@ -50,10 +52,10 @@ class Proposal:
     """Rules for what a run did.
 
     Attributes:
-        yaml: For a policy file. What was refused is a comment in it.
-        rules: How many rules it has.
-        refused: How many more stand in comments.
-        unsaid: What no rule can say, and why.
+        yaml: For a policy file. Rules for denied uses are comments.
+        rules: Number of rules.
+        refused: Number of rules in comments.
+        unsaid: Uses that no rule can express, and why.
     """
 
     yaml: str
@@ -63,7 +65,7 @@ class Proposal:
 
 
 def uses_in(rows: Iterable[Row]) -> list[Use]:
-    """What was used and what was refused, each once, in the order in which it first was."""
+    """Return each distinct use once, in the order of first occurrence."""
     found: dict[tuple[str, str, str], Use] = {}
     for use, _question in _uses(rows):
         key = (use.kind, use.name, use.decision)
@@ -72,14 +74,14 @@ def uses_in(rows: Iterable[Row]) -> list[Use]:
 
 
 def propose_rules(rows: Iterable[Row]) -> Proposal:
-    """The rules that would allow what these rows tell, and in comments those for what they tell was refused."""
+    """Return rules that would allow what these rows contain, and as comments rules for what they say was denied."""
     allowed: dict[str, Use] = {}
     refused: dict[str, Use] = {}
     ports: set[int] = set()
     unsaid: dict[str, None] = {}
     for use, question in _uses(rows):
         if question is None:
-            continue  # what the policy opens is not asked about
+            continue  # the policy allows it without asking
         if question.kind == "egress" and question.arguments["host"] == LOCAL_NAME and use.decision == "allowed":
             ports.add(question.arguments["port"])
             continue
@@ -94,24 +96,39 @@ def propose_rules(rows: Iterable[Row]) -> Proposal:
     lines = [f"allow_local: {sorted(ports)}"] if ports else []
     lines += ["rules:", *allowed]
     if refused:
-        lines.append("# Refused. Take away the # before what you want to allow.")
+        lines.append("# Denied. Remove the # before what you want to allow.")
     for text, use in refused.items():
         lines += [f"#  # {use.reason}", f"#{text}".replace("\n", "\n#")]
-    lines += ["# No rule can say:"] * bool(unsaid) + [f"#   {one}" for one in unsaid]
+    lines += ["# No rule can express:"] * bool(unsaid) + [f"#   {one}" for one in unsaid]
     return Proposal("\n".join(lines) + "\n", len(allowed), len(refused), tuple(unsaid))
 
 
 def rules_for(question: Question) -> str:
-    """Rules that allow exactly ``question``; nothing where only a person can, or no rule can say it."""
+    """Return rules that allow exactly ``question``; empty if only an approver can, or no rule can express it."""
     texts = [_rule_for(part)[0] for part in _parts(question)]
     return "\n".join(["rules:", *texts, ""]) if texts and all(texts) else ""
 
 
+def name_rule(written: Iterable[Rule], question: Question) -> str:
+    """Return the rule that allows exactly this tool call, and the closest written rule that the program may see."""
+    rule = json.dumps({"allow": question.kind, **(_about(question) or {})})
+    if len(rule) > _MOST_SHOWN:
+        rule = "casemate audit propose RUN writes it"
+    allowing = (one for one in written if (one.effect, one.kind) == ("allow", "tool"))
+    of_server = [one for one in allowing if one.server in ("", question.server) and one.holds_for(question)]
+    near = max(of_server, key=lambda one: one.tool in ("", question.tool), default=None)
+    if near is None:
+        return rule
+    is_other = near.covers(question) or not replace(near, arguments=None).covers(question)
+    what = "not this call" if is_other else "not with these arguments"
+    return f"{rule} ({near.where} allows {near.server or '*'}.{near.tool or '*'}, but {what})"
+
+
 def _uses(rows: Iterable[Row]) -> Iterator[tuple[Use, Question | None]]:
-    """Each use with the question that a rule about it would have to cover."""
+    """Yield each use with the question that a rule for it must cover."""
     for kind, detail in rows:
         if kind == "crossing" and "host" in detail:
-            host, port = str(detail["host"]), detail.get("port")  # none where its name was not even resolved
+            host, port = str(detail["host"]), detail.get("port")  # none if the name was not resolved
             question = Question("egress", f"{host}:{port}" if port else host, {"host": host, "port": port or HTTPS})
             yield _use(question, detail), question
         elif kind == "crossing" and detail.get("kind") == "files":
@@ -122,7 +139,6 @@ def _uses(rows: Iterable[Row]) -> Iterator[tuple[Use, Question | None]]:
 
 
 def _question(detail: Mapping[str, Any]) -> Question:
-    """What a decision was about."""
     kind: Kind = detail["kind"]
     arguments = detail.get("arguments", {})
     server, tool = str(detail.get("server", "")), str(detail.get("tool", ""))
@@ -131,7 +147,6 @@ def _question(detail: Mapping[str, Any]) -> Question:
 
 
 def _parts(question: Question) -> Iterator[Question]:
-    """A question about several packages as one about each."""
     names, language = question.arguments.get("packages"), question.arguments.get("language", "python")
     if question.kind != "package" or not isinstance(names, list):
         yield question
@@ -153,16 +168,16 @@ def _on_a_line(text: str, most: int) -> str:
 
 
 def _rule_for(question: Question) -> tuple[str, str]:
-    """The rule about exactly ``question`` as it stands in a policy file; or nothing, and why there is none."""
-    from casemate.policy.reading import rule  # which loads what reads policy files
+    """Return the rule for exactly ``question`` as text for a policy file; or "" and the reason."""
+    from casemate.policy.reading import rule  # imports the parser of policy files
 
     if _is_cut(question.arguments):
-        return "", "the record has only its beginning"
+        return "", "the record has only its start"
     about = _about(question)
     if about is None:
-        return "", "only a person can allow it"
+        return "", "only an approver can allow it"
     if len(json.dumps(about)) > _MOST_TEXT:
-        return "", "it would be longer than anybody reads"
+        return "", "it would be too long to read"
     head = f"  - allow: {question.kind}"
     text = "\n".join([head, *(f"    {name}: {_in_yaml(value)}" for name, value in about.items())])
     try:
@@ -174,7 +189,7 @@ def _rule_for(question: Question) -> tuple[str, str]:
 
 
 def _about(question: Question) -> dict[str, Any] | None:
-    """What a rule says besides its kind; None where there is none that says just this."""
+    """Return the keys of a rule for exactly this question, other than its kind; None if no rule can express it."""
     given = question.arguments
     match question.kind:
         case "egress":
@@ -184,7 +199,7 @@ def _about(question: Question) -> dict[str, Any] | None:
             return named if given["language"] == "python" else {**named, "language": given["language"]}
         case "tool":
             return {"server": question.server, "tool": question.tool, "arguments": _exact_values(given)}
-        case "host" if not any("*" in str(word) for word in given.get("argv", "*")):  # there it is a wildcard
+        case "host" if not any("*" in str(word) for word in given.get("argv", "*")):  # it would be a wildcard
             return {"command": given["argv"]}
         case "server":
             return {"server": question.server, "arguments": _exact_values(given)}
@@ -207,6 +222,6 @@ def _is_cut(value: Any) -> bool:
 
 
 def _in_yaml(value: Any) -> str:
-    """A JSON value as YAML reads it, in plain ASCII: nothing in it passes for something else."""
-    text = json.dumps(value, ensure_ascii=False)  # its own escapes may be pairs, which are none in YAML
+    """A JSON value as ASCII YAML, in which no text can pass for another."""
+    text = json.dumps(value, ensure_ascii=False)  # JSON escapes can be surrogate pairs, which YAML does not have
     return re.sub("[^ -~]", lambda one: f"\\U{ord(one[0]):08x}", text)

@@ -1,7 +1,7 @@
 """Rules that decide without asking: allow, deny, ask. Pure: the time is an argument.
 
-Deny wins over ask, and ask over allow. An answer that a person gave for a run or a session is a rule, too: for exactly
-the same question, and only in that run or session; where a rule says ask, such an answer is what it asked for.
+Deny takes precedence over ask, and ask over allow. An approver's answer for a run or a session becomes a rule for
+exactly the same question in that run or session. It also satisfies rules that say ask.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _NODE = re.compile(
     r"(?P<name>(?:@[a-z0-9][a-z0-9._-]{0,99}/)?[a-z0-9][a-z0-9._-]{0,99})(?:@(?P<version>[0-9][A-Za-z0-9.+-]{0,63}))?"
 )
 _NAMES = {"python": _PYTHON, "node": _NODE}
-PACKAGE_LANGUAGES = tuple(_NAMES)  # those that packages come in
+PACKAGE_LANGUAGES = tuple(_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """``name`` as its registry normalises it; ``version``: None for whichever."""
+    """A package in its registry's normal form. ``version`` None means any."""
 
     language: str
     name: str
     version: str | None = None
 
     def covers(self, other: Package) -> bool:
-        """Whether ``other`` is this package, and of this version where one is named."""
+        """Whether ``other`` is this package, in this version if one is set."""
         same = (self.language, self.name) == (other.language, other.name)
         return same and self.version in (None, other.version)
 
@@ -52,10 +52,8 @@ class Package:
 
 
 def package(text: object, language: object = "python") -> Package | None:
-    """The package that ``text`` names (``numpy``, ``numpy==2.1``, ``@types/node@22.1.0``); None for anything else.
-
-    Python's names are normalised as PyPI does (PEP 503); those of npm are lower case by its own rule.
-    """
+    """Parse a package such as ``numpy``, ``numpy==2.1`` or ``@types/node@22.1.0``; None for anything else. Python's
+    names are normalized as on PyPI (PEP 503). npm's own rule makes its names lower case."""
     form = _NAMES.get(language) if isinstance(language, str) else None
     found = form.fullmatch(text) if form is not None and isinstance(text, str) else None
     if found is None:
@@ -64,39 +62,31 @@ def package(text: object, language: object = "python") -> Package | None:
     return Package(str(language), name, found["version"])
 
 
-# What holds where no rule is about a question. "ask" without an approver is no.
+# The effect for a question that no rule covers. "ask" without an approver means deny.
 DEFAULTS: Mapping[Kind, Effect] = MappingProxyType(
     {
         "tool": "ask",
         "egress": "ask",
         "package": "ask",
         "shell": "allow",  # within the cell: the wall is the boundary
-        "process": "allow",  # likewise
+        "process": "allow",  # the same
         "host": "ask",
         "files": "ask",
         "server": "ask",
         "plan": "ask",
         "elicitation": "ask",
-        "secret": "ask",  # of agents of a service; whoever runs the sandbox names those that programs get
+        "secret": "ask",  # for agents of a service; the sandbox's operator chooses the secrets of programs
     }
 )
-_MOST_ANSWERS = 10_000  # remembered; beyond it the oldest is forgotten, which asks again
+_MOST_ANSWERS = 10_000  # kept; beyond it the oldest is forgotten and asked again
 _EVER = float("inf")
-_EFFECTS: tuple[Effect, ...] = ("deny", "ask", "allow")  # each wins over the next
-_OF_RULE = 20  # steps that a rule takes besides its patterns
+_EFFECTS: tuple[Effect, ...] = ("deny", "ask", "allow")  # by precedence
+_OF_RULE = 20  # steps of a rule without its patterns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """One rule; two are the same only if they are one, because each has a budget of its own.
-
-    ``addresses``: private networks, the only ones in which ``host`` is dialled. ``arguments``: None where the rule says
-    nothing of them, else a pattern for each by its name; in a rule that allows no others may be there. ``exactly``: the
-    fingerprint of the one question that it is about. ``namespace``, ``session``, ``run``, ``agent``: where and for
-    whom it holds, None for all. ``uses``: how often it allows, ``lasts``: for how many seconds from the start of its
-    :class:`Rulebook`, ``until``: until when (Unix time), ``expires``: the same in seconds of the clock that gives
-    ``now``. ``where``: where it is written, or who answered.
-    """
+    """One rule. Equality is identity, because each rule has its own budget."""
 
     effect: Effect
     kind: Kind
@@ -104,26 +94,26 @@ class Rule:
     tool: str = ""
     schema: str = ""
     host: HostRule | None = None
-    addresses: tuple[IPv4Network, ...] = ()
+    addresses: tuple[IPv4Network, ...] = ()  # the only private networks in which `host` is dialled
     package: Package | None = None
     with_dependencies: bool = False
     command: CommandPattern | None = None
-    arguments: Mapping[str, Pattern] | None = None
-    exactly: str = ""
-    namespace: str | None = None
+    arguments: Mapping[str, Pattern] | None = None  # patterns by name, None for any; an allowing rule permits no others
+    exactly: str = ""  # fingerprint of the only question that it covers
+    namespace: str | None = None  # None for all, like the next three
     session: str | None = None
     run: str | None = None
     agent: str | None = None
-    uses: int | None = None
-    lasts: float = _EVER
-    until: float = _EVER
-    expires: float = _EVER
+    uses: int | None = None  # how often it allows
+    lasts: float = _EVER  # seconds from the start of its `Rulebook`
+    until: float = _EVER  # Unix time
+    expires: float = _EVER  # seconds on the clock of `now`
     reason: str = ""
-    where: str = ""
+    where: str = ""  # its place in the file, or the approver
 
     def covers(self, question: Question) -> bool:
-        """Whether the rule is about ``question``, whatever the time and what is left of its budget."""
-        if self.kind != question.kind or not self._holds_for(question):
+        """Whether the rule is about ``question``, regardless of the time and its remaining budget."""
+        if self.kind != question.kind or not self.holds_for(question):
             return False
         if self.exactly:
             return self.exactly == fingerprint(question)
@@ -136,18 +126,18 @@ class Rule:
 
     @property
     def conditional(self) -> bool:
-        """Whether it holds only for some time, some uses or some who ask."""
+        """Whether it is limited in time, in uses or to some callers."""
         whose = (self.namespace, self.session, self.run, self.agent, self.uses)
         return any(one is not None for one in whose) or {self.lasts, self.until, self.expires} != {_EVER}
 
     @property
     def takes_first(self) -> bool:
-        """Whether it allows a tool and does not say how that is defined: then as it was when it first allowed it."""
+        """Whether it allows a tool without a schema. It then binds to the definition that it allows first."""
         return self.effect == "allow" and bool(self.tool) and not self.schema
 
     @property
     def text(self) -> str:
-        """What it says of a tool, wherever it is written."""
+        """Its content about a tool, independent of its place in the file."""
         patterns = sorted((name, str(one)) for name, one in (self.arguments or {}).items())
         digest = hashlib.sha256(repr((patterns, self.reason)).encode()).hexdigest()
         return f"{self.server}.{self.tool} {digest[:16]}"
@@ -156,7 +146,8 @@ class Rule:
     def _allows(self) -> bool:
         return self.effect == "allow"
 
-    def _holds_for(self, question: Question) -> bool:
+    def holds_for(self, question: Question) -> bool:
+        """Whether the rule is for the question's namespace, session, run and agent."""
         asked = (
             (self.namespace, question.namespace), (self.session, question.session), (self.run, question.run),
             (self.agent, question.agent),
@@ -178,18 +169,18 @@ class Rule:
         if self.command is not None and not self.command.covers(question.arguments.get("argv"), narrowly=self._allows):
             return False
         if self._allows and question.kind == "host" and question.arguments.get("secrets"):
-            return False  # a command with secrets is for a person to allow
+            return False  # only an approver can allow a command with secrets
         if self.package is None:
             return True
         names = question.arguments.get("packages")
         asked = [package(name, question.arguments.get("language")) for name in names] if isinstance(names, list) else []
         if self._allows:
             return bool(asked) and all(one is not None and self._allows_package(one, question) for one in asked)
-        anyhow = replace(self.package, version=None)  # a range, or none, may come out as the version that is meant
+        anyhow = replace(self.package, version=None)  # a range, or no version, may resolve to this version
         return not asked or any(one is None or _could_be(self.package, anyhow, one) for one in asked)
 
     def _allows_package(self, asked: Package, question: Question) -> bool:
-        """Whether it is the rule's, or, where the rule says so, one that the rule's needs, directly or over others."""
+        """Whether it is the rule's package, or a direct or indirect dependency if the rule includes them."""
         meant = self.package
         assert meant is not None
         above = question.arguments.get("needed_by") if self.with_dependencies else None
@@ -214,7 +205,7 @@ class Rule:
 
 
 def _is_about_name(rule: Rule, question: Question) -> bool:
-    """Whether a rule says something of a package before its version is known: to allow one allows to look for it."""
+    """Whether a rule decides on a package before its version is known. To allow one version allows the lookup."""
     if rule.effect == "allow":
         package = rule.package and replace(rule.package, version=None)
         return replace(rule, package=package, arguments=None).covers(question)
@@ -227,30 +218,25 @@ def _could_be(meant: Package, anyhow: Package, asked: Package) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What is written: ``written`` rules in their order, and ``defaults`` that differ from ``DEFAULTS`` with where
-    each is written."""
-
-    written: tuple[Rule, ...] = ()
-    defaults: Mapping[Kind, tuple[Effect, str]] = field(default_factory=dict)
+    written: tuple[Rule, ...] = ()  # in their order
+    defaults: Mapping[Kind, tuple[Effect, str]] = field(default_factory=dict)  # overrides of `DEFAULTS`, with places
 
     def default(self, kind: Kind) -> tuple[Effect, str]:
-        """What holds without a rule, and where that is written."""
+        """Return the effect without a rule, and its place."""
         return self.defaults.get(kind, (DEFAULTS[kind], "default"))
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What rules say about a question, and the ``rules`` that say it, one for each use that it takes."""
+    """A verdict with the ``rules`` that decided it, one for each use that it takes."""
 
     verdict: ApprovalVerdict
     rules: tuple[Rule, ...]
 
 
 class Rulebook:
-    """Rules in force: what is written, what was answered since, and what is left of each budget.
-
-    One thread at a time decides and remembers; ``asks``, ``answers`` and ``set_default`` are for any.
-    """
+    """The rules in force: those of the file, answers of approvers, and the remaining budgets. Only one thread at a time
+    may decide and remember. ``asks``, ``answers`` and ``set_default`` are thread-safe."""
 
     def __init__(
         self,
@@ -260,8 +246,8 @@ class Rulebook:
         bound: Callable[[], Mapping[str, str]] = dict,
         bind: Callable[[str, str], object] = lambda _rule, _schema: None,
     ) -> None:
-        """``began``: now, in seconds of the clock that all later ``now`` are of; ``today`` gives Unix time. ``bound``:
-        which definition of a tool each rule that names none has allowed before, by `Rule.text`; ``bind`` keeps it."""
+        """``began`` is the time on the clock of all later ``now``; ``today`` returns Unix time. ``bound`` returns, by
+        `Rule.text`, the tool definitions that rules without a schema allowed before; ``bind`` stores one."""
         self.rules = rules
         self._today = today
         self._began = began
@@ -273,24 +259,22 @@ class Rulebook:
         self._breadth = sum(_breadth(rule) for rule in rules.written)
 
     def set_default(self, kind: Kind, effect: Effect) -> None:
-        """From now on ``effect`` is what holds for ``kind`` where no rule says anything. From any thread."""
+        """Set the effect for ``kind`` where no rule applies. From any thread."""
         self.rules = replace(self.rules, defaults={**self.rules.defaults, kind: (effect, "set by the application")})
 
     @property
     def answers(self) -> tuple[Rule, ...]:
-        """What was answered for a run or a session and is remembered, oldest first."""
-        return tuple(self._answers.copy())  # at once: another thread may be remembering
+        """The answers kept for runs and sessions, oldest first."""
+        return tuple(self._answers.copy())  # an atomic copy: another thread may add one
 
     def verdict(self, question: Question, now: float) -> ApprovalVerdict | None:
-        """What the rules say, and one use of each rule that allowed it spent; None where a person is to be asked.
-
-        Raises ``InvalidArgument`` for arguments that are no JSON values.
-        """
+        """Decide on ``question`` and spend one use of each rule that allowed it. Returns None if an approver must
+        decide. Raises ``InvalidArgument`` for arguments that are not JSON values."""
         ruling = self.rule_on(question, now)
         return None if ruling is None else self.spend(ruling, question)
 
     def spend(self, ruling: Ruling, question: Question) -> ApprovalVerdict:
-        """The verdict of what was just ruled about ``question``, and one use of each of its rules spent."""
+        """Spend one use of each rule of a ruling just made about ``question``, and return its verdict."""
         for rule in ruling.rules:
             self._spent[rule] += 1
             if rule.takes_first and rule.text not in self._schemas:
@@ -299,12 +283,12 @@ class Rulebook:
         return ruling.verdict
 
     def effort(self, size: int) -> int:
-        """What looking a question up may take at the most, in steps of a fraction of a microsecond; ``size``: bytes of
-        its arguments. From any thread."""
+        """Return the maximum cost of a lookup in steps of a fraction of a microsecond. ``size`` is the size of the
+        question's arguments in bytes. From any thread."""
         return _OF_RULE * (len(self.rules.written) + len(self._answers)) + size * (1 + self._breadth)
 
     def rule_on(self, question: Question, now: float) -> Ruling | None:
-        """What the rules say, of which nothing is spent; None where a person is to be asked. Raises as ``verdict``."""
+        """Decide like ``verdict``, but spend nothing."""
         effect, decisive = self.judge(question, now)
         if effect == "ask":
             return None
@@ -314,7 +298,7 @@ class Rulebook:
         return Ruling(verdict, tuple(decisive))
 
     def judge(self, question: Question, now: float) -> tuple[Effect, list[Rule]]:
-        """The effect and the rules that make it, a rule once for each use; nothing is spent. Raises as ``verdict``."""
+        """Return the effect and the rules that decide it, each once per use. Spends nothing. Raises as ``verdict``."""
         answers = [rule for rule in self._answers_for(question) if self._uses_left(rule, now) > 0]
         if denials := [rule for rule in answers if rule.effect == "deny"]:
             return "deny", denials[:1]
@@ -330,15 +314,14 @@ class Rulebook:
         return "allow", list(used.elements())
 
     def list_unallowed(self, question: Question, now: float) -> list[str]:
-        """The packages of ``question`` that no rule allows."""
+        """Return the packages of ``question`` that no rule allows."""
         if question.kind != "package":
             return []
         parts = [part for part in _parts(question) if self._judge_one(part, now)[0] != "allow"]
         return [str(name) for part in parts for name in part.arguments.get("packages") or ()]
 
     def judge_name(self, question: Question, now: float) -> Effect:
-        """Whether an index may be asked for the one package that ``question`` names: what rules say of any version.
-        Nothing is spent."""
+        """Return the effect for looking up the one package of ``question`` in any version. Spends nothing."""
         effects = {
             rule.effect
             for rule in self.rules.written
@@ -347,10 +330,7 @@ class Rulebook:
         return next((one for one in _EFFECTS if one in effects), self.rules.default("package")[0])
 
     def remember(self, decision: Decision, question: Question, now: float, by: str = "answer") -> Rule | None:
-        """Keep an answer for the rest of its run or session; the crossing just answered is the first of its ``uses``.
-
-        None where nothing is to be kept.
-        """
+        """Keep an answer for its run or session; None if it is for once. The present crossing is its first use."""
         rule = rule_from(decision, question, now, by)
         if rule is not None:
             self._keep(rule)
@@ -359,10 +339,8 @@ class Rulebook:
         return rule
 
     def promise(self, decision: Decision, question: Question, now: float, by: str = "answer") -> Rule:
-        """Keep an answer to a question that was asked ahead: it is for the session of ``question``, or without one for
-        all that the agent does that asked, where an agent did, else for its whole namespace. None of its ``uses`` is
-        spent. What holds once, or for a run, is one use.
-        """
+        """Keep an answer to a question asked in advance, and spend none of its uses. It is for the question's session,
+        else for the agent that asked, else for the namespace. An answer for once or for a run has one use."""
         is_wide = decision.scope == "session"
         rule = rule_from(replace(decision, scope="session"), question, now, by)
         assert rule is not None
@@ -377,21 +355,17 @@ class Rulebook:
             self._forget(next(iter(self._answers)))
 
     def forget(self, namespace: str, session: str | None, run: str) -> None:
-        """A run, or with an empty ``run`` a session, is over: what was answered for it holds no more."""
+        """Forget the answers for a run that is over, or with an empty ``run`` for a session."""
         for rule in self.answers:
             mine = rule.run == run if run else rule.run is None
             if mine and (rule.namespace, rule.session) == (namespace, session):
                 self._forget(rule)
 
     def asks(self, kind: Kind) -> bool:
-        """Whether any question of this kind could be asked about or denied: otherwise nobody need come here."""
+        """Whether a question of this kind could be denied or need an approver. If not, callers can skip the rules."""
         written = any(rule.kind == kind and rule.effect != "allow" for rule in self.rules.written)
         answered = any(rule.kind == kind and rule.effect != "allow" for rule in self.answers)
         return written or answered or self.rules.default(kind)[0] != "allow"
-
-    def use_count(self, rule: Rule) -> int:
-        """How often a rule has decided."""
-        return self._spent[rule]
 
     def _forget(self, rule: Rule) -> None:
         del self._answers[rule]
@@ -407,7 +381,7 @@ class Rulebook:
         return [rule for rule in asked if rule.covers(question)]
 
     def _judge_one(self, question: Question, now: float) -> tuple[Effect, list[Rule]]:
-        """The effect of the written rules; of several that allow, the first."""
+        """Return the effect of the written rules, with the first rule that has it."""
         found: dict[Effect, list[Rule]] = {effect: [] for effect in _EFFECTS}
         for rule in self.rules.written:
             if rule.covers(question) and self._same_tool(rule, question) and self._uses_left(rule, now) > 0:
@@ -418,11 +392,10 @@ class Rulebook:
         return self.rules.default(question.kind)[0], []
 
     def _same_tool(self, rule: Rule, question: Question) -> bool:
-        """Whether the tool is defined as when the rule first allowed it; other rules are about whatever it is."""
+        """Whether the tool's definition is the one that the rule first allowed, if the rule binds to one."""
         return not rule.takes_first or self._schemas.get(rule.text, question.schema) == question.schema
 
     def _uses_left(self, rule: Rule, now: float) -> float:
-        """How many uses are left now."""
         over = now >= rule.expires or now - self._began >= rule.lasts
         if over or (rule.until < _EVER and self._today() >= rule.until):
             return 0
@@ -430,8 +403,8 @@ class Rulebook:
 
 
 def rule_from(decision: Decision, question: Question, now: float, by: str = "answer") -> Rule | None:
-    """The rule that an answer for a run or a session makes: exactly this question again, from the same namespace and
-    session or run; None for an answer that holds once."""
+    """Return the rule for an answer: exactly this question, in the same namespace and session or run. None for
+    "once"."""
     if decision.scope == "once":
         return None
     whole_session = decision.scope == "session" and question.session is not None
@@ -453,12 +426,12 @@ def rule_from(decision: Decision, question: Question, now: float, by: str = "ans
 
 
 def _breadth(rule: Rule) -> int:
-    """Characters of its patterns: each may be held against each of a value."""
+    """The characters of its patterns: each may be compared with each character of a value."""
     return sum(0 if isinstance(one, AnyValue) else len(str(one)) for one in (rule.arguments or {}).values())
 
 
 def _parts(question: Question) -> Iterator[Question]:
-    """A question about several packages as one about each: each needs a rule of its own."""
+    """Split a question about several packages: each package needs its own rule."""
     names: Any = question.arguments.get("packages")
     if question.kind != "package" or not isinstance(names, list) or len(names) < 2:
         yield question
@@ -472,8 +445,8 @@ def _effect_word(effect: Effect) -> str:
 
 
 def passed_over(rules: Iterable[Rule], hosts: HostRules) -> Rule | None:
-    """The first of ``rules`` that asks about a host that ``hosts`` allow, or denies it only at times or to some: nobody
-    would be asked, and no rule looked at. None where there is no such rule."""
+    """Return the first rule that asks about a host that ``hosts`` allow, or denies it only at times or to some callers.
+    Such a rule would never be checked. None if there is none."""
     return next((one for one in rules if _is_about_some(one, hosts)), None)
 
 
@@ -482,12 +455,12 @@ def _is_about_some(one: Rule, hosts: HostRules) -> bool:
         return False
     if hosts.everything:
         return True
-    if one.host is None:  # what is asked about every host is not meant for services of this machine
+    if one.host is None:  # a rule for every host is not about services of this machine
         return any(other.host != LOCAL_NAME for other in hosts.allowed)
     return any(_meet(one.host, other) for other in hosts.allowed)
 
 
 def _meet(one: HostRule, other: HostRule) -> bool:
-    """Whether some name is meant by both."""
+    """Whether both can match the same name."""
     names = (one.host.removeprefix("*."), other.host.removeprefix("*."))
     return one.host == other.host or one.names(names[1]) or other.names(names[0])

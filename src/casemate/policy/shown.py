@@ -1,7 +1,7 @@
-"""What a person is shown before they decide: text that cannot pass for other text, and never all of it hidden. Pure.
+"""The display of a request for approval: text that cannot pass for other text, and never entirely hidden. Pure.
 
-Everything comes as JSON on one line. What a screen acts upon, does not show, or shows in another order is written as
-JSON's own escape (``\\u202e``, ``\\n``), so that what is shown can be read back as exactly what it is.
+Everything is JSON on one line. Characters that control a screen, are invisible or change the order of text become JSON
+escapes (``\\u202e``, ``\\n``), so that the display can be read back exactly.
 """
 
 from __future__ import annotations
@@ -15,25 +15,22 @@ from typing import Any
 from casemate.visible import is_plain
 
 _MOST_MARKS = 2  # combining marks on one character; more of them run into the lines above and below
-_MOST_SHOWN = 2000  # characters of one argument: about a screen
-_TAIL = 0.4  # of what is shown: what comes last is as likely to matter
+_MOST_SHOWN = 2000  # characters of one argument, about a screen
+_TAIL = 0.4  # of the displayed characters: the end is as likely to matter
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """One argument as it is shown: ``head``, then ``hidden`` characters that are not shown, then ``tail``.
-
-    ``size``: characters in all, as canonical JSON.
-    """
+    """One displayed argument: ``head``, then a note of ``hidden`` characters, then ``tail``."""
 
     name: str
-    size: int
+    size: int  # characters in all, as canonical JSON
     head: str
     hidden: int = 0
     tail: str = ""
 
     def __str__(self) -> str:
-        """Lines that no argument can imitate: what comes from a cell never holds a line's end."""
+        """Lines that no argument can imitate: data from a cell never contains a line break."""
         if not self.hidden:
             return f"{self.name}: {self.head}"
         return "\n".join(
@@ -46,23 +43,22 @@ class Excerpt:
 
 
 def escape_text(text: str) -> str:
-    """``text`` on one line, unambiguous: escaped as in JSON, a backslash too, without the quotes around it."""
+    """Return ``text`` on one line, escaped as in JSON, including backslashes, without the quotes."""
     return _escape_json(json.dumps(text, ensure_ascii=False)[1:-1])
 
 
 def shown_value(value: Any) -> str:
-    """A JSON value on one line: JSON that reads back as the same value, names in order."""
+    """Return a JSON value on one line, with sorted names. It reads back as the same value."""
     return _escape_json(json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(", ", ": ")))
 
 
 def excerpts(arguments: Mapping[str, Any], most: int = _MOST_SHOWN) -> tuple[Excerpt, ...]:
-    """Each argument with about ``most`` characters of it at the most: its size, head and tail, and what is hidden."""
+    """Return an excerpt of each argument, with about ``most`` characters at most."""
     return tuple(_excerpt(name, arguments[name], most) for name in sorted(arguments))
 
 
 def request_text(who: str, *, kind: str, server: str, tool: str, summary: str, arguments: Mapping[str, Any]) -> str:
-    """What a request for approval wants, in lines that nothing of a program's can begin. ``who``: "the program", where
-    the kind says what that wants."""
+    """Describe an approval request in lines whose start no program can forge. ``who`` is the subject of the first."""
     named = {
         "tool": f"call {shown_value(tool)} of the server {shown_value(server)}",
         "server": f"add the MCP server {shown_value(server)}",
@@ -83,7 +79,7 @@ def _excerpt(name: str, value: Any, most: int) -> Excerpt:
 
 
 def _escape_json(text: str) -> str:
-    """JSON ``text`` with further escapes; a combining mark stays only where it is one of few on a letter."""
+    """Escape JSON ``text`` further. A letter keeps at most two combining marks."""
     if text.isascii() and is_plain(text):
         return text
     pieces: list[str] = []

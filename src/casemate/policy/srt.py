@@ -1,7 +1,7 @@
-"""The settings keys of srt (@anthropic-ai/sandbox-runtime 0.0.83) as casemate's own. Pure.
+"""Translates the settings keys of srt (@anthropic-ai/sandbox-runtime 0.0.83) into casemate's own. Pure.
 
-The rule: what casemate keeps more strictly than asked is a warning that says what holds instead; what it would keep
-less strictly, or what a program that relies on it would miss, is an error. No key is passed over.
+A setting that casemate enforces more strictly gets a warning that says what holds instead. One that it would enforce
+less strictly, or whose absence a program would notice, is an error. No key is ignored.
 """
 
 from __future__ import annotations
@@ -14,30 +14,31 @@ from typing import Any, NoReturn
 from casemate.errors import InvalidArgument
 from casemate.model.addresses import is_never_public
 from casemate.policy.document import Path, PolicyDocument
+from casemate.policy.globs import is_pattern
 from casemate.policy.policy import Writable
 
-Entry = tuple[str, str]  # an absolute path or pattern, and where it is written
+Entry = tuple[str, str]  # an absolute path or pattern, and its place in the file
 
-# Readable in every cell, whatever a policy says; what lies elsewhere on the machine is not there at all.
+# Readable in every cell under any policy. Other folders of the machine do not exist in a cell.
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/private/tmp", "/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty")
 _OWN_MEANING = (
-    "srt's filesystem keys: a cell sees the system's programs, its environment's packages and the workspace, and \
-nothing else of this machine; srt would show everything that is not denied"
+    "srt's filesystem keys: a cell sees only the system's programs, its environment's packages and the workspace; \
+srt would show everything that is not denied"
 )
 
-# Keys of srt that mean nothing here, or less than what holds anyhow: each with what holds instead.
+# Keys of srt with no effect, or with less effect than casemate's own rule, which is the value.
 _STRICTER = {
-    ("enableWeakerNestedSandbox",): "casemate never weakens a wall; where none can be had it refuses to run",
+    ("enableWeakerNestedSandbox",): "casemate never weakens a wall; without one it refuses to run",
     ("allowNestedUserNamespaces",): "a cell makes no namespaces",
     ("filesystem", "allowGitConfig"): ".git/config stays protected",
-    ("network", "allowLocalBinding"): "a cell always binds on a loopback of its own, and never on this machine's",
-    ("network", "allowUnixSockets"): "no socket of this machine can be reached from a cell",
-    ("network", "allowAllUnixSockets"): "a cell makes sockets of its own, and reaches none of this machine's",
+    ("network", "allowLocalBinding"): "a cell always binds on its own loopback, never on this machine's",
+    ("network", "allowUnixSockets"): "a cell cannot reach a socket of this machine",
+    ("network", "allowAllUnixSockets"): "a cell can make sockets, but reaches none of this machine's",
     ("network", "deniedDomainReasons"): "the reasons are not shown to the program",
     ("ignoreViolations",): "every refusal is reported",
 }
-_NOTHING_HERE = "it means nothing to casemate on Linux"
+_NOTHING_HERE = "it has no effect in casemate on Linux"
 _PLUMBING = (
     "ripgrep", "seccomp", "bwrapPath", "socatPath", "javaAgentJarPath", "windows", "git", "allowPty",
     "allowAppleEvents", "allowMachLookup", "enableWeakerNetworkIsolation", "mandatoryDenySearchDepth",
@@ -62,17 +63,13 @@ _TOP = ("filesystem", "credentials", "allowNestedUserNamespaces", "enableWeakerN
 
 @dataclass(slots=True)
 class Translation:
-    """casemate's own keys with their lines; ``hidden`` and ``unwritable``: what must not be seen, or changed;
-    ``shown``: what is to be seen besides the workspace; ``writable``: the only folders that
-    are written in; ``undialled``: networks that are never to be dialled, each with its place."""
-
     values: dict[str, Any]
     lines: dict[Path, int]
     hidden: list[Entry] = field(default_factory=list)
     unwritable: list[Entry] = field(default_factory=list)
-    shown: list[Entry] = field(default_factory=list)
-    undialled: list[tuple[str, str]] = field(default_factory=list)
-    writable: Writable | None = None
+    shown: list[Entry] = field(default_factory=list)  # in addition to the workspace
+    undialled: list[tuple[str, str]] = field(default_factory=list)  # networks never to dial, each with its place
+    writable: Writable | None = None  # the only writable folders
     warnings: list[str] = field(default_factory=list)
 
 
@@ -83,11 +80,9 @@ def is_srt(document: PolicyDocument) -> bool:
 
 
 def translate_settings(document: PolicyDocument, folder: str, home: str) -> Translation:
-    """The document in casemate's own keys; those that are so already stay. ``folder``: absolute, what relative paths
-    are relative to; ``home``: what ``~`` is.
-
-    Raises ``InvalidArgument`` naming file, line and key for what cannot be honoured.
-    """
+    """Translate the document into casemate's own keys. Keys that are casemate's own stay. ``folder`` is the absolute
+    base of relative paths; ``home`` replaces ``~``. Raises ``InvalidArgument`` with file, line and key for a setting
+    that casemate cannot enforce."""
     made = Translation(dict(document.values), dict(document.lines))
     reader = _SrtReader(document, made, folder, home)
     network, filesystem = made.values.pop("network", None), made.values.pop("filesystem", None)
@@ -104,8 +99,6 @@ def translate_settings(document: PolicyDocument, folder: str, home: str) -> Tran
 
 
 class _SrtReader:
-    """Takes srt's keys one by one and notes what each comes to."""
-
     def __init__(self, document: PolicyDocument, made: Translation, folder: str, home: str) -> None:
         self._document = document
         self._made = made
@@ -113,18 +106,16 @@ class _SrtReader:
         self._home = home
 
     def top(self, key: str, value: Any) -> None:
-        """A key at the top of the file."""
+        """Translate a top-level key."""
         if key == "credentials" and value:
-            self._refuse(
-                (key,), "casemate keeps secrets in its vault and not in a policy; `casemate vault set` puts them there"
-            )
+            self._refuse((key,), "casemate keeps secrets in its vault, not in a policy; use `casemate vault set`")
         elif (key,) in _STRICTER and value:
             self._warn((key,), _STRICTER[key,])
         elif key in _PLUMBING and value:
             self._warn((key,), _NOTHING_HERE)
 
     def network(self, keys: Mapping[str, Any]) -> None:
-        """``network``: hosts, and what srt does to reach them."""
+        """Translate ``network``."""
         for key, value in keys.items():
             path: Path = ("network", key)
             if path in _STRICTER or key in _NETWORK_PLUMBING:
@@ -132,9 +123,9 @@ class _SrtReader:
                     self._warn(path, _STRICTER.get(("network", key), _NOTHING_HERE))
             elif key in _DOORS_OF_ITS_OWN:
                 if value not in (None, False, [], {}):
-                    self._refuse(path, "casemate has an egress proxy of its own, which cannot be configured so")
+                    self._refuse(path, "casemate's own egress proxy does not have this setting")
             elif key not in _NETWORK:
-                self._refuse(path, f"is no key that casemate knows; of srt's it knows {', '.join(_NETWORK)}")
+                self._refuse(path, f"is not a key that casemate knows; of srt's it knows {', '.join(_NETWORK)}")
         self._domains(keys)
         if self._flag(keys, "network", "requireHostMatch", usual=True) is False:
             self._refuse(("network", "requireHostMatch"), "names that disagree are always refused")
@@ -147,13 +138,13 @@ class _SrtReader:
             self._made.undialled.append((text, self._document.where(path)))
 
     def filesystem(self, keys: Any) -> None:
-        """``filesystem``: what may be seen and changed."""
+        """Translate ``filesystem``."""
         if not isinstance(keys, Mapping):
-            self._refuse(("filesystem",), "is no mapping")
+            self._refuse(("filesystem",), "is not a mapping")
         for key in keys:
             if key not in _FILESYSTEM:
                 known = ", ".join(_FILESYSTEM)
-                self._refuse(("filesystem", key), f"is no key that casemate knows; of srt's it knows {known}")
+                self._refuse(("filesystem", key), f"is not a key that casemate knows; of srt's it knows {known}")
         if self._flag(keys, "filesystem", "disabled"):
             self._refuse(("filesystem", "disabled"), "casemate never shows the whole machine; give a workspace")
         if self._flag(keys, "filesystem", "allowGitConfig"):
@@ -172,7 +163,7 @@ class _SrtReader:
             self._made.warnings.append(f"{self._document.where(('filesystem',))}: {_OWN_MEANING}")
 
     def _domains(self, keys: Mapping[str, Any]) -> None:
-        """The lists of hosts: a list that is there, even an empty one, is a bound."""
+        """Translate the lists of hosts. A list that is present, even an empty one, is a bound."""
         for theirs, ours in (("allowedDomains", "allowed_domains"), ("deniedDomains", "denied_domains")):
             if theirs not in keys:
                 continue
@@ -184,18 +175,16 @@ class _SrtReader:
             self._set(ours, texts, ("network", theirs))
 
     def _workspace(self, keys: Mapping[str, Any]) -> None:
-        """The one folder that may be written: the working folder, where it is among those listed, else the widest."""
+        """Choose the workspace: the listed folder that contains the working folder, else the widest."""
         writable: list[tuple[Path, str]] = []
         for path, text in self._paths(keys, "allowWrite"):
             if not _is_within(text, (self._folder,)) and _is_within(text, _TEMPORARY):
-                self._warn(path, f"{text}: a cell has one of its own, which is gone with it")
-            elif _is_pattern(text):
+                self._warn(path, f"{text}: a cell has its own, which is removed with it")
+            elif is_pattern(text):
                 self._refuse(path, f"{text}: a pattern cannot be the workspace; name the folder")
             else:
                 writable.append((path, text))
-        if not writable:
-            return
-        if "workspace" in self._made.values:
+        if not writable or "workspace" in self._made.values:
             return
         path, widest = min(writable, key=lambda one: len(one[1]))
         own = next((one for one in writable if _is_within(self._folder, (one[1],))), None)
@@ -203,48 +192,46 @@ class _SrtReader:
             path, widest = own
         for other_path, other in writable:
             if own is not None and not _is_within(other, (widest,)):
-                self._warn(other_path, f"{other}: is not there in a cell, whose own home is gone with it")
+                self._warn(other_path, f"{other}: does not exist in a cell, whose own home is removed with it")
             elif not _is_within(other, (widest,)):
-                self._refuse(other_path, f"{other}: a cell writes in one folder of yours, and {widest} is that already")
+                self._refuse(other_path, f"{other}: a cell writes in one folder of yours, which is already {widest}")
         if _is_within(self._home, (widest,)):
             self._refuse(path, f"{widest}: would show a cell the whole home folder; name the folder that it works in")
         self._set("workspace", widest, path)
 
     def _check_shown(self, path: Path, text: str) -> None:
         workspace = self._made.values.get("workspace")
-        if isinstance(workspace, str) and _is_within(text, (self._absolute(workspace),)):
-            if not _is_pattern(text):  # seen anyhow, unless its name is one that is usually hidden
-                self._made.shown.append((text, self._document.where(path)))
-            return
-        if not _is_within(text, SYSTEM_FOLDERS):
+        is_inside = isinstance(workspace, str) and _is_within(text, (self._absolute(workspace),))
+        # The workspace is visible except for names that are hidden by default.
+        if not (is_pattern(text) if is_inside else _is_within(text, SYSTEM_FOLDERS)):
             self._made.shown.append((text, self._document.where(path)))
 
     def _check_never_dialled(self, path: Path, text: str) -> None:
         try:
             is_private = is_never_public(text)
         except ValueError:
-            self._refuse(path, f"{text!r} is no address or range")
+            self._refuse(path, f"{text!r} is not an address or range")
         if not is_private:
-            self._refuse(path, f"{text}: public addresses cannot be refused one by one; private ones always are")
+            self._refuse(path, f"{text}: casemate always refuses private addresses, and cannot refuse public ones")
 
     def _texts(self, keys: Mapping[str, Any], section: str, key: str) -> Iterator[tuple[Path, str]]:
         given = keys.get(key) or []
         if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
-            self._refuse((section, key), "is no list of texts")
+            self._refuse((section, key), "is not a list of texts")
         yield from (((section, key, place), text) for place, text in enumerate(given))
 
     def _paths(self, keys: Mapping[str, Any], key: str) -> Iterator[tuple[Path, str]]:
-        """Each entry as an absolute path, a text or ``{path, literal}``."""
+        """Yield each entry as an absolute path. It is a text or ``{path, literal}``."""
         given = keys.get(key) or []
         if not isinstance(given, list):
-            self._refuse(("filesystem", key), "is no list of paths")
+            self._refuse(("filesystem", key), "is not a list of paths")
         for place, entry in enumerate(given):
             path: Path = ("filesystem", key, place)
             text = entry.get("path") if isinstance(entry, Mapping) and entry.keys() <= {"path", "literal"} else entry
             if not isinstance(text, str) or not text or "\0" in text:
-                self._refuse(path, "is no path")
-            if isinstance(entry, Mapping) and entry.get("literal") and _is_pattern(text):
-                self._refuse(path, f"{text!r}: a name with wildcards in it cannot be told from a pattern")
+                self._refuse(path, "is not a path")
+            if isinstance(entry, Mapping) and entry.get("literal") and is_pattern(text):
+                self._refuse(path, f"{text!r}: a literal name with wildcards would be read as a pattern")
             yield path, self._absolute(text)
 
     def _absolute(self, text: str) -> str:
@@ -259,26 +246,23 @@ class _SrtReader:
         return value
 
     def _set(self, key: str, value: Any, source: Path) -> None:
-        """Put one of casemate's own keys, with the lines of srt's."""
+        """Set one of casemate's own keys, with the lines of srt's."""
         if key in self._made.values:
-            self._refuse(source, f"is given twice: {key} is in the file, too")
+            self._refuse(source, f"is given twice: the file also has {key}")
         self._made.values[key] = value
         for path, line in self._document.lines.items():
             if path[: len(source)] == source:
                 self._made.lines[(key, *path[len(source) :])] = line
 
     def _warn(self, path: Path, instead: str) -> None:
-        name = ".".join(str(part) for part in path)
-        self._made.warnings.append(f"{self._document.where(path)}: {name}: {instead}")
+        self._made.warnings.append(f"{self._name(path)}: {instead}")
 
     def _refuse(self, path: Path, problem: str) -> NoReturn:
-        name = ".".join(str(part) for part in path)
-        raise InvalidArgument("policy", f"{self._document.where(path)}: {name}: {problem}")
+        raise InvalidArgument("policy", f"{self._name(path)}: {problem}")
+
+    def _name(self, path: Path) -> str:
+        return f"{self._document.where(path)}: {'.'.join(map(str, path))}"
 
 
 def _is_within(path: str, folders: tuple[str, ...]) -> bool:
     return any(path == one or path.startswith(one.rstrip("/") + "/") for one in folders)
-
-
-def _is_pattern(text: str) -> bool:
-    return bool(set(text) & set("*?["))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from casemate.errors import Unavailable
@@ -45,10 +46,7 @@ class PreviewGateway:
 
     async def open_socket(self, exposed: ExposedServer) -> None:
         """Show it at a Unix socket in a folder that is this user's alone. Raises ``Unavailable``."""
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await _serve_socket(reader, writer, exposed)
-
+        serve = partial(_serve_socket, exposed)
         try:
             if self._folder is None:
                 sweep()
@@ -60,7 +58,7 @@ class PreviewGateway:
         exposed.preview = replace(exposed.preview, socket=path)
 
     def withdraw(self, exposed: ExposedServer) -> None:
-        """Show it no more. Harmless when repeated."""
+        """Stop exposing the port. A second call does nothing."""
         if self._exposed.get(exposed.host) is exposed:
             del self._exposed[exposed.host]
         if (server := self._sockets.pop(exposed, None)) is not None:
@@ -105,7 +103,7 @@ class PreviewGateway:
             await serve_client(reader, writer, self._exposed.get)
 
 
-async def _serve_socket(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, exposed: ExposedServer) -> None:
+async def _serve_socket(exposed: ExposedServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Bytes as they are: whoever connects is the user."""
     try:
         with contextlib.suppress(asyncio.CancelledError, OSError), exposed.count_client():

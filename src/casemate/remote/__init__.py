@@ -1,1 +1,1 @@
-"""The way to a running service: where it lies, how it is started, and what is said to it."""
+"""The client side of a running service: where it is, how it starts, and its protocol."""

@@ -19,10 +19,10 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """``folder``: of a Unix socket; else ``host`` and ``port``, with ``tls`` or without."""
+    """The address of a service: a Unix socket in ``folder``, or a host and port."""
 
     folder: Path | None = None
-    name: str = SOCKET
+    name: str = SOCKET  # of the socket
     host: str = ""
     port: int = 0
     tls: bool = False
@@ -35,15 +35,14 @@ class Address:
 
     @property
     def host_header(self) -> str:
-        """What requests name as their host: the service checks it."""
+        """The Host header of requests, which the service checks."""
         return "localhost" if self.folder is not None else str(self).partition("//")[2]
 
 
 def address_of(url: str, *, insecure: bool = False) -> Address:
-    """``unix:///path/of/service.sock``, ``https://host:port``, or ``http://host:port`` of this machine.
+    """Parse ``unix:///path/of/service.sock``, ``https://host:port``, or ``http://host:port`` of this machine.
 
-    ``insecure``: permits ``http`` to other machines, where everybody on the way reads the token. Raises
-    ``InvalidArgument``.
+    ``insecure``: permit ``http`` to other machines, which exposes the token to the network. Raises ``InvalidArgument``.
     """
     parts = urlsplit(url)
     if parts.scheme == "unix" and not parts.netloc and os.path.isabs(parts.path):
@@ -58,25 +57,25 @@ def address_of(url: str, *, insecure: bool = False) -> Address:
     if parts.scheme == "http" and not is_loopback(parts.hostname) and not insecure:
         raise InvalidArgument(
             "url",
-            f"{url!r} would send the token over the network for everybody to read",
-            remediation="Use https, a tunnel that ends on this machine, or insecure=True where the network is trusted.",
+            f"{url!r} would expose the token to the network",
+            remediation="Use https, a tunnel that ends on this machine, or insecure=True if the network is trusted.",
         )
     return Address(host=parts.hostname, port=port, tls=parts.scheme == "https")
 
 
 def connect(address: Address, seconds: float) -> socket.socket:
-    """A connection to a Unix socket, whose folder is this user's alone and whose other end is this user's, too.
+    """Connect to a Unix socket. Its folder must be private to this user, and its other end must belong to this user.
 
-    Raises ``OSError`` where nobody listens, and ``Unavailable`` where somebody else does.
+    Raises ``OSError`` if no process listens, and ``Unavailable`` if another user's does.
     """
     assert address.folder is not None
     folder = open_private(address.folder)
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         one.settimeout(seconds)
-        one.connect(f"/proc/self/fd/{folder}/{address.name}")  # the folder that was looked at, and a name of any length
+        one.connect(f"/proc/self/fd/{folder}/{address.name}")  # the checked folder, and no limit on the path's length
         if peer_of(one) != os.geteuid():
-            raise Unavailable(f"{address} is held by another user, and nothing is said to it")
+            raise Unavailable(f"{address} belongs to another user, so nothing was sent to it")
     except BaseException:
         one.close()
         raise
@@ -86,7 +85,7 @@ def connect(address: Address, seconds: float) -> socket.socket:
 
 
 def peer_of(connection: socket.socket) -> int:
-    """The user at the other end of a Unix socket, as the kernel says (SO_PEERCRED of unix(7))."""
+    """The user at the other end of a Unix socket, from the kernel (SO_PEERCRED of unix(7))."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, uid, _ = _CREDENTIALS.unpack(raw)
     return int(uid)

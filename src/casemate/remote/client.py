@@ -1,4 +1,4 @@
-"""A running service as an ``Invoke``: operations by name, JSON values in and out."""
+"""A client of a running service, as an ``Invoke``: operations by name, JSON values in and out."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import math
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote
 
 from casemate.errors import CasemateError, InvalidArgument, Unavailable
+from casemate.event_loop import run_in_loop
 from casemate.operations.documents import error_from
 from casemate.remote.address import Address, address_of
 from casemate.remote.fingerprints import different, fingerprints
@@ -24,19 +26,21 @@ from casemate.remote.sse import EventReader
 from casemate.remote.starting import find_service, start_service
 from casemate.version import INSTALLATION, __version__
 
+R = TypeVar("R")
 _JSON: dict[str, Any] = {"content-type": "application/json"}
-_ENDS_WITHIN = 10.0  # seconds that an idle service of another version has to end
-_IS_ENDING = "the service that runs is ending"
-_RESUMABLE = frozenset({"runs.stream"})  # leaving these changes nothing
-_ANSWERS_WITHIN = 15.0  # seconds that a service has to say that it is there
-_STEP_TIMEOUT = 60.0  # seconds without a byte, where a thread waits
-_RESUMES = 5  # times that a stream is taken up again without an event between
+_ENDS_WITHIN = 10.0  # seconds for an idle service of another version to end
+_IS_ENDING = "the running service is ending"
+_RESUMABLE = frozenset({"runs.stream"})  # resuming these changes nothing
+_ANSWERS_WITHIN = 15.0  # seconds for a service to answer a health check
+_STEP_TIMEOUT = 60.0  # seconds without a byte, for calls that block a thread
+_RESUMES = 5  # attempts to resume a stream without an event in between
 
 
 class RemoteOperations:
-    """What ``connect`` gives: ``await remote(operation, arguments)`` and ``remote.stream(operation, arguments)``.
+    """A client of a service: ``await remote(operation, arguments)`` and ``remote.stream(operation, arguments)``.
 
-    From one event loop. Raises what the service says, as the same classes, and ``Unavailable`` where it is gone.
+    Used from one event loop. Raises the service's errors as the same classes, and ``Unavailable`` if the service is
+    gone.
     """
 
     def __init__(self, address: Address, headers: Mapping[str, str], step_timeout: float | None = None) -> None:
@@ -49,22 +53,22 @@ class RemoteOperations:
         return f"<Remote {self.address}>"
 
     def duplicate(self) -> RemoteOperations:
-        """Another connection to the same service, for another event loop; its steps take a minute at most."""
+        """Another connection to the same service, for another event loop. Each of its steps takes a minute at most."""
         return RemoteOperations(self.address, self.headers, step_timeout=_STEP_TIMEOUT)
 
     def on_end(self, again: Callable[[], Awaitable[RemoteOperations]]) -> None:
-        """``again`` gives another connection when the service has ended, such as by itself, having been idle."""
+        """Reconnect with ``again`` after the service has ended, for example because it was idle."""
         self._again = again
 
     async def __call__(self, operation: str, arguments: Mapping[str, Any] | None = None) -> Any:
-        """The result of ``operation``. Cancelling it cancels the operation."""
+        """Invoke ``operation`` and return its result. Cancelling this cancels the operation."""
         return _value(await self.request("POST", path_of(operation), _body(arguments), **_JSON))
 
     async def stream(
         self, operation: str, arguments: Mapping[str, Any] | None = None, *, cursor: int = 0
     ) -> AsyncGenerator[dict[str, Any]]:
-        """What an operation that streams tells, from event number ``cursor`` on; a connection that is lost is taken up
-        again where it ended, as long as the operation permits it. Leaving early is told to the service."""
+        """The events of a streaming operation, from number ``cursor`` on. A lost connection is resumed where it ended
+        if the operation permits. The service notices if the caller leaves early."""
         body, failures = _body(arguments), 0
         while True:
             try:
@@ -76,7 +80,7 @@ class RemoteOperations:
                             raise error_from(event.data)
                         cursor, failures = int(event.id or cursor), 0
                         yield event.data
-                raise Unavailable(f"{self.address} ended a stream without saying so")
+                raise Unavailable(f"{self.address} ended a stream without an end event")
             except _Lost as lost:
                 failures += 1
                 if operation not in _RESUMABLE or failures > _RESUMES:
@@ -85,12 +89,12 @@ class RemoteOperations:
     async def request(
         self, method: str, path: str, body: bytes = b"", report: Report = ignore, **headers: str
     ) -> HttpAnswer:
-        """One request; its answer, whatever its status. ``report`` gets how many bytes of it have gone. Raises
-        ``Unavailable`` where nobody answers."""
+        """Send one request and return its answer with any status. ``report`` gets the bytes sent so far. Raises
+        ``Unavailable`` if no service answers."""
         for is_last in (self._again is None, True):
             try:
                 answer = await self._http.request(method, path, body, report, **headers)
-            except OSError as error:  # it was not even sent
+            except OSError as error:  # the request was not sent
                 if is_last:
                     raise _nobody(self.address, error) from error
             else:
@@ -100,8 +104,8 @@ class RemoteOperations:
         raise AssertionError("the last attempt gives an answer, or raises")
 
     async def upload(self, content: bytes, report: Report = ignore) -> str:
-        """A handle for ``content``, which arguments may name for a short while. ``report`` gets how many bytes have
-        gone. Raises as a call."""
+        """Upload ``content``. Returns a handle that arguments may use for a short time. ``report`` gets the bytes sent
+        so far. Raises like a call."""
         handle: str = _value(await self.request("PUT", "/v1/uploads", content, report))["handle"]
         return handle
 
@@ -113,7 +117,7 @@ class RemoteOperations:
         return answer.body
 
     async def save(self, parts: Sequence[str], target: Path) -> None:
-        """Copy what :meth:`download` gives to a file, replacing what is there. Raises ``OSError``, too."""
+        """Save what :meth:`download` returns to ``target``, replacing it. Also raises ``OSError``."""
         partial_file = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
         try:
             with partial_file.open("xb") as file:
@@ -129,8 +133,8 @@ class RemoteOperations:
         report: Report = ignore,
         most: float = MOST_BODY,
     ) -> None:
-        """Write the bytes of a file or an archive (``"archives", handle``) to ``target``, ``most`` of them; ``report``
-        gets how many there are so far."""
+        """Write a file or an archive (``"archives", handle``) to ``target``, up to ``most`` bytes. ``report`` gets the
+        bytes written so far."""
         head, count = None, 0
         async with contextlib.aclosing(self._http.stream("GET", _path(parts))) as pieces:
             async for piece in pieces:
@@ -145,34 +149,52 @@ class RemoteOperations:
                     report(count)
 
     async def health(self) -> dict[str, Any]:
-        """What the service says of itself: ``version``, ``status`` ("ok" or "draining"), ``is_idle`` and more."""
+        """The service's report: ``version``, ``status`` ("ok" or "draining"), ``is_idle`` and more."""
         try:
             async with asyncio.timeout(_ANSWERS_WITHIN):
                 said: dict[str, Any] = _value(await self.request("GET", "/v1/health"))
         except TimeoutError:
             raise SilentService(
-                f"the service at {self.address} takes connections and does not answer within {_ANSWERS_WITHIN:g} s",
-                remediation="It may be stopped or overloaded: look into its log (service.log in its state folder), and "
-                "end its process where it does not recover; the next command starts it anew.",
+                f"the service at {self.address} accepts connections but does not answer within {_ANSWERS_WITHIN:g} s",
+                remediation="It may be stopped or overloaded: read its log (service.log in its state folder), and "
+                "end its process if it does not recover; the next command starts a new one.",
             ) from None
         return said
 
     async def console_link(self, port: int = 0) -> str:
-        """Where a browser signs in to the service's console, once and soon; ``port``: where a user's service is to
-        listen for it, any unless given."""
+        """A link that signs a browser in to the service's console once, within a short time. ``port``: where a user's
+        service listens for it; 0 for any."""
         made = _value(await self.request("POST", "/v1/service/console", _body({"port": port}), **_JSON))
         return f"{made['url'] or self.address}{made['path']}"
 
     async def _revive(self) -> None:
-        """The service has ended, or is about to, and has done nothing of what was asked: another takes its place."""
+        """Reconnect to a new service. The old one has ended, or is about to, without doing any of the request."""
         assert self._again is not None
         await self._http.close()
         other = await self._again()
         self.address, self._http = other.address, Http(other.address, self.headers)
         await other.close()
 
+    def block(self, action: Callable[[RemoteOperations], Awaitable[R]]) -> R:
+        """Run ``action`` in a thread with its own event loop and connection, and wait for its result. Raises like
+        it."""
+
+        async def act() -> R:
+            remote = self.duplicate()
+            try:
+                return await action(remote)
+            finally:
+                await remote.close()
+
+        with ThreadPoolExecutor(1) as threads:
+            return threads.submit(run_in_loop, act()).result()
+
+    def call_blocking(self, operation: str, arguments: Mapping[str, Any]) -> Any:
+        """Invoke an operation and return its result. Blocks, and raises the service's errors."""
+        return self.block(lambda remote: remote(operation, arguments))
+
     async def close(self) -> None:
-        """Close the connections; the service goes on. Harmless when repeated."""
+        """Close the connections. The service keeps running."""
         await self._http.close()
 
     async def _events(self, path: str, body: bytes, cursor: int) -> AsyncGenerator[Any]:
@@ -199,7 +221,7 @@ class RemoteOperations:
 
 
 class SilentService(Unavailable):
-    """A service takes connections and does not answer."""
+    """A service accepts connections but does not answer."""
 
 
 class _Lost(Exception):
@@ -220,15 +242,15 @@ async def connect(
     runs: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> RemoteOperations:
-    """A connection to the service at ``url``, or to the user's own, which is started unless it runs or ``start`` is
-    False.
+    """Connect to the service at ``url``, or to the user's own, which is started if it is not running, unless ``start``
+    is False.
 
-    ``token``: of a service on TCP. ``namespace``: on a Unix socket, which of the user's; a token has its own.
-    ``agent``: a name under which calls are those of an agent, which may do less and sees only its own;
-    ``may_approve``: this one may answer what it asks for itself, since a person does that. ``insecure``: permits http
-    to other machines. ``runs``: programs are to find the packages of this installation: a service of another one is
-    replaced where nothing lives in it, and one that a command with more variables has started does not fit.
-    ``environ``: instead of this process's variables.
+    ``token``: for a service on TCP. ``namespace``: one of the user's, on a Unix socket; a token has its own namespace.
+    ``agent``: make calls as an agent of this name, which may do less and sees only its own. ``may_approve``: let this
+    agent answer its own approval requests, because a person does that. ``insecure``: permit http to other machines.
+    ``runs``: programs should find this installation's packages. So an idle service of another installation is replaced,
+    and one that a command with more variables started does not fit. ``environ``: variables to use instead of this
+    process's.
 
     Raises ``InvalidArgument`` and ``Unavailable``.
     """
@@ -237,7 +259,7 @@ async def connect(
     if url is not None:
         address = address_of(url, insecure=insecure)
         if address.folder is None and token is None:
-            raise InvalidArgument("token", f"{address} wants one (casemate service token add)")
+            raise InvalidArgument("token", f"{address} needs one (casemate service token add)")
         remote = RemoteOperations(address, headers)
         await _check_version(remote)
         return remote
@@ -248,7 +270,7 @@ async def connect(
 
 
 async def attach(environ: Mapping[str, str]) -> RemoteOperations:
-    """A connection to the user's service that runs, of whatever version. Raises ``Unavailable`` where none does."""
+    """Connect to the user's running service of any version. Raises ``Unavailable`` if none is running."""
     address = find_service(places_of(environ))
     if address is None:
         raise _none_runs()
@@ -256,7 +278,7 @@ async def attach(environ: Mapping[str, str]) -> RemoteOperations:
 
 
 def path_of(operation: str) -> str:
-    """The path of an operation's name: ``sessions.open`` is ``/v1/sessions/open``."""
+    """The path of an operation: ``/v1/sessions/open`` for ``sessions.open``."""
     return "/v1/" + quote(operation.replace(".", "/"))
 
 
@@ -283,30 +305,30 @@ async def _own(
         if attempt > 1 or not start or not await _stop_if_idle(remote):
             await remote.close()
             raise Unavailable(
-                why, remediation="casemate service stop ends it, and what it runs; the next command starts a new one."
+                why, remediation="casemate service stop ends it and what it runs; the next command starts a new one."
             )
     raise AssertionError("a service fits, or it does not")
 
 
 async def _is_anothers(remote: RemoteOperations) -> bool:
-    """Whether the service that runs is of another installation, which may have other packages."""
+    """Whether the running service is of another installation, which may have other packages."""
     return (await remote.health()).get("installation") not in (None, INSTALLATION)
 
 
 async def _unfit(remote: RemoteOperations, environ: Mapping[str, str], *, runs: bool) -> str:
-    """Why the service that runs is not the one that this process would start; empty where it is."""
+    """Why the running service is not the one that this process would start; empty if it is."""
     try:
         said = await remote.health()
     except SilentService:
         raise
-    except Unavailable:  # it has gone since it was found
+    except Unavailable:  # it ended after it was found
         return _IS_ENDING
     if said.get("status") == "draining":
         return _IS_ENDING
     if said.get("version") != __version__:
-        return f"the service that runs is casemate {said.get('version')}, and this is {__version__}"
+        return f"the running service is casemate {said.get('version')}, but this is {__version__}"
     if others := different(fingerprints(environ), said.get("settings") or {}, runs=runs):
-        return f"the service that runs was started with another value of {', '.join(others)}"
+        return f"the running service was started with another value of {', '.join(others)}"
     return ""
 
 
@@ -315,13 +337,13 @@ async def _check_version(remote: RemoteOperations) -> None:
     if said.get("version") not in (None, __version__):
         await remote.close()
         raise Unavailable(
-            f"the service at {remote.address} is casemate {said.get('version')}, and this is {__version__}",
+            f"the service at {remote.address} is casemate {said.get('version')}, but this is {__version__}",
             remediation="Install the same version on both sides.",
         )
 
 
 async def _stop_if_idle(remote: RemoteOperations) -> bool:
-    """Have a service end in which nothing lives; whether it has. Its user may, though an agent that calls may not."""
+    """Ask an idle service to end. Returns whether it did. The user may do this even if the calling agent may not."""
     operator = RemoteOperations(remote.address, _headers(None, None, None))
     answer = await operator.request("POST", "/v1/service/stop", b'{"if_idle": true}', **_JSON)
     if answer.status == 200:
@@ -332,7 +354,7 @@ async def _stop_if_idle(remote: RemoteOperations) -> bool:
 
 
 async def _wait_until_gone(remote: RemoteOperations) -> bool:
-    """Wait until nobody answers any more; whether that is so. Its connections are closed."""
+    """Wait until the service no longer answers, and close its connections. False after a timeout."""
     await remote.close()
     deadline = time.monotonic() + _ENDS_WITHIN
     while time.monotonic() < deadline:
@@ -350,7 +372,7 @@ def _headers(token: str | None, namespace: str | None, agent: str | None, kind: 
     headers = {"user-agent": f"casemate/{__version__}"}
     if token is not None:
         if not token.isascii() or not token.isprintable():
-            raise InvalidArgument("token", "it holds characters that no token has")
+            raise InvalidArgument("token", "it contains characters that no token has")
         headers["authorization"] = f"Bearer {token}"
     if namespace is not None:
         headers["casemate-namespace"] = quote(namespace)
@@ -363,19 +385,18 @@ def _body(arguments: Mapping[str, Any] | None) -> bytes:
     try:
         return json.dumps(dict(arguments or {}), allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgument("arguments", f"are no JSON values: {error}") from None
+        raise InvalidArgument("arguments", f"are not JSON values: {error}") from None
 
 
 def _error(document: Any, status: int) -> CasemateError:
-    """The error that an answer tells of."""
     told = document.get("error") if isinstance(document, dict) else None
     if not isinstance(told, dict):
-        return Unavailable(f"the service answered with status {status}, and without saying why")
+        return Unavailable(f"the service answered with status {status} and no reason")
     return error_from(told)
 
 
 def _is_ending(answer: HttpAnswer) -> bool:
-    """Whether a service says that it takes nothing any more, and has begun nothing of what was asked."""
+    """Whether the service takes no more requests, and has not started this one."""
     told = (_document(answer) or {}).get("error") if answer.status == 503 else None
     return isinstance(told, dict) and told.get("reason") == "ending"
 
@@ -406,6 +427,6 @@ def _none_runs() -> Unavailable:
 
 def _nobody(address: Address, error: OSError) -> Unavailable:
     return Unavailable(
-        f"nobody answers at {address}: {error.strerror or error}",
-        remediation="Start it (casemate service), or look into its log (casemate service logs).",
+        f"no service answers at {address}: {error.strerror or error}",
+        remediation="Start it (casemate service), or read its log (casemate service logs).",
     )

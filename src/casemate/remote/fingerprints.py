@@ -1,4 +1,4 @@
-"""What a service was configured by, as names with hashes: enough to tell that a caller is configured alike."""
+"""Hashes of a service's configuration by name, to tell whether a caller has the same configuration."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from casemate.remote.environment import own_variables
 from casemate.remote.places import places_of
 
 _FILE, _STATE = "the configuration file", "the state folder"
-_BY = "its start by a command"  # so that its variables are that command's; nobody has chosen them for a service
-_MOST = 1 << 20  # bytes of it
+_BY = "its start by a command"  # then its variables are that command's, and were not chosen for a service
+_MOST = 1 << 20  # bytes of the configuration file
 
 
 def fingerprints(environ: Mapping[str, str], *, on_demand: bool = False) -> dict[str, str]:
-    """Casemate's own variables, the path of the state folder, and the user's configuration file where there is one,
-    each with a hash of its content.
+    """Hashes of casemate's own variables, the path of the state folder, and the user's configuration file if it exists.
 
-    Raises ``InvalidArgument`` where the file cannot be told or read, and ``Unavailable`` without a state folder.
+    Raises ``InvalidArgument`` if the file cannot be found or read, and ``Unavailable`` without a state folder.
     """
     values = {name: value.encode("utf-8", "surrogateescape") for name, value in own_variables(environ).items()}
     values[_STATE] = os.fsencode(places_of(environ).state)
@@ -37,7 +36,7 @@ def fingerprints(environ: Mapping[str, str], *, on_demand: bool = False) -> dict
 
 
 def different(ours: Mapping[str, str], theirs: Mapping[str, str], *, runs: bool) -> list[str]:
-    """What is not the same on both sides: variables that ours has, and the file that either has. ``runs``: what runs
-    programs has all variables of a service that another command started."""
+    """The names that differ: our variables, and the file if either side has one. ``runs``: the caller runs programs, so
+    it must also match all variables of a service that another command started."""
     names = {*ours, *(theirs if runs and _BY in theirs else {_FILE} & theirs.keys())} - {_BY}
     return sorted(name for name in names if ours.get(name) != theirs.get(name))

@@ -1,4 +1,4 @@
-"""HTTP to the service: h11 over a Unix socket or TCP, with connections that are kept for the next request."""
+"""HTTP to the service: h11 over a Unix socket or TCP, with connections that are reused."""
 
 from __future__ import annotations
 
@@ -17,24 +17,22 @@ from casemate.remote.address import Address, connect
 from casemate.telemetry.rows import trace_headers
 
 _CONNECT_WITHIN = 10.0  # seconds
-_IDLE_MOST = 20.0  # seconds that a connection is kept; the service keeps it longer
+_IDLE_MOST = 20.0  # seconds to keep a connection; the service keeps it longer
 _KEPT = 16  # connections
 _CHUNK = 65536
 MOST_BODY = 256 * 2**20  # bytes of one answer
-_PIECE = 1 << 20  # bytes that are sent before somebody is told
+_PIECE = 1 << 20  # bytes between two reports
 Report = Callable[[int], None]
 
 
 def ignore(_count: int) -> None:
-    """Nobody wants to know how far it is."""
+    """A ``Report`` that does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """``headers``: by their names in lower case."""
-
     status: int
-    headers: Mapping[str, str]
+    headers: Mapping[str, str]  # names in lower case
     body: bytes
 
 
@@ -47,7 +45,7 @@ class _HttpConnection:
     used: float = 0.0
 
     async def send(self, *events: Any, report: Report = ignore) -> None:
-        """As much as is there at once: the other end may answer and close as soon as it has seen the head."""
+        """Send the events at once: the other end may answer and close as soon as it has read the head."""
         data = b"".join(data for event in events if (data := self.http.send(event)) is not None)
         for place in range(0, len(data), _PIECE):
             self.writer.write(data[place : place + _PIECE])
@@ -69,8 +67,8 @@ class _HttpConnection:
 
 
 class Http:
-    """Requests to one address, from one event loop. ``headers`` go with each. ``step_timeout``: seconds without a byte
-    after which a connection is given up."""
+    """Requests to one address, from one event loop. ``headers`` are added to each. ``step_timeout``: seconds without a
+    byte after which a connection fails."""
 
     def __init__(self, address: Address, headers: Mapping[str, str], step_timeout: float | None = None) -> None:
         self.address = address
@@ -81,10 +79,10 @@ class Http:
     async def request(
         self, method: str, path: str, body: bytes = b"", report: Report = ignore, **headers: str
     ) -> HttpAnswer:
-        """One request and its whole answer. Cancelling it closes its connection, which the service notices.
+        """Send one request and return its whole answer. Cancelling closes the connection, which the service notices.
 
-        Raises ``ConnectionError`` where nobody listens, and ``Unavailable`` where the connection is lost, or whoever
-        listens has no certificate that is trusted.
+        Raises ``ConnectionError`` if no process listens, and ``Unavailable`` if the connection is lost or the
+        certificate is not trusted.
         """
         async with self._exchange(method, path, body, headers, report) as (connection, answer):
             parts = [part async for part in self._parts(connection)]
@@ -93,9 +91,9 @@ class Http:
     async def stream(
         self, method: str, path: str, body: bytes = b"", **headers: str
     ) -> AsyncGenerator[HttpAnswer | bytes]:
-        """The answer's head (without a body), then its body piece by piece. Leaving early closes the connection.
+        """The answer's head (without a body), then its body in pieces. Leaving early closes the connection.
 
-        Raises as :meth:`request`.
+        Raises like :meth:`request`.
         """
         async with self._exchange(method, path, body, headers) as (connection, answer):
             yield HttpAnswer(answer.status_code, _plain(answer), b"")
@@ -104,7 +102,7 @@ class Http:
                     yield part
 
     async def close(self) -> None:
-        """Close what is kept. Harmless when repeated."""
+        """Close the idle connections."""
         kept, self._kept = self._kept, []
         for connection in kept:
             await _end(connection)
@@ -118,7 +116,7 @@ class Http:
         try:
             sized = {**self.headers, **trace_headers(), **headers, "content-length": str(len(body))}
             head = h11.Request(method=method, target=path, headers=list(sized.items()))
-            with contextlib.suppress(ConnectionError):  # it may have answered already, and read no more
+            with contextlib.suppress(ConnectionError):  # the service may have answered already, and stopped reading
                 await connection.send(head, *([h11.Data(data=body)] if body else []), h11.EndOfMessage(), report=report)
             while not isinstance(answer := await connection.next_event(), h11.Response):
                 if isinstance(answer, h11.ConnectionClosed):
@@ -171,23 +169,23 @@ class Http:
                         address.host, address.port, ssl=True if address.tls else None, limit=_CHUNK * 4
                     )
         except TimeoutError:
-            raise ConnectionError(f"{address} does not accept a connection") from None
+            raise ConnectionError(f"{address} does not accept connections") from None
         except ssl.SSLCertVerificationError as error:
             raise connection_lost(address, error) from None
         return _HttpConnection(reader, writer, self._step_timeout)
 
 
 def connection_lost(address: Address, error: Exception) -> Unavailable:
-    """The error that says that a service went away within a request, or is not known to be the one that was meant."""
+    """The error for a service that went away during a request, or that is not proven to be the intended one."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return Unavailable(
-            f"the certificate of {address} is not trusted, and nothing was said to it: {error.verify_message}",
-            remediation="Have SSL_CERT_FILE name the certificate of the authority that signed it, and use a name that "
+            f"the certificate of {address} is not trusted, so nothing was sent to it: {error.verify_message}",
+            remediation="Set SSL_CERT_FILE to the certificate of the authority that signed it, and use a name that "
             "it is for.",
         )
     return Unavailable(
         f"the connection to {address} was lost: {error}",
-        remediation="Its log says why (casemate service logs). What it had promised is still there once it runs again.",
+        remediation="Its log says why (casemate service logs). What it accepted is still there once it runs again.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Where the user's service lies: its socket, and the folder of what it keeps."""
+"""Where the user's service is: its socket, and its state folder."""
 
 from __future__ import annotations
 
@@ -15,28 +15,26 @@ from casemate.errors import Unavailable
 from casemate.files.user_folders import make_private_folders, user_folder
 
 SOCKET = "service.sock"
-RUNNING = "running"  # in both folders, locked as long as a service lives; says where it is
-STARTING = "starting"  # locked while somebody starts one
+RUNNING = "running"  # in both folders, locked while a service lives; describes it
+STARTING = "starting"  # locked while a service is being started
 LOG = "service.log"
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_MOST = 65536  # bytes of what a service says of itself
+_MOST = 65536  # bytes of a service's description
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """``state``: the folder of what the service keeps; ``sockets``: the folder of its socket."""
-
-    state: Path
-    sockets: Path
+    state: Path  # folder of what the service keeps
+    sockets: Path  # folder of its socket
 
 
 def places_of(environ: Mapping[str, str]) -> Places:
-    """Where the service of these variables lies: its socket in ``$XDG_RUNTIME_DIR/casemate`` where that is the user's
-    own folder, else with its state in ``$XDG_STATE_HOME/casemate/service`` (XDG Base Directory Specification).
+    """The places of a service with these variables. Its socket is in ``$XDG_RUNTIME_DIR/casemate`` if the user owns
+    that folder, or else with its state in ``$XDG_STATE_HOME/casemate/service`` (XDG Base Directory Specification).
 
-    Raises ``Unavailable`` where neither XDG_STATE_HOME nor HOME is set.
+    Raises ``Unavailable`` if neither XDG_STATE_HOME nor HOME is set.
     """
-    state = user_folder(environ, "state", "the service has no place for what it keeps") / "service"
+    state = user_folder(environ, "state", "there is no folder for the service's state") / "service"
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     if os.path.isabs(runtime) and _is_own_folder(runtime):
         return Places(state, Path(runtime, "casemate"))
@@ -44,9 +42,9 @@ def places_of(environ: Mapping[str, str]) -> Places:
 
 
 def open_private(folder: Path, *, make: bool = False) -> int:
-    """A descriptor of a folder that is this user's alone; with ``make`` it is made where it is missing, 0700.
+    """A descriptor of a folder that only this user can access. ``make``: create it with mode 0700 if it is missing.
 
-    Raises ``Unavailable`` where it is a link, another user's, or open to others, and ``FileNotFoundError``.
+    Raises ``Unavailable`` if it is a link, another user's, or accessible to others, and ``FileNotFoundError``.
     """
     if make:
         make_private_folders(folder)
@@ -56,7 +54,7 @@ def open_private(folder: Path, *, make: bool = False) -> int:
         raise
     except OSError as error:
         is_link = error.errno in (errno.ELOOP, errno.ENOTDIR)
-        raise _unusable(folder, "it is a link, or no folder" if is_link else str(error.strerror)) from None
+        raise _unusable(folder, "it is a link, or not a folder" if is_link else str(error.strerror)) from None
     status = os.fstat(fd)
     if status.st_uid != os.geteuid():
         os.close(fd)
@@ -68,8 +66,8 @@ def open_private(folder: Path, *, make: bool = False) -> int:
 
 
 def read_running(place: Path) -> dict[str, Any]:
-    """What the service that lives, or lived last, says of itself in one of its folders (``pid``, ``state``,
-    ``sockets``, ``version``); {} where nothing is known. Raises ``Unavailable`` as :func:`open_private`."""
+    """The description of the current or last service in one of its folders (``pid``, ``state``, ``sockets``,
+    ``version``); {} if there is none. Raises ``Unavailable`` like :func:`open_private`."""
     try:
         folder = open_private(place)
     except FileNotFoundError:
@@ -89,8 +87,8 @@ def read_running(place: Path) -> dict[str, Any]:
 
 
 def socket_folders(places: Places) -> list[Path]:
-    """Where a service of this state may be reached, the likeliest first: one that was started with other variables
-    listens elsewhere."""
+    """Folders where a service with this state may listen, the likeliest first: one that was started with other
+    variables listens elsewhere."""
     told = read_running(places.state).get("sockets")
     known = [places.sockets, *([Path(told)] if isinstance(told, str) and os.path.isabs(told) else []), places.state]
     return list(dict.fromkeys(known))

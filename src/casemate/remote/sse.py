@@ -1,4 +1,4 @@
-"""Server-sent events, written and read (HTML Living Standard, section 9.2). Sans-io."""
+"""Writes and reads server-sent events (HTML Living Standard, section 9.2). Sans-io."""
 
 from __future__ import annotations
 
@@ -9,28 +9,26 @@ from typing import Any
 
 from casemate.errors import Unavailable
 
-_MOST_LINE = 128 * 2**20  # bytes of one event; a result with its pictures is one
-PING = b": \n\n"  # a comment, so that nobody on the way takes silence for an end
+_MOST_LINE = 128 * 2**20  # bytes of one event, which may be a result with its pictures
+PING = b": \n\n"  # a comment that keeps proxies from closing a silent connection
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """``name``: "event" for what happened, "error" for why there is no more, "end"."""
-
-    name: str
+    name: str  # "event" for what happened, "error" for a failure that ends the stream, or "end"
     id: str
     data: Any
 
 
 def frame_event(name: str, data: Any, id: str = "") -> bytes:  # noqa: A002 - the field's name
-    """One event, its data as JSON in ASCII, which no line break can be in."""
+    """Encode one event. Its data is JSON in ASCII, so it has no line breaks."""
     lines = [f"id: {id}"] if id else []
     text = json.dumps(data, separators=(",", ":"))
     return "\n".join([*lines, f"event: {name}", f"data: {text}", "", ""]).encode("ascii")
 
 
 class EventReader:
-    """Bytes in, events out. Raises ``Unavailable`` for an event without end."""
+    """Decodes events from bytes. Raises ``Unavailable`` for an event that is too long."""
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
@@ -38,7 +36,7 @@ class EventReader:
         self._fields: dict[str, str] = {}
 
     def feed(self, data: bytes) -> Iterator[Event]:
-        """The events that are complete with ``data``."""
+        """The events that ``data`` completes."""
         *lines, rest = data.split(b"\n")
         for line in lines:
             whole = b"".join([*self._rest, line])

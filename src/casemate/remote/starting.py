@@ -1,4 +1,4 @@
-"""Starting the user's service on demand: one, however many ask at once."""
+"""Starts the user's service on demand: only one, however many processes ask at once."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from casemate.remote.address import Address, connect
 from casemate.remote.environment import environment_of_service
 from casemate.remote.places import LOG, STARTING, Places, open_private, socket_folders
 
-_START_WITHIN = 30.0  # seconds, on a machine that is busy
+_START_WITHIN = 30.0  # seconds, enough for a busy machine
 _LOOK_EVERY = 0.01  # seconds
-_LAST_WORDS = 2000  # bytes of its log that an error quotes
-_started: list[int] = []  # processes that this one has started
+_LAST_WORDS = 2000  # bytes of its log to quote in an error
+_started: list[int] = []  # processes started by this one
 
 
 def find_service(places: Places) -> Address | None:
-    """Where a service answers now, or None. Raises ``Unavailable`` where somebody else's does."""
+    """Where a service answers now, or None. Raises ``Unavailable`` if another user's answers there."""
     for folder in socket_folders(places):
         address = Address(folder=folder)
-        with contextlib.suppress(OSError):  # nobody listens there
+        with contextlib.suppress(OSError):  # no process listens there
             connect(address, 5.0).close()
             return address
     return None
 
 
 async def start_service(places: Places, environ: Mapping[str, str]) -> Address:
-    """Where the service answers, which is started unless it runs. Raises ``Unavailable`` where it does not start."""
+    """Where the service answers. Starts it if it is not running. Raises ``Unavailable`` if that fails."""
     if (address := find_service(places)) is not None:
         return address
     folder = open_private(places.state, make=True)
     try:
         async with _alone(folder):
-            if (address := find_service(places)) is not None:  # whoever was first has started it
+            if (address := find_service(places)) is not None:  # another process has started it
                 return address
             return await _wait_for_answer(places, _spawn(folder, environ), folder)
     finally:
@@ -49,7 +49,7 @@ async def start_service(places: Places, environ: Mapping[str, str]) -> Address:
 
 @contextlib.asynccontextmanager
 async def _alone(folder: int) -> AsyncGenerator[None]:
-    """Nobody else starts one meanwhile: flock(2), which ends with whoever holds it."""
+    """Hold the lock for starting a service: a flock(2), which ends with the process that holds it."""
     lock = os.open(STARTING, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
         deadline = time.monotonic() + 2 * _START_WITHIN
@@ -58,7 +58,7 @@ async def _alone(folder: int) -> AsyncGenerator[None]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             if time.monotonic() > deadline:
-                raise Unavailable("another process has been starting the service for a minute, and it does not answer")
+                raise Unavailable("another process has been starting the service for a minute without success")
             await asyncio.sleep(_LOOK_EVERY)
         yield
     finally:
@@ -66,7 +66,7 @@ async def _alone(folder: int) -> AsyncGenerator[None]:
 
 
 def _spawn(folder: int, environ: Mapping[str, str]) -> int:
-    """The process of a new service: a session of its own, no terminal, and its words in its log."""
+    """Start the process of a new service, in its own session, without a terminal, and with its output in its log."""
     _reap()
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -94,7 +94,7 @@ async def _wait_for_answer(places: Places, pid: int, folder: int) -> Address:
         if (address := find_service(places)) is not None:
             return address
         if _has_ended(pid):
-            raise _did_not_start("it ended at once", places.state, folder)
+            raise _did_not_start("it exited at once", places.state, folder)
         await asyncio.sleep(_LOOK_EVERY)
     raise _did_not_start(f"it does not answer after {_START_WITHIN:g} s", places.state, folder)
 
@@ -108,7 +108,7 @@ def _did_not_start(why: str, state: Path, folder: int) -> Unavailable:
             words = log.read(_LAST_WORDS).decode("utf-8", "backslashreplace").strip()
             words = " ".join(words.rpartition("casemate: ")[2].split())
     message = f"the service could not be started: {why}" + (f": {words}" if words else "")
-    return Unavailable(message, remediation=f"Look into {state / LOG}, or try: casemate service")
+    return Unavailable(message, remediation=f"Read {state / LOG}, or try: casemate service")
 
 
 def _has_ended(pid: int) -> bool:
@@ -117,7 +117,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def _reap() -> None:
-    """Take note of those that have ended: a process that nobody waits for stays in the table."""
+    """Reap services that have ended, so that they do not stay zombies."""
     for pid in [*_started]:
         try:
             ended, _ = os.waitpid(pid, os.WNOHANG)

@@ -1,1 +1,1 @@
-"""Sessions: interpreters that live in a cell of their own and take one step after the other."""
+"""Sessions: interpreters in their own cells that run one step after another."""

@@ -1,7 +1,7 @@
-"""Commands of a step under approval: what its interpreter asks, and what is asked about Shell steps.
+"""Approval of the commands of a step: those that its interpreter asks about, and each step of Shell.
 
-This is for people who want to see commands before they run. It keeps nothing in: code that does not want to be asked
-need not ask, and what it starts is inside the wall all the same.
+This is for people who want to see commands before they run. It is no boundary: code can avoid asking, and what it
+starts stays inside the wall either way.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.languages.session_program import COMMAND_KINDS, CommandKind
 from casemate.model.approval import ApprovalVerdict, Question
+from casemate.visible import begin
 
 if TYPE_CHECKING:
     from casemate.approvals.requester import Requester
@@ -24,21 +25,18 @@ _SUMMARY = 200  # characters
 
 
 class Commands:
-    """The commands of one step."""
-
     def __init__(self, requester: Requester, rules: Rulebook, interpreter: InterpreterCell) -> None:
         self._requester = requester
         self._interpreter = interpreter
         self._asks = tuple(kind for kind in COMMAND_KINDS if rules.asks(kind))
 
     def watch(self, step: RunningStep) -> None:
-        """Have the interpreter ask before it runs a command in this step, and answer that."""
+        """Make the interpreter ask before it runs a command in this step."""
         if self._asks:
             step.on_command, step.asks = self._ask, self._asks
 
     async def check(self, code: bytes) -> ApprovalVerdict | None:
-        """Why a step of Shell may not begin, all of which is a command; None when it may, or when its cell has ended
-        meanwhile, which the step reports."""
+        """Ask whether a Shell step may begin. Returns a denial, or None if it is allowed or its cell ended."""
         if "shell" not in self._asks:
             return None
         decision = asyncio.wrap_future(
@@ -54,11 +52,9 @@ class Commands:
         return None if verdict.allow else verdict
 
     def _ask(self, request: CommandRequest) -> None:
-        """In the wall's thread."""
-
         def answer(decision: Future[ApprovalVerdict]) -> None:
             verdict = decision.result()
-            if not self._requester.is_over:  # nobody waits any more
+            if not self._requester.is_over:  # the step still waits
                 self._interpreter.answer(request.id, verdict.allow, verdict.reason)
 
         self._requester.decide(_question(request.kind, request.arguments)).add_done_callback(answer)
@@ -66,6 +62,6 @@ class Commands:
 
 def _question(kind: CommandKind, arguments: dict[str, str]) -> Question:
     command = arguments["command"]
-    short = command if len(command) <= _SUMMARY else f"{command[:_SUMMARY]}… ({len(command):,} characters)"
+    short = begin(command, _SUMMARY)
     what = "run a shell command" if kind == "shell" else "start a program"
     return Question(kind, f"{what}: {short}", dict(arguments))

@@ -1,7 +1,7 @@
-"""The files of a session's workspace, read and written from outside while its interpreter runs.
+"""Access to the files of a session's workspace from outside, while its interpreter runs.
 
-What runs in the cell may change them at any moment: every name is opened one component at a time beneath the
-workspace, no link is followed, and only regular files are read.
+Programs in the cell may change them at any moment. Every name is opened one component at a time beneath the workspace,
+no link is followed, and only regular files are read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
@@ -23,6 +22,8 @@ from casemate.execution.threads import to_thread_to_end
 from casemate.files.beneath import CHUNK, Attributes, Hashed, pieces_of, write_file
 from casemate.files.names import text_of
 from casemate.files.walk import kind_of
+from casemate.model import kinds
+from casemate.model.operation import Audience, operation
 from casemate.model.plan import WORKSPACE
 from casemate.supervisor.trees.walk import Entry, data_in, open_beneath, open_file
 from casemate.workspace.rules import path_of
@@ -37,15 +38,15 @@ T = TypeVar("T")
 NoteUpload = Callable[[str, str], None]  # a file's name and the SHA-256 of its content
 _HIDDEN = "it is hidden in this workspace"
 _MOST_LISTED = 10_000
-_MOST_READ = 1 << 30  # bytes that are returned; a larger file is downloaded
-_MOST_HOLES = 1 << 20  # bytes of a file that is returned which are not there
-_PAGE = 4096  # bytes that a file's room comes in
-_BLOCK = 512  # bytes that st_blocks counts in (stat(2))
+_MOST_READ = 1 << 30  # bytes of a file that is returned; a larger one must be downloaded
+_MOST_HOLES = 1 << 20  # bytes of holes in a file that is returned
+_PAGE = 4096  # bytes; files take whole pages
+_BLOCK = 512  # bytes; the unit of st_blocks (stat(2))
 
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """What is known of an entry of a workspace, or of the host.
+    """Metadata of an entry of a workspace, or of the host.
 
     Attributes:
         name: Its path, relative to the workspace; absolute on the host.
@@ -62,26 +63,22 @@ class FileInfo:
 
 @dataclass(slots=True)
 class WriteBounds:
-    """What the host may write into a session's workspace: ``rules`` say what of a caller's folder stays as it is;
-    ``room`` is what is left, in bytes and names, since ``usage`` was counted, None where the kernel bounds that."""
-
-    rules: FolderRules | None = None
-    room: tuple[int, int] | None = None
-    usage: StepUsage | None = None
+    rules: FolderRules | None = None  # what to protect in the caller's folder
+    room: tuple[int, int] | None = None  # bytes and inodes left; None where the kernel enforces the limits
+    usage: StepUsage | None = None  # from which `room` was counted
 
     def why_kept(self, path: str, *, folder: bool) -> str | None:
-        """Why nothing is written, or removed, there; what is handed out is the session's own."""
+        """Return why a path may not be written or removed, or None. The output folder belongs to the session."""
         if self.rules is None or path.partition("/")[0] == self.rules.output:
             return None
         return self.rules.reason(path_of(path), folder=folder)
 
     def take(self, root: int, path: Sequence[str | bytes], size: int) -> None:
-        """For a file of so many bytes, or a folder, at a path. Raises ``OSError`` where there is no room: what is
-        written beyond would end the cell when it is counted."""
+        """Reserve room for a file of ``size`` bytes, or a folder. Raises ``OSError`` if none is left."""
         if self.room is None:
             return
         missing = len(path)
-        with suppress(OSError):  # a folder on the way is not there
+        with suppress(OSError):  # a parent folder does not exist
             for depth in range(1, len(path)):
                 os.close(open_beneath(root, path[:depth]))
                 missing = len(path) - depth
@@ -92,9 +89,11 @@ class WriteBounds:
 
 
 class SessionFiles:
-    """Names are relative to the workspace, with ``/`` between folders. All raise ``InvalidArgument`` for what is wrong.
+    """The files of a session's workspace.
 
-    Files of a caller's folder are changed in the session's layer over it, and in the folder after the next step.
+    Names are relative to the workspace, with ``/`` between folders. All methods raise ``InvalidArgument`` for wrong
+    arguments and for files that cannot be used. In a caller's folder, changes go into the session's layer over it, and
+    into the folder after the next step.
     """
 
     def __init__(
@@ -105,90 +104,92 @@ class SessionFiles:
         note_upload: NoteUpload = lambda _name, _sha256: None,
         bounds: Callable[[], Awaitable[WriteBounds]] | None = None,
     ) -> None:
-        """``redaction``: of the session's secrets, where it has any. It is for what is read and listed. ``hides``:
-        names that the session's programs do not see, asked when the workspace is there. ``note_upload`` is called with
-        the name and the SHA-256 of each file that is written, before it appears. ``bounds``: of what is written, asked
-        when the workspace is there."""
+        """``redaction`` applies to what is read and listed. ``hides`` returns whether a name is hidden from the
+        session's programs; it is called once the workspace is open. ``note_upload`` is called with the name and the
+        SHA-256 of each file before it appears. ``bounds`` returns what may be written."""
         self._hides, self._note_upload, self._bounds = hides, note_upload, bounds
         self._workspace = workspace
         self._redaction = redaction
 
-    async def read_bytes(self, name: str) -> bytes:
-        """The content of a file of at most 1 GiB, without the session's secrets."""
-        return await self._do(_read, name, self._redaction)
+    async def read_bytes(self, path: str) -> bytes:
+        """Read a file of at most 1 GiB, with the session's secrets redacted."""
+        return await self._do(_read, path, self._redaction)
 
-    async def read_part(self, name: str, offset: int, most: int) -> tuple[bytes, int]:
-        """At most so many bytes of a file from ``offset`` on, and the size of the whole, in bytes."""
-        if self._redaction is not None:  # whose pieces may have parts of secrets
-            data = await self.read_bytes(name)
+    async def read_part(self, path: str, offset: int, most: int) -> tuple[bytes, int]:
+        """Read at most ``most`` bytes from ``offset``. Returns them and the size of the whole file in bytes."""
+        if self._redaction is not None:  # a piece may hold part of a secret
+            data = await self.read_bytes(path)
             return data[offset : offset + most], len(data)
-        return await self._do(_part, name, offset, most)
+        return await self._do(_part, path, offset, most)
 
-    async def info(self, name: str) -> FileInfo:
-        """What is known of a file, a folder or a link without opening it."""
-        return await self._do(_about, name)
+    async def info(self, path: str) -> FileInfo:
+        """Return the metadata of a file, a folder or a link without opening it."""
+        return await self._do(_about, path)
 
-    async def read_text(self, name: str) -> str:
-        """The content of a file, which must be UTF-8."""
-        data = await self.read_bytes(name)
+    async def read_text(self, path: str) -> str:
+        """Read a UTF-8 file."""
+        data = await self.read_bytes(path)
         try:
             return data.decode()
         except UnicodeDecodeError as error:
-            raise InvalidArgument("name", f"{name!r} is not UTF-8 text: {error.reason}; use read_bytes") from None
+            raise InvalidArgument("path", f"{path!r} is not UTF-8 text: {error.reason}; use read_bytes") from None
 
-    async def write(self, name: str, content: bytes | str) -> None:
-        """Put a file there, making its folders; one that exists is replaced."""
+    async def write(self, path: str, content: bytes | str) -> None:
+        """Write a file, creating its folders. An existing file is replaced."""
         if not isinstance(content, str | bytes | bytearray | memoryview):
             raise InvalidArgument("content", f"must be bytes or str, not {type(content).__name__}; upload takes a path")
         data = content.encode() if isinstance(content, str) else bytes(content)
-        await self._do(_write, name, lambda: iter((data,)), len(data), self._note_upload, changes=True)
+        await self._do(_write, path, lambda: iter((data,)), len(data), self._note_upload, changes=True)
 
-    async def list(self, name: str = "") -> list[FileInfo]:
-        """What lies in a folder, by name; at most 10,000 entries."""
-        entries = await self._do(_list, name)
+    async def list(self, path: str = "") -> list[FileInfo]:
+        """List a folder by name, at most 10,000 entries."""
+        entries = await self._do(_list, path)
         if (redaction := self._redaction) is None:
             return entries
         return [replace(entry, name=redaction.text(entry.name)) for entry in entries]
 
-    async def remove(self, name: str) -> None:
-        """Remove a file, a link or an empty folder."""
-        await self._do(_remove, name, changes=True)
+    @operation(audience=Audience.AGENT)
+    async def remove(self, path: kinds.Path) -> None:
+        """Remove a file, a link or an empty folder of a session's workspace. ``path``: relative to the workspace."""
+        await self._do(_remove, path, changes=True)
 
-    async def upload(self, source: str | os.PathLike[str], name: str | None = None) -> None:
-        """Copy a file of the host's into the workspace, by its own name unless another is given."""
-        path = Path(source)
-        await self._do(_upload, path.name if name is None else name, path, self._note_upload, changes=True)
+    async def upload(self, source: str | os.PathLike[str], path: str | None = None) -> None:
+        """Copy a host file into the workspace, under its own name unless ``path`` is given."""
+        file = Path(source)
+        await self._do(_upload, file.name if path is None else path, file, self._note_upload, changes=True)
 
-    async def download(self, name: str, target: str | os.PathLike[str]) -> Path:
-        """Copy a file of the workspace to ``target`` on the host, a path or a folder; where it lies then."""
-        return await self._do(_download, name, Path(target), self._redaction)
+    async def download(self, path: str, target: str | os.PathLike[str]) -> Path:
+        """Copy a file to ``target`` on the host, a path or a folder. Returns the path of the copy."""
+        return await self._do(_download, path, Path(target), self._redaction)
 
-    async def pack(self, name: str, target: str | os.PathLike[str], *, top: str = "") -> Carried:
-        """Write a folder, or a file, as a tar archive to ``target`` on the host, without the session's secrets; what is
-        in it. The names in it begin with ``top``; a file has its own. Only regular files and folders are, 224 MiB of
-        contents at most; "" is the whole workspace.
+    async def pack(self, path: str, target: str | os.PathLike[str], *, top: str = "") -> Carried:
+        """Write a folder or a file to ``target`` on the host as a tar archive, with the session's secrets redacted.
+
+        Names in the archive begin with ``top``; a packed file keeps its own name. Only regular files and folders are
+        included, with at most 224 MiB of contents. ``path`` "" packs the whole workspace.
 
         Raises:
-            InvalidArgument: It is not there, is a link, or is hidden.
+            InvalidArgument: The name does not exist, is a link, or is hidden.
             Unavailable: The archive cannot be written.
         """
         if top:
             check_name(top, "top")
-        return await self._do(_pack, name, Path(target), top, self._redaction, self._refuses_in(name))
+        return await self._do(_pack, path, Path(target), top, self._redaction, self._refuses_in(path))
 
-    async def unpack(self, source: str | os.PathLike[str], name: str = "") -> Carried:
-        """Put the files and folders of a tar archive on the host into a folder of the workspace, which is made where it
-        is missing; files of the same names are replaced. What came out of it: links and their like do not.
+    async def unpack(self, source: str | os.PathLike[str], path: str = "") -> Carried:
+        """Unpack a tar archive of the host into a folder of the workspace, creating the folder if needed.
+
+        Files of the same names are replaced. Links and special files are left out. Returns what was unpacked.
 
         Raises:
-            InvalidArgument: It is no archive, or there is no room.
+            InvalidArgument: It is not an archive, or there is no room.
         """
         return await self._do(
-            _unpack, name, Path(source), partial(self._refuses_in, name), self._note_upload, changes=True
+            _unpack, path, Path(source), partial(self._refuses_in, path), self._note_upload, changes=True
         )
 
     def _refuses_in(self, folder: str, bounds: WriteBounds | None = None) -> Refuses:
-        """Why what lies in a folder of the workspace is not carried, by its path there. ``bounds``: into it."""
+        """Return a function that says why a path in ``folder`` is left out. ``bounds``: of what is written there."""
         outer = [_inner(folder)] if _inner(folder) else []
 
         def refuses(path: tuple[bytes, ...], is_folder: bool) -> str | None:
@@ -197,38 +198,38 @@ class SessionFiles:
 
         return refuses
 
-    async def _do(self, work: Callable[..., T], name: str, *arguments: object, changes: bool = False) -> T:
-        name = _inner(name)
+    async def _do(self, work: Callable[..., T], path: str, *arguments: object, changes: bool = False) -> T:
+        name = _inner(path)
         if name:
-            check_name(name, "name")
+            check_name(name, "path")
         async with self._workspace() as root:
             if name and self._hides(name):
                 raise InvalidArgument(
-                    "name",
+                    "path",
                     f"{name!r}: {_HIDDEN}",
                     remediation="It can be shown with allow_read, when the sandbox is made.",
                 )
             if changes:
                 bounds = await self._bounds() if self._bounds else WriteBounds()
                 if name and work is not _unpack and (why := bounds.why_kept(name, folder=False)):
-                    raise InvalidArgument("name", f"{name!r}: {why}")
+                    raise InvalidArgument("path", f"{name!r}: {why}")
                 arguments = (*arguments, bounds)
             return await to_thread_to_end(_run_on, work, root, name, *arguments)
 
 
-def _inner(name: str) -> str:
-    """A name beneath the workspace, which code in the cell calls by its whole path."""
-    return name.removeprefix(f"{WORKSPACE}/") if isinstance(name, str) else name
+def _inner(path: str) -> str:
+    """A path relative to the workspace. Code in the cell uses absolute paths."""
+    return path.removeprefix(f"{WORKSPACE}/") if isinstance(path, str) else path
 
 
 def _run_on(work: Callable[..., T], root: int, name: str, *arguments: object) -> T:
-    """``work`` there; what the system says of it as what is wrong with ``name``."""
+    """Call ``work``; an ``OSError`` becomes an error about ``name``."""
     try:
         return work(root, name, *arguments)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         why = "there is no room for it: limits.disk or limits.inodes is used up" if full else error.strerror or error
-        raise InvalidArgument("name", f"{name!r}: {why}") from None
+        raise InvalidArgument("path", f"{name!r}: {why}") from None
 
 
 def _owner(root: int) -> tuple[int, int]:
@@ -265,7 +266,7 @@ def _read(root: int, name: str, redaction: Redaction | None) -> bytes:
 
 
 def _redact(data: bytes, redaction: Redaction) -> bytes:
-    """The content of a file without its secrets. Raises ``OSError`` where that cannot be had."""
+    """Redact the content of a file. Raises ``OSError`` if that is impossible."""
     from casemate.redaction.content import Budget, RedactedContent, reason_to_withhold
 
     content, pieces, size = RedactedContent(redaction), [], 0
@@ -301,7 +302,7 @@ def _content(root: int, name: str) -> bytes:
         if status.st_size > _MOST_READ:
             raise OSError(errno.EFBIG, "is larger than 1 GiB; download it")
         if status.st_size > status.st_blocks * _BLOCK + _MOST_HOLES:
-            raise OSError(errno.EFBIG, "consists of holes for the most part; download it")
+            raise OSError(errno.EFBIG, "has more than 1 MiB of holes; download it")
         return os.read(fd, status.st_size) if status.st_size < CHUNK else b"".join(pieces_of(fd, status.st_size))
 
 
@@ -331,7 +332,7 @@ def _folder(root: int, name: str) -> Iterator[int]:
 
 
 def info_of(folder: int, name: str, entry: str) -> FileInfo:
-    """What is known of ``entry`` in a folder, under ``name``. Raises ``OSError``."""
+    """Return the metadata of ``entry`` in a folder, under ``name``. Raises ``OSError``."""
     status = os.stat(entry, dir_fd=folder, follow_symlinks=False)
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
     return FileInfo(name, kinds.get(stat.S_IFMT(status.st_mode), "other"), status.st_size, status.st_mtime)
@@ -428,13 +429,6 @@ def _on_the_host(argument: str, path: Path) -> Iterator[None]:
 
 
 def _chunks_of(path: Path) -> Iterator[bytes]:
-    with _on_the_host("source", path):
-        file = path.open("rb")
-    with file:
-        while piece := _read_on(file, path):
+    with _on_the_host("source", path), path.open("rb") as file:
+        while piece := file.read(CHUNK):
             yield piece
-
-
-def _read_on(file: BufferedReader, path: Path) -> bytes:
-    with _on_the_host("source", path):
-        return file.read(CHUNK)

@@ -1,8 +1,7 @@
-"""A session as a front end uses it, such as a notebook: steps whose widgets and ``input()`` reach somebody, and what an
-editor asks about code.
+"""A session as a front end such as a notebook uses it: steps with widgets and ``input()``, and questions about code.
 
-What is asked about code runs in the interpreter as a step that is on no record: its objects answer for themselves, so
-it is bounded as a step is.
+A question runs in the interpreter as a step without a record row. Answering it runs methods of the session's objects,
+so the limits of a step apply.
 """
 
 from __future__ import annotations
@@ -23,37 +22,34 @@ if TYPE_CHECKING:
     from casemate.model.overview import Validation
     from casemate.sessions.session import Session
 
-_ANSWERS_WITHIN = 3.0  # seconds; then it is interrupted, and there is no answer
+_ANSWERS_WITHIN = 3.0  # seconds until a question is interrupted
 # How V8 and bash report incomplete code.
 _LACKS_END = re.compile(r"end of (?:input|file)|unexpected EOF|end-of-file|Unterminated template")
 _MOST_MATCHES, _MOST_TEXT = 500, 1000  # characters of each
 
 
 class FrontEnd:
-    """What a front end does with ``session``."""
-
     def __init__(self, session: Session, validate: Callable[..., Awaitable[Validation]]) -> None:
-        """``validate``: as :meth:`casemate.Sandbox.validate`."""
+        """``validate``: see :meth:`casemate.Sandbox.validate`."""
         self._steps, self._language, self._validate = session.steps, session.language, validate
         self.tasks = runtime_for(session.language).session.tasks
 
     async def begin(self) -> None:
-        """Start the interpreter, without waiting until it can take a step. Raises ``CasemateError``."""
+        """Start the interpreter, without waiting until it is ready. Raises ``CasemateError``."""
         await self._steps.cells.get_current()
 
     def stream(self, code: str, terms: StepTerms) -> AsyncGenerator[Event | FrontEvent]:
-        """A step, as :meth:`casemate.Session.stream` runs it, without a bound of time but that of the limits. Whether
-        something may cross is asked of the sandbox's approver alone."""
+        """Run a step like :meth:`casemate.Session.stream`, but without a timeout. Asks only the sandbox's approver."""
         return self._steps.stream(self._steps.make_request("stream", code, {"timeout": None}), wait=True, terms=terms)
 
     def answer(self, number: int, line: str | None) -> None:
-        """Give the step that runs the line that it has asked for as ``number``; None: there is none."""
+        """Send the running step the line for its request ``number``; None means that no line comes."""
         interpreter = self._steps.cells.current
         if interpreter is not None and interpreter.is_alive:
             interpreter.answer(number, line is not None, line or "")
 
     async def complete(self, code: str, cursor: int) -> Completion:
-        """What may stand at the cursor, a number of characters. Nothing where the language cannot tell."""
+        """Return completions at the cursor, which counts characters; empty if the language has no such task."""
         found = await self._ask("complete", code=code, cursor=cursor)
         start, end, matches = found.get("start"), found.get("end"), found.get("matches")
         if not isinstance(start, int) or not isinstance(end, int) or not isinstance(matches, list):
@@ -64,13 +60,11 @@ class FrontEnd:
         return Completion(min(max(start, 0), cursor), min(max(end, 0), len(code)), kept)
 
     async def look_up(self, code: str, cursor: int, detail: int = 0) -> Result | None:
-        """What is known of the name at the cursor: what it is, and its documentation. ``detail`` 1: its source, too."""
-        bundle = await self._ask("look_up", code=code, cursor=cursor, detail=detail)
-        shown = parse_bundle(bundle)
-        return None if shown is None else shown.result
+        """Describe the name at the cursor, with its documentation. ``detail`` 1 adds its source."""
+        return parse_bundle(await self._ask("look_up", code=code, cursor=cursor, detail=detail))
 
     async def check(self, code: str) -> CodeState:
-        """Whether code is complete. The interpreter tells, or without that task the parser of `validate`."""
+        """Return whether code is complete. Asks the interpreter, or the parser of `validate` if it has no such task."""
         if "check" not in self.tasks:
             return _state_of(code, await self._validate(code, self._language, session=True))
         found = await self._ask("check", code=code)
@@ -80,7 +74,7 @@ class FrontEnd:
         return CodeState(status, indent[:_MOST_TEXT] if isinstance(indent, str) else "")
 
     async def _ask(self, task: Task, **question: Any) -> dict[str, Any]:
-        """The last answer of the interpreter, also of one that was interrupted after it; empty without one."""
+        """Return the interpreter's last answer, even if it was interrupted later; empty without one."""
         if task not in self.tasks:
             return {}
         capture = await self._steps.run_off_record(json.dumps(question), StepTerms(task), _ANSWERS_WITHIN)

@@ -1,4 +1,4 @@
-"""Sorts what a session's cell says to the step that it belongs to."""
+"""Sorts the output of a session's cell by step."""
 
 from __future__ import annotations
 
@@ -30,45 +30,42 @@ if TYPE_CHECKING:
     from casemate.redaction.redaction import Redaction
     from casemate.walls.wall import SessionCell, StepUsage, Stream
 
-_MOST_BACKGROUND = 1 << 16  # bytes of text from the background that wait for a step to emit them
-_LAST_FRAME = 1 << 16  # bytes of an error or an end, which still counts when a step has said too much
-_MOST_IDLE, _FRAME_COST = 32 << 20, 256  # bytes of frames between two steps, and what each counts for besides
-_DEAF_GRACE = 2.0  # seconds from the end of a pipe to that of its process, which says how; both may wait for a core
+_MOST_BACKGROUND = 1 << 16  # bytes of background text that wait for the next step
+_LAST_FRAME = 1 << 16  # bytes of an error or end frame, which is read even after too much output
+_MOST_IDLE, _FRAME_COST = 32 << 20, 256  # bytes of frames between two steps, and the overhead added for each
+_DEAF_GRACE = 2.0  # seconds a process may live on after closing its pipe, so that its exit gives the cause
 
 
 class RunningStep:
-    """What a step has said so far. ``over`` is done when the interpreter says that it is; ``used`` has what the
-    supervisor says of it, a little later."""
-
     def __init__(self, number: int, capture: Capture) -> None:
         self.number = number
         self.capture = capture
         self.order = MessageOrder()
         self.has_begun = False  # the interpreter has its request
         self.on_command: Callable[[CommandRequest], None] | None = None  # called in the wall's thread
-        self.asks: tuple[CommandKind, ...] = ()  # before it runs such commands
+        self.asks: tuple[CommandKind, ...] = ()  # the kinds of commands that need approval
         self.done: StepDone | None = None
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.used: asyncio.Future[StepUsage] = asyncio.get_running_loop().create_future()
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # the interpreter reported the end
+        self.used: asyncio.Future[StepUsage] = asyncio.get_running_loop().create_future()  # from the supervisor, later
         self.terms = (capture.emitter.terms if capture.emitter else None) or StepTerms()
-        self.displays: dict[str, int] = {}  # results by the names that the step gave them
-        self.is_clear_due = False  # when the step displays something else
-        self.background_bytes = 0  # that it has taken
+        self.displays: dict[str, int] = {}  # indexes of results, by display id
+        self.is_clear_due = False  # clear before the next display
+        self.background_bytes = 0
         self.takes_background = True
 
     def clear(self) -> None:
-        """Take back what it displayed."""
+        """Remove what the step has displayed."""
         self.is_clear_due = False
         self.displays.clear()
         self.capture.clear()
 
     def emit_to_front_end(self, event: FrontEvent, size: int) -> None:
-        """For those who follow the step as a front end does."""
+        """Emit an event that only a front end receives."""
         if (emitter := self.capture.emitter) and emitter.terms is not None:
             emitter.emit(event, size)
 
     def display(self, displayed: Displayed, size: int) -> None:
-        """Display something, or show anew what it had displayed by the same name."""
+        """Display a result, or update the one with the same display id."""
         if self.is_clear_due:
             self.clear()
         name, capture = displayed.display_id, self.capture
@@ -80,19 +77,18 @@ class RunningStep:
 
 
 class Inbox:
-    """What one cell of a session says, until that cell ends. ``cell`` must be set before it can speak."""
+    """Receives the output of one cell of a session."""
 
-    cell: SessionCell
+    cell: SessionCell  # set once it exists; before that, only `interpreter_closed` may be called
 
     def __init__(self, redaction: Redaction | None = None) -> None:
-        """``redaction``: of the session's secrets, where it has any."""
         self._clean = redaction.value if redaction else None
         self._redactions = {name: redaction.stream() for name in STREAMS} if redaction else None
         self._loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[Ready] = self._loop.create_future()
         self.last_usage: StepUsage | None = None
         self._step: RunningStep | None = None
-        self._unsettled: dict[int, RunningStep] = {}  # steps whose usage is not known, by number
+        self._unsettled: dict[int, RunningStep] = {}  # steps whose usage is not known yet, by number
         self._pipes: dict[int, asyncio.Future[None]] = {}
         self._replies: dict[int, asyncio.Future[Reply]] = {}
         self._background: list[Output] = []
@@ -102,7 +98,7 @@ class Inbox:
     # -- in the event loop
 
     def begin_step(self, step: RunningStep) -> None:
-        """``step`` is the one that runs from now on. It first takes what waits from the background."""
+        """Make ``step`` the running step. It first takes the waiting background output."""
         was_full = self._is_background_full()
         self._idle_bytes = 0
         if step.takes_background:
@@ -114,8 +110,7 @@ class Inbox:
             self.cell.read_on()
 
     def end(self, step: RunningStep) -> None:
-        """The cell has ended, and ``step`` is the last one: it emits what waits from the background, and what waited
-        there for the rest of a secret."""
+        """Give the cell's last step the waiting background output, and text held back for redaction."""
         waiting, self._background = self._background, []
         for stream, redaction in (self._redactions or {}).items():
             if rest := redaction.finish(cut=True):
@@ -123,11 +118,11 @@ class Inbox:
         _add_to(step, waiting)
 
     def pipes_of(self, step: int) -> asyncio.Future[None]:
-        """Done when the pipes of ``step`` are there."""
+        """Return a future that is done when the pipes of ``step`` exist."""
         return self._pipes.setdefault(step, self._loop.create_future())
 
     def reply_to(self, number: int) -> asyncio.Future[Reply]:
-        """The answer to request ``number``."""
+        """Return a future for the answer to request ``number``."""
         return self._replies.setdefault(number, self._loop.create_future())
 
     # -- in the wall's thread: `SessionSink`
@@ -181,10 +176,10 @@ class Inbox:
         return running.capture.is_full() or self._is_background_full()
 
     def interpreter_closed(self) -> None:
-        self._call_in_loop(self._loop.call_later, _DEAF_GRACE, self.cell.kill, "deaf")
+        self._call_in_loop(self._loop.call_later, _DEAF_GRACE, lambda: self.cell.kill("deaf"))  # may not be set yet
 
     def _is_background_full(self) -> bool:
-        """Whether the background must wait for the next step: a step emits as much of it as it may say itself."""
+        """Whether background output must wait for the next step. A step takes at most `limits.full_output` of it."""
         running = self._step
         is_too_much = running is not None and running.background_bytes >= running.capture.limits.full_output
         return is_too_much or self._background_bytes >= _MOST_BACKGROUND
@@ -226,7 +221,7 @@ class Inbox:
                 running.capture.fail(error, number, message.size)
             case StepDone() as done:
                 self.cell.end_step(running.number)
-                running.done = done  # after that: the loop may see it, and begin the next step
+                running.done = done  # last, because the event loop may then begin the next step
                 self._resolve(running.over, None)
             case OrderMark():
                 pass
@@ -243,7 +238,7 @@ class Inbox:
             self._background_bytes += len(data)
 
     def _count_idle(self, frame: bytes) -> None:
-        """What a session says while no step runs is little; one that does not stop would take time from the others."""
+        """End a cell that sends too much while no step runs; parsing it would take time from other cells."""
         self._idle_bytes += len(frame) + _FRAME_COST
         if self._idle_bytes > _MOST_IDLE:
             self.cell.kill("output")
@@ -257,13 +252,13 @@ class Inbox:
         self._call_in_loop(_set_result, future, value)
 
     def _call_in_loop(self, function: Callable[..., object], *arguments: object) -> None:
-        """Call ``function`` in the event loop, as long as there is one; without it nobody waits any more."""
+        """Call ``function`` in the event loop, if the loop still exists."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *arguments)
 
 
 def _add_to(step: RunningStep, outputs: list[Output]) -> None:
-    """What comes from the background is part of the step's outcome, and goes to those who follow the step."""
+    """Add background output to the step's outcome and to its events."""
     for event in outputs:
         step.capture.background.add(event.stream, event.data)
         if emitter := step.capture.emitter:

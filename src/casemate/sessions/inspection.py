@@ -1,4 +1,4 @@
-"""What a session is and has, without its secrets' values."""
+"""The overview of a session, with secrets masked."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from casemate.model.overview import InstalledPackage
     from casemate.sessions.session import Session
 
-MASK = "***REDACTED***"  # in place of a secret's value
-_ANSWERS_WITHIN = 5.0  # seconds that an interpreter has to tell its names
+MASK = "***REDACTED***"  # replaces a secret's value
+_ANSWERS_WITHIN = 5.0  # seconds for the interpreter to list its variables
 
 
 async def inspect(session: Session, packages: tuple[InstalledPackage, ...]) -> Inspection:
-    """``packages``: what was installed for it. An interpreter that is busy, or does not answer, is not waited for."""
+    """Describe a session with its installed ``packages``. A busy or silent interpreter has no variables."""
     terms, lifetime, tally = session.steps.terms, session.steps.lifetime, session.tally
     admitted, is_busy = terms.admitted, session.is_busy
     network = network_of(admitted)

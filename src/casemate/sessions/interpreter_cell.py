@@ -1,4 +1,4 @@
-"""One interpreter of a session: its cell, what it says, and the way to its files."""
+"""One interpreter of a session: its cell, its replies, and access to its files."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from casemate.execution.capture import Capture
 from casemate.execution.guarding import Watch
 from casemate.execution.network import CellNetwork
 from casemate.languages.session_program import StepRequest
-from casemate.model.plan import ListeningSocket
 from casemate.sessions.inbox import Inbox, RunningStep
-from casemate.walls.wall import CellEnding, CellMissed
+from casemate.walls.wall import CellEnding
 
 if TYPE_CHECKING:
     from casemate.execution.capture import Emitter
@@ -29,19 +28,17 @@ if TYPE_CHECKING:
     from casemate.sessions.protocol import Reply
     from casemate.walls.wall import Reason, SessionCell, StepUsage, Wall
 
-GRACE = 2.0  # seconds that a step has after an interrupt, before its cell is ended
-_READY_WITHIN = 60.0  # seconds that an interpreter has to start, on a machine under heavy load
-_ANSWER_WITHIN = 30.0  # seconds that it has to answer between steps; what holds it up so long is no longer its own
-_UNMEASURED = 0.01  # seconds after its start the supervisor first looks at a step
-_END_WITHIN = 10.0  # seconds; a killed cell is dead in milliseconds, so more means that the supervisor is gone
+GRACE = 2.0  # seconds from a step's interrupt to the end of its cell
+_READY_WITHIN = 60.0  # seconds to start an interpreter on a machine under heavy load
+_ANSWER_WITHIN = 30.0  # seconds to answer between steps; code of the session must be blocking it then
+_UNMEASURED = 0.01  # seconds from a step's start to the supervisor's first measurement
+_END_WITHIN = 10.0  # seconds; a killed cell is dead in milliseconds, so the supervisor must be gone then
 _CLIENTS_AT_ONCE = 8  # sockets
 
 
 class InterpreterCell:
-    """A running interpreter. ``ended`` is done when its cell is dead."""
-
     def __init__(self, wall: Wall, plan: Plan, protocol: SessionProgram, redaction: Redaction | None = None) -> None:
-        """Starts it. Raises ``CasemateError``."""
+        """Start the cell. Raises ``CasemateError``."""
         self.plan = plan
         self.report: IsolationReport
         self.cell_network: CellNetwork
@@ -57,28 +54,27 @@ class InterpreterCell:
             raise
         self.watch.begin(self.cell.kill)
         self._inbox.cell = self.cell
+        # Done when the cell is dead.
         self.ended: asyncio.Future[CellEnding] = asyncio.ensure_future(self.cell.wait())  # noqa: TID251 - ended by `end`
         self._folders = asyncio.ensure_future(self.cell.open_folders())  # noqa: TID251 - done at the latest when the cell ends
         self._folders.add_done_callback(_ignore_exception)
         self.ended.add_done_callback(_ignore_exception)
         self._is_released = False
-        self._client_sockets: dict[str, list[socket.socket]] = {}  # by the address that they are for
+        self._client_sockets: dict[str, list[socket.socket]] = {}  # by destination address
         self._making_sockets = asyncio.Lock()
         self._step = 0
         self._last_step: RunningStep | None = None
         self._requests = 0
-        self.packages: dict[str, str] = {}  # folders of the host that are to be shown in its cell, by their place there
-        for step in (1, 2):  # and from then on the next but one, when a step is over
-            self.cell.prepare_step(step)
+        self.packages: dict[str, str] = {}  # host folders still to be shown in the cell, by their path there
 
     @property
     def is_alive(self) -> bool:
-        """Whether its cell has not ended, as far as anybody here can know."""
+        """Whether its cell is alive and belongs to the running event loop."""
         return not self.ended.done() and self.is_of_this_loop
 
     async def begin(self, step: RunningStep, code: bytes, stdin: bytes | None, cwd: str | None, seconds: float) -> None:
-        """Have it run a step, once it has started."""
-        await self._wait_started()  # the step's time begins when there is an interpreter
+        """Begin a step once the interpreter has started."""
+        await self._wait_started()  # the step's time starts after that
         await self._wait_unless_ended(self._inbox.pipes_of(step.number))
         self._step, self._last_step = step.number, step
         step.has_begun = True
@@ -87,7 +83,7 @@ class InterpreterCell:
         self.cell.begin_step(step.number, request, seconds, GRACE, self._protocol.repeat)
 
     def make_capture(self, limits: Limits, emitter: Emitter | None, redaction: Redaction | None) -> Capture:
-        """What takes in the output of a step; too much of it interrupts the step, and its state is kept."""
+        """Return the capture of a step's output. Too much output interrupts the step; the state is kept."""
         capture = Capture(limits, emitter, redaction)
 
         def interrupt(_reason: Reason) -> None:
@@ -99,11 +95,11 @@ class InterpreterCell:
         return capture
 
     def answer(self, number: int, allow: bool, reason: str) -> None:
-        """Answer what the step that runs has asked for as ``number``. From any thread."""
+        """Answer the running step's request ``number``. From any thread."""
         self.cell.send(self._protocol.answer(number, allow, reason))
 
     async def show_packages(self, folder: str, place: str) -> None:
-        """Have it see a folder of packages, at once where it is there, else when it is. Raises ``Fault``."""
+        """Show a folder of packages in the cell, now or once it has started. Raises ``Fault``."""
         self.packages[place] = folder
         if self.is_alive and self._inbox.ready.done():
             await self._show()
@@ -117,25 +113,23 @@ class InterpreterCell:
                 raise Fault(f"the packages could not be shown in the session's cell: {shown.exception()}")
 
     def next_number(self) -> int:
-        """The number of the next step."""
+        """Return the number of the next step."""
         return self._step + 1
 
     async def wait_over(self, step: RunningStep) -> bool:
-        """Wait for the end of a step, or of the cell. True where it was the step's."""
+        """Wait for the end of a step, or of the cell. Returns True if the step ended."""
         if step.done is None:
             await self._wait_unless_ended(step.over)
         return step.done is not None
 
     async def wait_ended(self, step: RunningStep) -> None:
-        """Wait for the end of the cell, whose last step is ``step``: that emits what waits from the background."""
+        """Wait for the end of the cell. ``step``, its last, then gets the waiting background output."""
         await asyncio.wait([self.ended])
         self._inbox.end(step)
 
     async def usage_of(self, step: RunningStep, seconds: float) -> StepUsage | None:
-        """What a step that is over, and took so long, has used; None when the cell has ended since.
-
-        Of a short one the supervisor knows no more than before it, so it is not waited for, but for a folder's sake.
-        """
+        """Return the usage of a step that took ``seconds``; None if the cell ended meanwhile. The supervisor does not
+        measure short steps, so this does not wait for one unless a caller's folder needs it."""
         known = self._inbox.last_usage
         if known is not None and seconds < _UNMEASURED and not self._needs_layout:
             return known._replace(
@@ -146,7 +140,7 @@ class InterpreterCell:
         return step.used.result() if step.used.done() else None
 
     async def settled_usage(self) -> StepUsage | None:
-        """What the last step that is over has used; None where none is known, or it has ended."""
+        """Return the usage after the last finished step; None if it is unknown."""
         step = self._last_step
         if step is not None and step.over.done() and not step.used.done():
             self.cell.hurry()
@@ -154,34 +148,34 @@ class InterpreterCell:
         return self._inbox.last_usage
 
     async def list_variables(self) -> Reply | None:
-        """Its answer about the user's names; None when it ended meanwhile."""
+        """Ask for the variables; None if the cell ended meanwhile."""
         return await self._request(self._protocol.variables(self._requests + 1))
 
     async def get(self, name: str) -> Reply | None:
-        """Its answer about one value."""
+        """Ask for one value; None if the cell ended meanwhile."""
         return await self._request(self._protocol.get(self._requests + 1, name))
 
     async def settle(self) -> None:
-        """Wait until an interrupt that came late is over: it is when a request is answered. It has that long."""
+        """Wait until a late interrupt is over: until the interpreter answers a request, at most `GRACE`."""
         await self._request(self._protocol.get(self._requests + 1, "_"), GRACE)
 
     async def set(self, name: str, value: str) -> Reply | None:
-        """Its answer when it has bound ``name`` to ``value``, which is JSON."""
+        """Bind ``name`` to ``value``, which is JSON; None if the cell ended meanwhile."""
         return await self._request(self._protocol.set(self._requests + 1, name, value))
 
     async def open_workspace(self) -> int:
-        """A descriptor of the workspace as the cell sees it, which the receiver closes. Raises ``CasemateError``."""
+        """Return a descriptor of the workspace as the cell sees it; the caller closes it. Raises ``CasemateError``."""
         await self._wait_unless_ended(self._folders)
         if self._is_released or not self._folders.done():
             raise Fault("the session's cell has ended")
         workspace = self.plan.workspace
-        if workspace.kind == "direct":  # the cell's own mount of it gives what is made to another user
+        if workspace.kind == "direct":  # files made in the cell's mount would have another owner
             assert workspace.folder is not None
             return os.open(workspace.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         return os.dup(self._folders.result()[0])
 
     async def take_client_socket(self, address: str) -> socket.socket:
-        """A socket of the cell's network, of the family of ``address``, for the host to connect. Raises ``OSError``."""
+        """Return an unconnected socket in the cell's network, of the family of ``address``. Raises ``OSError``."""
         kept = self._client_sockets.setdefault(address, [])
         async with self._making_sockets:
             if not kept:
@@ -194,9 +188,9 @@ class InterpreterCell:
         return one
 
     async def _open_client_sockets(self, address: str) -> list[socket.socket]:
-        """Some at once: a child of the supervisor makes them, which takes a millisecond."""
+        """Open several sockets at once: a child of the supervisor makes them, which takes a millisecond."""
         await self._wait_unless_ended(self._folders)
-        making = asyncio.wrap_future(self.cell.listen([ListeningSocket("client", address, 0)] * _CLIENTS_AT_ONCE))
+        making = asyncio.wrap_future(self.cell.listen([("client", address, 0)] * _CLIENTS_AT_ONCE))
         try:
             await asyncio.wait([making])  # it ends with the cell at the latest
         except asyncio.CancelledError:
@@ -206,39 +200,37 @@ class InterpreterCell:
 
     @property
     def tree_fd(self) -> int:
-        """The folder of all that it can write; its own, until it is let go. Only when it has begun a step."""
+        """The folder of everything the cell can write, valid until `release`. Only after it began a step."""
         return self._folders.result()[1]
 
     async def was_missed(self) -> bool:
-        """Whether it ended before its program began, as a cell may that was ready: another is as good."""
+        """Whether a ready cell ended before its program began. The caller can take another cell."""
         await self._wait_unless_ended(self._folders)
         if self._folders.done() and self._folders.exception() is not None:
-            await asyncio.wait([self.ended], timeout=_END_WITHIN)  # a moment later, with the reason
-        return self.ended.done() and isinstance(self.ended.exception(), CellMissed)
+            await asyncio.wait([self.ended], timeout=_END_WITHIN)  # the reason follows a moment later
+        return self.ended.done() and self.cell.is_missed
 
     @property
     def problem(self) -> str:
-        """Why it could not start, when it has ended; empty when it could."""
         ready = self._inbox.ready
         return ready.result().problem if ready.done() else ""
 
     @property
     def has_ended_with_the_wall(self) -> bool:
-        """Whether it has ended because its supervisor has, or was never made: nothing of it is left."""
+        """Whether it ended because its supervisor ended or never started. Its files are lost."""
         return self.ended.done() and not self.ended.cancelled() and self.ended.exception() is not None
 
     @property
     def is_of_this_loop(self) -> bool:
-        """Whether the event loop that runs is the one in which it was started: in no other can anybody wait for it."""
+        """Whether it was started in the running event loop. Other loops cannot wait for it."""
         return self.ended.get_loop() is asyncio.get_running_loop()
 
     @property
     def is_fresh(self) -> bool:
-        """Whether it has run no step yet."""
         return self._step == 0
 
     async def end(self, *, keep_files: bool) -> None:
-        """End it, if it has not ended, and wait for that. Bounded."""
+        """End the cell and wait for its end, at most 10 seconds."""
         self.cell.kill("cancelled" if keep_files else "closed")
         if self.is_of_this_loop:
             await asyncio.wait([self.ended], timeout=_END_WITHIN)
@@ -248,14 +240,14 @@ class InterpreterCell:
                 os.close((await self.cell.wait()).tree_fd)
 
     def abandon(self) -> None:
-        """End it and give up its files, without waiting. Harmless when it has ended."""
+        """End the cell and discard its files, without waiting."""
         self.cell.kill("closed")
         self.cell.forget()
         if not self.ended.get_loop().is_closed():
             self.ended.add_done_callback(lambda _: self.release())
 
     def release(self) -> None:
-        """It has ended: close what leads to its files. Harmless when repeated."""
+        """Close everything of a cell that has ended. Safe to call again."""
         if self._is_released:
             return
         self._is_released = True
@@ -281,14 +273,13 @@ class InterpreterCell:
         return answer.result() if answer.done() else None
 
     async def _wait_started(self) -> None:
-        """Wait until it can be talked to, or has ended."""
-        await self._wait_unless_ended(self._folders)  # its order is on its way then, and a request comes after it
+        await self._wait_unless_ended(self._folders)  # requests sent after this come after the order to start
         await self._wait_unless_ended(self._inbox.ready, _READY_WITHIN)
         if self.packages and self.is_alive:
             await self._show()
 
     async def _wait_unless_ended(self, future: asyncio.Future[Any], seconds: float | None = None) -> None:
-        """Wait until it is done, or the cell has ended: after ``seconds`` without a word it is ended."""
+        """Wait for ``future`` or the end of the cell. Ends a cell that sends nothing within ``seconds``."""
         while not future.done() and not self.ended.done():
             waited_for, _ = await asyncio.wait(
                 [future, self.ended], timeout=seconds, return_when=asyncio.FIRST_COMPLETED
@@ -310,6 +301,6 @@ def _close_sockets(making: asyncio.Future[list[int]]) -> None:
 
 
 def _ignore_exception(future: asyncio.Future[Any]) -> None:
-    """Whoever waits for it gets its exception; asyncio need not log it for nobody."""
+    """Keep asyncio from logging an exception that nothing retrieves. Waiters still get it."""
     if not future.cancelled():
         future.exception()

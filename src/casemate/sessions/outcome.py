@@ -1,4 +1,4 @@
-"""What came of a step: names that are bound or lost, and what it said as an `Execution`. Pure."""
+"""The outcome of a step: the names it bound or lost, and its output as an `Execution`. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import signal
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from casemate.artifacts.collect import CollectedFiles
 from casemate.execution import seal
 from casemate.execution.capture import Capture
 from casemate.execution.seal import EndDiagnosis, Evidence, diagnose
 from casemate.model import approval
-from casemate.model.execution import Artifact, Cause, Crossing, Execution, SkippedFile
+from casemate.model.execution import Cause, Crossing, Execution
 from casemate.model.isolation import IsolationReport
 from casemate.model.limits import Limits
 from casemate.model.plan import Request
@@ -19,88 +20,66 @@ from casemate.walls.wall import CellEnding, StepUsage
 
 _CLOSED = Cause("cancelled", "Its session was closed.")
 _INTERRUPTED = Cause("cancelled", "It was interrupted.", retryable=True)
-_MOST_NAMES = 10_000  # names that are kept for the day when they are lost
+_MOST_NAMES = 10_000  # names reported as lost if the interpreter dies
 
 
-@dataclass(frozen=True, slots=True)
-class InterpreterState:
-    """Whether the interpreter that the step ran in goes on with what it knew; if not, the names that are ``lost``."""
-
-    kept: bool
-    lost: tuple[str, ...] = ()
-
-    @property
-    def word(self) -> Literal["kept", "lost"]:
-        """As `Execution.state` has it."""
-        return "kept" if self.kept else "lost"
+InterpreterState = tuple[Literal["kept", "lost"], tuple[str, ...]]  # as an execution has it, with the names lost
 
 
 class BoundNames:
-    """The names that a session's user has bound, and those lost with an interpreter until a step has reported them."""
+    """Names that the session's programs bound, and names lost with an interpreter until a step reports them."""
 
     def __init__(self) -> None:
         self._bound: dict[str, None] = {}
         self._lost: tuple[str, ...] | None = None
 
     def update(self, done: StepDone) -> None:
-        """A step is over."""
+        """Take the names of a step that is over."""
         for name in done.gone:
             self._bound.pop(name, None)
         self._bound.update(dict.fromkeys(done.new[: _MOST_NAMES - len(self._bound)]))
 
     def add(self, name: str) -> None:
-        """One was bound from outside."""
+        """Add a name that was bound from outside."""
         self._bound[name] = None
 
     def lose(self) -> None:
-        """The interpreter has ended, with all that it knew."""
+        """Mark all bound names as lost, because the interpreter has ended."""
         self._lost = tuple(dict.fromkeys((*(self._lost or ()), *self._bound)))[:_MOST_NAMES]
         self._bound.clear()
 
     def forget(self) -> None:
-        """The state was given up on purpose: no step reports that."""
+        """Forget all names after a deliberate reset. No step reports them as lost."""
         self._bound.clear()
         self._lost = None
 
     def state_after(self, done: StepDone | None) -> InterpreterState:
-        """What a step reports: its interpreter ended with it, or one had ended before it began, or neither."""
+        """Return what a step reports: "lost" if its interpreter ended during the step or before it, else "kept"."""
         lost, self._lost = self._lost, None
         if done is None:
             self.lose()
-            return InterpreterState(kept=False, lost=tuple(dict.fromkeys((*(lost or ()), *(self._lost or ())))))
+            return "lost", tuple(dict.fromkeys((*(lost or ()), *(self._lost or ()))))
         self.update(done)
-        return InterpreterState(kept=True) if lost is None else InterpreterState(kept=False, lost=lost)
-
-
-@dataclass(frozen=True, slots=True)
-class StepFiles:
-    """The files that a step left: handed out, and not."""
-
-    artifacts: tuple[Artifact, ...] = ()
-    skipped: tuple[SkippedFile, ...] = ()
+        return ("kept", ()) if lost is None else ("lost", lost)
 
 
 @dataclass(frozen=True, slots=True)
 class StepEnd:
-    """How a step ended: by itself (``done`` and ``usage``), or with its cell (``ending``).
+    """How a step ended: by itself (``done`` and ``usage``), or with its cell (``ending``)."""
 
-    ``seconds``: from its start; ``deadline``: what it had; ``interrupted``: somebody asked for its end; ``denied``: it
-    was not to begin.
-    """
-
-    seconds: float
-    deadline: float
-    interrupted: bool
+    seconds: float  # since its start
+    deadline: float  # seconds it was allowed
+    interrupted: bool  # by a caller
     done: StepDone | None = None
     usage: StepUsage | None = None
     ending: CellEnding | None = None
-    denied: EndDiagnosis | None = None
+    denied: EndDiagnosis | None = None  # why it did not start
 
 
 def denied_end(deadline: float, why: approval.ApprovalVerdict, *, interrupted: bool, closed: bool) -> StepEnd:
-    """A step that was not allowed to begin, or taken back while that was asked."""
+    """The end of a step that was denied, or that was interrupted or closed while it waited for approval."""
     message = f"The step was not run: {why.reason or 'it was denied'} (decided by: {why.by})."
-    cause = Cause("denied", message, "Do without it, or have it allowed by whoever answers approvals.")
+    cause = Cause("denied", message, "Do without it, or have an approver allow it.")
     verdict = EndDiagnosis("denied", None, cause)
     if interrupted or closed:
         verdict = EndDiagnosis("cancelled", None, _INTERRUPTED if interrupted else _CLOSED)
@@ -114,24 +93,23 @@ def outcome_of(
     limits: Limits,
     end: StepEnd,
     state: InterpreterState,
-    files: StepFiles,
+    files: CollectedFiles,
     report: IsolationReport,
     crossings: tuple[Crossing, ...],
 ) -> Execution:
-    """The outcome of a step as it is handed out and recorded."""
+    """The outcome of a step, for the caller and the record."""
     ending = replace(end.ending, seconds=end.seconds) if end.ending else _ending_of_step(end)
-    if capture.was_too_much and ending.reason in (None, "timeout"):  # for which it was interrupted, or ended at last
+    if capture.was_too_much and ending.reason in (None, "timeout"):  # too much output interrupts it
         ending = replace(ending, reason="output")
     evidence = Evidence(ending, limits, end.deadline, capture.output_bytes, capture.error, capture.errno)
     verdict = end.denied or _verdict(end, diagnose(evidence))
     return seal.execution_of(
-        request, capture, ending, verdict, report, files.artifacts, files.skipped,
-        crossings=crossings, state=state.word, lost_names=state.lost,
+        request, capture, ending, verdict, report, files.files, files.skipped,
+        crossings=crossings, state=state[0], lost_names=state[1],
     )  # fmt: skip
 
 
 def _ending_of_step(end: StepEnd) -> CellEnding:
-    """A step that is over in a cell that goes on, in the terms of a cell that has ended."""
     assert end.done is not None
     assert end.usage is not None
     usage = end.usage
@@ -151,7 +129,7 @@ def _ending_of_step(end: StepEnd) -> CellEnding:
 
 
 def _verdict(end: StepEnd, verdict: EndDiagnosis) -> EndDiagnosis:
-    """A step is no program: what ends well in a dead cell has ended its interpreter; and it may be interrupted."""
+    """Correct a program's verdict for a step: it may be interrupted, and must not end its interpreter."""
     if end.interrupted and (end.ending is None or end.ending.reason in ("timeout", "cancelled")):
         return EndDiagnosis("cancelled", None, _INTERRUPTED)
     if end.ending is not None and end.ending.reason == "closed":

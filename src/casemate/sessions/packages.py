@@ -1,9 +1,9 @@
-"""``sandbox.packages``: what is installed for one session, or for all later runs and sessions of a sandbox.
+"""``sandbox.packages``: packages for one session, or for all later runs and sessions of a sandbox.
 
-Programs of a session ask with ``pip`` and ``npm``: one JSON object on a line, and one back.
+Programs of a session request them through ``pip`` and ``npm``: one line of JSON each way.
 
 -> {"do": "install", "packages": ["six>=1"], "upgrade": false}     or {"do": "remove", "packages": ["six"]}
--> {"do": "install", "packages": ["ms@^2"], "language": "node"}    likewise for packages of Node
+-> {"do": "install", "packages": ["ms@^2"], "language": "node"}    the same for Node packages
 <- {"ok": true, "packages": [{"name": "six", "version": "1.17.0"}]}
 <- {"ok": false, "kind": "denied" | "failed" | "invalid" | "unavailable", "message": "..."}
 """
@@ -12,22 +12,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
-import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from casemate.errors import CasemateError, Denied, InvalidArgument, Unavailable
 from casemate.execution.request import check_timeout
 from casemate.execution.threads import to_thread_to_end
 from casemate.files.lines import LineClient, line_of, read_line, read_object, while_there
+from casemate.languages.catalogue import runtime_for
 from casemate.languages.node.runtime import npm_of
 from casemate.languages.runtime import SYSTEM_PATH
 from casemate.model.approval import Question
+from casemate.model.call_options import Seconds
+from casemate.model.kinds import Name, Names
+from casemate.model.operation import Audience, OneOf, operation
 from casemate.model.overview import Installed, InstalledPackage, InstallTerms
 from casemate.model.plan import LAYERED, LAYERED_NODE
 from casemate.packages.indexes import Index, Indexes, read_npm_registries, read_pip_indexes
@@ -38,8 +40,6 @@ from casemate.packages.package_sets import (
     PackageSet,
     key_of,
     make_own_folder,
-    modules,
-    projects,
 )
 from casemate.packages.store import PackageStore, default_folder
 from casemate.policy.rules import PACKAGE_LANGUAGES
@@ -55,25 +55,14 @@ if TYPE_CHECKING:
     from casemate.sessions.session import Session
 
 
-_MOST_LINE = 1 << 17  # of which most are hashes
-_MOST_MESSAGE = 4000  # characters of why it was not done
-_REQUEST_WITHIN = 15.0
-
-
-@dataclass(frozen=True, slots=True)
-class PackageRequests:
-    """What sessions are offered."""
-
-    packages: Packages
-
-    def begin(self, whose: Callable[[], Requester | None]) -> PackageService:
-        """In one cell; see :class:`casemate.execution.network.Offer`."""
-        return PackageService(self.packages, whose)
+_MOST_LINE = 1 << 17  # bytes, mostly hashes
+_MOST_MESSAGE = 4000  # characters
+_REQUEST_WITHIN = 15.0  # seconds to send the request
 
 
 @dataclass(frozen=True, slots=True)
 class PackageService:
-    """In one cell. ``whose``: the step that runs there, in whose name it is asked."""
+    """The package service of one cell. ``whose`` returns the requester of the running step."""
 
     packages: Packages
     whose: Callable[[], Requester | None]
@@ -81,11 +70,11 @@ class PackageService:
     port: int = 81
 
     async def serve(self, client: LineClient) -> None:
-        """One request. It is given up when its client goes."""
+        """Answer one request. It is cancelled when its client leaves."""
         try:
             async with asyncio.timeout(_REQUEST_WITHIN):
                 line = await read_line(client, _MOST_LINE)
-        except InvalidArgument:  # one that does not end
+        except InvalidArgument:  # the line is too long
             return
         answer = None if line is None else await while_there(client, self._answer(line))
         if answer is not None:
@@ -94,7 +83,7 @@ class PackageService:
     async def _answer(self, line: bytes) -> dict[str, Any]:
         requester = self.whose()
         if requester is None or requester.loop is None:
-            return _no("denied", "nothing runs in this session that could install packages")
+            return _no("denied", "no step runs in this session that could install packages")
         try:
             work = self._work(line, requester)
         except InvalidArgument as error:
@@ -102,7 +91,6 @@ class PackageService:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, requester.loop))
 
     def _work(self, line: bytes, requester: Requester) -> Coroutine[Any, Any, dict[str, Any]]:
-        """What is asked for. Raises ``InvalidArgument`` for what is not understood."""
         asked = read_object(line)
         names = asked.get("packages")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -127,16 +115,28 @@ class PackageService:
         with contextlib.suppress(CasemateError):
             there = await self.packages.remove(names, language=language, session=requester.session)
             return {"ok": True, "packages": [{"name": name, "version": version} for name, version in there]}
-        return _no("invalid", "packages that were installed into a session can be removed from it, by their names")
+        return _no("invalid", "only packages installed into this session can be removed, by name")
 
 
 def _no(kind: str, message: str) -> dict[str, Any]:
     return {"ok": False, "kind": kind, "message": message[:_MOST_MESSAGE]}
 
 
-_MOST_FILE = 2 << 30  # bytes of one file that is fetched
+_MOST_FILE = 2 << 30  # bytes of one downloaded file
 _PLACES = {"python": LAYERED, "node": LAYERED_NODE}
 _READ = {"python": requirements, "node": node_requirements}
+
+
+Packaged = Annotated[str, OneOf(PACKAGE_LANGUAGES)]
+
+
+class PackageVersion(NamedTuple):
+    name: str
+    version: str
+
+
+def _versions_of(packages: tuple[InstalledPackage, ...]) -> list[PackageVersion]:
+    return [PackageVersion(one.name, one.version) for one in packages]
 
 
 class Packages:
@@ -151,15 +151,15 @@ class Packages:
         env: Mapping[str, str],
         wanted: tuple[Requirement, ...] = (),
     ) -> None:
-        """``indexes``: those that the application has named; none, for the operator's own; ``env``: this process's
-        variables; ``wanted``: what all cells are to have, from the first on."""
+        """``indexes`` are those that the application names; if empty, the operator's are used. ``env`` holds this
+        process's variables. ``wanted`` are the packages of all cells from the start."""
         self._context = context
         self._namespace = namespace
         self._sessions = sessions
         self._given = indexes
         self._env = env
         self._wanted = wanted
-        self.report: Callable[[int], None] | None = None  # gets how many bytes of files have come, from any thread
+        self.report: Callable[[int], None] | None = None  # gets the bytes downloaded so far, from any thread
         self._prepared: tuple[InstalledPackage, ...] | None = None
         self._preparing: asyncio.Lock | None = None
         self._known: Indexes | None = None
@@ -169,45 +169,47 @@ class Packages:
             tuple[str, str], PackageSet | NodePackageSet
         ] = {}  # by language and session, "" for all cells
         self._turns: dict[tuple[str, str], asyncio.Lock] = {}
-        self._offers = (PackageRequests(self),)
 
+    @operation(audience=Audience.AGENT)
     async def install(
         self,
-        packages: Sequence[str],
+        packages: Names,
         *,
-        language: str = "python",
-        session: Session | str | None = None,
+        language: Packaged = "python",
+        session: Session | Name | None = None,
         sources: bool = False,
         scripts: bool = False,
         upgrade: bool = False,
-        timeout: float | None = 300.0,  # noqa: ASYNC109 - the cell's, not the call's
+        timeout: Seconds | None = 300.0,  # noqa: ASYNC109 - the cell's, not the call's
     ) -> Installed:
-        """Install ``packages``, such as ``"requests>=2"``, or ``"left-pad@1.3.0"`` of ``language="node"``, from the
-        operator's index or registry, and whatever they need that is not there. Names of Python packages may be followed
-        by ``--hash=sha256:...``, also several: then only files come that have one of those given for their project.
+        """Install ``packages``, such as ``"requests>=2"``, or ``"left-pad@1.3.0"`` with ``language="node"``, and their
+        missing dependencies, from the operator's index or registry. Python requirements may end with one or more
+        ``--hash=sha256:...``; then only files with one of these hashes are accepted for their project.
 
-        The files are asked about, each with version, address and hash, as one question of kind ``package``, before
-        anything can use them.
+        One approval request of kind ``package`` lists all files, each with version, address and hash, before anything
+        can use them.
 
-        That it was denied, or could not be, is a value.
+        A denial or a failed installation is returned, not raised.
 
         Args:
-            session: Only that session has them, at once; without one all later runs and sessions have.
-            sources: Also Python packages that have to be built, which runs their code in the installing cell; else
-                wheels alone.
-            scripts: Likewise the scripts that packages of Node have for when they are installed; else none runs.
-            upgrade: The newest that fit, also where others are there that fit.
-            timeout: Seconds of the installing cell.
+            packages: Requirements.
+            language: Whose packages they are.
+            session: Install into this session alone, at once; without it, for all later runs and sessions.
+            sources: Also accept Python packages that must be built, which runs their code in the installing cell. By
+                default only wheels are accepted.
+            scripts: Run the install scripts of Node packages in the installing cell. By default none runs.
+            upgrade: Install the newest matching versions, even if installed ones match.
+            timeout: Seconds that the installing cell may take.
 
         Raises:
-            InvalidArgument: They are no list of plain requirements.
+            InvalidArgument: They are not a list of plain requirements.
             Unavailable: No index can be used.
-            CasemateError: As of :meth:`casemate.Sandbox.run`.
+            CasemateError: See :meth:`casemate.Sandbox.run`.
         """
         language = self._language(language)
         if (scripts and language == "python") or (sources and language == "node"):
             raise InvalidArgument(
-                "scripts" if scripts else "sources", "sources are what Python packages have, and scripts those of Node"
+                "scripts" if scripts else "sources", "use sources for Python packages and scripts for Node packages"
             )
         wanted = _READ[language](packages)
         for_whom = await self._session(session, language)
@@ -221,7 +223,6 @@ class Packages:
     async def _request_install(
         self, wanted: tuple[Requirement, ...], session: Session | None, terms: InstallTerms, language: str = "python"
     ) -> Installed:
-        """What the application asks for."""
         approvals = self._context.approvals()
         async with approvals.open_requester(self._namespace, session.id if session else None) as requester:
             if not approvals.may_ask("package", stream=False):
@@ -231,11 +232,11 @@ class Packages:
     async def install_for(
         self, requester: Requester, packages: Sequence[str], *, upgrade: bool = False, language: str = "python"
     ) -> Installed:
-        """What code of a step asks for: the same for its session, asked by ``requester``. Raises likewise."""
+        """Install on request of a step's code, for its session, through ``requester``. Raises as :meth:`install`."""
         language = self._language(language)
         wanted = _READ[language](packages)
         if requester.session is None:
-            return Installed("failed", reason="packages come into sessions, or into a sandbox ahead of its runs")
+            return Installed("failed", reason="install packages into a session, or into a sandbox before its runs")
         session = await self._session(requester.session, language)
         if requester.stream is None and not self._context.approvals().may_ask("package", stream=False):
             return await _refuse_install(requester, wanted, language)
@@ -243,10 +244,16 @@ class Packages:
             wanted, session, requester, InstallTerms(False, upgrade, self._context.limits.wall), language
         )
 
+    @operation()
     async def remove(
-        self, packages: Sequence[str], *, language: str = "python", session: Session | str | None = None
-    ) -> tuple[tuple[str, str], ...]:
-        """Take away what was installed so: name and version of each that was there.
+        self, packages: Names, *, language: Packaged = "python", session: Session | Name | None = None
+    ) -> tuple[PackageVersion, ...]:
+        """Remove installed packages. Returns the name and version of each.
+
+        Args:
+            packages: Their names.
+            language: Whose packages they are.
+            session: Remove only from this session.
 
         Raises:
             InvalidArgument: An argument cannot be used.
@@ -258,33 +265,40 @@ class Packages:
         key = (language, found.id if found else "")
         async with self._turns.setdefault(key, asyncio.Lock()):
             package_set = await self._package_set(*key)
-            there = [one for one in _list_installed(package_set) if one[0] in names]
+            there = [one for one in package_set.list_installed() if one[0] in names]
             if there:
-                await to_thread_to_end(_take_away, package_set, {name for name, _ in there})
+                await to_thread_to_end(package_set.remove_packages, {name for name, _ in there})
                 if found is not None:
                     await found.show_packages(str(package_set.folder), _PLACES[language])
-        return tuple(there)
+        return tuple(PackageVersion(*one) for one in there)
 
+    @operation(audience=Audience.AGENT, gives=_versions_of)
     async def list(
-        self, *, language: str = "python", session: Session | str | None = None
+        self, *, language: Packaged = "python", session: Session | Name | None = None
     ) -> tuple[InstalledPackage, ...]:
-        """What was installed so, by name; what the environment has besides is not among it."""
+        """List the installed packages by name, without those of the environment.
+
+        Args:
+            language: Whose packages they are.
+            session: List those of this session; without it, those of all.
+        """
         language = self._language(language)
         found = await self._session(session, language)
         package_set = self._package_sets.get((language, found.id if found else "")) or self._package_sets.get(
             (language, "")
         )
-        there = [] if package_set is None else await asyncio.to_thread(_list_installed, package_set)
+        there = [] if package_set is None else await asyncio.to_thread(package_set.list_installed)
         return tuple(InstalledPackage(name, version) for name, version in there)
 
     async def prepare(self) -> tuple[InstalledPackage, ...]:
-        """Have the environment that the sandbox was asked for, if it was for one of requirements: what is in it. One
-        that was made before comes from the user's cache; its files are asked about all the same.
+        """Prepare the sandbox's environment, if it was requested as a list of requirements. Returns its packages.
+
+        An environment made before comes from the user's cache, but its files need approval again.
 
         Raises:
             Denied: It was denied.
             Unavailable: It could not be made.
-            CasemateError: As of :meth:`install`.
+            CasemateError: See :meth:`install`.
         """
         self._preparing = self._preparing or asyncio.Lock()
         async with self._preparing:
@@ -296,21 +310,21 @@ class Packages:
         made = await self.install_kept(self._wanted)
         if not made.ok:
             error = Denied if made.status == "denied" else Unavailable
-            raise error(f"environment: {made.reason}", remediation="Look at the index, the rules or who is asked.")
+            raise error(f"environment: {made.reason}", remediation="Check the index, the rules and the approver.")
         return made.packages
 
     async def install_kept(self, wanted: tuple[Requirement, ...]) -> Installed:
-        """Install Python packages for all cells of a sandbox that has none, from the user's cache where the same list
-        was installed before. Raises as :meth:`install`."""
+        """Install Python packages for all cells of a sandbox that has none yet. If the same list was installed before,
+        they come from the user's cache. Raises as :meth:`install`."""
         from casemate.execution.install import permission
 
         kept = Environments(default_folder(self._env) / "environments")
         texts = [one.text for one in wanted]
-        python = self._context.runtime_for("python").launch(self._context.environment, "main.py", ())
-        executable = await asyncio.to_thread(os.path.realpath, python.argv[0])
+        # The shebang lines of installed programs contain the interpreter's path.
+        python = runtime_for("python").launch(self._context.environment, "main.py", ())
         hashes = sorted(f"{one.name} {digest}" for one in wanted for digest in one.hashes)
         indexes = [one.url for one in (await self._python_indexes()).indexes]
-        key = key_of([python.version, executable], sorted(texts), hashes, indexes)
+        key = key_of([python.version, python.argv[0]], sorted(texts), hashes, indexes)
         found = await asyncio.to_thread(kept.find, key) if self._has_hosts_programs else None
         package_set = await self._package_set("python", "")
         assert isinstance(package_set, PackageSet)
@@ -327,12 +341,12 @@ class Packages:
         await asyncio.to_thread(package_set.begin_with, cached)
         return Installed("installed", packages)
 
-    def offers(self) -> tuple[PackageRequests, ...]:
-        """What programs of sessions ask with."""
-        return self._offers
+    def begin(self, whose: Callable[[], Requester | None]) -> PackageService:
+        """Return the package service of a session's programs; see :class:`casemate.execution.network.Offer`."""
+        return PackageService(self, whose)
 
     def shared_folders(self) -> tuple[tuple[Path, str], ...]:
-        """The folders of what all cells see, with their places there; none where nothing was installed for them."""
+        """Return the folders that all cells see, with their paths in the cell."""
         package_sets = ((self._package_sets.get((language, "")), place) for language, place in _PLACES.items())
         return tuple(
             (package_set.folder, place)
@@ -341,7 +355,7 @@ class Packages:
         )
 
     def close(self) -> None:
-        """Remove all package sets. The files that were fetched stay in the user's cache."""
+        """Remove all package sets. Downloaded files stay in the user's cache."""
         if self._folder is not None:
             self._folder.remove()
 
@@ -373,7 +387,7 @@ class Packages:
             )
             try:
                 order = Order(wanted, terms, installer, self._namespace)
-                installed = await install(order, context, kind(upstream, store, terms.sources), requester)
+                installed = await install(order, context, kind(upstream, terms.sources), requester)
             finally:
                 await upstream.close()
             if installed.ok and session is not None and package_set.current is not None:
@@ -383,15 +397,14 @@ class Packages:
     async def _installer(
         self, package_set: PackageSet | NodePackageSet
     ) -> tuple[PythonInstaller | NodeInstaller, Indexes]:
-        """What installs into ``package_set``, and from where. Raises ``Unavailable``."""
         from casemate.languages.node.installer import NodeInstaller
-        from casemate.languages.python.installer import PythonInstaller
+        from casemate.languages.python.installer import PythonInstaller, find_uv
 
         wall = self._context.wall
         if isinstance(package_set, PackageSet):
-            uv = _uv(self._env) if self._has_hosts_programs else Path("uv")
+            uv = find_uv(self._env) if self._has_hosts_programs else Path("uv")
             return PythonInstaller(package_set, uv, wall.host_address), await self._python_indexes()
-        node = self._context.runtime_for("node")
+        node = runtime_for("node")
         program = await asyncio.to_thread(lambda: node.launch(None, node.default_name, ()).argv[0])
         npm = await asyncio.to_thread(npm_of, program)
         if self._registries is None:
@@ -401,17 +414,16 @@ class Packages:
 
     @property
     def _has_hosts_programs(self) -> bool:
-        """Whether cells have this machine's interpreters and installers, and not an image's."""
+        """Whether cells use this machine's interpreters and installers, not an image's."""
         return bool(self._context.wall.system_entries())
 
     async def _python_indexes(self) -> Indexes:
-        """Those that were given, else the operator's. Raises ``Unavailable``."""
         if self._known is None:
             self._known = Indexes(self._given) if self._given else await asyncio.to_thread(read_pip_indexes, self._env)
         return self._known
 
     async def _package_set(self, language: str, session: str) -> PackageSet | NodePackageSet:
-        """That of a session begins with what all cells had when it was first installed into."""
+        """Return the package set of a session, or with "" of all cells. A session's starts as a copy of that."""
         if self._folder is None:
             self._folder = await asyncio.to_thread(make_own_folder, default_folder(self._env))
         open_now = {session.id for session in await self._sessions.list()}
@@ -424,15 +436,15 @@ class Packages:
             package_set = PackageSet(folder) if language == "python" else NodePackageSet(folder)
             for_all = self._package_sets.get((language, ""))
             if for_all is not None:
-                await asyncio.to_thread(_begin_with, package_set, for_all)
+                await asyncio.to_thread(package_set.begin_with, for_all)
             self._package_sets[key] = package_set
         return self._package_sets[key]
 
     def _language(self, name: str) -> str:
-        language = self._context.runtime_for(name).language
+        language = runtime_for(name).language
         if language not in PACKAGE_LANGUAGES:
             known = " or ".join(map(repr, PACKAGE_LANGUAGES))
-            raise InvalidArgument("language", f"{name!r} has no packages that casemate installs; give {known}")
+            raise InvalidArgument("language", f"casemate installs no packages for {name!r}; use {known}")
         return language
 
     async def _session(self, session: Session | str | None, language: str) -> Session | None:
@@ -440,39 +452,13 @@ class Packages:
             return None
         found = await self._sessions.get(session if isinstance(session, str) else session.id)
         if found.language not in (language, "shell"):
-            raise Unavailable(f"packages of {language} come into sessions of {language} and of Shell")
+            raise Unavailable(f"packages of {language} can only be installed into sessions of {language} or Shell")
         return found
 
 
-def _begin_with(package_set: PackageSet | NodePackageSet, other: PackageSet | NodePackageSet) -> None:
-    if isinstance(package_set, NodePackageSet):
-        assert isinstance(other, NodePackageSet)
-        package_set.begin_with(other)
-    else:
-        assert isinstance(other, PackageSet)
-        package_set.begin_with(other)
-
-
-def _list_installed(package_set: PackageSet | NodePackageSet) -> list[tuple[str, str]]:
-    """Name and version of what is in it."""
-    if package_set.current is None:
-        return []
-    if isinstance(package_set, PackageSet):
-        return projects(package_set.current)
-    return [(one.name, one.version) for one in modules(package_set.current) if not one.is_inner]
-
-
-def _take_away(package_set: PackageSet | NodePackageSet, names: set[str]) -> None:
-    if isinstance(package_set, PackageSet):
-        package_set.publish(package_set.begin(), names)
-    else:
-        package_set.remove_packages(names)
-
-
 def _of_shell(context: ExecutionContext) -> str:
-    """The Python that programs of Shell find: as the environment's is, or packages for one would not suit the other.
-    Raises ``Unavailable``."""
-    runtime = context.runtime_for("python")
+    """Return the Python of Shell programs. Its version must be the environment's. Raises ``Unavailable``."""
+    runtime = runtime_for("python")
     found = shutil.which("python3", path=SYSTEM_PATH)
     wanted = runtime.launch(context.environment, runtime.default_name, ()).version.split(".")[:2]
     if found is not None and runtime.launch(found, runtime.default_name, ()).version.split(".")[:2] == wanted:
@@ -484,15 +470,8 @@ def _of_shell(context: ExecutionContext) -> str:
     )
 
 
-def _uv(env: Mapping[str, str]) -> Path | None:
-    """The host's uv: beside casemate's own interpreter, or where the operator's programs are."""
-    beside = Path(sys.executable).parent / "uv"
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("uv", path=env.get("PATH", os.defpath))
-    return Path(found) if found else None
-
-
 async def _refuse_install(requester: Requester, wanted: tuple[Requirement, ...], language: str) -> Installed:
-    """What nobody can allow is not even looked up; that it was asked for is on record."""
+    """Deny an installation that no approver can allow, without a lookup. The request is still recorded."""
     names = [one.text for one in wanted]
     asked = Question("package", f"install {', '.join(names)}", {"packages": names, "language": language})
     verdict = await asyncio.wrap_future(requester.decide(asked))

@@ -1,4 +1,4 @@
-"""Servers of a session's programs, shown on this machine."""
+"""Previews: servers of a session's programs, exposed on this machine."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from casemate.sessions.interpreter_cell import InterpreterCell
     from casemate.sessions.terms import Lifetime, SessionTerms
 
-MOST_SECONDS = 30 * 86400.0  # that a link holds
+MOST_SECONDS = 30 * 86400.0  # lifetime of a link
 _MOST = 20  # ports of one session
-_ADDRESSES = ("127.0.0.1", "::1")  # servers for people listen at either
-_REFUSED = "without a link that holds, or not by a page of its own"
-_NOBODY = (errno.ECONNREFUSED, errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENETUNREACH)  # the last of no IPv6
+_ADDRESSES = ("127.0.0.1", "::1")  # development servers listen at either
+_REFUSED = "without a valid link, or from a page of another origin"
+_NOBODY = (errno.ECONNREFUSED, errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENETUNREACH)  # the last without IPv6
 
 
 class SessionPreviews:
-    """What of one session is shown; each connection says that somebody uses it."""
+    """The previews of one session. A connection counts as use of the session."""
 
     def __init__(self, terms: SessionTerms, cells: SessionCells, context: ExecutionContext, lifetime: Lifetime) -> None:
         self._session, self._namespace = terms.admitted.request.id, terms.namespace
@@ -39,7 +39,7 @@ class SessionPreviews:
         self._showing = asyncio.Lock()
 
     async def expose(self, port: int, seconds: float, *, unix: bool, third_parties: bool) -> Preview:
-        """As of :meth:`casemate.Session.expose`."""
+        """See :meth:`casemate.Session.expose`."""
         self._lifetime.check_open()
         _check("port", port, 1, MOST_PORT)
         _check("expires", seconds, 1, MOST_SECONDS)
@@ -50,7 +50,7 @@ class SessionPreviews:
         async with self._showing:
             exposed = self._open.get((port, unix)) or await self._show(gateway, port, unix, third_parties)
         if exposed.preview.third_parties != third_parties:
-            raise InvalidArgument("third_parties", f"port {port} is shown otherwise already; take it back first")
+            raise InvalidArgument("third_parties", f"port {port} is exposed with another value; unexpose it first")
         if unix:
             return exposed.preview
         linked = exposed.make_link(seconds)
@@ -61,8 +61,8 @@ class SessionPreviews:
         from casemate.previews.exposed import ExposedServer
 
         if len(self._open) >= _MOST:
-            raise InvalidArgument("port", f"{_MOST} ports of this session are shown already; take one back")
-        # An origin of its own, so that pages that were not contained, in caches or tabs, are none of one that is.
+            raise InvalidArgument("port", f"{_MOST} ports of this session are already exposed; unexpose one first")
+        # The name makes a separate origin, so that cached or open pages without containment share none with others.
         host = f"{port}-{self._session}{'-open' if third_parties else ''}.localhost"
 
         def note_use() -> None:
@@ -73,25 +73,25 @@ class SessionPreviews:
         self._note({"action": "exposed", "port": port, "preview": host, "unix": unix, "third_parties": third_parties})
         await (gateway.open_socket if unix else gateway.open_port)(exposed)
         self._open[port, unix] = exposed
-        if self._lifetime.close_reason:  # meanwhile
+        if self._lifetime.close_reason:  # closed meanwhile
             self.close()
             self._lifetime.check_open()
         return exposed
 
     def list(self) -> list[Preview]:
-        """All that are shown, without links."""
+        """Return all previews, without links."""
         return [exposed.describe() for exposed in self._open.values()]
 
     def unexpose(self, port: int) -> None:
-        """As of :meth:`casemate.Session.unexpose`."""
+        """See :meth:`casemate.Session.unexpose`."""
         keys = [key for key in self._open if key[0] == port]
         if not keys:
-            raise NotFound("port", f"port {port!r} of this session is not shown")
+            raise NotFound("port", f"port {port!r} of this session is not exposed")
         for key in keys:
-            self._withdraw(key, "it was taken back")
+            self._withdraw(key, "it was unexposed")
 
     def close(self) -> None:
-        """The session is over. Harmless when repeated."""
+        """Withdraw all previews."""
         for key in tuple(self._open):
             self._withdraw(key, "the session ended")
 
@@ -107,7 +107,6 @@ class SessionPreviews:
             self._note({"action": "unexposed", "port": port, "preview": exposed.host, "reason": why})
 
     def _note(self, detail: Mapping[str, object]) -> None:
-        """Put on record who does what. Raises ``RecordUnavailable``."""
         known = {name: value for name, value in {**detail, "caller": caller()}.items() if value}
         self._context.log.append("preview", self._session, self._namespace, known)
 
@@ -116,11 +115,11 @@ class SessionPreviews:
         self._context.log.append_if_possible("crossing", self._session, self._namespace, detail)
 
     async def _connect(self, port: int) -> socket.socket:
-        """A connection to a server in the cell, from its own loopback. Raises ``OSError``."""
+        """Connect to a server in the cell from the cell's own loopback. Raises ``OSError``."""
         self._lifetime.restart_idle()
         interpreter = self._cells.current
         if interpreter is None or not interpreter.is_alive:
-            raise OSError(errno.ESRCH, "the session's interpreter has ended, and its next step begins another")
+            raise OSError(errno.ESRCH, "the session's interpreter has ended; its next step starts another")
         for address in _ADDRESSES:
             one = None
             try:
@@ -136,16 +135,15 @@ class SessionPreviews:
 
 
 async def _check_reach(interpreter: InterpreterCell) -> None:
-    """Raises ``Unavailable`` where this cell's servers cannot be reached."""
     try:
         (await interpreter.take_client_socket(_ADDRESSES[0])).close()
     except OSError as error:
         if error.errno != errno.EOPNOTSUPP:
             raise Unavailable(f"the cell's servers cannot be reached: {error.strerror}") from None
         raise Unavailable(
-            f"the {interpreter.report.wall} wall cannot show servers of a cell: another server of this machine "
-            "could answer in its place, or the cell's sockets cannot be had outside",
-            remediation="Use the native wall: casemate doctor says what this machine lacks for it.",
+            f"the {interpreter.report.wall} wall cannot expose servers of a cell: another server of this machine "
+            "could answer instead, or the host cannot get the cell's sockets",
+            remediation="Use the native wall; casemate doctor lists what it needs on this machine.",
         ) from None
 
 

@@ -1,9 +1,9 @@
-"""What a session's interpreter says: parsed strictly, and put in order. Whatever does not fit is dropped. Pure.
+"""The frames of a session's interpreter: parsed strictly, and put in order. Invalid frames are dropped. Pure.
 
-Text comes through two pipes and everything else as frames through a third. Each frame says how many bytes had been
-written into the other two before, so that nobody in the cell has to wait for the host to read.
+Text comes through two pipes and everything else as frames through a third. Each frame gives the number of bytes written
+to the other two before it, so that the cell never has to wait for the host to read.
 
-The other way, requests, is what each language's interpreter reads: see `casemate.languages.session_program`.
+`casemate.languages.session_program` defines the requests in the other direction.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 _MOST_NAMES = 10_000
 _MOST_NAME = 200  # characters
 _MOST_REASON = 1 << 16  # characters of a problem or a reason
-_MOST_COMMAND = 1 << 18  # characters of a command: with JSON's escapes within what a person is asked about
+_MOST_COMMAND = 1 << 18  # characters of a command; an approval request holds it even with JSON's escapes
 _MOST_EXIT = 255
-_MOST_VARIABLE_TEXT = 200  # characters of its name, its type and its value
+_MOST_VARIABLE_TEXT = 200  # characters each of a variable's name, type and repr
 _MOST_SIZE = 1 << 62  # bytes of a variable
 _MOST_PROMPT = 10_000  # characters
-_MOST_BUFFERS = 1000  # of one message of a widget
+_MOST_BUFFERS = 1000  # of one widget message
 
-Position = tuple[int, int] | None  # bytes written to the step's two pipes before; None: all that is in them
+Position = tuple[int, int] | None  # bytes written to stdout and stderr before the frame; None for everything in them
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """It takes requests; or why it cannot."""
+    """The interpreter takes requests, or ``problem`` says why it cannot."""
 
     problem: str
 
 
 @dataclass(frozen=True, slots=True)
 class Displayed:
-    """A step displayed something: by a name, or in place of what it had displayed by that name."""
+    """A step displayed something. With ``update`` it replaces what has the same ``display_id``."""
 
     result: Result
     display_id: str | None
@@ -54,20 +54,17 @@ class Displayed:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """The value of a step's last expression."""
-
     result: Result
 
 
 @dataclass(frozen=True, slots=True)
 class OrderMark:
-    """Nothing but the order of text."""
+    """Only marks a position in the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandRequest:
-    """A step wants to run a command, and waits for the answer to its request ``id``. ``arguments``: ``command``,
-    and ``input`` where there is a script for it."""
+    """A step waits for approval of a command. ``arguments``: ``command``, and perhaps ``input``, a script for it."""
 
     kind: CommandKind
     id: int
@@ -76,16 +73,14 @@ class CommandRequest:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """A step is over; ``new`` and ``gone``: names that it bound for the first time, or deleted."""
-
     exit: int
-    new: tuple[str, ...]
-    gone: tuple[str, ...]
+    new: tuple[str, ...]  # names bound for the first time
+    gone: tuple[str, ...]  # names deleted
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to request ``id``: a value, text that holds one, or why there is none."""
+    """The answer to request ``id``: a value, a text that holds one, or an error."""
 
     id: int
     value: Any = None
@@ -95,13 +90,10 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A name of the user's: its value's ``type`` by name, its ``size`` in bytes (None where that is not known), and a
-    short ``repr``, made without running the value's own code."""
-
     name: str
     type: str
-    size: int | None
-    repr: str
+    size: int | None  # bytes, None if unknown
+    repr: str  # short, made without running the value's own code
 
 
 StepContent = (
@@ -111,22 +103,18 @@ StepContent = (
 
 @dataclass(frozen=True, slots=True)
 class StepMessage:
-    """A frame about ``step`` that was written after so much text (``at``); it came in ``size`` bytes."""
-
     step: int
     at: Position
     content: StepContent
-    size: int
+    size: int  # bytes of the frame
 
     @property
     def ends(self) -> bool:
-        """Whether it is about the step's end."""
         return isinstance(self.content, StepDone | ErrorFrame)
 
     @property
     def comes_after_all(self) -> bool:
-        """Whether all that is in the step's pipes was written before it: by children of the interpreter, too, whose
-        bytes it does not count."""
+        """Whether all text in the step's pipes precedes it. Children of the interpreter write there too, uncounted."""
         return self.at is None or isinstance(self.content, StepDone)
 
 
@@ -134,35 +122,34 @@ Text = tuple["Stream", bytes]
 
 
 class MessageOrder:
-    """Puts what one step says through its three pipes into the order in which it was said."""
+    """Puts the text and frames of one step into the order in which they were written."""
 
     def __init__(self) -> None:
         self._read: dict[Stream, int] = {"stdout": 0, "stderr": 0}
-        self._waiting: deque[StepMessage] = deque()  # frames, for text that was written before them
+        self._waiting: deque[StepMessage] = deque()  # frames that wait for earlier text
         self.count = 0  # frames so far
-        self._later: deque[Text] = deque()  # text that was written after the first of them
+        self._later: deque[Text] = deque()  # text written after the first waiting frame
 
     @property
     def waits(self) -> bool:
-        """Whether a frame waits for text that was written before it."""
         return bool(self._waiting)
 
     def add_text(self, stream: Stream, data: bytes) -> Iterator[Text | StepMessage]:
-        """``data`` has come from one of the step's pipes. Yields what is in order now."""
+        """Take data from one of the step's pipes. Yields what is in order now."""
         yield from self._take(deque([(stream, data)]))
 
     def add_frame(self, message: StepMessage) -> Iterator[StepMessage]:
-        """A frame has come. Yields nothing as long as it waits."""
+        """Take a frame. Yields nothing while it waits."""
         self._waiting.append(message)
         self.count += 1
         yield from self._take_due()
 
     def settle(self, upto: int = 1 << 62) -> Iterator[Text | StepMessage]:
-        """No more text will come that was written before the first ``upto`` frames."""
+        """Release the first ``upto`` frames: the pipes hold no more text written before them."""
         while self._waiting and self.count - len(self._waiting) < upto:
             message = self._waiting.popleft()
             if message.at is not None:
-                # from here on its own bytes are counted
+                # from here on, continue from its own counts
                 self._read = {"stdout": message.at[0], "stderr": message.at[1]}
             yield message
             yield from self._take(self._release())
@@ -194,14 +181,13 @@ class MessageOrder:
         return not message.comes_after_all and all(self._count_missing(message, stream) <= 0 for stream in self._read)
 
     def _count_missing(self, message: StepMessage, stream: Stream) -> int:
-        """Bytes of text that the frame still waits for."""
         if message.at is None or message.comes_after_all:
             return 1 << 62
         return message.at[0 if stream == "stdout" else 1] - self._read[stream]
 
 
 def parse(frame: bytes, clean: frames.Clean | None = None) -> Ready | StepMessage | Reply | None:
-    """What the frame says, or None when it says nothing that is understood. ``clean``: as `frames.decode` has it."""
+    """Parse a frame. Returns None if it is invalid. ``clean``: see `frames.decode`."""
     message = frames.decode(frame, clean)
     if message is None:
         return None
@@ -218,7 +204,7 @@ def parse(frame: bytes, clean: frames.Clean | None = None) -> Ready | StepMessag
 
 
 def parse_variable(entry: Any) -> Variable | None:
-    """One entry of the interpreter's list of names, or None when it is none."""
+    """Parse an entry of the interpreter's list of variables. Returns None if it is invalid."""
     if not isinstance(entry, dict):
         return None
     texts = [entry.get(key) for key in ("name", "type", "repr")]
@@ -235,7 +221,7 @@ def _parse_content(message: dict[str, Any]) -> StepContent | None:
             return _parse_display(message)
         case "result":
             shown = frames.parse_bundle(message.get("bundle"), message.get("metadata"))
-            return Value(shown.result) if shown is not None else None
+            return Value(shown) if shown is not None else None
         case "clear":
             return Cleared(message.get("wait") is True)
         case "mark":
@@ -257,7 +243,7 @@ def _parse_display(message: dict[str, Any]) -> Displayed | None:
     display, name = frames.parse_bundle(message.get("bundle"), message.get("metadata")), message.get("id")
     if display is None or not (name is None or (isinstance(name, str) and len(name) <= _MOST_NAME)):
         return None
-    return Displayed(display.result, name, message.get("update") is True)
+    return Displayed(display, name, message.get("update") is True)
 
 
 def _parse_command(message: dict[str, Any]) -> CommandRequest | None:

@@ -6,30 +6,29 @@ import asyncio
 from typing import Any
 
 from casemate.errors import InvalidArgument, QueueFull
+from casemate.model.kinds import Name
+from casemate.model.operation import Audience, operation
 from casemate.sessions.session import Session
 from casemate.visible import is_plain
 
-_MOST = 5000  # sessions that are open at once
+_MOST = 5000  # open sessions
 _SOON = 10.0  # seconds
 _MOST_NAME = 200  # characters
 
 
 class Sessions:
-    """The open sessions of a sandbox."""
-
     def __init__(self) -> None:
         self._open: dict[str, Session] = {}
 
     def __len__(self) -> int:
-        """How many are open."""
         return sum(not session.is_closed for session in tuple(self._open.values()))
 
     def add(self, session: Session) -> Session:
-        """One more. Raises ``InvalidArgument`` for a name that is taken or cannot be used, and ``QueueFull``."""
+        """Add and record a session. Raises ``InvalidArgument`` for a taken or invalid name, and ``QueueFull``."""
         _check_name(session.name)
         self._forget_closed()
         if session.name is not None and self._find(session.name) is not None:
-            raise InvalidArgument("name", f"a session called {session.name!r} is open already; get it, or take another")
+            raise InvalidArgument("name", f"a session named {session.name!r} is open; use it or choose another name")
         if len(self._open) >= _MOST:
             raise QueueFull(f"{_MOST} sessions are open", retry_after=_SOON, remediation="Close some of them.")
         self._open[session.id] = session
@@ -37,26 +36,32 @@ class Sessions:
         return session
 
     async def get(self, id_or_name: str) -> Session:
-        """The open session with this id or name.
+        """Return the open session with this id or name.
 
         Raises:
-            InvalidArgument: There is none.
+            InvalidArgument: No open session has it.
         """
         session = self._find(id_or_name)
         if session is None:
-            raise InvalidArgument("id_or_name", f"no session with the id or name {id_or_name!r} is open")
+            raise InvalidArgument("id_or_name", f"no open session has the id or name {id_or_name!r}")
         return session
 
     async def list(self) -> list[Session]:
-        """All that are open, the oldest first."""
+        """Return the open sessions, oldest first."""
         self._forget_closed()
         return list(self._open.values())
 
-    async def bridge(self, name: str, source: str | Session, target: str | Session) -> Any:
-        """Copy the value of ``name`` from one session to another, given as such or by id or name; what was copied.
+    @operation(audience=Audience.AGENT)
+    async def bridge(self, name: Name, source: Session | Name, target: Session | Name) -> Any:
+        """Copy a variable from one session to another, and return its value.
+
+        Args:
+            name: The name of the variable.
+            source: The session to copy from, or its handle or name.
+            target: The session to copy to, or its handle or name.
 
         Raises:
-            InvalidArgument: There is no such session or name, or its value cannot travel as JSON.
+            InvalidArgument: The session or variable does not exist, or the value is not representable in JSON.
         """
         from_session = await self.get(source) if isinstance(source, str) else source
         to_session = await self.get(target) if isinstance(target, str) else target
@@ -65,7 +70,7 @@ class Sessions:
         return value
 
     async def close(self) -> None:
-        """End all of them."""
+        """End all sessions."""
         async with asyncio.TaskGroup() as ending:
             for session in self._open.values():
                 ending.create_task(session.close())

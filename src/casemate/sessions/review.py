@@ -1,4 +1,4 @@
-"""What a session has changed in a caller's folder and is kept back: shown, applied, or given up."""
+"""The review of a session's changes in the caller's folder: diff, apply, discard."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ if TYPE_CHECKING:
 async def open_review(
     cells: SessionCells, context: ExecutionContext, origin: Origin, redaction: Redaction | None
 ) -> AsyncGenerator[SessionReview]:
-    """For who holds the session's lock. Raises ``InvalidArgument`` where nothing is kept back."""
-    if context.workspace is None or context.workspace_mode != "review":
+    """Open the review; the caller holds the session's lock. Raises ``InvalidArgument`` outside review mode."""
+    if context.folder.path is None or context.folder.mode != "review":
         raise InvalidArgument(
-            "session", "its changes are not kept back",
-            remediation="The sandbox, or the service's configuration, gives its sessions a folder as workspace, and "
+            "session", "its changes are not under review",
+            remediation="Give the sandbox, or the service's configuration, a folder as workspace and "
             "workspace_mode review.",
         )  # fmt: skip
     requester = context.approvals().requester(origin, None, redaction, asks=context.asks)
     try:
-        yield SessionReview(cells, str(context.workspace), requester, redaction)
+        yield SessionReview(cells, str(context.folder.path), requester, redaction)
     finally:
         await requester.end()
 
 
 class SessionReview:
-    """``folder``: the caller's."""
+    """The changes of one session in ``folder``, the caller's."""
 
     def __init__(self, cells: SessionCells, folder: str, requester: Requester, redaction: Redaction | None) -> None:
         self.requester = requester
         self._cells, self._path, self._redaction = cells, folder, redaction
 
     async def diff(self) -> Diff:
-        """As of :meth:`casemate.Session.diff`."""
+        """See :meth:`casemate.Session.diff`."""
         looker = await self._look()
         diff = diff_of(looker.found, looker.unlisted)
         if (redaction := self._redaction) is None:
@@ -57,7 +57,7 @@ class SessionReview:
         return replace(diff, changes=tuple(_redact_change(one, redaction) for one in diff.changes))
 
     async def apply(self, paths: Sequence[str] | None) -> Applied:
-        """As of :meth:`casemate.Session.apply`."""
+        """See :meth:`casemate.Session.apply`."""
         if isinstance(paths, str | bytes) or not all(isinstance(path, str) for path in paths or ()):
             raise InvalidArgument("paths", f"{paths!r:.200} is not a list of paths")
         looker = await self._look()
@@ -71,7 +71,7 @@ class SessionReview:
         return await apply_if_allowed(chosen, self._path, self.requester, write)
 
     async def discard(self) -> None:
-        """As of :meth:`casemate.Session.discard`."""
+        """See :meth:`casemate.Session.discard`."""
         await self._cells.discard_layer()
 
     async def _look(self) -> Looker:

@@ -1,4 +1,4 @@
-"""A step, or a run of its own, that goes on when whoever began it goes away: anyone who has it may attach to it."""
+"""Runs that outlive their caller: a step or a one-shot run that readers can attach to at any time."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ if TYPE_CHECKING:
     from casemate.execution.capture import Emitter
     from casemate.model.execution import Execution
 
-_MOST_KEPT = 32  # runs of one session or sandbox that are over; the log of each may hold a file
+_MOST_KEPT = 32  # finished runs of one session or sandbox; each log may hold a file
 
 
 class Run:
-    """What was begun with :meth:`Session.start` or :meth:`casemate.Sandbox.start`. ``id`` is that of its execution.
+    """A run that :meth:`Session.start` or :meth:`casemate.Sandbox.start` began. ``id`` is that of its execution.
 
-    Its events are kept in a file until the session or the sandbox ends, so each attached reader gets every one, from
-    wherever it asks, none twice. That is at most about three times ``limits.full_output``: what it writes, what it
-    shows, and what earlier steps left running write meanwhile. What it asks may be answered by whoever reads them: as
-    long as somebody does.
+    Its events stay in a file until the session or the sandbox ends. Readers attach at any cursor and see each event
+    once. The file takes at most about three times ``limits.full_output``: what the run writes, what it displays, and
+    what processes of earlier steps write meanwhile. Attached readers may answer its approval requests.
     """
 
     def __init__(
@@ -36,9 +35,8 @@ class Run:
         *,
         is_step: bool,
     ) -> None:
-        """``work`` emits what happens; ``interrupt`` ends it, if it runs, and says whether it does: it gets the emitter
-        once the work has begun. ``answer``: how
-        what it asks is answered."""
+        """``work`` emits the events. ``interrupt`` interrupts the run and returns whether it was running; its argument
+        is the emitter, None before the work starts. ``answer`` answers approval requests."""
         self.id = run_id
         self.log = EventLog(is_step=is_step)
         self._interrupt = interrupt
@@ -60,25 +58,23 @@ class Run:
 
     @property
     def is_done(self) -> bool:
-        """Whether it is over."""
         return self._task.done()
 
     @property
     def has_begun(self) -> bool:
-        """Whether it runs or has run; until then it waits for others."""
+        """Whether it runs or has run. Until then it waits in the queue."""
         return self._task.done() or (self._emitter is not None and self._emitter.has_begun)
 
     async def stream(self, cursor: int = 0) -> AsyncGenerator[Event]:
-        """Follow its events as they happen; ``Done`` is the last. Leaving changes nothing.
+        """Follow its events as they happen; ``Done`` is the last. Leaving the stream does not affect the run.
 
         Args:
-            cursor: The number of the first event, counted from 0. Whoever comes again gives the number of events that
-                were received.
+            cursor: The number of the first event, counted from 0. To resume, pass the number of events received so far.
 
         Raises:
-            InvalidArgument: ``cursor`` is no such number.
+            InvalidArgument: ``cursor`` is not a number of an event.
             SandboxClosed: Its events are no longer kept, or it never began.
-            CasemateError: As of :meth:`Session.run`.
+            CasemateError: See :meth:`Session.run`.
         """
         if isinstance(cursor, bool) or not isinstance(cursor, int) or cursor < 0:
             raise InvalidArgument("cursor", f"{cursor!r} is not the number of an event, counted from 0")
@@ -100,25 +96,25 @@ class Run:
         """Wait for its outcome.
 
         Raises:
-            CasemateError: As of :meth:`Session.run`.
+            CasemateError: See :meth:`Session.run`.
         """
         await asyncio.wait([self._task])
         return self._outcome().execution
 
     async def cancel(self) -> None:
-        """Interrupt the step, and wait for its end; one that has not begun never will. Harmless when it is over."""
+        """Interrupt the run and wait for its end, or remove it from the queue. Does nothing once it is over."""
         if not self._interrupt(self._emitter):
             self._task.cancel()
         await asyncio.wait([self._task])
 
     async def end(self) -> None:
-        """The session, or the sandbox, ends."""
+        """Cancel the run and close its log, because the session or the sandbox ends."""
         self._task.cancel()
         await asyncio.wait([self._task])
         self.forget()
 
     def forget(self) -> None:
-        """Its events are not wanted any more; its outcome stays."""
+        """Discard its events. Its outcome stays."""
         self.log.close()
 
     def _outcome(self) -> Done:
@@ -129,7 +125,6 @@ class Run:
         return self._done
 
     def _count_reader(self, change: int) -> None:
-        """One reader more, or less."""
         self._readers += change
         if self._emitter is not None:
             self._emitter.set_followed(bool(self._readers))
@@ -146,7 +141,7 @@ class Run:
 
 
 class StartedRuns:
-    """The runs of a sandbox or a session that were started and go on by themselves, by id."""
+    """The started runs of a sandbox or a session, by id."""
 
     def __init__(self) -> None:
         self._runs: dict[str, Run] = {}
@@ -155,18 +150,18 @@ class StartedRuns:
         return iter(self._runs)
 
     def add(self, run: Run) -> Run:
-        """One more; the events of the oldest that are over are forgotten."""
+        """Add a run, and forget the oldest finished runs."""
         self._runs[run.id] = run
         for old in [run_id for run_id, known in self._runs.items() if known.is_done][:-_MOST_KEPT]:
             self._runs.pop(old).forget()
         return run
 
     def get(self, run_id: str) -> Run | None:
-        """The run with this id, where there is one."""
+        """Return the run with this id, or None."""
         return self._runs.get(run_id)
 
     async def close(self) -> None:
-        """End all of them."""
+        """End all runs."""
         async with asyncio.TaskGroup() as ending:
             for run in self._runs.values():
                 ending.create_task(run.end())

@@ -1,12 +1,12 @@
-"""A session: one step after the other in an interpreter, which goes on with its files in a fresh one when it ends."""
+"""A session: steps that share one interpreter. A fresh interpreter continues with its files when one ends."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Self, Unpack
 
 from casemate.errors import InvalidArgument
 from casemate.execution.context import ExecutionContext, Tally
@@ -14,13 +14,14 @@ from casemate.languages.session_program import json_of
 from casemate.model.call_options import StepOptions
 from casemate.model.events import Event
 from casemate.model.execution import Execution
-from casemate.model.operation import caller
+from casemate.model.kinds import Name, Names, Port
+from casemate.model.operation import Audience, Between, caller, operation
 from casemate.model.options import takes_options
 from casemate.model.preview import Preview
 from casemate.model.review import Applied, Diff
 from casemate.model.shown import ShownSession
 from casemate.sessions.files import SessionFiles
-from casemate.sessions.previews import SessionPreviews
+from casemate.sessions.previews import MOST_SECONDS, SessionPreviews
 from casemate.sessions.protocol import Variable, parse_variable
 from casemate.sessions.run import Run, StartedRuns
 from casemate.sessions.steps import SessionSteps
@@ -31,28 +32,26 @@ if TYPE_CHECKING:
 
 
 class Session(ShownSession):
-    """A stateful interpreter in a cell of its own. See :meth:`casemate.Sandbox.session`.
+    """A stateful interpreter in its own cell. See :meth:`casemate.Sandbox.session`.
 
-    It starts on first use; ``async with`` only makes sure of :meth:`close`. Steps run one after the other, in the order
-    in which they were asked for.
+    It starts on first use; ``async with`` only guarantees :meth:`close`. Steps run one at a time, in call order.
 
     Attributes:
-        id: Random.
-        name: What the caller calls it, or None.
-        language: as :attr:`casemate.RuntimeInfo.language` has it.
+        id: A random identifier.
+        name: The name that the caller gave it, or None.
+        language: As in :attr:`casemate.RuntimeInfo.language`.
         files: The files of its workspace.
     """
 
     def __init__(self, terms: SessionTerms, context: ExecutionContext, slot: StepSlot) -> None:
-        """``slot`` lets as many steps and runs go on at once as the sandbox allows."""
+        # `slot` limits how many steps and runs go on at once in the sandbox.
         self.id = terms.admitted.request.id
         self.name = terms.name
         self.language = terms.admitted.request.language
         self.tally = Tally()  # of its steps
         self._context = context
         self._lifetime = Lifetime(terms.idle_timeout, terms.lifetime, self._expire)
-        counted = replace(context, finished=self.tally.before(context.finished))
-        self.steps = SessionSteps(terms, counted, self._lifetime, slot)
+        self.steps = SessionSteps(terms, replace(context, finished=self._count), self._lifetime, slot)
         self._cells = self.steps.cells
         cells = self._cells
         self.files = SessionFiles(
@@ -67,18 +66,18 @@ class Session(ShownSession):
 
         Args:
             code: The program, in the session's language.
-            **options: See :class:`casemate.model.call_options.StepOptions`. At the timeout the step is interrupted, and
-                its cell ended two seconds later if that was of no use.
-            wait: False refuses instead of waiting for a step that runs.
+            **options: See :class:`casemate.model.call_options.StepOptions`. The timeout interrupts the step; if
+                the step ignores that, its cell ends two seconds later.
+            wait: False refuses the call while another step runs, instead of waiting for it.
 
         Returns:
-            The outcome. What the program or a limit did is in it, and raises nothing.
+            The outcome. It includes what the program or a limit did; neither raises.
 
         Raises:
             InvalidArgument: An argument is wrong, or the session is busy and ``wait`` is False.
             SandboxClosed: The session has ended.
-            RuntimeMissing: The language's interpreter cannot be started here.
-            RecordUnavailable: The step cannot be put on record.
+            RuntimeMissing: The language's interpreter cannot start on this machine.
+            RecordUnavailable: The record cannot take the step.
             Fault: casemate itself failed.
         """
         return await self.steps.run(self.steps.make_request("run", code, options), wait=wait)
@@ -87,19 +86,19 @@ class Session(ShownSession):
     async def stream(
         self, code: str | bytes, *, wait: bool = True, **options: Unpack[StepOptions]
     ) -> AsyncGenerator[Event]:
-        """Run ``code`` as :meth:`run` does, and follow its events. Leaving the stream early interrupts the step: close
-        it where it has a name.
+        """Run ``code`` like :meth:`run`, and follow its events. Leaving the stream early interrupts the step; close a
+        stream that is stored in a variable.
 
         Args:
             code: The program.
-            **options: As of :meth:`run`.
-            wait: False refuses instead of waiting for a step that runs.
+            **options: See :meth:`run`.
+            wait: False refuses the call while another step runs, instead of waiting for it.
 
         Yields:
             Events as they happen. ``Done(execution)`` is always the last.
 
         Raises:
-            CasemateError: As of :meth:`run`.
+            CasemateError: See :meth:`run`.
         """
         request = self.steps.make_request("stream", code, options)
         async with contextlib.aclosing(self.steps.stream(request, wait=wait)) as emitted:
@@ -108,14 +107,14 @@ class Session(ShownSession):
 
     @takes_options(StepOptions)
     def start(self, code: str | bytes, **options: Unpack[StepOptions]) -> Run:
-        """Start ``code`` as the next step, which goes on when the caller goes away.
+        """Start ``code`` as the next step, which continues after the caller leaves.
 
         Args:
             code: The program.
-            **options: As of :meth:`run`.
+            **options: See :meth:`run`.
 
         Returns:
-            The run, which can be followed, waited for and cancelled.
+            The run, which can be followed, awaited and cancelled.
 
         Raises:
             InvalidArgument: An argument is wrong.
@@ -131,7 +130,7 @@ class Session(ShownSession):
         return self.runs.add(run)
 
     async def attach(self, run_id: str) -> Run:
-        """Find a run of this session that was begun with :meth:`start`.
+        """Find a run that :meth:`start` began in this session.
 
         Args:
             run_id: Its ``id``.
@@ -140,47 +139,51 @@ class Session(ShownSession):
             The run.
 
         Raises:
-            InvalidArgument: There is none with this id, or it is no longer kept.
+            InvalidArgument: No run has this id, or it is no longer kept.
         """
         run = self.runs.get(run_id)
         if run is None:
             raise InvalidArgument("run_id", f"this session has no run {run_id!r}")
         return run
 
+    @operation(audience=Audience.AGENT, while_draining=True)
     def interrupt(self) -> None:
-        """Interrupt the step that runs; its state is kept unless its code ignores that. Harmless when none runs."""
+        """Interrupt the running step, if any. The session keeps its state unless the code ignores the interrupt."""
         self.steps.interrupt(self.steps.running)
 
+    @operation(audience=Audience.AGENT)
     async def reset(self) -> None:
-        """Forget everything but the files: the next step has a fresh interpreter. Interrupts a step that runs."""
+        """Discard everything except the files; the next step has a fresh interpreter. Interrupts a running step."""
         self._lifetime.check_open()
         self.interrupt()
         await self.steps.end_interpreter(keep_files=True)
 
+    @operation(audience=Audience.AGENT, while_draining=True)
     async def variables(self) -> list[Variable]:
-        """List the user's names.
+        """List the variables that the session's programs have bound.
 
         Returns:
-            Each name with the type, size and beginning of its value, in the order in which they were bound.
+            The name of each variable, with the type, the size and the start of its value, in the order of binding.
 
         Raises:
-            CasemateError: As of :meth:`run`.
+            CasemateError: See :meth:`run`.
         """
         reply = await self.steps.request_value(lambda interpreter: interpreter.list_variables())
         entries = reply.value if isinstance(reply.value, list) else []
         return [variable for entry in entries if (variable := parse_variable(entry)) is not None]
 
-    async def get(self, name: str) -> Any:
-        """Read the value of a name.
+    @operation(audience=Audience.AGENT, while_draining=True)
+    async def get(self, name: Name) -> Any:
+        """Read the value of a variable.
 
         Args:
             name: The name of a variable.
 
         Returns:
-            Its value as JSON has it. In Shell it is the value that the variable holds as JSON text.
+            Its value as JSON. In Shell, the parsed value of a variable that holds JSON text.
 
         Raises:
-            InvalidArgument: There is no such name, or its value cannot travel as JSON.
+            InvalidArgument: The name does not exist, or its value is not representable in JSON.
         """
         self.steps.terms.check_name(name)
         reply = await self.steps.request_value(lambda interpreter: interpreter.get(name))
@@ -196,15 +199,16 @@ class Session(ShownSession):
         except (ValueError, RecursionError):
             raise InvalidArgument("name", f"{name!r} does not hold JSON text that can be read here") from None
 
-    async def set(self, name: str, value: Any) -> None:
-        """Bind a name to a value; in Shell to its JSON text.
+    @operation(audience=Audience.AGENT)
+    async def set(self, name: Name, value: Any) -> None:
+        """Bind a variable to a value; in Shell, to its JSON text.
 
         Args:
             name: The name of a variable.
-            value: What JSON has: None, bool, int, float, str, lists and mappings of these.
+            value: A JSON value: None, bool, int, float, str, and lists and mappings of these.
 
         Raises:
-            InvalidArgument: The name or the value cannot be used.
+            InvalidArgument: The name or the value is unusable.
         """
         self.steps.terms.check_name(name)
         text = json_of(value)
@@ -213,43 +217,46 @@ class Session(ShownSession):
             raise InvalidArgument("name", f"{name!r}: {reply.error}")
         self._cells.names.add(name)
 
+    @operation(audience=Audience.AGENT)
     async def diff(self) -> Diff:
-        """What it has changed in the folder and is kept back. A step that runs is waited for.
+        """List the session's changes to the folder that await review. Waits for a running step.
 
         Raises:
-            InvalidArgument: The sandbox has no workspace whose changes are kept back (``workspace_mode="review"``).
+            InvalidArgument: The sandbox has no workspace with ``workspace_mode="review"``.
         """
         async with self.steps.open_review() as review:
             return await review.diff()
 
-    async def apply(self, paths: Sequence[str] | None = None) -> Applied:
-        """Ask whether what is kept back may be applied to the folder, and apply it as it was shown: all, or nothing.
+    @operation(audience=Audience.AGENT)
+    async def apply(self, paths: Names | None = None) -> Applied:
+        """Ask for approval to apply the changes under review to the folder. Apply all of them as shown, or none.
 
         Args:
-            paths: Only what is changed at these, and in folders there.
+            paths: Apply only the changes at these paths and in folders there.
 
         Returns:
             What was written, or why nothing was.
 
         Raises:
-            InvalidArgument: As of :meth:`diff`, or nothing is changed at a path.
+            InvalidArgument: See :meth:`diff`; or nothing changed at a path.
         """
         async with self.steps.open_review() as review:
             applied = await review.apply(paths)
         self._note({"action": f"apply: {applied.status}", "written": applied.written[:100], "reason": applied.reason})
         return applied
 
+    @operation(audience=Audience.AGENT)
     async def discard(self) -> None:
-        """Give up what is kept back: the next step has a fresh interpreter, and sees the folder as it is."""
+        """Discard the changes under review. The next step has a fresh interpreter and the original folder."""
         async with self.steps.open_review() as review:
             await review.discard()
 
     async def show_packages(self, folder: str, place: str) -> None:
-        """Have its programs see what was installed into ``folder``; see :attr:`casemate.Sandbox.packages`."""
+        """Show its programs the packages in ``folder``; see :attr:`casemate.Sandbox.packages`."""
         await self._cells.show_packages(folder, place)
 
     async def close(self) -> None:
-        """End the session and everything in it. Harmless when repeated, and while a step runs: that is cancelled."""
+        """End the session and everything in it. Cancels a running step. Safe to call again."""
         self._end("the session was closed")
         await self.runs.close()
         await self.steps.end_interpreter(keep_files=False)
@@ -261,71 +268,74 @@ class Session(ShownSession):
         await self.close()
 
     def record_open(self) -> None:
-        """Put on record that it is open."""
+        """Record that the session opened."""
         self._note({"action": "opened", "language": self.language, "name": self.name, "caller": caller()})
 
     @property
     def is_busy(self) -> bool:
-        """Whether a step runs, or something else uses the interpreter."""
         return self.steps.is_busy
 
     @property
     def is_closed(self) -> bool:
-        """Whether it takes no more steps."""
         return bool(self._lifetime.close_reason)
 
+    @operation()
     async def expose(
-        self, port: int, *, expires: float = 3600.0, unix: bool = False, third_parties: bool = False
+        self,
+        port: Port,
+        *,
+        expires: Annotated[float, Between(1.0, MOST_SECONDS)] = 3600.0,
+        unix: bool = False,
+        third_parties: bool = False,
     ) -> Preview:
-        """Show the server that listens at a port of the session's loopback, on this machine, until the session ends.
+        """Expose a server of the session on this machine until the session ends.
 
-        Its URL has a host name of its own and a link: whoever has that may look until it ends. Repeated, it gives a
-        further link. Pages see no cookie and no token of casemate's, and reach nothing but their own server.
+        The server listens on a port of the cell's loopback. The preview has its own host name and a link; anyone with
+        the link can open it until the link expires. Each further call returns another link. Pages see no cookies or
+        tokens of casemate and reach only their own server.
 
         Args:
-            port: At which a program of the session listens, or will.
-            expires: Seconds after which the link ends, at most 30 days.
-            unix: Show it at a Unix socket that this user alone can use instead; whatever speaks TCP can be shown there.
-            third_parties: Let its pages load from other hosts, and send to them, with the browser of whoever looks.
+            port: A port on which a program of the session listens, or will listen.
+            expires: Seconds until the link expires, at most 30 days.
+            unix: Expose it at a Unix socket that only this user can open. This works for any protocol over TCP.
+            third_parties: Let its pages load from other hosts, and send to them, through the viewer's browser.
 
         Returns:
-            The preview, with the ``url`` or ``socket``.
+            The preview, with its ``url`` or ``socket``.
 
         Raises:
-            InvalidArgument: It names the argument.
-            Denied: The policy has switched previews off.
-            Unavailable: The wall has no network for each cell, or this machine no port or place for the preview.
+            InvalidArgument: An argument is wrong; the error names it.
+            Denied: The policy disables previews.
+            Unavailable: The wall has no network for each cell, or the machine no port or place for the preview.
             SandboxClosed: The session has ended.
         """
         return await self._previews.expose(port, expires, unix=unix, third_parties=third_parties)
 
-    async def unexpose(self, port: int) -> None:
-        """Show what listens at ``port`` no more: its links end, and so do connections to it.
+    @operation()
+    async def unexpose(self, port: Port) -> None:
+        """Stop exposing a port. Its links and connections end.
 
         Args:
-            port: As :meth:`expose` had it.
+            port: An exposed port.
 
         Raises:
-            InvalidArgument: It is not shown.
+            InvalidArgument: The port is not exposed.
         """
         self._previews.unexpose(port)
 
     async def previews(self) -> list[Preview]:
-        """List what is shown of it, without links.
+        """List the previews of the session, without links.
 
         Returns:
-            The previews, the oldest first.
+            The previews, oldest first.
         """
         return self._previews.list()
 
-    # -- its end
-
     def _expire(self, what: str) -> None:
-        self._end(f"the session ended by itself: its {what} was over")
+        self._end(f"the session reached its {what}")
         self._cells.abandon()
 
     def _end(self, why: str) -> None:
-        """No more steps; what runs is ended."""
         if not self.is_closed:
             self._note({"action": "closed", "reason": why})
         self._lifetime.end(why)
@@ -334,6 +344,10 @@ class Session(ShownSession):
         self._context.approvals().forget_session(self.steps.terms.namespace, self.id)
         if self._cells.current is not None:
             self._cells.current.cell.kill("closed")
+
+    def _count(self, step: Execution) -> None:
+        self.tally.add(step)
+        self._context.finished(step)
 
     def _note(self, detail: Mapping[str, object]) -> None:
         detail = {name: value for name, value in detail.items() if value}

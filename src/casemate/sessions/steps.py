@@ -1,4 +1,4 @@
-"""The steps of a session, one after the other, and what else is asked of its interpreter."""
+"""A session's steps and the other requests to its interpreter, one at a time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from casemate.approvals.requester import Origin
 from casemate.errors import Fault, InvalidArgument
 from casemate.execution.capture import Capture, stream_events
-from casemate.execution.network import make_recorder
+from casemate.execution.context import Planned
 from casemate.execution.record import record_execution
 from casemate.execution.request import redacted_crossings, redaction_of
 from casemate.execution.run import open_requester
+from casemate.languages.catalogue import runtime_for
 from casemate.model.call_options import StepOptions
 from casemate.model.events import Done, Event
 from casemate.model.execution import Crossing, Execution, since
@@ -33,41 +34,37 @@ if TYPE_CHECKING:
     from casemate.execution.capture import Emitter
     from casemate.execution.context import ExecutionContext
     from casemate.model.front_end import StepTerms
-    from casemate.model.plan import Plan, Request
+    from casemate.model.plan import Request
     from casemate.sessions.protocol import Reply
     from casemate.sessions.review import SessionReview
     from casemate.sessions.terms import Lifetime, SessionTerms, StepSlot
 
 
 class SessionSteps:
-    """``running``: the id of the step that runs."""
-
     def __init__(self, terms: SessionTerms, context: ExecutionContext, lifetime: Lifetime, slot: StepSlot) -> None:
-        """``slot`` lets as many steps and runs go on at once as the sandbox allows."""
         self.terms, self.lifetime = terms, lifetime
         self.redaction = redaction_of(terms.admitted.request.secrets)
         self.cells = SessionCells(terms.admitted, context, self.redaction)
-        self.running = ""
-        self._context, self._slot = context, slot
-        self._lock = asyncio.Lock()  # of the interpreter: steps and requests for values hold it one after the other
-        self._interrupted = False  # somebody asked for the end of the step that runs
-        self._requester: Requester | None = None  # of the step that runs
+        self.running = ""  # the id of the running step
+        self._context, self._slot = context, slot  # `slot` limits how many steps and runs go on at once in the sandbox
+        self._lock = asyncio.Lock()  # of the interpreter: each step and each request for a value holds it
+        self._interrupted = False  # the running step was interrupted
+        self._requester: Requester | None = None  # of the running step
 
     @property
     def is_busy(self) -> bool:
-        """Whether a step runs, or something else uses the interpreter."""
         return self._lock.locked()
 
     def make_request(self, call: str, code: str | bytes, options: Mapping[str, Any]) -> Request:
-        """The request for a step. Raises ``InvalidArgument`` and ``SandboxClosed``."""
+        """Return the request for a step. Raises ``InvalidArgument`` and ``SandboxClosed``."""
         self.lifetime.check_open()
         return self.terms.make_request(code, **complete(StepOptions, options, call))
 
     async def run(self, request: Request, emitter: Emitter | None = None, *, wait: bool) -> Execution:
-        """Run a step; ``wait``: behind others. Raises ``CasemateError``."""
+        """Run a step. With ``wait`` False, refuse when the session is busy. Raises ``CasemateError``."""
         with self.lifetime.in_use():
             if not wait and self.is_busy:
-                raise InvalidArgument("wait", "this session is busy; leave wait out to queue behind what it does")
+                raise InvalidArgument("wait", "this session is busy; omit wait to queue behind the running step")
             async with self._slot(request, self._lock, self.cells.is_alive):
                 self.lifetime.check_open()
                 execution = await self._step(request, emitter)
@@ -76,8 +73,7 @@ class SessionSteps:
             return execution
 
     def stream(self, request: Request, *, wait: bool, terms: StepTerms | None = None) -> AsyncGenerator[Event]:
-        """Run a step, and follow its events. A front end gives ``terms``: it has events of its own, too, and answers
-        nothing by them."""
+        """Run a step and follow its events. ``terms`` adds a front end's events; these cannot answer requests."""
 
         async def work(emitter: Emitter) -> None:
             if terms is not None:
@@ -88,7 +84,7 @@ class SessionSteps:
         return stream_events(work)
 
     async def run_off_record(self, code: str, terms: StepTerms, seconds: float) -> Capture:
-        """Run a step that is on no record, and is interrupted after ``seconds``: what it has said."""
+        """Run a step without a record row and return its output. It is interrupted after ``seconds``."""
         request = self.make_request("stream", code, {"timeout": seconds})
         async with self._hold_interpreter() as interpreter:
             capture = interpreter.make_capture(interpreter.plan.limits, None, self.redaction)
@@ -103,7 +99,7 @@ class SessionSteps:
             return capture
 
     async def request_value(self, request: Callable[[InterpreterCell], Awaitable[Reply | None]]) -> Reply:
-        """What the interpreter answers between steps. Raises ``CasemateError``."""
+        """Ask the interpreter between steps and return its reply. Raises ``CasemateError``."""
         async with self._hold_interpreter() as interpreter:
             reply = await request(interpreter)
             if reply is None:
@@ -114,7 +110,7 @@ class SessionSteps:
 
     @contextlib.asynccontextmanager
     async def open_review(self) -> AsyncGenerator[SessionReview]:
-        """What is kept back; no step runs meanwhile. Raises ``CasemateError``."""
+        """Review the pending changes. No step runs meanwhile. Raises ``CasemateError``."""
         from casemate.sessions.review import open_review
 
         async with self._hold():
@@ -125,11 +121,11 @@ class SessionSteps:
 
     @contextlib.asynccontextmanager
     async def open_workspace(self) -> AsyncGenerator[int]:
-        """A descriptor of the workspace. Raises ``CasemateError``."""
+        """Open a descriptor of the workspace. Raises ``CasemateError``."""
         with self.lifetime.in_use():
             interpreter = await self.cells.get_current()
             if interpreter is None:
-                async with self._hold_interpreter() as interpreter:  # a step has still to collect what it left there
+                async with self._hold_interpreter() as interpreter:  # a step has yet to collect its files
                     pass
             workspace = await interpreter.open_workspace()
             try:
@@ -138,7 +134,7 @@ class SessionSteps:
                 os.close(workspace)
 
     def interrupt(self, request_id: str) -> bool:
-        """Interrupt this very step, if it runs."""
+        """Interrupt the step with this id. Returns False if it is not running."""
         interpreter = self.cells.current
         if interpreter is None or not request_id or self.running != request_id:
             return False
@@ -148,12 +144,12 @@ class SessionSteps:
         return True
 
     def stop_asking(self, why: str) -> None:
-        """Nothing of the step that runs crosses the wall any more."""
+        """Close the approval requester of the running step."""
         if self._requester is not None:
             self._requester.close(why)
 
     async def end_interpreter(self, *, keep_files: bool) -> None:
-        """End the interpreter, when nothing uses it; without its files the session is over."""
+        """End the interpreter once it is idle. Without ``keep_files`` the session is over."""
         async with self._lock:
             await self.cells.end(keep_files=keep_files)
 
@@ -172,13 +168,18 @@ class SessionSteps:
             yield interpreter
 
     async def _step(self, request: Request, emitter: Emitter | None) -> Execution:
-        """One step, from its intent to its outcome."""
         interpreter = await self.cells.get_alive()
         self.lifetime.check_open()  # it may have been closed meanwhile
-        plan = self._plan(interpreter, request, stream=emitter is not None)
-        interpreter.cell_network.note = make_recorder(self._context.log, request, self.redaction)
+        plan = replace(interpreter.plan, code=request.code, deadline=self.terms.deadline(request))
+        if plan.network == "none" and self._context.may_ask(stream=emitter is not None):
+            plan = replace(plan, network="listed")
+        planned = Planned(
+            self._context, request, self.terms.admitted, plan, interpreter.report,
+            redaction=self.redaction, emitter=emitter,
+        )  # fmt: skip
+        interpreter.cell_network.note = planned.note_crossing
         self._interrupted, self.running = False, request.id
-        async with record_execution(self._context, request, plan, self.redaction) as record:
+        async with record_execution(planned) as record:
             capture = interpreter.make_capture(plan.limits, emitter, self.redaction)
             step = RunningStep(interpreter.next_number(), capture)
             try:
@@ -195,30 +196,28 @@ class SessionSteps:
             outcome = outcome_of(request, capture, plan.limits, end, state, files, interpreter.report, crossings)
             return record.note_execution(outcome)
 
-    def _plan(self, interpreter: InterpreterCell, request: Request, *, stream: bool) -> Plan:
-        plan = interpreter.plan
-        network = "listed" if plan.network == "none" and self._context.may_ask(stream=stream) else plan.network
-        return replace(plan, code=request.code, deadline=self.terms.deadline(request), network=network)
-
     def _new_crossings(self, interpreter: InterpreterCell) -> tuple[Crossing, ...]:
-        """What has crossed since the last step's report: also by what was left running, and before the first step."""
+        """The crossings since the last step's report, including those of background processes."""
         before, interpreter.reported_crossings = interpreter.reported_crossings, interpreter.cell_network.crossings()
         return redacted_crossings(since(before, interpreter.reported_crossings), self.redaction)
 
     async def _run_if_allowed(
         self, interpreter: InterpreterCell, step: RunningStep, request: Request, deadline: float
     ) -> StepEnd:
-        """Run a step, with what it asks for meanwhile. In Shell somebody may have to allow it first."""
+        """Run a step and answer its requests. A Shell step may need approval first."""
         async with open_requester(self._context, request, step.capture.emitter, self.redaction) as requester:
             self._requester = requester
-            asks_for = self._context.runtime_for(self.terms.language).asks_for
+            asks_for = runtime_for(self.terms.language).asks_for
             commands = Commands(requester, self._context.approvals().rules, interpreter)
             denial = await commands.check(request.code) if asks_for == "each step" else None
             if denial is not None:
                 is_closed = bool(self.lifetime.close_reason)
                 return denied_end(deadline, denial, interrupted=self._interrupted, closed=is_closed)
             requester.attach(interpreter.cell)
-            await self._context.open_step(interpreter.cell_network, requester, stream=step.capture.emitter is not None)
+            is_followed, supplies = step.capture.emitter is not None, self._context.supplies
+            offers = (*supplies.offers(), *supplies.step_offers(is_followed))
+            asks = self._context.may_ask(stream=is_followed)
+            await interpreter.cell_network.step(requester, offers, asks=asks)
             if asks_for == "each command":
                 commands.watch(step)
             return await self._run_to_end(interpreter, step, request, deadline)
@@ -231,7 +230,7 @@ class SessionSteps:
         began = time.monotonic()
         try:
             await interpreter.begin(step, request.code, stdin, cwd, deadline)
-            if self._interrupted:  # before there was anything to interrupt
+            if self._interrupted:  # the request came before the step began
                 interpreter.cell.interrupt(GRACE)
             is_over = await interpreter.wait_over(step)
         except asyncio.CancelledError:
@@ -251,7 +250,7 @@ class SessionSteps:
         return StepEnd(seconds, deadline, self._interrupted, step.done, usage)
 
     async def _interrupt_and_wait(self, interpreter: InterpreterCell, step: RunningStep) -> None:
-        """The caller has gone: end the step, and see to it that the next one finds things in order."""
+        """End the step after its caller was cancelled, so that the next step finds the interpreter ready."""
         if not step.has_begun:
             return
         step.capture.emitter = None
@@ -260,12 +259,12 @@ class SessionSteps:
         self.stop_asking("the step was interrupted")
         waiting = asyncio.ensure_future(self._wait_quiet(interpreter, step))  # noqa: TID251 - awaited here in every case
         while not waiting.done():
-            with contextlib.suppress(asyncio.CancelledError):  # once more: the step's end is near either way
+            with contextlib.suppress(asyncio.CancelledError):  # cancelled again: the step ends soon either way
                 await asyncio.wait([waiting])
         waiting.result()
 
     async def _wait_quiet(self, interpreter: InterpreterCell, step: RunningStep) -> None:
-        """Wait until a step that was interrupted is over, and so is the interrupt: it may come late."""
+        """Wait until an interrupted step is over, and also its interrupt, which may arrive late."""
         if await interpreter.wait_over(step) and step.done is not None:
             self.cells.names.update(step.done)
             await interpreter.usage_of(step, math.inf)

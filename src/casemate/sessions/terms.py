@@ -1,4 +1,4 @@
-"""What a session was opened with, its steps checked for form and bounded, and when it ends by itself."""
+"""A session's options, the requests of its steps, and its idle timeout and lifetime."""
 
 from __future__ import annotations
 
@@ -16,25 +16,19 @@ from casemate.execution.request import check_timeout, code_of, metadata_of, stdi
 from casemate.languages.catalogue import runtime_for
 from casemate.model.plan import Request
 
-StepSlot = Callable[..., AbstractAsyncContextManager[None]]  # of a step, a session's lock, and whether its cell lives
+StepSlot = Callable[..., AbstractAsyncContextManager[None]]  # arguments: request, session lock, is_alive
 _MOST_NAME = 200  # characters
 _MOST_STDIN = 4 << 20  # bytes; it travels in a frame of 16 MiB, escaped
 
 
 @dataclass(frozen=True, slots=True)
 class SessionTerms:
-    """What a session was opened with. ``admitted``: its request, whose code is its interpreter, and its limits.
-
-    ``cwd``: where its steps begin; with ``restore_cwd`` each of them, else the first. ``idle_timeout`` and ``lifetime``
-    in seconds.
-    """
-
     name: str | None
-    admitted: AdmittedRequest
-    cwd: str | None
-    restore_cwd: bool
-    idle_timeout: float | None
-    lifetime: float | None
+    admitted: AdmittedRequest  # its code is the interpreter
+    cwd: str | None  # where the first step starts
+    restore_cwd: bool  # every step starts in `cwd`
+    idle_timeout: float | None  # seconds
+    lifetime: float | None  # seconds
 
     @property
     def language(self) -> str:
@@ -45,7 +39,7 @@ class SessionTerms:
         return self.admitted.request.namespace
 
     def check_name(self, name: object) -> None:
-        """The name of a variable. Raises ``InvalidArgument``."""
+        """Check the name of a variable. Raises ``InvalidArgument``."""
         if not isinstance(name, str) or not runtime_for(self.language).is_variable(name) or len(name) > _MOST_NAME:
             raise InvalidArgument("name", f"{str(name)[:_MOST_NAME]!r} is not the name of a variable")
 
@@ -57,15 +51,17 @@ class SessionTerms:
         metadata: Mapping[str, Any] | None,
         **turn: Any,
     ) -> Request:
-        """The request for a step. ``turn``: see `turn_terms`. Raises ``InvalidArgument``."""
+        """Return the request for a step. ``turn``: see `turn_terms`. Raises ``InvalidArgument``."""
         stdin_bytes = stdin_of(stdin, _MOST_STDIN)
         if b"\0" in stdin_bytes and not runtime_for(self.language).holds_nul:
             raise InvalidArgument("stdin", f"{self.language} cannot hold NUL bytes: give them to its session as a file")
+        seconds = check_timeout(timeout)
+        deadline_of(self.admitted.limits, seconds)  # raises if the limits do not allow it
         return replace(
             self.admitted.request,
             id=os.urandom(16).hex(),
             code=code_of(code),
-            timeout=self._timeout(timeout),
+            timeout=seconds,
             stdin=stdin_bytes,
             has_stdin=stdin is not None,
             metadata={**self.admitted.request.metadata, **metadata_of(metadata)},
@@ -73,33 +69,27 @@ class SessionTerms:
             turn=turn_terms(**turn),
         )
 
-    def _timeout(self, timeout: float | None) -> float | None:
-        seconds = check_timeout(timeout)
-        deadline_of(self.admitted.limits, seconds)
-        return seconds
-
     def deadline(self, request: Request) -> float:
-        """Seconds that a step has."""
+        """Seconds that a step may take."""
         return deadline_of(self.admitted.limits, request.timeout)
 
 
 class Lifetime:
-    """Calls ``on_end``, with what is over, when nobody used the session for ``idle`` seconds, or nobody uses it
-    ``total`` seconds after its making. It begins with the first use. ``began``, ``last_used``: of the monotonic
-    clock. ``close_reason``: why the session has ended; empty while it is open."""
+    """Calls ``on_end`` with "idle_timeout" or "lifetime". The first when the session is unused for ``idle`` seconds;
+    the second ``total`` seconds after its creation, once no call uses it. The timers start after the first use."""
 
     def __init__(self, idle: float | None, total: float | None, on_end: Callable[[str], None]) -> None:
-        self.began = self.last_used = time.monotonic()
+        self.began = self.last_used = time.monotonic()  # seconds on the monotonic clock
         self._idle = idle
         self._end = None if total is None else time.monotonic() + total
         self._on_end = on_end
         self._users = 0
-        self.close_reason = ""
+        self.close_reason = ""  # why the session ended
         self._timer: asyncio.TimerHandle | None = None
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Meanwhile it does not end by itself. Raises ``SandboxClosed``."""
+        """Keep the session from expiring meanwhile. Raises ``SandboxClosed``."""
         if not self._users and self._end is not None and time.monotonic() > self._end:
             self._on_end("lifetime")
         self.check_open()
@@ -112,19 +102,19 @@ class Lifetime:
             self.restart_idle()
 
     def restart_idle(self) -> None:
-        """It was used just now: its idle time begins anew."""
+        """Restart the idle time."""
         self.last_used = time.monotonic()
         self._stop_timer()
         if not self._users and not self.close_reason:
             self._start_timer()
 
     def end(self, why: str) -> None:
-        """The session has ended. Harmless when repeated: the first reason stays."""
+        """Mark the session as ended. The first reason stays."""
         self.close_reason = self.close_reason or why
         self._stop_timer()
 
     def check_open(self) -> None:
-        """Raises ``SandboxClosed`` for a session that has ended."""
+        """Raise ``SandboxClosed`` if the session has ended."""
         if self.close_reason:
             raise SandboxClosed(self.close_reason)
 

@@ -1,10 +1,10 @@
-"""System calls as data: what a process of a cell's does to itself, decided where there is time and a whole interpreter.
+"""System calls as data: what a process does to itself while it becomes a cell, decided in advance by the supervisor.
 
-Init must be small and quick. It decides nothing and does one call of a list after the other: in machine code (init.c),
-or where that was not built by `perform`, which does the same.
+Init must be small and fast. It decides nothing: it makes one call after the other, in machine code (init.c) or, if that
+was not built, with `perform`, which does the same.
 
-A list is a count, so many records of ten words, and the bytes that their arguments point to. A word that is no number
-points to bytes, or names a register: one of the descriptors that come with the list, or the result of a call before.
+A list is a count, that many records of ten words, and the bytes that arguments point to. A word is a number, points to
+bytes, or names a register: a descriptor that comes with the list, or the result of an earlier call.
 """
 
 from __future__ import annotations
@@ -17,67 +17,64 @@ from stat import S_ISDIR
 
 from casemate.supervisor import kernel, syscall_numbers
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     Argument = int | str | bytes | None
 
-# The same in init.c.
+# Keep in sync with init.c.
 _PHASE, _CALL, _ATTEMPT, _RULE, _FILTER = range(5)
 _VALUE, _BYTES, _REGISTER = range(3)
-_BITS = 2  # of a word that says what the arguments are, for each
+_BITS = 2  # bits per argument in the word that gives the kinds of arguments
 _ARGUMENTS = 6
 _WORDS = 4 + _ARGUMENTS
-RESULTS = 64  # registers before those of results: as many descriptors as come with a message
+RESULTS = 64  # first register of results, after those of the message's descriptors
 _ALIGNED = 8
 _LANDLOCK_PATH_BENEATH = 1
-# At once: a zygote's cells do not find casemate any more.
+# Loaded now: a zygote's cells cannot import casemate.
 _NUMBERS = syscall_numbers.numbers(kernel.machine)
 
 
 class Reference(int):
-    """Where a descriptor that comes with the list is found, by its number; or a result."""
+    """A register: a descriptor that comes with the list, by number, or a result."""
 
 
 class SetupPhase:
-    """The phase of its set-up that a cell is at, so that a failure names it."""
+    """The current phase of a cell's set-up, which a failure reports."""
 
     name = "start"
 
 
 class CallList:
-    """A list that is being made."""
-
     def __init__(self) -> None:
         self._records = array.array("q")
         self._bytes = bytearray()
         self._places: dict[bytes, int] = {}
 
     def phase(self, name: str) -> None:
-        """What follows is named so when it fails."""
+        """Name the phase of the calls that follow, for failure reports."""
         self._add(_PHASE, 0, name)
 
     def call(self, name: str, *arguments: Argument) -> Reference:
-        """A system call; where its result is found. Its failure is that of the list."""
+        """Add a system call, whose failure is the list's. Returns the register of its result."""
         label = " ".join((name, *(argument for argument in arguments if isinstance(argument, str))))
         return self._add(_CALL, _NUMBERS[name], label, *arguments)
 
     def attempt(self, name: str, *arguments: Argument) -> None:
-        """A system call that may fail."""
+        """Add a system call that may fail."""
         self._add(_ATTEMPT, _NUMBERS[name], name, *arguments)
 
     def add_rule(self, ruleset: Reference, path: str, rights: int, rights_of_files: int) -> None:
-        """Landlock: give ``rights`` at ``path`` and beneath it, ``rights_of_files`` where it is no folder, and nothing
-        where there is no such path."""
+        """Landlock: grant ``rights`` beneath ``path``, or ``rights_of_files`` if it is a file. Skips a missing path."""
         self._add(_RULE, _NUMBERS["landlock_add_rule"], f"landlock {path}", ruleset, path, rights, rights_of_files)
 
     def install_filter(self) -> None:
-        """Put the filter of system calls in force that whoever performs the list has."""
+        """Install the seccomp filter that the performing process has."""
         self._add(_FILTER, _NUMBERS["seccomp"], "seccomp")
 
     def encode(self) -> bytes:
-        """The list as bytes, of which another may follow."""
+        """The list as bytes. Another list may follow it."""
         data = self._bytes + bytes(-len(self._bytes) % _ALIGNED)
         return struct.pack("=q", len(self._records) // _WORDS) + self._records.tobytes() + data
 
@@ -106,10 +103,7 @@ class CallList:
 def perform(
     data: bytes, descriptors: Sequence[int] = (), program: bytes = b"", phase: SetupPhase | None = None
 ) -> None:
-    """Do what a list says. ``program``: the filter of system calls.
-
-    Raises ``OSError`` for the first call that fails and may not.
-    """
+    """Make the calls of a list. ``program``: the seccomp filter. Raises ``OSError`` if a call fails that must not."""
     (count,) = struct.unpack_from("=q", data)
     end = struct.calcsize("=q") * (1 + count * _WORDS)
     buffer = ctypes.create_string_buffer(data[end:], len(data) - end)
@@ -147,7 +141,7 @@ def _add_rule(number: int, label: str, ruleset: int, path: int, rights: int, rig
     except FileNotFoundError:
         return
     try:
-        given = rights if S_ISDIR(os.fstat(place).st_mode) else rights_of_files  # others are EINVAL
+        given = rights if S_ISDIR(os.fstat(place).st_mode) else rights_of_files  # other rights are EINVAL for a file
         rule = ctypes.create_string_buffer(struct.pack("=Qi", given, place))  # struct landlock_path_beneath_attr
         kernel.check(kernel.raw_call(number, ruleset, _LANDLOCK_PATH_BENEATH, ctypes.addressof(rule), 0), label)
     finally:

@@ -1,9 +1,9 @@
-"""Descriptors over a stream of bytes: pipes, files and sockets as numbered channels, between a host and a supervisor in
+"""Descriptors over a byte stream: pipes, files and sockets as numbered channels, between a host and a supervisor in
 another container or on another machine.
 
-Both ends use this. Each takes whatever the other sends for hostile: every frame is bounded, and what makes no sense
-raises :class:`CarriageError`, which is the end of the stream. A channel carries so many bytes ahead as its receiver has
-room for, so that a slow one holds up no other.
+Both ends use this, and each treats the other as hostile: every frame is bounded, and invalid input raises
+:class:`CarriageError`, which ends the stream. A channel sends only as much as its receiver has credit for, so a slow
+channel delays no other.
 """
 
 from __future__ import annotations
@@ -13,53 +13,38 @@ import os
 import select
 import struct
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from casemate.supervisor.readiness import DescriptorPoll
+    from casemate.supervisor.readiness import Poller
 
 
-VERSION = 1  # of what both ends say to each other
+VERSION = 1  # of the protocol
 MESSAGE, DATA, END, CREDIT, DEAF, ACCEPTED, CONTENT = b"m", b"d", b"e", b"c", b"x", b"a", b"o"
 HEADER = struct.Struct("!cII")  # kind, channel, length
 NUMBER = struct.Struct("!I")
 MAX_PIECE = 1 << 16  # bytes of data in a frame
-MAX_FRAME = 200_000  # bytes: a message of `wire.MAX_MESSAGE`, and what its channels are
-WINDOW = 1 << 18  # bytes of a channel that may be on their way
-_DRAINED = 1 << 20  # bytes beyond that at the end of a cell: what an ordinary user's pipe can hold (pipe(7))
+MAX_FRAME = 200_000  # bytes: a message of `wire.MAX_MESSAGE` and the description of its channels
+WINDOW = 1 << 18  # bytes of a channel that may be in flight
+_DRAINED = 1 << 20  # extra bytes at the end of a cell: the most an ordinary user's pipe can hold (pipe(7))
 MAX_CHANNELS = 4096
-_MAX_CONTENTS = 16  # files that are under way at once
+_MAX_CONTENTS = 16  # files in transfer at once
 
 
 class CarriageError(ValueError):
-    """What came is nothing that the other end would send."""
-
-
-class Poller:
-    """Of whoever has these two and looks at them in one thread."""
-
-    _poll: DescriptorPoll
-    _handlers: dict[int, Callable[[], None]]
-
-    def set_interest(self, fd: int, events: int, handle: Callable[[], None]) -> None:
-        """Call ``handle`` when one of ``events`` is there; 0 for not any more."""
-        if events:
-            self._handlers[fd] = handle
-            self._poll.register(fd, events)
-        elif self._handlers.pop(fd, None):
-            self._poll.unregister(fd)
+    """The other end sent something invalid."""
 
 
 class CarriageReader:
-    """Takes bytes as they come and gives whole frames: kind, channel, payload."""
+    """Splits a byte stream into frames: kind, channel, payload."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
-        """The frames that ``data`` completes. Raises :class:`CarriageError`."""
+        """The frames completed by ``data``. Raises :class:`CarriageError`."""
         self._buffer += data
         at = 0
         try:
@@ -77,41 +62,38 @@ class CarriageReader:
 
 
 def frame(kind: bytes, number: int, payload: bytes = b"") -> bytes:
-    """One frame as bytes."""
+    """Encode one frame."""
     return HEADER.pack(kind, number, len(payload)) + payload
 
 
 def content_frames(number: int, source: int, size: int) -> Iterator[bytes]:
-    """The first ``size`` bytes of the file ``source`` as frames of their own, for a message that comes after them."""
+    """The first ``size`` bytes of the file ``source`` as frames, to be sent before the message that refers to them."""
     yield frame(CONTENT, number)
     for at in range(0, size, MAX_PIECE):
         yield frame(DATA, number, os.pread(source, min(MAX_PIECE, size - at), at))
 
 
 class CarriedPipe:
-    """One descriptor: what comes from it is sent while ``reads``, what is received is written to it while ``writes``.
-
-    ``before``: channels whose text must be on its way before anything of this one, which tells of it. ``on_read``: is
-    called with each piece before it is sent.
-    """
+    """A carried descriptor: data from it is sent while ``reads``; received data is written to it while ``writes``."""
 
     def __init__(
         self, number: int, fd: int, *, reads: bool, writes: bool, before: tuple[CarriedPipe, ...] = ()
     ) -> None:
         os.set_blocking(fd, False)
         self.number, self.fd = number, fd
+        # before: channels whose data must be sent before this one's
         self.reads, self.writes, self.before = reads, writes, before
         self.credit = WINDOW
         self.unsent = bytearray()
         self.written = 0  # since the last credit was given
         self.is_ended = False  # nothing more will be received
         self.is_open = True
-        self.on_read: Callable[[bytes], None] = lambda _: None
+        self.on_read: Callable[[bytes], None] = lambda _: None  # called with each piece before it is sent
 
 
 class Channels:
-    """All channels of one stream. ``send`` takes bytes for the other end; ``first``: 1 on one side, 2 on the other;
-    ``new_file`` makes files for contents that come, ``most`` bytes at once."""
+    """All channels of one stream. ``send`` sends bytes to the other end. ``first`` is 1 on one side, 2 on the other.
+    ``new_file`` makes files for incoming contents, which may hold ``most`` bytes in total."""
 
     def __init__(
         self, send: Callable[[bytes], None], poller: Poller, first: int, new_file: Callable[[], int], most: int
@@ -122,21 +104,20 @@ class Channels:
         self._new_file = new_file
         self._room = most
         self._by_number: dict[int, CarriedPipe] = {}
-        self._contents: dict[int, int] = {}  # files by number
+        self._contents: dict[int, int] = {}  # files of incoming contents, by number
 
     def new_number(self) -> int:
-        """A number that the other side does not give."""
+        """A channel number that the other side does not use."""
         self._next += 2
         return self._next
 
     def get(self, number: int) -> CarriedPipe | None:
-        """The channel of that number, if there is one."""
         return self._by_number.get(number)
 
     def add(
         self, number: int, fd: int, *, reads: bool = False, writes: bool = False, before: tuple[CarriedPipe, ...] = ()
     ) -> CarriedPipe:
-        """Carry ``fd``, which is taken over. Raises :class:`CarriageError`."""
+        """Carry ``fd`` and take ownership of it. Raises :class:`CarriageError`."""
         if number in self._by_number or len(self._by_number) >= MAX_CHANNELS:
             os.close(fd)
             raise CarriageError(f"channel {number} is one too many")
@@ -145,7 +126,7 @@ class Channels:
         return channel
 
     def take(self, kind: bytes, number: int, payload: bytes) -> None:
-        """A frame about a channel; of one that is closed it says nothing any more. Raises :class:`CarriageError`."""
+        """Handle a frame about a channel; frames for closed channels are ignored. Raises :class:`CarriageError`."""
         channel = self._by_number.get(number)
         if kind == CONTENT:
             self._begin_content(number)
@@ -170,7 +151,7 @@ class Channels:
             raise CarriageError(f"a frame {kind!r} of {len(payload)} bytes")
 
     def take_content(self, number: int) -> int:
-        """The file of that content, which is the caller's from now on. Raises :class:`CarriageError`."""
+        """The file of content ``number``, which the caller then owns. Raises :class:`CarriageError`."""
         fd = self._contents.pop(number, -1)
         if fd < 0:
             raise CarriageError(f"there is no content {number}")
@@ -186,11 +167,11 @@ class Channels:
     def _take_content(self, number: int, payload: bytes) -> None:
         self._room -= len(payload)
         if self._room < 0:
-            raise CarriageError("more content than there may be")
+            raise CarriageError("more content than allowed")
         os.write(self._contents[number], payload)
 
     def drain(self, channels: list[CarriedPipe]) -> None:
-        """Send all that is in these pipes now, which nobody writes to any more, and close them."""
+        """Send what is left in these pipes, which have no writers any more, and close them."""
         for channel in channels:
             channel.credit = _DRAINED
             while channel.is_open and channel.reads and channel.credit > 0 and self._read_piece(channel):
@@ -198,7 +179,7 @@ class Channels:
             self.close(channel)
 
     def close(self, channel: CarriedPipe) -> None:
-        """Close it, and tell the other end. Harmless when repeated."""
+        """Close a channel, if open, and tell the other end."""
         if channel.is_open:
             if channel.reads:
                 self.send(frame(END, channel.number))
@@ -208,7 +189,7 @@ class Channels:
             self._watch(channel)
 
     def close_all(self) -> None:
-        """The other end is gone."""
+        """Close everything, because the other end is gone."""
         for number in list(self._contents):
             os.close(self._contents.pop(number))
         for channel in list(self._by_number.values()):
@@ -219,12 +200,11 @@ class Channels:
         if not channel.writes:
             return
         if channel.is_ended or len(channel.unsent) + len(payload) > WINDOW + _DRAINED:
-            raise CarriageError("more than there was room for")
+            raise CarriageError("more data than its credit allows")
         channel.unsent += payload
         self.write_out(channel)
 
     def _serve(self, channel: CarriedPipe) -> None:
-        """The descriptor is ready for something."""
         if channel.unsent:
             self.write_out(channel)
         if channel.is_open and channel.reads and channel.credit > 0:
@@ -240,7 +220,6 @@ class Channels:
             self._watch(channel)
 
     def _read_piece(self, channel: CarriedPipe) -> bool:
-        """Send a piece of what is there, if there is any."""
         try:
             data = os.read(channel.fd, min(MAX_PIECE, channel.credit))
         except BlockingIOError:
@@ -266,7 +245,7 @@ class Channels:
             self._watch_later(channel)
 
     def write_out(self, channel: CarriedPipe) -> None:
-        """Write what has come, as much as there is room for; what tells of others' text, only when that is written."""
+        """Write as much received data as the descriptor takes, once that of the channels in ``before`` is written."""
         held = any(earlier.unsent for earlier in channel.before)
         try:
             while channel.unsent and not held:
@@ -293,14 +272,14 @@ class Channels:
                     self.write_out(later)
 
     def _watch(self, channel: CarriedPipe) -> None:
-        """Wait for what the channel can do something with; close it where there is nothing any more."""
+        """Poll for the events that the channel can handle; close it if there are none left."""
         if not channel.is_open:
             return
         if not channel.reads and not channel.writes:
             channel.is_open = False
             channel.unsent.clear()
             self._by_number.pop(channel.number, None)
-            self._poller.set_interest(channel.fd, 0, lambda: None)
+            self._poller.set_interest(channel.fd, 0)
             os.close(channel.fd)
             return
         held = any(earlier.unsent for earlier in channel.before)
@@ -315,12 +294,11 @@ class Channels:
 
 
 def _is_held(channel: CarriedPipe) -> bool:
-    """Whether text that was written before what it tells of cannot be sent yet."""
+    """Whether data of a channel in ``before`` cannot be sent yet, for lack of credit."""
     return any(earlier.is_open and earlier.reads and earlier.credit <= 0 for earlier in channel.before)
 
 
 def _end_writing(fd: int) -> None:
-    """Of a connection: the other side reads to its end."""
     try:
         sock: Any = _socket.socket(fileno=os.dup(fd))
         try:
@@ -328,4 +306,4 @@ def _end_writing(fd: int) -> None:
         finally:
             sock.close()
     except OSError:
-        return  # it is gone
+        return  # the connection is gone

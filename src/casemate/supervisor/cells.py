@@ -1,4 +1,4 @@
-"""A living cell, as the supervisor sees it: its limits, its clock, and how it ended."""
+"""A running cell, as the supervisor sees it: its limits, its clock, and how it ended."""
 
 from __future__ import annotations
 
@@ -10,38 +10,32 @@ import select
 import sys
 import time
 
-from casemate.supervisor import init, kernel, pause, pool, scratch, sockets, watch, wire
+from casemate.supervisor import init, pause, pool, scratch, watch, wire
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from typing import Any
 
 _FIRST_LOOK = 0.01  # seconds after the start
-_RETRY_PAUSE = 1.0  # seconds until a cell that could not be stopped is tried again: trying takes `pause` 30 ms
-_REST_FACTOR = 10  # as long as a look took, it rests: other cells must not wait for it
-_LONGEST_REST = 2.0  # seconds: how long a look takes is for the cell to say
+_RETRY_PAUSE = 1.0  # seconds before another attempt to stop a cell; an attempt takes `pause` 30 ms
+_REST_FACTOR = 10  # a cell rests this many times as long as its look took, so that other cells do not wait
+_LONGEST_REST = 2.0  # seconds; a bound, because a cell can make its looks slow
 _PIPE_READ = 4096
 _LOOSE_BYTES = 256 << 20  # bytes above the limit from which RLIMIT_DATA bounds nothing: Node reserves gigabytes
 _NEVER = float("inf")
 _SIGINT, _SIGKILL = 2, 9
 _FIONREAD = 0x541B  # asm-generic/ioctls.h
-_GIVEN_WITHIN = 100  # milliseconds from the host's word that it gives a program until it has; it takes a tenth of one
-_PAUSED_LOOK = 5.0  # seconds between looks at a cell that stands still until somebody has answered
-_IDLE_LOOK = 10.0  # seconds between looks at a session in which no step runs, and nothing but its interpreter
+_GIVEN_WITHIN = 100  # milliseconds for the host to deliver a program it has announced; it takes 0.1
+_PAUSED_LOOK = 5.0  # seconds between looks at a cell that is paused for an answer
+_IDLE_LOOK = 10.0  # seconds between looks at a session with only its idle interpreter
 
 
 class CellProcess:
-    """A cell from its request to its end.
-
-    ``id``: the host's name for it; ``shared``: bytes that it holds in common with its zygote from the start;
-    ``is_bounded_by_rlimit``: whether RLIMIT_DATA keeps a single process of it near the memory limit.
-    While ``is_waiting`` is true its program is not known yet and no clock runs.
-    """
-
     def __init__(self, request: dict[str, Any], ready: pool.ReadyCell, scratch: scratch.Scratch, shared: int) -> None:
-        self.id: str = request["id"]
+        self.id: str = request["id"]  # the host's name for it
         self.limits: dict[str, Any] = request["limits"]
-        self.shared = shared
+        self.shared = shared  # bytes that it shares with its zygote from the start
+        # Whether RLIMIT_DATA keeps each single process near the memory limit.
         data = request["rlimits"]["DATA"]
         self.is_bounded_by_rlimit = data is not None and data - shared - self.limits["memory"] < _LOOSE_BYTES
         self.pid = ready.pid
@@ -49,63 +43,61 @@ class CellProcess:
         self.scratch = scratch
         self.group = ready.group
         self.status_fd = ready.status_fd
-        self.ready = ready  # its channel is kept until the result is sent; see init.PREPARED
-        self.mounts = self.network = -1  # its namespaces, where the host has sockets or folders in it
-        self.shown: dict[str, str] = {}  # the folders, by place
-        self._sockets: sockets.CellSockets | None = None  # where it has many
-        self.is_waiting: bool = request["awaits_order"]
-        self.order_fd = -1  # where it reads its order, as long as the host can give it its program itself
-        self.order_size = 0  # once the host has said that it does
+        self.ready = ready  # its channel stays open until the result is sent; see init.PREPARED
+        self.shown: dict[str, str] = {}  # sources of shown folders, by place
+        self.is_waiting: bool = request["awaits_order"]  # its program is not known yet, and no clock runs
+        self.order_fd = -1  # where its order goes, while the host may deliver the program
+        self.order_size = 0  # once the host delivers it
         self.session: bool = request["session"]
         self.grace = 0.0  # seconds from the interrupt of a step to the end of the cell
         self.interrupted = False
-        self.next_interrupt = self.interrupt_interval = _NEVER  # an interpreter may have missed the first one
+        self.next_interrupt = self.interrupt_interval = _NEVER  # repeated: an interpreter may miss the first one
         self.in_step = False
         self.step_began = 0.0
-        self.files_pause: pause.Pause | None = None  # while its files are taken
-        self.answer_pause: pause.Pause | None = None  # while it waits for somebody's answer
-        self.keeps_files = False  # at its end, for the session's next cell
+        self.files_pause: pause.Pause | None = None  # while the host reads its files
+        self.answer_pause: pause.Pause | None = None  # while it waits for an approver's answer
+        self.keeps_files = False  # its files outlive it, for the session's next cell
         self.started = time.monotonic()
         self.deadline = self.next_look = _NEVER
         if not self.is_waiting:
             self.begin(request["deadline"])
         self.reason: str | None = None
         self.problem: Exception | None = None  # why its program could not begin
-        self.report: dict[str, Any] | None = None  # by its init
-        self.status_is_over = False  # nobody can write to its status pipe any more
-        self.init_status = 0  # how that has ended
+        self.report: dict[str, Any] | None = None  # from init
+        self.status_is_over = False  # no writer is left
+        self.init_status = 0  # init's wait status
         self.is_set_up = not self.is_waiting
-        self.pending_begin: tuple[dict[str, Any], dict[str, int]] | None = None  # once it is set up
-        self.left = {"space_left": 0, "inodes_left": 0}  # of its limits, when its files were counted
+        self.pending_begin: tuple[dict[str, Any], dict[str, int]] | None = None  # begin request during set-up
+        self.left = {"space_left": 0, "inodes_left": 0}  # as of the last count of its files
         self.next_count = 0.0
         self.memory = self.peak_memory = self.tasks = self.peak_tasks = 0
         self.cpu_seconds = self.cpu_before = 0.0
 
     def begin(self, deadline: float, started: float | None = None) -> None:
-        """Its program starts now, or has ``started`` (monotonic seconds), and has ``deadline`` seconds."""
+        """Start the clock: the program starts now or at ``started`` (monotonic seconds), with ``deadline`` seconds."""
         self.is_waiting = False
         self.started = time.monotonic() if started is None else started
         self.deadline = self.started + deadline
         self.next_look = self.started + _FIRST_LOOK
 
     def offer(self, order: int) -> None:
-        """The host may give it its program, and then its order on ``order``, itself. Raises ``OSError``."""
+        """Let the host deliver the program and then its order on ``order`` directly. Raises ``OSError``."""
         self.order_fd = os.dup(order)
 
     def withdraw_offer(self) -> None:
-        """It may not, or does not."""
+        """End the offer. Does nothing if there is none."""
         if self.order_fd >= 0:
             os.close(self.order_fd)
         self.order_fd = -1
 
     def begin_by_host(self, message: dict[str, Any]) -> None:
-        """The host gives it its program."""
+        """Record that the host delivers the program directly."""
         self.order_size = message["order_size"]
         if self.reason is None:
             self.begin(message["deadline"], message["started"])
 
     def has_begun(self) -> bool:
-        """Whether its program may have begun, now that it has ended. Who says no has it run in another cell."""
+        """Whether the program of an ended cell may have started. False means it is safe to run it elsewhere."""
         if not self.order_size:
             return not self.is_waiting
         if self.reason is not None and not self.is_waiting:
@@ -113,27 +105,19 @@ class CellProcess:
         if not os.WIFEXITED((self.report or {}).get("wait_status", _SIGKILL)):
             given = select.poll()
             given.register(self.order_fd, 0)
-            given.poll(_GIVEN_WITHIN)  # until the host has closed its end: then everything is there
+            given.poll(_GIVEN_WITHIN)  # until the host has closed its end, and so written everything
         unread = fcntl.ioctl(self.order_fd, _FIONREAD, bytes(4))
         return int.from_bytes(unread, sys.byteorder) != self.order_size
 
-    def keep_namespaces(self) -> None:
-        """Keep its mount and network namespaces. Waits until it has prepared itself. Raises ``OSError``."""
-        if self.network < 0:
-            self.mounts, self.network = self.ready.take_namespaces()
-
     def limit(self, limits: dict[str, Any]) -> None:
-        """Apply ``limits``, which are the request's, as far as a cgroup counts them. Raises ``OSError``."""
+        """Apply the request's ``limits`` through the cell's cgroup, if it has one. Raises ``OSError``."""
         self.limits = limits
         if self.group:
             # tmpfs pages count as memory
             self.group.limit(memory=limits["memory"] + limits["disk"], cpus=limits["cpus"])
 
     def narrow(self, limits: dict[str, Any], rlimits: dict[str, int | None], cpus: list[int]) -> None:
-        """Lower the limits of a cell that waits. Raises ``OSError``.
-
-        Its init first: what it forks from then on inherits them.
-        """
+        """Lower the limits of a waiting cell, init's first: its new children inherit them. Raises ``OSError``."""
         self.limit(limits)
         rlimits = self.ready.bounds(rlimits, limits)
         identity = self.scratch.identity
@@ -157,25 +141,24 @@ class CellProcess:
             os.sched_setaffinity(pid, cpus)
 
     def kill(self, reason: str) -> None:
-        """End the cell: with its pid 1 the kernel ends everything in it (pid_namespaces(7))."""
+        """End the cell. The first ``reason`` is kept. The kernel ends everything with pid 1 (pid_namespaces(7))."""
         if self.reason is None:
             self.reason = reason
         self.ready.end()
         if self.group:
             self.group.lift_cpu_limit()
 
-    # -- limits that nothing enforces by itself
+    # -- limits that only the supervisor enforces
 
     def next_time(self) -> float:
-        """When it wants to be looked at again (monotonic seconds)."""
+        """When the cell is due for a check (monotonic seconds)."""
         if self.answer_pause:
             return self.next_look
-        deadline = self.deadline if self.reason is None else _NEVER  # one that is being ended needs no second end
+        deadline = self.deadline if self.reason is None else _NEVER  # a cell that is ending is not ended twice
         return min(deadline, self.next_look, self.next_interrupt)
 
     def begin_step(self, seconds: float, grace: float, repeat: float) -> None:
-        """A step of a session begins: after ``seconds`` it is interrupted, again each ``repeat``, and ``grace`` later
-        the cell is ended."""
+        """Start a step's clock: interrupt after ``seconds`` and then every ``repeat``, end the cell ``grace`` later."""
         self.resume()
         now = time.monotonic()
         self.in_step, self.interrupted, self.grace, self.next_interrupt = True, False, grace, _NEVER
@@ -188,13 +171,12 @@ class CellProcess:
         self.peak_memory, self.peak_tasks, self.cpu_before = self.memory, self.tasks, self.cpu_seconds
 
     def end_step(self) -> None:
-        """The step is over; nothing runs that has a deadline."""
         self.resume()
         self.in_step, self.deadline, self.next_interrupt = False, _NEVER, _NEVER
         self.next_look = time.monotonic() + watch.SELDOM
 
     def interrupt(self, grace: float) -> None:
-        """Interrupt the step that runs, if one does; the cell ends ``grace`` seconds later where that was of no use."""
+        """Interrupt the running step, if any. The cell ends ``grace`` seconds later unless the step ends."""
         if not self.in_step:
             return
         self.resume()
@@ -206,27 +188,27 @@ class CellProcess:
         self.signal(_SIGINT)
 
     def signal(self, number: int) -> None:
-        """Send a signal to the program and what it runs in its foreground: the group that it leads, for its life."""
-        for pid in watch.children(self.pid)[:1]:  # the first child of init is the program, the others orphans
+        """Signal the program's process group: the program and what it runs in the foreground."""
+        for pid in watch.children(self.pid)[:1]:  # the first child of init is the program; later ones are orphans
             with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended
                 os.killpg(pid, number)
 
     def forward_signal(self, number: int) -> None:
-        """The same for a signal from outside; it ends a cell whose program has not begun yet."""
+        """Pass on a signal from the caller. It ends a cell whose program has not started."""
         if watch.has_no_children(self.pid):
             self.kill("cancelled")
         else:
             self.signal(number)
 
     def pause_for_files(self) -> bool:
-        """Stop everything in it but its init, so that nothing changes its files; whether all of it is stopped."""
+        """Stop everything but init, so that the files stay as they are. Whether all of it is stopped."""
         if self.files_pause is None:
             self.resume()
             self.files_pause = pause.Pause(self.pid)
         return self.files_pause.stop(pause.FILES_WITHIN)
 
     def resume_after_files(self) -> bool:
-        """Continue what was stopped here, and nothing that was stopped before; whether nothing has run meanwhile."""
+        """Resume what `pause_for_files` stopped. Whether nothing has run in between."""
         file_pause, self.files_pause = self.files_pause, None
         if file_pause is None:
             return False
@@ -235,11 +217,8 @@ class CellProcess:
         return is_unbroken
 
     def pause(self) -> None:
-        """Stop it and its clock until `resume`: it waits for somebody's answer and for nothing else.
-
-        Not after an interrupt: then its grace period runs. And not where the kernel does not tell whether it stays
-        stopped: its time would pass all the same.
-        """
+        """Stop the cell and its clock until `resume`, while it waits for an approver's answer. Does nothing after an
+        interrupt, or if the kernel cannot show that it stays stopped: its time must then count."""
         has_clock = self.in_step if self.session else not self.is_waiting
         can_pause = has_clock and not (self.interrupted or self.reason or self.answer_pause or self.files_pause)
         if can_pause and pause.can_be_verified():
@@ -247,7 +226,6 @@ class CellProcess:
             self._account_pause(time.monotonic())
 
     def resume(self) -> None:
-        """Let it and its clock go on. Harmless when it was not paused."""
         if self.answer_pause:
             now = time.monotonic()
             self.deadline += self.answer_pause.take_credit(now)
@@ -256,11 +234,11 @@ class CellProcess:
             self.next_look = now + _FIRST_LOOK
 
     def _account_pause(self, now: float) -> None:
-        """Credit the clock for the time that nothing ran. What a timer of the cell's own has woken is stopped again."""
+        """Extend the deadline by the time that nothing ran. Stop again what a timer in the cell has woken."""
         assert self.answer_pause
         self.deadline += self.answer_pause.take_credit(now)
         if self.answer_pause.is_complete:
-            # If it wakes now, that is noticed when its time is up, or soon after.
+            # If it wakes, the next look notices, at its deadline or soon after.
             counted = self.group is not None and self.group.counts_memory
             longest = _PAUSED_LOOK if counted else watch.SELDOM
             self.next_look = now + min(longest, max(watch.SELDOM, self.deadline - now))
@@ -270,7 +248,7 @@ class CellProcess:
                 self.next_look = time.monotonic() + _RETRY_PAUSE
 
     def keep_time(self, now: float) -> None:
-        """End it when its time is up, and look at it when that is due."""
+        """Enforce the deadline, and look at the cell when that is due."""
         if self.answer_pause:
             self._account_pause(now)
             if now < self.deadline:
@@ -288,7 +266,7 @@ class CellProcess:
             self._look()
 
     def _look(self) -> None:
-        """Look at it, and let it rest for a time that depends on how long this look took, and on no other cell's."""
+        """Measure the cell. The rest until the next look depends on how long this look took."""
         began = time.monotonic()
         self._measure(began)
         ended = time.monotonic()
@@ -303,7 +281,7 @@ class CellProcess:
         if user is not None and watch.terminals(user) > init.MOST_TERMINALS:
             self.kill("terminals")
         if self.reason is not None:
-            return  # it needs no second end, and to read memory would wait for processes that fork
+            return  # already ending, and reading memory would wait for processes that fork
         memory = self.memory = self._memory_in_use(usage, now)
         self.peak_memory = max(self.peak_memory, memory)
         if memory > self.limits["memory"]:
@@ -313,20 +291,19 @@ class CellProcess:
             self.kill("cpu")
 
     def _count_tasks(self, tasks: int) -> None:
-        """End it where it has too many, and the kernel does not count them."""
+        """Record the number of tasks. End the cell if there are too many and the kernel does not limit them."""
         self.tasks = tasks
         self.peak_tasks = max(self.peak_tasks, tasks)
         if self.ready.processes is not None and tasks > self.ready.processes:
             self.kill("processes")
 
     def _may_grow(self) -> bool:
-        """Count its tasks again; whether it goes on."""
         if self.ready.processes is not None:
             self._count_tasks(watch.measure(self.pid).tasks)
         return self.reason is None
 
     def _measure_interval(self, usage: watch.CellUsage) -> float:
-        """Seconds until the next look, by how much memory could be taken meanwhile."""
+        """Seconds until the next look, depending on how much memory the cell could take by then."""
         counted = self.group is not None and self.group.counts_memory
         if self.session and not self.in_step and (counted or (self.is_bounded_by_rlimit and usage.tasks <= 1)):
             return _IDLE_LOOK
@@ -337,7 +314,7 @@ class CellProcess:
     def _memory_in_use(self, usage: watch.CellUsage, now: float) -> int:
         files = self.scratch.files_bytes()
         if self.group and self.group.counts_memory:
-            # Sockets that the supervisor has made for it count for the supervisor.
+            # Sockets that the supervisor made for the cell count for the supervisor.
             return self.group.memory_in_use(files) + (
                 0 if self.ready.has_own_network else self._socket_memory(usage.pids)
             )
@@ -345,25 +322,17 @@ class CellProcess:
         alone = len(usage.pids) == 1 and not self.shared
         if usage.most_memory() + buffers <= self.limits["memory"] or alone:
             return usage.memory(files) + buffers
-        self.next_look = now + watch.SELDOM  # the exact look takes longer
+        self.next_look = now + watch.SELDOM  # the exact measurement takes longer
         return watch.proportional(usage, files, self._may_grow) + buffers
 
     def _socket_memory(self, pids: list[int]) -> int:
-        """Bytes in the buffers of its sockets; 0 where it has few, or the kernel does not tell."""
         try:
-            if not self.ready.has_own_network:
-                return self.ready.socket_memory(pids)
-            if not sockets.are_many(watch.read(f"/proc/{self.pid}/net/sockstat")):
-                return 0
-            if self._sockets is None:
-                self.keep_namespaces()
-                self._sockets = sockets.CellSockets(self.network)
-            return self._sockets.memory()
+            return self.ready.socket_memory(pids)
         except OSError:
             return 0
 
     def lay_out(self) -> bool:
-        """Have the files of a paused cell ready for the host; False where that failed, or something has run."""
+        """Lay out the files of a paused cell for the host. False if that failed or something has run."""
         try:
             self.scratch.lay_out()
         except OSError:
@@ -371,7 +340,7 @@ class CellProcess:
         return not self.scratch.lays_out or (self.files_pause is not None and self.files_pause.is_unbroken())
 
     def count_files(self, *, lays_out: bool = False) -> None:
-        """See what is left of its limits, and have its files ready for the host before where nothing of it runs."""
+        """Count what is left of the disk limits. ``lays_out``: lay out the files first."""
         if lays_out:
             self.lay_out()
         began = time.monotonic()
@@ -379,17 +348,14 @@ class CellProcess:
         self.next_count = began + watch.SELDOM + 2 * _REST_FACTOR * (time.monotonic() - began)
 
     def judge_files(self) -> None:
-        """They are counted: end it where it has too many, and only looks hold it to its limits."""
+        """End the cell if its files exceed the limits and the file system does not enforce them."""
         if self.scratch.is_watched and min(self.left.values()) <= 0:
             self.kill("disk")
 
     # -- the end
 
     def read_status(self) -> bool:
-        """Take what its init, or a failed set-up, has written; whether that is a report, which is then in `report`.
-
-        Anything else that was written counts as a report that says nothing: `report` is then empty.
-        """
+        """Read what init, or a failed set-up, wrote. True for a report: `report` then has it, empty if malformed."""
         available = _read_available(self.status_fd)
         self.status_is_over = available == b""
         data = available or b""
@@ -400,12 +366,11 @@ class CellProcess:
         return bool(data)
 
     def is_empty(self) -> bool:
-        """Whether nothing but its init is left in it. Orphans become init's children before their parent counts as
-        dead (exit(2)), so that there is nothing that its children do not lead to."""
+        """Whether only init is left. An orphan becomes init's child before its parent counts as dead (exit(2))."""
         return self.ready.is_alone and watch.has_no_children(self.pid)
 
     def outcome(self, report: dict[str, Any]) -> dict[str, Any]:
-        """How it ended and what it used, for the host: a session's, what the step used in which it ended."""
+        """How the cell ended and what it used, for the host. A session reports the use of its last step."""
         peak = (
             self.peak_memory
             if self.session and self.peak_memory
@@ -423,10 +388,7 @@ class CellProcess:
         }
 
     def usage(self) -> dict[str, Any]:
-        """What it has used in a step that is over, and goes on using, and what is left of its limits, for the host.
-
-        A step of more than a moment is looked at for that, and ends with its cell where that has too much.
-        """
+        """What the finished step used and what is left of the limits. May end a cell that is over its limits."""
         if time.monotonic() - self.step_began > _FIRST_LOOK:
             self._look()
         usage = {
@@ -438,16 +400,16 @@ class CellProcess:
             "interrupted": self.interrupted,
             **self.left,
         }
-        self._count_anew()  # for the next step, which may end its cell before we hear of it
+        self._count_anew()  # the next step may end the cell before its start is known here
         return usage
 
     def reap(self) -> dict[str, Any]:
-        """Reap its first process, which has ended; what the kernel says that it and all below it used."""
+        """Reap the first process. Returns what it and its descendants used, according to the kernel."""
         _, self.init_status, usage = os.wait4(self.pid, 0)
         return {"peak_memory": usage.ru_maxrss * 1024, "cpu_seconds": usage.ru_utime + usage.ru_stime}
 
     def close(self) -> None:
-        """Close everything but the cgroup, which may take the kernel a moment."""
+        """Close everything but the cgroup, whose removal may take the kernel a moment."""
         self.close_descriptors()
         os.close(self.status_fd)
         if not self.keeps_files:
@@ -455,17 +417,13 @@ class CellProcess:
         self.ready.close()
 
     def close_descriptors(self) -> None:
-        """Close the descriptors of the process, its mounts and its network."""
+        """Close the pidfd and end the offer."""
         os.close(self.pidfd)
         self.withdraw_offer()
-        if self._sockets is not None:
-            self._sockets.close()
-        if self.network >= 0:
-            kernel.close_all((self.mounts, self.network))
 
 
 def _read_available(fd: int) -> bytes | None:
-    """What can be read now: empty when nobody is left to write, None where nothing is there yet."""
+    """What can be read now: empty at the end of the pipe, None if nothing has come yet."""
     os.set_blocking(fd, False)
     try:
         return os.read(fd, _PIPE_READ)
@@ -478,7 +436,7 @@ def _parse_report(data: bytes) -> dict[str, Any]:
         _, code, peak, cpu, begun = init.REPORT.unpack(data)
         return {"wait_status": code, "peak_memory": peak, "cpu_seconds": cpu / 1e6, "begun": begun}
     if data[-init.REPORT.size :][:1] == b"x":
-        data = data[: -init.REPORT.size]  # the program's own process failed to become it, and init reported that end
+        data = data[: -init.REPORT.size]  # the program's process failed before exec, and init reported its end as well
     try:
         report = wire.decode(data)
     except wire.WireError:
@@ -487,10 +445,8 @@ def _parse_report(data: bytes) -> dict[str, Any]:
 
 
 def splice_order(source: int, size: int, pipe: int) -> None:
-    """Move the first ``size`` bytes of the file ``source`` into the pipe of a cell that reads. Raises ``OSError``.
-
-    Inside the kernel (splice(2)): they hold secrets, and what this process has held every later cell inherits.
-    """
+    """Move ``size`` bytes of the file ``source`` into a cell's pipe. Raises ``OSError``. They hold secrets, so
+    splice(2) keeps them out of this process's memory, which later cells inherit."""
     at = 0
     while at < size:
         moved = os.splice(source, pipe, size - at, offset_src=at, flags=os.SPLICE_F_NONBLOCK)

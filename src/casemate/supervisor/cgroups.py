@@ -1,8 +1,7 @@
-"""Memory and cpu of a whole cell, counted by the kernel: cgroup v2 where delegated, v1 where root, else nothing.
+"""Memory and cpu limits of a whole cell: cgroup v2 if delegated, v1 as root, otherwise none.
 
-Sources: the kernel's admin-guide/cgroup-v2 and cgroup-v1/memory. Every setting is read back;
-what does not read back is not offered. Directories are held by descriptor, because the
-supervisor later lays its stage over /sys.
+Sources: the kernel's admin-guide/cgroup-v2 and cgroup-v1/memory. Every setting is read back; one that does not read
+back is not offered. Directories are held by descriptor, because the supervisor later mounts its stage over /sys.
 """
 
 from __future__ import annotations
@@ -14,33 +13,33 @@ from casemate.supervisor import kernel
 
 _PERIOD = 100_000  # microseconds; the kernel's default period for cpu bandwidth
 _PREFIX = "casemate-"
-_REMOVE_TRIES, _REMOVE_PAUSE = 50, 0.02  # the kernel may hold a dead cell's group for a moment; a second in all
+_REMOVE_TRIES, _REMOVE_PAUSE = 50, 0.02  # one second in all: the kernel may hold a dead cell's group for a moment
 
 
 class Controller:
-    """One hierarchy in which cells get a group of their own."""
+    """A cgroup hierarchy in which each cell gets a group."""
 
     def __init__(self, name: str, version: int, parent: int, group: str) -> None:
         self.name = name
         self.version = version
-        self.parent = parent  # descriptor of the directory that holds ours
+        self.parent = parent  # descriptor of our directory's parent
         self.group = group  # our directory's name in it
         self.fd = os.open(group, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
 
 
 class Cgroups:
-    """The hierarchies that can be used here; ``memory`` and ``cpu`` are None where there is none."""
+    """The usable hierarchies; ``memory`` and ``cpu`` are None if there is none."""
 
     def __init__(self, memory: Controller | None, cpu: Controller | None) -> None:
         self.memory = memory
         self.cpu = cpu
 
     def create(self, name: str) -> CellCgroup | None:
-        """A group for one cell, without limits yet; None where nothing can be counted."""
+        """A group for one cell, still without limits; None without a hierarchy."""
         return CellCgroup(self, name) if self.memory or self.cpu else None
 
     def remove(self) -> None:
-        """Remove our own directories, and those of cells that died with the supervisor. Bounded."""
+        """Remove our directories and those of cells that died with the supervisor. Gives up after a second each."""
         for controller in (self.memory, self.cpu):
             if controller is not None:
                 for _ in range(_REMOVE_TRIES):
@@ -49,7 +48,7 @@ class Cgroups:
                     time.sleep(_REMOVE_PAUSE)
 
     def describe(self) -> dict[str, str | None]:
-        """What is used for memory and for cpu, for the report; None where nothing is."""
+        """The cgroup version used for memory and for cpu, or None, for the report."""
         return {
             "memory": f"cgroup v{self.memory.version}" if self.memory else None,
             "cpu": f"cgroup v{self.cpu.version}" if self.cpu else None,
@@ -57,14 +56,12 @@ class Cgroups:
 
 
 class CellCgroup:
-    """The cgroup (v2) or cgroups (v1) of one cell."""
-
     def __init__(self, cgroups: Cgroups, name: str) -> None:
         self.name = name
         self._cgroups = cgroups
         self._folders: list[tuple[Controller, int]] = []
         self._memory: int | None = None
-        self.oom_fd: int | None = None  # becomes readable when the kernel meets the memory limit
+        self.oom_fd: int | None = None  # readable when the cell reaches the memory limit
         try:
             if cgroups.memory:
                 self._memory = self._folder(cgroups.memory)
@@ -75,7 +72,7 @@ class CellCgroup:
             raise
 
     def limit(self, *, memory: int, cpus: float) -> None:
-        """Hold the cell to ``memory`` bytes, its tmpfs pages included, and to ``cpus`` cores."""
+        """Limit the cell to ``memory`` bytes, including its tmpfs pages, and to ``cpus`` cores."""
         if self._cgroups.memory:
             self._limit_memory(self._cgroups.memory.version, memory)
         if self._cgroups.cpu:
@@ -97,9 +94,9 @@ class CellCgroup:
             kernel.write_file("memory.oom.group", "1", self._memory)
             _try_write(self._memory, "memory.swap.max", "0")
             return
-        _try_write(self._memory, "memory.memsw.limit_in_bytes", "-1")  # it may never be below the next one
+        _try_write(self._memory, "memory.memsw.limit_in_bytes", "-1")  # it must never be below the next one
         kernel.write_file("memory.limit_in_bytes", str(memory), self._memory)
-        _try_write(self._memory, "memory.kmem.tcp.limit_in_bytes", str(memory))  # v1 counts these buffers apart
+        _try_write(self._memory, "memory.kmem.tcp.limit_in_bytes", str(memory))  # v1 counts these buffers separately
         _try_write(self._memory, "memory.memsw.limit_in_bytes", str(memory))
         if self.oom_fd is not None:
             return
@@ -118,30 +115,27 @@ class CellCgroup:
             kernel.write_file("cpu.cfs_quota_us", str(quota), fd)
 
     def lift_cpu_limit(self) -> None:
-        """Lift the limit on cpu: a cell that has used up its share could not even end before the next period."""
+        """Lift the cpu limit: a cell that used up its quota could not even exit before the next period."""
         for controller, fd in self._folders:
             if controller is self._cgroups.cpu:
                 name, value = ("cpu.max", f"max {_PERIOD}") if controller.version == 2 else ("cpu.cfs_quota_us", "-1")
                 _try_write(fd, name, value)
 
     def open_procs(self) -> list[int]:
-        """A descriptor for each group; who writes ``0`` into it enters. The caller closes them."""
+        """A descriptor for each group; a process that writes ``0`` to it enters. The caller closes them."""
         flags = os.O_WRONLY | os.O_CLOEXEC
         return [os.open("cgroup.procs", flags, dir_fd=fd) for _, fd in self._folders]
 
     @property
     def counts_memory(self) -> bool:
-        """Whether `memory_in_use` says anything."""
         return self._memory is not None
 
     def memory_in_use(self, files: int) -> int:
-        """What the cell's processes hold, in bytes: private memory, shared memory beyond its tmpfs's ``files``, and the
-        buffers of sockets. The page cache of files that are read is not theirs.
-        """
+        """Bytes of private memory, shared memory beyond the tmpfs's ``files``, and socket buffers. No page cache."""
         if self._memory is None:
             return 0
         private, shared = 0, 0
-        sockets = int(_read(self._memory, "memory.kmem.tcp.usage_in_bytes") or 0)  # TCP's, which v1 counts apart
+        sockets = int(_read(self._memory, "memory.kmem.tcp.usage_in_bytes") or 0)  # TCP's, which v1 counts separately
         for line in _read(self._memory, "memory.stat").splitlines():
             key, _, value = line.partition(" ")
             if key in ("anon", "total_rss"):
@@ -153,7 +147,7 @@ class CellCgroup:
         return private + max(0, shared - files) + sockets
 
     def out_of_memory(self) -> bool:
-        """Whether the kernel ended something in the cell because the limit was met."""
+        """Whether the kernel killed something in the cell at the memory limit."""
         if self._memory is None:
             return False
         for name in ("memory.events", "memory.oom_control"):
@@ -164,7 +158,7 @@ class CellCgroup:
         return False
 
     def remove(self) -> bool:
-        """Remove the groups of a dead cell. False when the kernel still holds one; call again later."""
+        """Remove the groups of a dead cell. False if the kernel still holds one; then call again."""
         if self.oom_fd is not None:
             os.close(self.oom_fd)
             self.oom_fd = None
@@ -182,7 +176,7 @@ class CellCgroup:
 
 
 def find(owner: str) -> Cgroups:
-    """The usable hierarchies, with a directory of ours (named for ``owner``) made in each."""
+    """The usable hierarchies, each with a new directory named for ``owner``."""
     group = f"{_PREFIX}{owner}-{_pid_namespace()}"
     unified, legacy = _mounts()
     memory = cpu = None
@@ -196,7 +190,7 @@ def find(owner: str) -> Cgroups:
 
 
 def _mounts() -> tuple[tuple[str, str] | None, dict[str, str]]:
-    """Where the v2 hierarchy is mounted with our own group in it, and each v1 controller's folder of our group."""
+    """The mount point of v2 and our group's folder in it, and our group's folder for each v1 controller."""
     own = {}
     for line in _read_path("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -222,7 +216,7 @@ def _below(where: str, root: str, path: str) -> str:
 
 
 def _open_unified(mount: str, own: str, group: str) -> tuple[Controller | None, Controller | None]:
-    """Our directory in the nearest ancestor that hands its memory and cpu controllers on to us."""
+    """Our directory in the nearest ancestor group that delegates its memory and cpu controllers."""
     folder = own
     while folder.startswith(mount):
         enabled = _read_path(f"{folder}/cgroup.subtree_control").split()
@@ -256,7 +250,7 @@ def _open_legacy(controller: str, folder: str, group: str) -> Controller | None:
 
 
 def _own_folder(folder: str, group: str) -> int | None:
-    """Make our directory in ``folder``; the descriptor of ``folder``, or None where that is not ours to do."""
+    """Make our directory in ``folder``. Returns the descriptor of ``folder``, or None without permission."""
     try:
         parent = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -271,7 +265,7 @@ def _own_folder(folder: str, group: str) -> int | None:
 
 
 def _remove_tree(name: str, parent: int) -> bool:
-    """Remove a directory of ours and the cells' in it; whether it is gone."""
+    """Remove a directory of ours with its cells' directories. Whether it is gone."""
     try:
         folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
     except OSError:
@@ -289,8 +283,7 @@ def _remove_tree(name: str, parent: int) -> bool:
 
 
 def _remove_orphans(parent: int) -> None:
-    """Remove directories of supervisors that were killed together with the process that cleans up after them. Only of
-    this pid namespace: whether a process of another one lives is not seen from here."""
+    """Remove the directories of supervisors that died together with their parent, if they ran in this pid namespace."""
     namespace = _pid_namespace()
     for name in os.listdir(parent):
         owner = name.removeprefix(_PREFIX).partition("-")[0]
@@ -311,7 +304,7 @@ def _try_write(folder: int, name: str, text: str) -> None:
     try:
         kernel.write_file(name, text, folder)
     except OSError:
-        pass  # swap accounting is off on many kernels; then there is nothing to limit
+        pass  # many kernels have no swap accounting
 
 
 def _read(folder: int, name: str) -> str:

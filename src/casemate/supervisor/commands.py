@@ -1,7 +1,7 @@
-"""Runs commands of the host, each with all that it starts in a process namespace of its own.
+"""Runs host commands, each with its children in its own process namespace.
 
-One message on our socket is one command: program, words and variables as JSON, and the descriptors of ``FDS`` beside
-it. Its init ends everything when the command ends, or when the host lets go of the other end of ``leash``.
+Each message on our socket is one command: program, arguments and variables as JSON, with the descriptors of ``FDS``.
+Its init ends everything when the command ends, or when the host closes its end of ``leash``.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _SIGNALS = (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)  # wh
 
 
 def main() -> None:
-    """Run as ``python -I -S``, until the host is gone."""
+    """Run as ``python -I -S``. Serves until the host is gone."""
     kernel.close_from(_SOCKET + 3)
     gc.disable()  # a collection in a forked init would copy the whole heap's pages
     socket = _socket.socket(fileno=_SOCKET)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for an init: the host has a pipe for its end
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # which the kernel keeps from an init, unlike one with a handler
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # inits are not waited for: the host learns of their end by a pipe
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the kernel does not deliver it to an init without a handler
     runner = os.getpid()
     while True:
         message, fds = kernel.receive_fds(socket, MOST_MESSAGE, len(FDS))
@@ -43,12 +43,12 @@ def main() -> None:
         except OSError as error:
             _report(fds[FDS.index("status")], "namespace", error)
             if os.getpid() != runner:
-                os._exit(0)  # an init without its user
+                os._exit(0)  # an init without its command
         kernel.close_all(fds)
 
 
 def _clone() -> int:
-    """Fork into a process namespace, and where that is not permitted, into a user namespace as well."""
+    """Fork into a process namespace, with a user namespace if that is required."""
     uid, gid = os.geteuid(), os.getegid()
     try:
         return kernel.clone(kernel.CLONE_NEWPID)
@@ -60,16 +60,16 @@ def _clone() -> int:
 
 
 def _run(order: dict[str, Any], folder: int, stdout: int, stderr: int, status: int, leash: int) -> None:
-    """The life of an init. Never returns."""
+    """Run as the command's init. Never returns."""
     try:
-        os.close(_SOCKET)  # else nobody would see that the runner is gone
+        os.close(_SOCKET)  # or the host would not see that the runner is gone
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # a command that stops us by ptrace(2) would never end
         poll = select.poll()
-        poll.register(leash, select.POLLIN)  # or its other end is closed
+        poll.register(leash, select.POLLIN)  # reports POLLHUP as well
         if poll.poll(0):
-            return  # nobody wants it any more
+            return  # the host has cancelled the command
         os.fchdir(folder)
         for fd in (folder, stdout, stderr, status, leash):
             os.set_inheritable(fd, False)

@@ -1,9 +1,9 @@
-"""Folders of the host in a cell: its workspace, what covers parts of a folder, and folders that are shown later.
+"""Host folders in a cell: its workspace, covers over parts of a folder, and folders that are shown later.
 
-What a cell must not see, or not change, of a folder is covered here, where nothing of a cell runs. Every name is opened
-from the folder downwards without following a link, so that nothing in the folder can lead a mount elsewhere
-(CVE-2026-87766 is that mistake). A mount covers a file, not a name: a file that another process of the host renames to
-that name later is not covered (mount_namespaces(7)).
+Covers hide or protect parts of a folder. They are mounted here, where nothing of a cell runs. Each name is opened from
+the folder downwards without following a link, so that nothing in the folder can redirect a mount (CVE-2026-87766 is
+that mistake). A mount covers a file, not a name: a file that another host process later renames to that name is not
+covered (mount_namespaces(7)).
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import stat
 
 from casemate.supervisor import kernel, namespaces, roots, stage
 from casemate.supervisor.namespaces import Identity
+from casemate.supervisor.trees.walk import opened
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from typing import Any
 
@@ -23,22 +24,20 @@ ATTRIBUTES = kernel.ATTR_NOSUID | kernel.ATTR_NODEV
 
 
 def is_plain(folder: dict[str, Any]) -> bool:
-    """Whether nothing covers parts of ``folder``, and it appears at one place."""
+    """Whether ``folder`` appears at one place with nothing covered."""
     return not folder["hidden"] and not folder["read_only"] and len(folder["places"]) == 1
 
 
 def cover_paths(tree: int, folder: dict[str, Any]) -> list[int]:
-    """The detached mount ``tree``, which is used up, once for each of the folder's places.
+    """Cover parts of the detached mount ``tree``, and return one mount for each of the folder's places.
 
-    ``hidden``, ``read_only`` and ``writable`` of ``folder`` are paths beneath it, or empty for all of it. Nobody reads
-    the first, nobody changes the second but for the third, and none can be moved away. Raises ``OSError``, also where
-    one of them is gone.
+    Consumes ``tree``. The folder's ``hidden``, ``read_only`` and ``writable`` are paths beneath it; an empty path is
+    all of it. Hidden paths cannot be read. Read-only paths cannot be changed, except for ``writable`` ones. None can be
+    moved away. Raises ``OSError``, also if one of them is gone.
     """
     place = stage.COVERED if stat.S_ISDIR(os.fstat(tree).st_mode) else stage.COVERED_FILE
-    try:
+    with opened(tree):
         kernel.move_mount(tree, place)
-    finally:
-        os.close(tree)
     trees: list[int] = []
     try:
         pins_all = folder.get("kind") == "direct"
@@ -53,71 +52,57 @@ def cover_paths(tree: int, folder: dict[str, Any]) -> list[int]:
     return trees
 
 
-def _covers(folder: dict[str, Any], pins_all: bool) -> list[tuple[str, Any]]:
-    """What covers which path, outer folders first. A folder on the way to what is read-only is made a mount of its own:
-    then it cannot be renamed to make room for another. ``pins_all``: also on the way to what is hidden, where a renamed
-    folder would be one on the host's disk, too."""
-    covers = {}
+# Covers: a mount of the path itself with attributes set and cleared, or None for something that nothing can read.
+_PINNED, _READ_ONLY, _WRITABLE, _HIDDEN = (0, 0), (kernel.ATTR_RDONLY, 0), (0, kernel.ATTR_RDONLY), None
+
+
+def _covers(folder: dict[str, Any], pins_all: bool) -> list[tuple[str, tuple[int, int] | None]]:
+    """The cover of each path, outer folders first. A folder above a read-only path becomes a mount, so that it cannot
+    be renamed and replaced. ``pins_all``: so do folders above hidden paths, which would be renamed on the host."""
+    covers: dict[str, tuple[int, int] | None] = {}
     hidden, read_only = folder["hidden"], folder["read_only"]
     for path in (*read_only, *(hidden if pins_all else ())):
         parts = path.split("/")
         for depth in range(1, len(parts)):
-            covers["/".join(parts[:depth])] = _pin
-    covers.update(dict.fromkeys(folder["writable"], _make_writable))
-    covers.update(dict.fromkeys(read_only, _make_read_only))
-    covers.update(dict.fromkeys(hidden, _hide))
+            covers["/".join(parts[:depth])] = _PINNED
+    covers.update(dict.fromkeys(folder["writable"], _WRITABLE))
+    covers.update(dict.fromkeys(read_only, _READ_ONLY))
+    covers.update(dict.fromkeys(hidden, _HIDDEN))
     return sorted(covers.items(), key=lambda item: item[0].count("/") + (item[0] != ""))
 
 
-def _cover_path(folder: str, path: str, cover: Any) -> None:
+def _cover_path(folder: str, path: str, cover: tuple[int, int] | None) -> None:
     try:
         _cover_opened(folder, path, cover)
     except OSError as error:
-        detail = f"{path!a}, which is to be hidden or kept: {error.strerror}"
+        detail = f"cannot hide or protect {path!a}: {error.strerror}"
         raise OSError(error.errno, detail) from error
 
 
-def _cover_opened(folder: str, path: str, cover: Any) -> None:
-    """Lay something over what is at ``path`` of the folder now."""
+def _cover_opened(folder: str, path: str, cover: tuple[int, int] | None) -> None:
     place = os.open(folder, os.O_PATH | os.O_CLOEXEC)
     try:
         for name in filter(None, path.split("/")):
             inner = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
             os.close(place)
             place = inner
-        cover(place)
+        if cover is None:
+            is_folder = stat.S_ISDIR(os.fstat(place).st_mode)
+            _mount_over(stage.LOCKED if is_folder else stage.BLANK, place, _QUIET | kernel.ATTR_NOEXEC)
+        else:
+            _mount_over(f"/proc/self/fd/{place}", place, *cover)
     finally:
         os.close(place)
 
 
-def _hide(place: int) -> None:
-    is_folder = stat.S_ISDIR(os.fstat(place).st_mode)
-    _mount_over(stage.LOCKED if is_folder else stage.BLANK, place, _QUIET | kernel.ATTR_NOEXEC)
-
-
-def _make_read_only(place: int) -> None:
-    _mount_over(f"/proc/self/fd/{place}", place, kernel.ATTR_RDONLY)
-
-
-def _make_writable(place: int) -> None:
-    _mount_over(f"/proc/self/fd/{place}", place, 0, cleared=kernel.ATTR_RDONLY)
-
-
-def _pin(place: int) -> None:
-    _mount_over(f"/proc/self/fd/{place}", place, 0)
-
-
-def _mount_over(source: str, place: int, attributes: int, *, cleared: int = 0) -> None:
-    tree = kernel.open_tree(source, attributes=attributes)
-    try:
+def _mount_over(source: str, place: int, attributes: int, cleared: int = 0) -> None:
+    with opened(kernel.open_tree(source, attributes=attributes)) as tree:
         kernel.set_attributes(tree, 0, cleared=cleared)
         kernel.move_mount_onto(tree, place)
-    finally:
-        os.close(tree)
 
 
 def mount_workspace(workspace: dict[str, Any], identity: Identity) -> list[int]:
-    """The workspace once for each of its places, of which the first is /workspace, as detached mounts."""
+    """The workspace as detached mounts, one for each of its places; the first is /workspace."""
     tree = _mount_tree(workspace, identity)
     return [tree] if is_plain(workspace) else cover_paths(tree, workspace)
 
@@ -127,26 +112,20 @@ def _mount_tree(workspace: dict[str, Any], identity: Identity) -> int:
         if not os.path.lexists(f"{stage.SCRATCH}/workspace/output"):
             make_folder(f"{stage.SCRATCH}/workspace/output", 0o755, identity)
         return kernel.open_tree(f"{stage.SCRATCH}/workspace", recursive=False)
-    folder = open_folder(workspace)
-    try:
+    with opened(open_folder(workspace)) as folder:
         mount = _bind_workspace if workspace["kind"] == "direct" else _overlay_workspace
         return mount(folder, identity)
-    finally:
-        os.close(folder)
 
 
 def mount_copy(source: str, number: int, identity: Identity) -> int:
-    """A folder of the host's under an overlay of its own, which goes with all that is written to it. Detached."""
-    folder = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    """A detached mount of a host folder under an overlay; writes are discarded with the overlay."""
+    with opened(os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
         _make_upper(f"copy.{number}.", folder, identity, output=False)
         return _mount_overlay(folder, f"copy.{number}.", "", identity)
-    finally:
-        os.close(folder)
 
 
 def open_folder(workspace: dict[str, Any]) -> int:
-    """The caller's folder, opened once here; it must be the very one that the host checked."""
+    """Open the caller's folder, once. It must be the one that the host checked."""
     fd = os.open(workspace["folder"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     status = os.fstat(fd)
     if [status.st_dev, status.st_ino] != workspace["inode"]:
@@ -156,14 +135,12 @@ def open_folder(workspace: dict[str, Any]) -> int:
 
 
 def _overlay_workspace(folder: int, identity: Identity) -> int:
-    """The caller's folder under an overlay of our own: what is written stays in the scratch."""
     _make_upper("", folder, identity, output=_may_have_output(folder))
     inputs = f"{stage.SCRATCH}/inputs:" if os.path.isdir(f"{stage.SCRATCH}/inputs") else ""
     return _mount_overlay(folder, "", inputs, identity)
 
 
 def _make_upper(name: str, folder: int, identity: Identity, *, output: bool) -> None:
-    """The overlay's upper directory, unless it is there since an earlier cell."""
     upper = f"{stage.SCRATCH}/{name}upper"
     if not os.path.isdir(upper):
         make_folder(upper, os.fstat(folder).st_mode & 0o777 | 0o700, identity)
@@ -173,26 +150,20 @@ def _make_upper(name: str, folder: int, identity: Identity, *, output: bool) -> 
 
 
 def _mount_overlay(folder: int, name: str, inputs: str, identity: Identity) -> int:
-    """``folder`` under an overlay whose directories in the scratch begin with ``name``.
-
-    ``inputs``: another lower directory.
-    """
+    """``folder`` under an overlay with the lower directory ``inputs``. Names in the scratch start with ``name``."""
     status = os.fstat(folder)
     upper, work = f"{stage.SCRATCH}/{name}upper", f"{stage.SCRATCH}/{name}work"
     lower = f"/proc/self/fd/{folder}"
-    # Without xino: its numbers pass 2**53, where Node takes those of two files for one.
+    # Without xino: its inode numbers exceed 2**53, where Node cannot tell two files apart.
     options = {"lowerdir": inputs + lower, "upperdir": upper, "workdir": work}
     if not identity.mapped:
         return kernel.new_mount("overlay", {**options, "userxattr": ""}, ATTRIBUTES)
     trusted_options = {**options, "redirect_dir": "off", "metacopy": "off", "index": "off"}
     if status.st_uid == identity.uid:
         return kernel.new_mount("overlay", trusted_options, ATTRIBUTES)
-    mapped = kernel.open_tree(lower)
-    try:
+    with opened(kernel.open_tree(lower)) as mapped:
         _map_owner(mapped, status, identity)
         kernel.move_mount(mapped, stage.LOWER)
-    finally:
-        os.close(mapped)
     try:
         return kernel.new_mount("overlay", {**trusted_options, "lowerdir": inputs + stage.LOWER}, ATTRIBUTES)
     finally:
@@ -200,7 +171,7 @@ def _mount_overlay(folder: int, name: str, inputs: str, identity: Identity) -> i
 
 
 def _may_have_output(folder: int) -> bool:
-    """Whether ``output/`` can be made without covering something else that has the name."""
+    """Whether ``output/`` can be made without covering something else of that name."""
     try:
         return stat.S_ISDIR(os.stat("output", dir_fd=folder, follow_symlinks=False).st_mode)
     except FileNotFoundError:
@@ -208,7 +179,6 @@ def _may_have_output(folder: int) -> bool:
 
 
 def _bind_workspace(folder: int, identity: Identity) -> int:
-    """The caller's folder itself, writable; sub-mounts too."""
     tree = kernel.open_tree(f"/proc/self/fd/{folder}", attributes=ATTRIBUTES)
     try:
         if identity.mapped:
@@ -220,32 +190,26 @@ def _bind_workspace(folder: int, identity: Identity) -> int:
 
 
 def _map_owner(tree: int, status: os.stat_result, identity: Identity) -> None:
-    """Show the files of the folder's owner as the cell's own."""
+    """Show the files of the folder's owner as owned by the cell."""
     namespace = identity.idmap_namespace((status.st_uid, status.st_gid))
     kernel.set_attributes(tree, kernel.ATTR_IDMAP, userns_fd=namespace, recursive=False)
 
 
 def make_folder(path: str, mode: int, identity: Identity) -> None:
-    """A folder of the cell's."""
+    """Make a folder that the cell owns."""
     os.mkdir(path)
     os.chmod(path, mode)
     identity.chown(path)
 
 
 def show_folder(mounts: int, source: str, target: str) -> None:
-    """Mount ``source``, a folder of the host, at ``target``, an empty folder of the root of the mount namespace
-    ``mounts``: read-only, without setuid programs and devices.
+    """Mount the host folder ``source`` read-only, without setuid programs and devices, at ``target``, an empty folder
+    of the root of the mount namespace ``mounts``. A cell's root is read-only and holds no link that the cell made, so
+    ``target`` cannot lead elsewhere. Raises ``OSError``."""
+    with opened(roots.bind(source)) as tree:
 
-    ``source`` is looked up on the host. The root of a cell is read-only and holds no link of the cell's own making, so
-    that ``target`` leads nowhere else. Raises ``OSError``.
-    """
-    tree = roots.bind(source)
+        def attach() -> list[int]:
+            kernel.move_mount(tree, target)
+            return []
 
-    def attach() -> list[int]:
-        kernel.move_mount(tree, target)
-        return []
-
-    try:
         namespaces.open_inside(mounts, kernel.CLONE_NEWNS, attach, target)
-    finally:
-        os.close(tree)

@@ -1,24 +1,24 @@
-"""The frames that a program in a cell sends: four bytes of length, then JSON. It may send anything else."""
+"""Frames from a program in a cell: a four-byte length, then JSON. A hostile cell may send anything else."""
 
 from __future__ import annotations
 
 MAX_FRAME = 16 << 20  # bytes; a large picture in base64
 _LENGTH = 4
-_STEP_END = b'{"type":"done","step":'  # how a frame begins by which an interpreter ends a step, of every language
+_STEP_END = b'{"type":"done","step":'  # start of the frame that ends a step, in every language
 _STEP_HEAD = len(_STEP_END) + 8  # bytes
 
 
 class FrameError(ValueError):
-    """The cell sent something that is no frame; nothing after it can be understood."""
+    """The cell sent an invalid frame. Nothing after it can be parsed."""
 
 
 class FrameReader:
-    """Takes bytes as they come and gives whole frames, or the first ``most`` bytes of each."""
+    """Splits a byte stream into whole frames, or into the first ``most`` bytes of each."""
 
     def __init__(self, most: int = MAX_FRAME) -> None:
         self._buffer = bytearray()
         self._most = most
-        self._unwanted = 0  # bytes that come next
+        self._unwanted = 0  # bytes still to skip
 
     def feed(self, data: bytes) -> list[bytes]:
         """The frames completed by ``data``. Raises :class:`FrameError`."""
@@ -42,8 +42,8 @@ class FrameReader:
 
 
 class StepEnds:
-    """Finds the ends of steps in what an interpreter says, before the host sees them. It may lie: nothing depends on
-    them but when the host is told of files."""
+    """Finds the ends of steps in an interpreter's output before the host sees them. The interpreter may lie: only the
+    time at which files are sent to the host depends on them."""
 
     def __init__(self) -> None:
         self._reader = FrameReader(_STEP_HEAD)
@@ -52,7 +52,7 @@ class StepEnds:
         """The numbers of the steps that end in ``data``."""
         try:
             heads = self._reader.feed(data)
-        except FrameError:  # for which the host ends the cell
+        except FrameError:  # the host ends the cell for it
             self._reader = FrameReader(_STEP_HEAD)
             return []
         numbers = (head.removeprefix(_STEP_END).partition(b",")[0] for head in heads if head.startswith(_STEP_END))

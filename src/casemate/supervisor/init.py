@@ -1,18 +1,16 @@
-"""Init, pid 1 of a cell: it builds the walls around itself, in an order that is the security argument, starts the
-program, reaps orphans, and ends the cell with the program.
+"""Init, pid 1 of a cell: it builds the walls around itself, starts the program, reaps orphans, and ends the cell with
+the program. The order of its phases is the security argument:
 
     cgroup · id maps (written by the supervisor) · namespaces · loopback · /proc, user sysctls and masks ·
     bounding set · mounts · new root · resource limits · capabilities · Landlock · seccomp · program
 
-Every phase needs what a later one takes away. What is the same in every cell is done before
-the request comes (`preparation`), so that it costs nobody time. A phase that fails ends the cell
-before any code of the guest has run; the supervisor learns which.
+Each phase needs what a later one takes away. `preparation`, the same for every cell, is done before the request comes.
+A phase that fails ends the cell before any guest code has run, and the supervisor learns which.
 
-What is done is decided here, by the supervisor, and written down as lists of system calls (`calls`). Who does it is
-init.c, or where that was not built, `run`: a copy of this interpreter, which takes more than
-twice the processor time.
+The supervisor decides everything here and writes it down as lists of system calls (`calls`). init.c performs them, or,
+if that was not built, `run` in a copy of this interpreter, which takes more than twice the cpu time.
 
-It runs under everything the program runs under and cannot be traced by it. The supervisor trusts nothing it says: its
+Init runs under all the program's restrictions, and the program cannot trace it. The supervisor does not trust it: its
 report only refines what wait(2) shows from outside.
 """
 
@@ -27,20 +25,19 @@ import struct
 from casemate.supervisor import kernel, landlock, stage, wire
 from casemate.supervisor.calls import CallList, Reference, SetupPhase, perform
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any, NoReturn
 
 UID = 1000
 GID = 1000
-# Descriptors of the program and of init, placed before everything else is closed.
+# Descriptors of the program and of init. Everything else is closed.
 CONTROL, STATUS, PAYLOAD, ORDER, FIRST_FREE = 3, 4, 5, 6, 7
 PREPARED = b"p"  # the cell is in its cgroups and has its namespaces
-MAPPED = b"m"  # the supervisor's word that the id maps are written
+MAPPED = b"m"  # the supervisor has written the id maps
 
-# Files of /proc that tell about the kernel and other programs, or steer it, and folders of the same kind, as far as
-# this kernel has them.
+# Files and folders of /proc that reveal or control the kernel and other programs, if this kernel has them.
 _PROC = set(os.listdir("/proc"))
 _MASKED_FILES = sorted(
     _PROC
@@ -51,45 +48,42 @@ _MASKED_FILES = sorted(
 )
 _MASKED_FOLDERS = sorted(_PROC & {"acpi", "scsi", "bus", "fs", "irq", "driver", "asound", "pressure"})
 _WRITABLE = ("/workspace", "/tmp", "/dev/shm")
-MOST_TERMINALS = 64  # pseudo-terminals of a cell; all of the machine share some thousand
+MOST_TERMINALS = 64  # pseudo-terminals of a cell; the machine has a few thousand in all
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts")
 _SIGINT, _SIGKILL = 2, 9
 _NAME = b"casemate-init"
 _SIOCSIFFLAGS, _SIOCSIFADDR, _SIOCSIFNETMASK = 0x8914, 0x8916, 0x891C  # netdevice(7)
 _IFF_UP_RUNNING = 0x41
 _AF_INET, _AF_INET6, _SOCK_DGRAM = 2, 10, 2
-# Addresses of the loopback besides 127.0.0.1 and ::1. Nobody uses the range of the first, which is for tests of devices
-# (RFC 2544): all of it is the cell's own. The second is for documents (RFC 3849). A resolver takes a family without an
-# address besides the loopback's for unreachable (getaddrinfo(3), AI_ADDRCONFIG).
+# Loopback addresses in addition to 127.0.0.1 and ::1. The first range is for benchmarks of devices (RFC 2544), so it is
+# otherwise unused, and the cell has all of it. The second is for documentation (RFC 3849). A resolver takes a family
+# with only its loopback address for unreachable (getaddrinfo(3), AI_ADDRCONFIG).
 _RANGE, _MASK, _IPV6 = bytes((198, 18, 0, 1)), bytes((255, 254, 0, 0)), bytes.fromhex("20010db8") + bytes(11) + b"\1"
 MOST_INOTIFY = {"max_inotify_instances": 8, "max_inotify_watches": 8192}  # of a cell
-# Mark, wait status of the program, its peak resident memory in bytes, microseconds of cpu of it and its children, and
-# how many processes and threads there have been.
-SET_UP = b"w"  # written where a cell waits for its program: everything is set up, and the program's process is there
+SET_UP = b"w"  # a cell that waits for its program is set up, and the program's process exists
+# Mark, the program's wait status, its peak resident memory in bytes, cpu microseconds of it and its children, and how
+# many processes and threads were started.
 REPORT = struct.Struct("<cIQQQ")
-IGNORED_BY_PYTHON = (13, 25)  # SIGPIPE, SIGXFSZ: a program expects their default actions
-# What a request says besides its lists: that its program is a fork of init and not executed, that it is still to come,
-# that it has a control pipe.
+IGNORED_BY_PYTHON = (13, 25)  # SIGPIPE, SIGXFSZ: programs expect their default actions
+# Flags of a request: the program is a fork of init and not executed; it comes later; it has a control pipe.
 _FORKS, _AWAITS, _CONTROLS = 1, 2, 4
-_REQUEST = struct.Struct("=qq")  # these, and the length of the list of walls; after that the list of the program's own
+_REQUEST = struct.Struct("=qq")  # the flags, and the length of the list of walls, which the program's own list follows
 _MAX_PAYLOAD = 64 << 20
-_ALL = 0x7FFFFFFF  # descriptors; gVisor takes no more
-_HIGH = 64  # above every number that descriptors are placed at
+_ALL = 0x7FFFFFFF  # the highest descriptor; gVisor's maximum
+_HIGH = 64  # above every descriptor placed here
 
 
 def run(channel: int, status: int, cgroup_fds: list[int], program: bytes, prepared: bytes) -> None:
-    """The life of a cell's first process: prepare, wait for the request on ``channel``, become init.
+    """Run a cell's first process: prepare, wait for the request on ``channel``, become init.
 
-    ``status``: where a failure, or the program's end, is reported; ``cgroup_fds``: by which it enters its cgroups;
-    ``program``: the seccomp filter; ``prepared``: the list of `preparation`. Returns only where the request says that
-    the program is forked and not executed, and only in the program's process, which is then behind every wall, with its
-    order to come on ``ORDER``.
-    """
+    ``status`` takes the report. Writing to ``cgroup_fds`` enters the cgroups. ``program`` is the seccomp filter,
+    ``prepared`` the list of `preparation`. Returns only if the program is forked and not executed, and then in its
+    process, behind every wall; its order comes on ``ORDER``."""
     phase = SetupPhase()
     kernel.set_name(_NAME)
-    kernel.default_signal(_SIGINT)  # as pid 1 we then do not get it from inside; Python's handler would raise
+    kernel.default_signal(_SIGINT)  # pid 1 then does not get it from inside; Python's handler would raise
     try:
-        # The kernel may take ten milliseconds for this, so it is the cell and not the supervisor that waits.
+        # This may take the kernel ten milliseconds, so the cell does it and not the supervisor.
         phase.name = "cgroup"
         for fd in cgroup_fds:
             os.write(fd, b"0")
@@ -123,19 +117,19 @@ def run(channel: int, status: int, cgroup_fds: list[int], program: bytes, prepar
 
 
 def report_failure(status: int, phase: SetupPhase, error: BaseException) -> None:
-    """Tell the supervisor why there will be no program."""
+    """Report why no program will run."""
     number = error.errno if isinstance(error, OSError) and error.errno else 0
     os.write(status, wire.encode({"failed": phase.name, "errno": number, "detail": str(error)[:500]}))
 
 
 def preparation(*, has_inotify: bool = True) -> bytes:
-    """The list of everything that needs no request, once the ids are mapped."""
+    """The list of everything that needs no request, to be done once the ids are mapped."""
     calls = CallList()
     calls.phase("id maps")
     calls.call("setresgid", GID, GID, GID)
     calls.call("setresuid", UID, UID, UID)
     calls.call("prctl", kernel.PR_SET_DUMPABLE, 0, 0, 0, 0)
-    calls.call("prctl", kernel.PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)  # of the supervisor, also in a fork of a zygote's
+    calls.call("prctl", kernel.PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)  # at the supervisor's end, also in a zygote's fork
     calls.phase("namespaces")
     calls.call(
         "unshare",
@@ -152,18 +146,17 @@ def preparation(*, has_inotify: bool = True) -> bytes:
     calls.phase("masks")
     _add_masks(calls)
     calls.phase("capabilities")
-    for capability in range(kernel.last_capability() + 1):  # no exec can gain one any more (capabilities(7))
+    for capability in range(kernel.last_capability() + 1):  # no exec can gain one afterwards (capabilities(7))
         calls.call("prctl", kernel.PR_CAPBSET_DROP, capability, 0, 0, 0)
     return calls.encode()
 
 
 _requests: dict[tuple[Any, ...], bytes] = {}
-_MOST_REQUESTS = 64  # kept: those of one kind of cells are the same
+_MOST_REQUESTS = 64  # cached: cells of one kind have the same
 
 
 def request_message(request: dict[str, Any], targets: list[str], names: list[str]) -> bytes:
-    """What init is told, besides descriptors: mounts for ``targets``, of which the first is the root, and those of the
-    program, whose ``names`` are given."""
+    """The request to init. Its descriptors: the mounts for ``targets``, the root first, and the program's ``names``."""
     values = (tuple(one.items()) if isinstance(one, dict) else tuple(one) if isinstance(one, list) else one
               for one in request.values())  # fmt: skip
     key = (*values, tuple(targets), tuple(names))
@@ -192,7 +185,6 @@ def _request_message(request: dict[str, Any], targets: list[str], names: list[st
 
 
 def _add_mounts(calls: CallList, layers: list[str], targets: list[str]) -> None:
-    """Attach the root tree and everything of this cell's own below it, and make it the root."""
     _undo_layers(calls, layers)
     calls.call("close", CONTROL)  # the channel
     calls.phase("mounts")
@@ -236,11 +228,8 @@ def _add_restrictions(calls: CallList, request: dict[str, Any]) -> None:
 
 
 def _own_calls(interpreter: str) -> bytes:
-    """The list for the program's process where it is forked from init, which is a warmed interpreter.
-
-    The path of the ``interpreter`` names it. What is executed becomes readable from outside, for measuring its memory,
-    by itself; what is forked is made so.
-    """
+    """The list for a program's process that is forked from init, a warmed ``interpreter``. Exec would make it dumpable,
+    so that its memory can be measured from outside; a fork must do so itself."""
     calls = CallList()
     calls.call("setsid")
     _add_no_capabilities(calls)  # as exec would, whatever init had
@@ -252,7 +241,7 @@ def _own_calls(interpreter: str) -> bytes:
 
 
 def keep_own_descriptors(channel: int, status: int) -> tuple[_socket.socket, int]:
-    """Keep only our own two descriptors: what we inherited of other cells would stay alive through us."""
+    """Keep only the cell's own two descriptors: others would keep other cells' resources alive."""
     channel, status = duplicate_high(channel), duplicate_high(status)
     os.dup2(channel, CONTROL, inheritable=False)
     os.dup2(status, STATUS, inheritable=False)
@@ -261,7 +250,7 @@ def keep_own_descriptors(channel: int, status: int) -> tuple[_socket.socket, int
 
 
 def receive_request(channel: _socket.socket) -> tuple[dict[str, Any], dict[str, int]]:
-    """The request of a cell that has no lists, and the program's descriptors by name."""
+    """Receive the request of a cell without lists, with the program's descriptors by name."""
     data, fds = kernel.receive_fds(channel, wire.MAX_MESSAGE, wire.MAX_DESCRIPTORS)
     if not data:
         os._exit(125)  # the supervisor is gone
@@ -270,15 +259,15 @@ def receive_request(channel: _socket.socket) -> tuple[dict[str, Any], dict[str, 
 
 
 def _report_prepared(channel: _socket.socket) -> None:
-    """Tell the supervisor. While the message waits there, what it carries outlives us, our mounts and our network:
-    their removal, which takes the kernel half a millisecond, so comes after the result."""
+    """Report that the cell is prepared. While that message is unread, the namespaces in it outlive the cell, so their
+    removal, which takes the kernel half a millisecond, comes after the result."""
     namespaces = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ("mnt", "net")]
     kernel.send_fds(channel, PREPARED, namespaces)
     kernel.close_all(namespaces)
 
 
 def _undo_layers(calls: CallList, layers: list[str]) -> None:
-    """Take back what was prepared of layers that the request leaves out, as tests of the other layers do."""
+    """Undo preparation for layers that the request leaves out, as tests of the other layers do."""
     if "init" not in layers:
         calls.call("prctl", kernel.PR_SET_DUMPABLE, 1, 0, 0, 0)
     if "mounts" not in layers:
@@ -308,12 +297,11 @@ def _add_masks(calls: CallList) -> None:
 
 
 def _add_move(calls: CallList, tree: Reference, target: str) -> None:
-    """Attach the detached mounts ``tree`` at ``target``."""
     calls.call("move_mount", tree, "", kernel.AT_FDCWD, target, kernel.MOVE_FROM_EMPTY)
 
 
 def _add_user_sysctls(calls: CallList, most_namespaces: int, *, has_inotify: bool = True) -> None:
-    """Allow no new user namespace in the cell, and a small part of the user's inotify (namespaces(7))."""
+    """Forbid new user namespaces in the cell, and allow it a small part of the user's inotify (namespaces(7))."""
     inotify = {name: most * has_inotify for name, most in MOST_INOTIFY.items()}
     for name, most in {"max_user_namespaces": most_namespaces, **inotify}.items():
         path = f"{stage.PROC}/sys/user/{name}"
@@ -335,14 +323,13 @@ def _add_loopback_up(calls: CallList) -> None:
 
 
 def _add_no_capabilities(calls: CallList) -> None:
-    """Empty every capability set, for good (capabilities(7))."""
     calls.attempt("prctl", kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     header, none = struct.pack("=Ii", kernel.CAPABILITY_VERSION_3, 0), bytes(24)
     calls.call("capset", header, none)
 
 
 def add_rlimits(calls: CallList, limits: dict[str, int | None]) -> None:
-    """Apply ``RLIMIT_*`` by name; soft and hard alike, so that the program cannot raise them."""
+    """Set ``RLIMIT_*`` by name, soft and hard, so that the program cannot raise them."""
     for name, value in limits.items():
         if value is not None:
             kind = getattr(resource, f"RLIMIT_{name}")
@@ -352,8 +339,7 @@ def add_rlimits(calls: CallList, limits: dict[str, int | None]) -> None:
 
 
 def add_descriptors(calls: CallList, fds: Mapping[str, int], *more: str) -> None:
-    """Put the program's descriptors, and ``more`` from `FIRST_FREE` on, at their numbers and close everything else that
-    was inherited."""
+    """Place the program's descriptors at their numbers, and ``more`` from `FIRST_FREE` on. Close all others."""
     names = ("stdin", "stdout", "stderr", "control", "status", "payload", "order", *more)
     duplicates = {
         number: calls.call("fcntl", fds[name], fcntl.F_DUPFD_CLOEXEC, _HIGH)
@@ -369,7 +355,7 @@ def add_descriptors(calls: CallList, fds: Mapping[str, int], *more: str) -> None
 
 
 def do(add: Callable[..., None], *arguments: Any) -> None:
-    """Have this process do now what ``add`` adds to a list."""
+    """Perform at once, in this process, what ``add`` adds to a list."""
     calls = CallList()
     add(calls, *arguments)
     perform(calls.encode())
@@ -381,15 +367,13 @@ def duplicate_high(fd: int) -> int:
 
 
 def wait_for_program(pid: int, status: int, program_fds: tuple[int, ...], *, waits: bool) -> NoReturn:
-    """Wait for the end of the program ``pid``, report it on ``status`` and exit as it did.
-
-    ``program_fds``: the program's descriptors, of which we must hold none; ``waits``: whether its program is to come.
-    """
+    """Wait for the program ``pid``, report its end on ``status``, and exit with its status. Closes ``program_fds``,
+    which only the program may hold. ``waits``: the program comes later."""
     if waits:
         os.write(status, SET_UP)
     for fd in program_fds:
         close(fd)
-    kernel.default_signals()  # what a preloaded module handles must not run in here
+    kernel.default_signals()  # handlers of preloaded modules must not run here
     code = _reap_until(pid)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = int((used.ru_utime + used.ru_stime) * 1e6)
@@ -398,8 +382,7 @@ def wait_for_program(pid: int, status: int, program_fds: tuple[int, ...], *, wai
 
 
 def _count_begun() -> int:
-    """How many processes and threads there have been besides this one: the kernel tells the last pid that it gave in
-    this namespace (proc(5), loadavg). 0 where it does not."""
+    """Count other processes and threads by the last pid of the namespace (proc(5), loadavg); 0 if unknown."""
     try:
         fd = os.open("/proc/loadavg", os.O_RDONLY)
         try:
@@ -419,10 +402,8 @@ def close(fd: int) -> None:
 
 
 def start_program(payload: int, control: int | None) -> int:
-    """Start the command in ``payload``, a descriptor that only this cell holds; its pid.
-
-    posix_spawn(3) shares our memory until the exec, which is faster than a fork.
-    """
+    """Start the command in ``payload``, a descriptor that only this cell holds, and return its pid. posix_spawn(3) is
+    faster than a fork: it shares our memory until the exec."""
     argv, env, cwd = wire.decode_command(os.pread(payload, _MAX_PAYLOAD, 0))
     if control is None:
         fcntl.fcntl(3, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
@@ -431,7 +412,6 @@ def start_program(payload: int, control: int | None) -> int:
 
 
 def _reap_until(pid: int) -> int:
-    """Reap every child; the wait status of ``pid`` when it ends."""
     while True:
         ended, code = os.wait()
         if ended == pid:

@@ -1,4 +1,4 @@
-"""What may take long for a cell is done in a thread; the loop goes on, and what else is to be done for it waits."""
+"""Runs slow work for a cell in a thread. The loop goes on; further work for that cell waits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 
 from casemate.supervisor import kernel
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 class Jobs:
-    """``fd`` can be read when a thread is done. ``guard`` does something for a cell in the loop, whatever goes wrong.
-    Without ``threads`` all is done there. Only the loop's own thread forks."""
+    """``guard`` runs a function for a cell in the loop and handles its errors. Without ``threads``, all work runs in
+    the loop. Only the loop's own thread forks."""
 
     def __init__(self, guard: Callable[[str, Do], None], *, threads: bool) -> None:
-        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self.waiting: dict[str, list[Do]] = {}  # cells for which something is done, and what to do then
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # readable when a thread is done
+        self.waiting: dict[str, list[Do]] = {}  # by cell with a running job: what to do afterwards
         self._guard, self._threads = guard, threads
         self._done: list[tuple[str, Do]] = []
 
     def run(self, cell_id: str, do: Do, then: Do, else_do: Then | None = None, fds: Iterable[int] = ()) -> None:
-        """Do it; then call ``then`` in the loop, or ``else_do`` with what went wrong, and close ``fds``."""
+        """Run ``do``, then call ``then`` in the loop, or ``else_do`` with the error. Close ``fds`` at the end."""
 
         def go_on(error: Exception | None) -> None:
             try:
@@ -47,33 +47,33 @@ class Jobs:
                 _thread.start_new_thread(work, ())
             else:
                 self.release(cell_id, partial(go_on, attempt(do)))
-        except RuntimeError as error:  # there is no thread left
+        except RuntimeError as error:  # no thread can be started
             self.release(cell_id, partial(go_on, error))
 
     def release(self, cell_id: str, do: Do) -> None:
-        """What was done for the cell is over: go on with ``do``, and with what has waited."""
+        """End the cell's job: call ``do``, then what has waited."""
         waiting = self.waiting.pop(cell_id)
         self._guard(cell_id, do)
         for each in waiting:
             self.when_free(cell_id, each)
 
     def when_free(self, cell_id: str, do: Do) -> None:
-        """Do it now, or when what is being done for the cell is over."""
+        """Call ``do`` now, or after the cell's running job."""
         if cell_id in self.waiting:
             self.waiting[cell_id].append(do)
         else:
             self._guard(cell_id, do)
 
     def finish(self) -> None:
-        """Go on where a thread is done."""
+        """Finish the jobs whose threads are done."""
         for _ in range(os.eventfd_read(self.fd)):
             self.release(*self._done.pop(0))
 
 
 def attempt(do: Do) -> Exception | None:
-    """What goes wrong in ``do``; None where nothing does."""
+    """Call ``do`` and return its error, or None."""
     try:
         do()
-    except Exception as error:  # noqa: BLE001 - who asked decides what it means
+    except Exception as error:  # noqa: BLE001 - the caller decides what it means
         return error
     return None

@@ -1,4 +1,4 @@
-"""System calls that Python has no name for, as functions that raise ``OSError``.
+"""System calls that Python does not offer, as functions that raise ``OSError``.
 
 Sources: mount_setattr(2), open_tree(2), move_mount(2), fsopen(2), clone(2), prctl(2), seccomp(2) and
 the kernel's uapi headers. Numbers from 424 on are the same on every architecture.
@@ -16,8 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-# Everything is called with the interpreter's lock held: the supervisor has one thread, and
-# a clone that returns in two processes must find the lock as it left it.
+# All calls hold the interpreter's lock: a clone that returns in two processes must find the lock as it was.
 _libc = ctypes.PyDLL(None, use_errno=True)
 
 CLONE_PARENT = 0x00008000
@@ -49,7 +48,7 @@ _AT_RECURSIVE = 0x8000
 _AT_EMPTY_PATH = 0x1000
 _OPEN_TREE_CLONE = 1
 _CLOEXEC = 0o2000000
-AT_TREE = _AT_EMPTY_PATH | _AT_RECURSIVE  # a mount by its descriptor, and all below it
+AT_TREE = _AT_EMPTY_PATH | _AT_RECURSIVE  # a mount by descriptor, with everything below it
 OPEN_TREE = _OPEN_TREE_CLONE | _CLOEXEC | _AT_RECURSIVE  # a detached copy of mounts
 MOVE_FROM_EMPTY = 0x4
 _MOVE_TO_EMPTY = 0x40
@@ -90,19 +89,19 @@ _PR_SET_KEEPCAPS = 8
 _PR_SET_SECUREBITS, _NO_SETUID_FIXUP = 28, 4
 CAP_SETGID, CAP_SETUID, CAP_SETPCAP = 6, 7, 8
 _SECCOMP_SET_MODE_FILTER = 1
-_SECCOMP_FILTER_FLAG_TSYNC = 1  # for all threads: one left out would be a way out
+_SECCOMP_FILTER_FLAG_TSYNC = 1  # for all threads, so that none escapes the filter
 _SECCOMP_FILTER_FLAG_NEW_LISTENER = 8
-_SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV = 32  # a signal does not repeat a call that is being answered
+_SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV = 32  # a signal does not restart a call that is being answered
 _SIGNALS = 65
 _FILTER_INSTRUCTION_BYTES = 8  # of struct sock_filter
-_LAST_CAPABILITY = 63  # capability sets are 64 bits wide; dropping an unknown one is EINVAL and ends the loop
+_LAST_CAPABILITY = 63  # capability sets have 64 bits; dropping an unknown one fails with EINVAL
 CAPABILITY_VERSION_3 = 0x20080522
 
 _int, _long, _str, _ptr = ctypes.c_int, ctypes.c_long, ctypes.c_char_p, ctypes.c_void_p
 
 
 def system_call(number: int, *types: type) -> Callable[..., int]:
-    """The system call ``number`` as a function; `check` says what is wrong with a result below 0."""
+    """The system call ``number`` as a function. Pass its result to `check`."""
     function = _libc["syscall"]
     function.restype = _long
     function.argtypes = (_long, *types)
@@ -158,7 +157,7 @@ class _MountAttr(ctypes.Structure):
 
 
 def check(result: int, what: str) -> int:
-    """``result``. Raises ``OSError`` with the errno of ``what`` when it is below 0."""
+    """Return ``result``, or raise ``OSError`` with the errno and ``what`` if it is negative."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), what)
@@ -166,7 +165,7 @@ def check(result: int, what: str) -> int:
 
 
 def raw_call(number: int, *arguments: int) -> int:
-    """The system call ``number`` with words as arguments; `check` says what is wrong with a result below 0."""
+    """Make the system call ``number`` with integer arguments. Pass its result to `check`."""
     return int(_raw_call(number, *arguments, *[0] * (6 - len(arguments))))
 
 
@@ -181,12 +180,12 @@ def setns(namespace_fd: int, kind: int) -> None:
 
 
 def bare_clone(flags: int) -> int:
-    """As `clone`, of a process without threads whose libraries need not hear of it yet: another fork follows."""
+    """`clone` without Python's fork hooks, for a process without threads that forks again right away."""
     return check(_clone(flags | 17, None, None, None, None), "clone")
 
 
 def clone(flags: int) -> int:
-    """Fork with new namespaces: the child's pid, or 0 in the child. SIGCHLD tells of its end."""
+    """Fork into new namespaces. Returns the child's pid, or 0 in the child. The child's end sends SIGCHLD."""
     ctypes.pythonapi.PyOS_BeforeFork()
     pid = _clone(flags | 17, None, None, None, None)
     if pid == 0:
@@ -197,18 +196,18 @@ def clone(flags: int) -> int:
 
 
 def clone_owned(owner: int, do: Callable[[int], int], flags: int) -> int:
-    """Call ``do`` (`clone` or `bare_clone`) as real root, from the only thread, so that ``owner`` owns the new user
-    namespace. The kernel charges the owner for what the namespace uses. We keep our capabilities during the call."""
+    """Call ``do`` (`clone` or `bare_clone`) so that ``owner`` owns the new user namespace, and the kernel charges its
+    use to ``owner``. The caller must be real root with one thread. It keeps its capabilities during the call."""
     prctl(_PR_SET_SECUREBITS, _NO_SETUID_FIXUP)
     pid = -1
     try:
         os.seteuid(owner)
         pid = do(flags)
     finally:
-        if pid:  # not in the child: it sets its own user, and a new user namespace clears this bit
+        if pid:  # the child sets its own user, and a new user namespace clears this bit
             os.seteuid(0)
             prctl(_PR_SET_SECUREBITS, 0)
-            prctl(PR_SET_PDEATHSIG, 9)  # a change of user clears it
+            prctl(PR_SET_PDEATHSIG, 9)  # changing the user clears it
     return pid
 
 
@@ -221,7 +220,7 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str =
 
 
 def unmount(target: str) -> None:
-    """Detach the mount at ``target`` at once; it goes when nothing uses it any more."""
+    """Detach the mount at ``target``; it is freed once unused."""
     check(_umount2(os.fsencode(target), MNT_DETACH), f"umount {target}")
 
 
@@ -233,7 +232,7 @@ def pivot_root_here() -> None:
 
 
 def open_tree(path: str, *, recursive: bool = True, attributes: int = 0) -> int:
-    """A detached copy of the mounts at ``path`` with ``attributes`` (``ATTR_*``), as a descriptor."""
+    """A detached copy of the mounts at ``path``, with ``attributes`` (``ATTR_*``), as a descriptor."""
     flags = _OPEN_TREE_CLONE | _CLOEXEC | (_AT_RECURSIVE if recursive else 0)
     tree = check(_open_tree(AT_FDCWD, os.fsencode(path), flags), f"open_tree {path}")
     if attributes:
@@ -251,21 +250,21 @@ def move_mount(mount_fd: int, target: str) -> None:
 
 
 def move_mount_onto(mount_fd: int, place_fd: int) -> None:
-    """Attach the detached mount ``mount_fd`` over what ``place_fd`` is, by whatever name it goes."""
+    """Attach the detached mount ``mount_fd`` over the file or folder that ``place_fd`` refers to."""
     check(_move_mount(mount_fd, b"", place_fd, b"", MOVE_FROM_EMPTY | _MOVE_TO_EMPTY), "move_mount")
 
 
 def set_attributes(
     mount_fd: int, attributes: int, *, cleared: int = 0, userns_fd: int = 0, recursive: bool = True
 ) -> None:
-    """Set ``ATTR_*`` on a detached mount, and on all below it, and clear others."""
+    """Set ``attributes`` (``ATTR_*``) and clear ``cleared`` on a detached mount and everything below it."""
     attr = _MountAttr(attributes, cleared, 0, userns_fd)
     flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
     check(_mount_setattr(mount_fd, b"", flags, ctypes.addressof(attr), ctypes.sizeof(attr)), "mount_setattr")
 
 
 def new_mount(kind: str, options: dict[str, str], attributes: int = 0) -> int:
-    """A new, detached filesystem of ``kind``, as a descriptor. An empty option value is a flag."""
+    """A new, detached file system of ``kind``, as a descriptor. An option with an empty value is a flag."""
     context = check(_fsopen(kind.encode(), _FSOPEN_CLOEXEC), f"fsopen {kind}")
     try:
         for key, value in options.items():
@@ -281,7 +280,7 @@ def new_mount(kind: str, options: dict[str, str], attributes: int = 0) -> int:
 
 
 def reconfigure(tree_fd: int, options: dict[str, str]) -> None:
-    """Change ``options`` of the file system whose root ``tree_fd`` is, mounted or not."""
+    """Change ``options`` of the file system with the root ``tree_fd``, mounted or not."""
     context = check(_fspick(tree_fd, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH), "fspick")
     try:
         for key, value in options.items():
@@ -292,16 +291,13 @@ def reconfigure(tree_fd: int, options: dict[str, str]) -> None:
 
 
 def copy_pages(ranges: list[tuple[int, int]]) -> None:
-    """Have own copies of the private memory at ``ranges`` (address, length) before it is written to: madvise(2).
-
-    What is not mapped, or cannot be copied now, will be when it is written to.
-    """
+    """Copy shared private pages at ``ranges`` (address, length) before they are written: madvise(2). Best effort."""
     for address, length in ranges:
         _madvise(address, length, _MADV_POPULATE_WRITE)
 
 
 def write_file(path: str, text: str, folder: int | None = None) -> None:
-    """Write to a file of /proc or of a cgroup, below ``folder`` where that is given, in one call."""
+    """Write to a file of /proc or of a cgroup in one call; ``path`` is relative to ``folder`` if given."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder)
     try:
         os.write(fd, text.encode())
@@ -310,26 +306,26 @@ def write_file(path: str, text: str, folder: int | None = None) -> None:
 
 
 def set_file_ids(uid: int, gid: int) -> None:
-    """Be another user wherever files, or the memory of a process, are asked for: setfsuid(2), which tells of no error.
-    Root has none of its rights there then; it has them again as root."""
+    """Set the user for access to files and to processes' memory: setfsuid(2), which reports no error. Any user but root
+    lacks root's file rights."""
     _setfsgid(gid)
     _setfsuid(uid)
 
 
 def set_times(fd: int, times: bytes | None) -> None:
-    """Set the times of what ``fd`` is, also one that can only name it, to two ``struct timespec``; None: now."""
+    """Set the times of ``fd``, which may be O_PATH, to two ``struct timespec``; None means now."""
     check(_utimensat(fd, b"", times, _AT_EMPTY_PATH), "utimensat")
 
 
 def close_all(fds: Iterable[int]) -> None:
-    """Close every one of them."""
+    """Close all descriptors."""
     for fd in fds:
         os.close(fd)
 
 
 def close_from(first: int) -> None:
     """Close every descriptor from ``first`` on."""
-    check(_close_range(first, 0x7FFFFFFF, 0), "close_range")  # gVisor takes no more
+    check(_close_range(first, 0x7FFFFFFF, 0), "close_range")  # gVisor's maximum
 
 
 def prctl(option: int, argument: int = 0, second: int = 0) -> None:
@@ -338,37 +334,37 @@ def prctl(option: int, argument: int = 0, second: int = 0) -> None:
 
 
 def set_name(name: bytes) -> None:
-    """What ``ps`` and ``top`` call this process; at most 15 bytes."""
+    """Set the name in ``ps`` and ``top``; at most 15 bytes."""
     buffer = ctypes.create_string_buffer(name)
     _prctl(PR_SET_NAME, ctypes.addressof(buffer), 0, 0, 0)
 
 
 def default_signal(number: int) -> None:
-    """Give signal ``number`` its default action; what Python ignores would stay ignored across exec."""
+    """Reset signal ``number`` to its default action. Signals that Python ignores would stay ignored across exec."""
     _signal(number, None)
 
 
 def default_signals() -> None:
-    """The same for every signal."""
+    """Reset every signal."""
     for number in range(1, _SIGNALS):
         default_signal(number)
 
 
 def last_capability() -> int:
-    """The highest number that this kernel has."""
+    """The highest capability number of this kernel."""
     with open("/proc/sys/kernel/cap_last_cap", encoding="ascii") as file:
         return int(file.read())
 
 
 def drop_bounding_set() -> None:
-    """Empty the bounding set: no exec can gain a capability any more (capabilities(7)). Needs CAP_SETPCAP."""
+    """Empty the bounding set, so that no exec can gain a capability (capabilities(7)). Needs CAP_SETPCAP."""
     for capability in range(_LAST_CAPABILITY):
         if _prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             break
 
 
 def give_up_rights(ids: Sequence[int] | None) -> None:
-    """Become another user, by uid and gid, where one is given; without any right, also by exec."""
+    """Become the user and group ``ids``, if given, and drop every right for good, also across exec."""
     drop_bounding_set()
     if ids is not None:
         os.setgroups([])
@@ -379,7 +375,7 @@ def give_up_rights(ids: Sequence[int] | None) -> None:
 
 
 def drop_capabilities() -> None:
-    """Empty every capability set of this process, for good (capabilities(7))."""
+    """Empty every capability set of this process (capabilities(7))."""
     _prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
     data = (ctypes.c_uint32 * 6)()
@@ -387,7 +383,7 @@ def drop_capabilities() -> None:
 
 
 def keep_capabilities(capabilities: tuple[int, ...], uid: int, gid: int) -> None:
-    """Become another user, and keep these and no other, also across exec (capabilities(7), ambient)."""
+    """Become another user and keep only ``capabilities``, also across exec (capabilities(7), ambient)."""
     for capability in range(_LAST_CAPABILITY):
         if capability not in capabilities and _prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             break
@@ -404,19 +400,16 @@ def keep_capabilities(capabilities: tuple[int, ...], uid: int, gid: int) -> None
 
 
 def install_filter(program: bytes) -> None:
-    """Put a filter of system calls in force, for good, for all threads of this process and its children: seccomp(2).
-
-    Sets no_new_privs, without which an unprivileged process may not install a filter.
-    Raises OSError: EINVAL for a program that the kernel refuses, ENOSYS without seccomp,
-    EBUSY when a thread already has a filter that this process has not.
-    """
+    """Install a filter for all threads of this process and its children, for good: seccomp(2). Sets no_new_privs, which
+    an unprivileged process needs for that. Raises OSError: EINVAL for an invalid program, ENOSYS without seccomp, EBUSY
+    if a thread already has its own filter."""
     thread = _install_filter(program, _SECCOMP_FILTER_FLAG_TSYNC)
     if thread:
         raise OSError(errno.EBUSY, f"thread {thread} has a filter of its own")
 
 
 def install_notifying_filter(program: bytes) -> int:
-    """The same for a process of one thread; the descriptor on which calls are notified: seccomp_unotify(2)."""
+    """Install a notifying filter in a process of one thread. Returns the listener: seccomp_unotify(2)."""
     return _install_filter(program, _SECCOMP_FILTER_FLAG_NEW_LISTENER | _SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV)
 
 
@@ -428,16 +421,13 @@ def _install_filter(program: bytes, flags: int) -> int:
 
 
 def send_fds(socket: _socket.socket, message: bytes, fds: Iterable[int], flags: int = 0) -> None:
-    """Send ``message`` with copies of ``fds`` beside it: SCM_RIGHTS of unix(7)."""
+    """Send ``message`` with copies of ``fds``: SCM_RIGHTS of unix(7)."""
     rights = array.array("i", fds)
     socket.sendmsg([message], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if rights else [], flags)
 
 
 def receive_fds(socket: _socket.socket, size: int, most_fds: int) -> tuple[bytes, list[int]]:
-    """A message of at most ``size`` bytes, and the descriptors that came with it.
-
-    Raises ``OSError`` where not all of them came, as when this process may have no more.
-    """
+    """A message of at most ``size`` bytes, and its descriptors. Raises ``OSError`` if not all of them arrived."""
     fds = array.array("i")
     message, ancillary, flags, _ = socket.recvmsg(size, _socket.CMSG_SPACE(most_fds * fds.itemsize))
     for _, _, payload in ancillary:

@@ -1,11 +1,11 @@
-"""Landlock: what of the file system a process may still use, whatever is mounted.
+"""Landlock: restricts which files a process may use, whatever is mounted.
 
-A layer of its own, which holds when the mounts are wrong: a path that is in none of the three
-lists cannot be opened, by any name. It does not hide (stat and chmod are not governed) and
-does not touch what is open already. TCP is left to the network namespace.
+This layer holds even if the mounts are wrong: a path in none of the lists cannot be opened under any name. It does not
+hide files (stat and chmod are not governed), and open descriptors stay usable. By default, TCP is left to the network
+namespace.
 
 Sources: landlock(7), landlock_add_rule(2), linux/landlock.h, and
-Documentation/userspace-api/landlock.rst for what each version of the ABI brought.
+Documentation/userspace-api/landlock.rst for the features of each ABI version.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import struct
 from casemate.supervisor import kernel
 from casemate.supervisor.calls import CallList, Reference, perform
 
-TYPE_CHECKING = False  # importing typing would cost more than the whole of this module
+TYPE_CHECKING = False  # importing typing would take longer than this module
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# The same numbers on every machine.
+# The same values on every machine.
 _ASK_FOR_ABI = 1  # LANDLOCK_CREATE_RULESET_VERSION
 
 # LANDLOCK_ACCESS_FS_*
@@ -31,7 +31,7 @@ _READ_FILE = 1 << 2
 _READ_DIR = 1 << 3
 _MAKE_CHAR = 1 << 6
 _MAKE_BLOCK = 1 << 11
-_REFER = 1 << 13  # rename and link from one directory to another; without it: EXDEV
+_REFER = 1 << 13  # rename and link between directories; without it: EXDEV
 _TRUNCATE = 1 << 14
 _IOCTL_DEV = 1 << 15
 
@@ -40,7 +40,7 @@ _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 
 _READABLE = _READ_FILE | _READ_DIR | _EXECUTE
 _WRITABLE = ((1 << 15) - 1) & ~(_MAKE_CHAR | _MAKE_BLOCK)
-_DEVICE = _READ_FILE | _WRITE_FILE | _READ_DIR | _IOCTL_DEV  # a directory: that of the terminals
+_DEVICE = _READ_FILE | _WRITE_FILE | _READ_DIR | _IOCTL_DEV  # the directory is that of the terminals
 
 _SCOPES_SINCE = 6
 _SCOPE_SIGNAL = 2  # LANDLOCK_SCOPE_SIGNAL
@@ -49,19 +49,19 @@ _SCOPES = 1 | _SCOPE_SIGNAL  # LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET
 _NET_SINCE = 4
 _NET = 1 | 2  # LANDLOCK_ACCESS_NET_BIND_TCP, LANDLOCK_ACCESS_NET_CONNECT_TCP
 
-# From ABI 7 on the kernel logs what is refused. A cell that is refused in a loop would fill
-# the host's log: LANDLOCK_RESTRICT_SELF_LOG_SAME_EXEC_OFF, made for interpreters.
+# From ABI 7 on the kernel logs refusals. A cell could fill the host's log with them, so they are turned off:
+# LANDLOCK_RESTRICT_SELF_LOG_SAME_EXEC_OFF, made for interpreters.
 _LOGS_SINCE = 7
 _NO_LOG = 1
 
-_NEWEST = 7  # of the versions whose rights are named here
+_NEWEST = 7  # the newest ABI version known here
 
 
 _create_ruleset = kernel.system_call(444, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint)
 
 
 def abi() -> int:
-    """The version of Landlock in this kernel; 0 when it has none or it is switched off."""
+    """The kernel's Landlock ABI version; 0 if Landlock is missing or disabled."""
     try:
         return kernel.check(_create_ruleset(None, 0, _ASK_FOR_ABI), "landlock")
     except OSError as error:
@@ -78,21 +78,17 @@ def restrict(
     *,
     network: bool = False,
 ) -> int:
-    """Take from this thread, and all that it starts, every file but these. For good.
+    """Deny this thread and its children all files except these, for good.
 
-    Below a `readable` directory files and directories are read and programs executed; below
-    a `writable` one everything is possible but making devices. `devices` are files to read,
-    write and control, or a directory of such (`/dev/pts`). Below a `listable` directory the names
-    in directories are read, and no more. With `network` no TCP socket is bound or connected (ABI
-    4). A path that does not exist is passed over; a rule follows symbolic links and does not
-    cover what is mounted over it later. From ABI 6 on, signals and abstract unix sockets reach
-    only what is restricted along with this process.
+    Beneath `readable` directories, files can be read and programs executed; beneath `writable` ones everything is
+    allowed except making devices. `devices`, which may include a directory (`/dev/pts`), can be read, written and
+    controlled. Beneath `listable` directories only names can be listed. With `network`, no TCP socket can be bound or
+    connected (ABI 4). A missing path is skipped. A rule follows symbolic links and does not cover later mounts. From
+    ABI 6 on, signals and abstract unix sockets reach only processes restricted together with this one.
 
-    Sets no_new_privs. Needs no capability. Returns the version of the ABI that was made use
-    of: before 2 renames between directories fail (EXDEV), before 3 every file may be truncated,
-    before 5 ioctl is free. Raises OSError: ENOSYS or EOPNOTSUPP without Landlock (ask `abi`
-    first), E2BIG beyond 16 layers, and whatever opening a path that exists may raise.
-    """
+    Sets no_new_privs. Needs no capability. Returns the ABI version used: before 2, renames between directories fail
+    (EXDEV); before 3, any file can be truncated; before 5, ioctl is unrestricted. Raises OSError: ENOSYS or EOPNOTSUPP
+    without Landlock (check `abi` first), E2BIG beyond 16 layers, and any error of opening an existing path."""
     restriction = CallList()
     version = add_restriction(restriction, readable, writable, devices, listable, network=network)
     perform(restriction.encode())
@@ -108,7 +104,7 @@ def add_restriction(
     *,
     network: bool = False,
 ) -> int:
-    """Have whoever performs ``calls`` restrict itself so, on this kernel; the version of the ABI."""
+    """Add the same restriction to ``calls``, for this kernel. Returns the ABI version."""
     version = min(abi(), _NEWEST)
     known = _known_rights(version)
     ruleset = _create(calls, known, version, _NET if network and version >= _NET_SINCE else 0, _SCOPES)
@@ -125,13 +121,13 @@ def add_restriction(
 
 
 def restrict_signals() -> bool:
-    """From now on signals of this process and all that it starts reach only these; False where that cannot be had."""
+    """Confine signals of this process and its children to these processes. False if the kernel cannot."""
     version = abi()
     if version < _SCOPES_SINCE:
         return False
     calls = CallList()
     ruleset = _create(calls, _REFER, version, 0, _SCOPE_SIGNAL)
-    calls.add_rule(ruleset, "/", _REFER, 0)  # each domain refuses it that does not give it
+    calls.add_rule(ruleset, "/", _REFER, 0)  # a domain refuses REFER unless it grants it
     _enforce(calls, ruleset, version)
     perform(calls.encode())
     return True
@@ -144,12 +140,11 @@ def _enforce(calls: CallList, ruleset: Reference, version: int) -> None:
 
 
 def _known_rights(version: int) -> int:
-    """All rights that this version of the ABI can take away."""
     return sum(rights for since, rights in _KNOWN_SINCE if version >= since)
 
 
 def _create(calls: CallList, known: int, version: int, network: int, scopes: int) -> Reference:
-    """A ruleset that takes everything away."""
+    """Create a ruleset that denies everything."""
     # struct landlock_ruleset_attr: handled_access_fs, handled_access_net, scoped
     attributes = struct.pack("=QQQ", known, network, scopes)
     size = len(attributes) if version >= _SCOPES_SINCE else struct.calcsize("=QQ" if network else "=Q")

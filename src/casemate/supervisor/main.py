@@ -1,4 +1,4 @@
-"""The supervisor's entry: come into place, say what this machine can do, serve until the host is gone."""
+"""The supervisor's entry point: set up, report what this machine can do, serve until the host is gone."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ import sys
 
 from casemate.supervisor import cgroups, kernel, landlock, namespaced, namespaces, serve, sockets, stage, wire
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from typing import Any
 
-SOCKET = 0  # the host's socket is our standard input: nothing else needs a number, an argument or a name
-_END_WITHIN = 1.0  # seconds that a supervisor has when its host is gone
+SOCKET = 0  # the host's socket is standard input, so it needs no argument
+_END_WITHIN = 1.0  # seconds a supervisor has to end once its host is gone
 
 
 def main() -> None:
-    """Run as ``python -I -S``: this process only waits for pid 1 of the new namespace, and sees to its end."""
+    """Run as ``python -I -S``. This process only waits for pid 1 of the new namespace and makes sure that it ends."""
     socket, groups = enter()
     user = os.stat("/proc/self/ns/user").st_ino
     try:
         mode, cell_ids = namespaces.own_namespaces()
         pid = os.fork()
     except namespaces.SetupError as refused:
-        _refuse(socket, refused)
+        refuse(socket, refused)
         groups.remove()
         sys.exit(1)
     if pid == 0:
         _serve(socket, mode, cell_ids, groups, has_user_namespace=os.stat("/proc/self/ns/user").st_ino != user)
     wait_for_end(pid, socket)
     groups.remove()
-    os._exit(0)  # taking the interpreter apart takes as long as all of that, and the host waits for it
+    os._exit(0)  # the host waits, and a normal interpreter exit takes as long as all of the above
 
 
 def enter() -> tuple[_socket.socket, cgroups.Cgroups]:
-    """Take what a supervisor begins with: the host's socket, and groups."""
+    """Close inherited descriptors; return the host's socket and this supervisor's cgroups."""
     kernel.close_from(3)
-    os.umask(0o022)  # what it makes is for cells, which are other users than the one who has made it
+    os.umask(0o022)  # cells run as other users and need to read what the supervisor makes
     socket = _socket.socket(fileno=os.dup(SOCKET))
     os.dup2(os.open(os.devnull, os.O_RDONLY), SOCKET)
     return socket, cgroups.find(f"{os.getpid()}-{os.urandom(3).hex()}")
@@ -54,7 +54,7 @@ def _serve(
         if has_user_namespace:
             namespaces.bound_inotify()
         if mode != "user":
-            os.setgroups([])  # what root is a member of, its cells are not
+            os.setgroups([])  # cells must not inherit root's groups
         with namespaces.setup_stage("stage"):
             stage.prepare()
         maker = namespaced.NamespaceMaker(mode, cell_ids, bounded=has_user_namespace)
@@ -67,32 +67,29 @@ def _serve(
         socket.send(wire.encode({"op": "ready", "mode": mode, **can, **counted}))
         server.run()
     except namespaces.SetupError as refused:
-        _refuse(socket, refused)
+        refuse(socket, refused)
         os._exit(1)
     os._exit(0)
 
 
-def _refuse(socket: _socket.socket, refused: namespaces.SetupError) -> None:
+def refuse(socket: _socket.socket, refused: namespaces.SetupError) -> None:
+    """Tell the host that this supervisor makes no cells, and why."""
     socket.send(wire.encode({"op": "refused", "stage": refused.stage, "errno": refused.errno, "detail": str(refused)}))
 
 
 class HostSocket:
-    """Whom the supervisor serves."""
-
     def __init__(self, socket: _socket.socket) -> None:
         self._socket = socket
         self._buffer = memoryview(bytearray(wire.MAX_MESSAGE))
         self._kept: dict[bytes, Any] = {}
 
     def fileno(self) -> int:
-        """To wait for its messages by."""
+        """The socket's descriptor, for polling."""
         return self._socket.fileno()
 
     def receive(self) -> tuple[dict[str, Any], dict[str, int], bool] | None:
-        """Its message, the descriptors that came with it by their names, and whether all came; None when it is gone.
-
-        Raises ``BlockingIOError`` where there is none now.
-        """
+        """The next message, its descriptors by name, and whether all of them arrived; None when the host is gone.
+        Raises ``BlockingIOError`` if no message is waiting."""
         numbers = array.array("i")
         size, ancillary, flags, _ = self._socket.recvmsg_into(
             [self._buffer], _socket.CMSG_SPACE(wire.MAX_DESCRIPTORS * numbers.itemsize), _socket.MSG_DONTWAIT
@@ -109,15 +106,15 @@ class HostSocket:
         return message, dict(zip(message.get("fds", ()), numbers, strict=is_whole)), is_whole
 
     def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
-        """Send it a message; ``fds`` stay ours."""
+        """Send the host a message. The caller keeps ``fds``."""
         try:
             kernel.send_fds(self._socket, wire.encode(message), fds or ())
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it is gone; the next receive ends us
+            pass  # the host is gone; the next receive ends the loop
 
 
 def wait_for_end(supervisor: int, host: _socket.socket) -> None:
-    """Wait for the end of our child ``supervisor``, and kill it where it does not end though the ``host`` is gone."""
+    """Wait for the child ``supervisor`` to end. Kill it if it outlives the ``host`` by `_END_WITHIN`."""
     poll = select.poll()
     pidfd = os.pidfd_open(supervisor)
     poll.register(pidfd, select.POLLIN)

@@ -1,15 +1,18 @@
-"""Cells out of namespaces and mounts: the maker of the native wall."""
+"""The maker of the native wall: cells made with namespaces and mounts."""
 
 from __future__ import annotations
+
+from functools import partial
 
 from casemate.supervisor import (
     cells,
     folders,
     init,
     kernel,
-    listeners,
+    namespaces,
     native_init,
     pool,
+    requests,
     roots,
     scratch,
     seccomp,
@@ -17,17 +20,15 @@ from casemate.supervisor import (
 )
 from casemate.supervisor.namespaces import Identities, Identity
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
 
 class NamespaceMaker:
-    """See `maker.Maker`."""
-
     def __init__(self, mode: str, cell_ids: range, *, bounded: bool = False) -> None:
-        """``bounded``: our user namespace limits inotify for all cells together."""
+        """``bounded``: the supervisor's user namespace limits inotify for all cells together."""
         self.identities = Identities(cell_ids, mapped=mode != "user")
         self.native = native_init.load()
         self._prepared = init.preparation(has_inotify=bounded or mode == "root")
@@ -40,10 +41,31 @@ class NamespaceMaker:
         return roots.build(key, entries)
 
     def prefork(self, pending: pool.PendingCell, program: bytes) -> pool.ReadyCell:
-        return pool.prefork(pending, program, self._prepared, self.native, is_owner=self._is_owner)
+        do, flags = (kernel.bare_clone if self.native else kernel.clone), kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID
+        try:
+            # As root, each cell's user owns its user namespace.
+            pid = kernel.clone_owned(pending.identity.uid, do, flags) if self._is_owner else do(flags)
+        except OSError:
+            pending.discard()
+            raise
+        if pid == 0:
+            if self.native:
+                self.native.run(pending.ends, program, self._prepared)
+            channel, status, *cgroup_fds = pending.ends
+            init.run(channel, status, cgroup_fds, program, self._prepared)
+        return self.adopt_process(pid, pending)
 
     def adopt_process(self, pid: int, pending: pool.PendingCell) -> pool.ReadyCell:
-        return pool.adopt_process(pid, pending)
+        """Write its id maps and let it prepare itself. On failure, nothing of either is left."""
+        cell = pool.ReadyCell(pid, pending)
+        try:
+            uid_map, gid_map = f"{init.UID} {cell.identity.uid} 1", f"{init.GID} {cell.identity.gid} 1"
+            namespaces.write_maps(pid, uid_map, gid_map, deny_setgroups=True)
+            cell.channel.send(init.MAPPED)
+        except BaseException:
+            cell.discard()
+            raise
+        return cell
 
     def start_zygote(self, root: str, request: dict[str, Any], fds: dict[int, int]) -> tuple[int, dict[str, Any]]:
         settings = {"prepared": self._prepared, "native": self.native is not None}
@@ -67,13 +89,14 @@ class NamespaceMaker:
         pass
 
     def open_listeners(self, cell: cells.CellProcess, sockets: Sequence[Sequence[object]]) -> list[int]:
-        cell.keep_namespaces()
-        return listeners.open_listeners(cell.network, sockets)
+        cell.ready.wait_prepared()
+        do = partial(requests.open_sockets, sockets)
+        return namespaces.open_inside(cell.ready.network_namespace, kernel.CLONE_NEWNET, do, "listeners")
 
     def show_folder(self, cell: cells.CellProcess, source: str, target: str) -> None:
-        if cell.shown.get(target) != source:  # what comes into it later is seen as it is
-            cell.keep_namespaces()
-            folders.show_folder(cell.mounts, source, target)
+        if cell.shown.get(target) != source:  # later changes of a shown folder are visible anyway
+            cell.ready.wait_prepared()
+            folders.show_folder(cell.ready.mount_namespace, source, target)
             cell.shown[target] = source
 
 

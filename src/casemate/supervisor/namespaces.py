@@ -1,4 +1,4 @@
-"""How the supervisor enters its own namespaces, as an ordinary user or as root, and who its cells are on the host."""
+"""How the supervisor enters its namespaces, as an ordinary user or as root, and the identities of its cells."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import stat
 
 from casemate.supervisor import kernel, wire
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-# Kernel uids and gids of the cells of supervisors that are root: nobody's, and never 0. As many for each supervisor, by
-# its pid, of which there are fewer (proc(5), pid_max): what the kernel counts for each user, no two cells share.
+# Uids and gids of the cells of root's supervisors: unused by any account, and never 0. Each supervisor's pid gives its
+# range (pid_max bounds pids, proc(5)), so no two cells share what the kernel counts per user.
 _CELL_IDS, _PIDS, _IDS_EACH = 0x6361_0000, 1 << 22, 1 << 9
 _DONE = bytes(4)  # in place of an errno
-_INOTIFY_PART = 4  # cells get a quarter
+_INOTIFY_PART = 4  # cells get a quarter of the user's limit
 
 
 class SetupError(Exception):
-    """The machine refuses something a cell needs: where, and with which errno."""
+    """The machine refuses something that cells need. Has the stage and the errno."""
 
     def __init__(self, stage: str, error: OSError) -> None:
         super().__init__(f"{stage}: {error}")
@@ -32,18 +32,17 @@ class SetupError(Exception):
 
 
 def own_namespaces() -> tuple[str, range]:
-    """Enter fresh user (unless root), mount and pid namespaces; the next child is pid 1.
+    """Enter new mount and pid namespaces, and a user namespace if needed. The next child is pid 1.
 
-    Returns the mode and the ids of cells in our namespace: ``"root"`` when the supervisor keeps its user
-    namespace, ``"contained root"`` when it is root without the right to do so (in a container), else ``"user"``,
-    where the only id is our own. Raises :class:`SetupError`.
-    """
+    Returns the mode and the ids of cells in our namespace. The mode is ``"root"`` if the supervisor keeps its user
+    namespace, ``"contained root"`` if it is root but may not (in a container), else ``"user"``, where the only id is
+    its own. Raises :class:`SetupError`."""
     if os.geteuid() != 0:
         with setup_stage("id maps"):
             _enter_alone()
         return _unshare_mounts("user", range(1))
-    if _is_only_id():
-        return _enter_as_only_id()
+    if is_only_id():  # cells use the ordinary user's id that root maps to
+        return _unshare_mounts("user", range(1))
     cells = cell_ids()
     if _can_unshare_as_root():
         return "root", cells
@@ -58,13 +57,17 @@ def _unshare_mounts(mode: str, cells: range) -> tuple[str, range]:
     return mode, cells
 
 
-def _is_only_id() -> bool:
-    """Whether no id but root's own is mapped here, so that no cell could have another."""
-    return _map_of_root()[1] == 1
+def is_only_id() -> bool:
+    """Whether only root's id is mapped here and it is an ordinary user outside; cells then share it. Raises
+    :class:`SetupError` if it is real root."""
+    outside, mapped = _map_of_root()
+    if mapped == 1 and outside == 0:
+        raise SetupError("id maps", OSError(1, "only root itself is mapped here, and a cell must not be root"))
+    return mapped == 1
 
 
 def cell_ids() -> range:
-    """The ids of cells whose supervisor is root: they are mapped, are nobody's, and are never 0."""
+    """The ids of cells of a root supervisor: mapped, unused by any account, and never 0."""
     mapped = _map_of_root()[1]
     if mapped < _CELL_IDS + _PIDS * _IDS_EACH:
         return range(mapped - 1, mapped)
@@ -73,13 +76,13 @@ def cell_ids() -> range:
 
 
 def _map_of_root() -> tuple[int, int]:
-    """What id 0 is in the namespace above, and how many ids from it on are mapped (user_namespaces(7))."""
     with open("/proc/self/uid_map") as file:
         return map_of_root(file.read())
 
 
 def map_of_root(uid_map: str) -> tuple[int, int]:
-    """The same, as a map says it: of rootless Podman's root one line, and of the ids after it the next."""
+    """What id 0 maps to outside, and how many ids from 0 on are mapped without a gap (user_namespaces(7)). Rootless
+    Podman maps root in one line and the next ids in another."""
     outside = mapped = 0
     for begin, above, count in sorted(tuple(map(int, line.split())) for line in uid_map.splitlines()):
         if begin != mapped:
@@ -87,13 +90,6 @@ def map_of_root(uid_map: str) -> tuple[int, int]:
         outside = above if begin == 0 else outside
         mapped += count
     return outside, mapped
-
-
-def _enter_as_only_id() -> tuple[str, range]:
-    """Root over one id, which is an ordinary user's: cells have the same one, as if that user had started us."""
-    if _map_of_root()[0] == 0:
-        raise SetupError("id maps", OSError(1, "only root itself is mapped here, and a cell must not be root"))
-    return _unshare_mounts("user", range(1))
 
 
 def _can_unshare_as_root() -> bool:
@@ -105,7 +101,6 @@ def _can_unshare_as_root() -> bool:
 
 
 def _enter_alone() -> None:
-    """A user namespace in which we are root, over our own id: all that an ordinary user may map."""
     uid, gid = os.geteuid(), os.getegid()
     with setup_stage("user namespace"):
         kernel.unshare(kernel.CLONE_NEWUSER)
@@ -113,7 +108,7 @@ def _enter_alone() -> None:
 
 
 def _enter_mapped_from_outside(cells: range) -> None:
-    """A user namespace over root and the cells' ids, so that no cell is root: a child that stays outside maps them."""
+    """Enter a user namespace with root and the cells' ids, so that no cell is root. A child outside writes the maps."""
     ready_read, ready_write = os.pipe()
     us, ids = os.getpid(), f"0 0 1\n{cells[0]} {cells[0]} {len(cells)}"
     mapper = os.fork()
@@ -143,7 +138,7 @@ def write_maps(pid: int | str, uid_map: str, gid_map: str, *, deny_setgroups: bo
 
 
 def set_up_pid1() -> None:
-    """As pid 1 of the new namespace: die with our parent, see new mounts of the host but show it none, own /proc."""
+    """As pid 1 of the new namespace: die with the parent, receive the host's mounts but send it none, mount /proc."""
     kernel.prctl(kernel.PR_SET_PDEATHSIG, 9)
     os.setsid()
     with setup_stage("mounts"):
@@ -153,8 +148,7 @@ def set_up_pid1() -> None:
 
 
 def bound_inotify() -> None:
-    """Limit inotify in our user namespace, and in all namespaces below it, to a part of what our user may have. What is
-    used here counts for that user, too (namespaces(7))."""
+    """Limit inotify here and in namespaces below to a part of our user's limit; this use counts against it too."""
     with setup_stage("inotify"):
         for name in ("instances", "watches"):
             with open(f"/proc/sys/fs/inotify/max_user_{name}") as file:
@@ -163,7 +157,7 @@ def bound_inotify() -> None:
 
 
 class setup_stage:  # noqa: N801 - reads as a statement
-    """A block whose ``OSError`` becomes a :class:`SetupError`, or another ``kind`` of error, that names the stage."""
+    """A block that turns ``OSError`` into a :class:`SetupError`, or another ``kind`` of error, with the stage."""
 
     def __init__(self, stage: str, kind: Callable[[str, OSError], Exception] = SetupError) -> None:
         self.stage = stage
@@ -178,7 +172,7 @@ class setup_stage:  # noqa: N801 - reads as a statement
 
 
 def userns_with_map(uid_map: str, gid_map: str) -> int:
-    """A user namespace with the given maps, as a descriptor, for mapping the ids of a mount."""
+    """A user namespace with the given maps, as a descriptor, for an idmapped mount."""
     ready_read, ready_write = os.pipe()
     pid = kernel.clone(kernel.CLONE_NEWUSER)
     if pid == 0:
@@ -195,11 +189,8 @@ def userns_with_map(uid_map: str, gid_map: str) -> int:
 
 
 def open_inside(namespace: int, kind: int, action: Callable[[], list[int]], subject: str) -> list[int]:
-    """Do ``action`` in ``namespace``, which is of ``kind`` (``CLONE_NEW*``); the descriptors that it opens there.
-
-    A child goes there, because an ordinary user's supervisor could not come back. Raises ``OSError`` with its error, or
-    when it does not answer in time.
-    """
+    """Run ``action`` in ``namespace`` of ``kind`` (``CLONE_NEW*``) and return the descriptors it opens. A child does
+    it: an ordinary user's supervisor could not return. Raises ``OSError``, also without an answer in time."""
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:
@@ -208,7 +199,7 @@ def open_inside(namespace: int, kind: int, action: Callable[[], list[int]], subj
     poll = select.poll()
     poll.register(ours.fileno(), select.POLLIN)
     if not poll.poll(wire.ANSWER_WITHIN):
-        os.kill(pid, 9)  # then the answer is its end
+        os.kill(pid, 9)  # then reading gives the end of the socket
     try:
         answer, fds = kernel.receive_fds(ours, len(_DONE), wire.MAX_DESCRIPTORS)
     finally:
@@ -234,17 +225,14 @@ def _answer_from_inside(
 
 
 class Identity:
-    """Who a cell is on the host. ``mapped``: the supervisor is real root and must give files away.
-
-    ``namespaces``: those that show files of an owner as its own. ``release`` takes a uid that is free; None: shared.
-    """
+    """A cell's user and group on the host."""
 
     def __init__(self, uid: int, gid: int, *, mapped: bool, release: Callable[[int], None] | None = None) -> None:
         self.uid = uid
         self.gid = gid
-        self.mapped = mapped
-        self.namespaces: dict[tuple[int, int], int] = {}
-        self.release = release
+        self.mapped = mapped  # the supervisor is real root, and must give files to the cell's user
+        self.namespaces: dict[tuple[int, int], int] = {}  # user namespaces of idmapped mounts, by the files' owner
+        self.release = release  # called with the uid once unused; None if the identity is shared
 
     def __del__(self) -> None:
         if self.release:
@@ -252,23 +240,22 @@ class Identity:
 
     @property
     def owner(self) -> tuple[int, int] | None:
-        """To whom what is the cell's is given; None where it is the cell's already."""
+        """The owner to give the cell's files to; None if they already have it."""
         return (self.uid, self.gid) if self.mapped else None
 
     def chown(self, path: str) -> None:
-        """Make the cell the owner of ``path``."""
+        """Make the cell's user own ``path``."""
         if self.mapped:
             os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
     def chown_fd(self, fd: int) -> None:
-        """Let the cell reopen what it holds (``>/dev/stderr``): it owns pipes and files without a name."""
+        """Let the cell reopen ``fd`` (``>/dev/stderr``): make it own a pipe or an unnamed file."""
         status = os.fstat(fd)
         if self.mapped and (stat.S_ISFIFO(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 0)):
             os.fchown(fd, self.uid, self.gid)
 
     def set_real_ids(self, uid: int, gid: int) -> None:
-        """Set our real ids, where the supervisor is real root. Without CAP_SYS_RESOURCE it may lower limits only of
-        processes that have the same (prlimit(2))."""
+        """Set our real ids if we are real root: without CAP_SYS_RESOURCE, prlimit(2) needs the target's ids."""
         if self.mapped:
             os.setresgid(gid, -1, -1)
             os.setresuid(uid, -1, -1)
@@ -282,8 +269,8 @@ class Identity:
 
 
 class Identities:
-    """Who the cells of a supervisor are on the host: each somebody else while there are ids, and then ``first``, who
-    its zygotes are, too. An id is free again when nothing holds its :class:`Identity`."""
+    """Hands out the identities of a supervisor's cells: each a different one while ids last, then ``first``, which its
+    zygotes have too. An id is free again once its :class:`Identity` is unreferenced."""
 
     def __init__(self, ids: range, *, mapped: bool) -> None:
         self.first = Identity(ids[0], ids[0], mapped=mapped)
@@ -291,7 +278,6 @@ class Identities:
         self._namespaces: dict[int, dict[tuple[int, int], int]] = {}
 
     def take(self) -> Identity:
-        """Who the next cell is."""
         if not self._free:
             return self.first
         uid = self._free.pop()

@@ -1,4 +1,4 @@
-"""init.c, where it was built: the first process of cells in machine code, and what makes them in a zygote."""
+"""Loads init.c, if built: the first process of cells in machine code, and a zygote's loop that makes cells."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 
 from casemate.supervisor import kernel
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -20,8 +20,6 @@ class _Span(ctypes.Structure):
 
 
 class NativeInit:
-    """The library, loaded."""
-
     def __init__(self, library: ctypes.PyDLL) -> None:
         self._run = library["casemate_run"]
         self._run.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, _Span, _Span)
@@ -29,13 +27,13 @@ class NativeInit:
         self._make_cells.argtypes = (ctypes.c_int, ctypes.c_ulong, _Span, _Span)
 
     def run(self, ends: Sequence[int], program: bytes, prepared: bytes) -> None:
-        """`init.run` of a program that is executed: does not return."""
+        """`init.run` for a program that is executed. Does not return."""
         channel, status, *cgroups = ends
         array = (ctypes.c_int * len(cgroups))(*cgroups)
         self._run(channel, status, array, len(cgroups), _span(program), _span(prepared))
 
     def make_cells(self, socket: int, program: bytes, prepared: bytes) -> None:
-        """Make a cell for each message on ``socket``, which brings its ends. Returns in a program's process."""
+        """Make a cell for each message on ``socket``, which carries the cell's ends. Returns in a program's process."""
         flags = kernel.CLONE_PARENT | kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID
         ctypes.pythonapi.PyOS_BeforeFork()
         self._make_cells(socket, flags, _span(program), _span(prepared))
@@ -43,7 +41,7 @@ class NativeInit:
 
 
 def load() -> NativeInit | None:
-    """It; None where it was not built or from another init.c, or this interpreter's C library cannot load it."""
+    """The library; None if it was not built from this init.c or the C library cannot load it."""
     try:
         library = ctypes.PyDLL(f"{_FOLDER}/libinit.so")
         built_from = ctypes.c_uint32.in_dll(library, "casemate_source").value

@@ -1,6 +1,6 @@
-"""System calls that a filter has us answer, without what they point to.
+"""System calls that a seccomp filter sends to the supervisor to answer.
 
-Sources: seccomp_unotify(2), and ``linux/seccomp.h`` of the kernel.
+Sources: seccomp_unotify(2), and the kernel's ``linux/seccomp.h``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CONTINUE = 1
 
 
 class WaitingCall:
-    """One system call that waits for our answer."""
+    """A system call that waits for an answer."""
 
     def __init__(self, listener: int, notification: bytearray) -> None:
         self.listener = listener
@@ -25,7 +25,7 @@ class WaitingCall:
         self.arguments = tuple(arguments)
 
     def check(self) -> None:
-        """Raise ``OSError`` if the caller is gone: what we read by its pid may be another process's."""
+        """Raise ``OSError`` if the caller is gone, so that its pid may now be another process's."""
         fcntl.ioctl(self.listener, _IS_VALID, struct.pack("=Q", self.id))
 
     def is_waiting(self) -> bool:
@@ -37,8 +37,8 @@ class WaitingCall:
         return True
 
     def has_gone_on(self) -> bool:
-        """Whether the caller has left the wait, after we answered. The kernel takes no second answer: until the caller
-        wakes up it says EINPROGRESS, and then ENOENT."""
+        """Whether the caller has left the wait after it was answered. Until it wakes up, a second answer gives
+        EINPROGRESS, and from then on ENOENT."""
         try:
             fcntl.ioctl(self.listener, _SEND, _ANSWER.pack(self.id, 0, -errno.EPERM, 0))
         except OSError as error:
@@ -46,7 +46,7 @@ class WaitingCall:
         return True
 
     def send(self, number: int, *, go_on: bool = False) -> None:
-        """Answer with an errno, or 0 for success. With ``go_on`` the kernel makes the call."""
+        """Answer with an errno, or 0 for success. ``go_on`` lets the kernel make the call instead."""
         answer = _ANSWER.pack(self.id, 0, 0 if go_on else -number, _CONTINUE if go_on else 0)
         try:
             fcntl.ioctl(self.listener, _SEND, answer)
@@ -56,14 +56,14 @@ class WaitingCall:
 
 
 def receive(listener: int) -> bytearray | None:
-    """The next call on ``listener``, or None if none waits. Raises ``OSError`` when no process is left to call."""
+    """The next call on ``listener``, or None. Raises ``OSError`` if no process is left that could call."""
     poll = select.poll()
     poll.register(listener, select.POLLIN)
     events = poll.poll(0)
     if not events:
         return None  # a read would block
     if not events[0][1] & select.POLLIN:
-        raise OSError(errno.ESRCH, "nobody is left to call")
+        raise OSError(errno.ESRCH, "no process is left to call")
     notification = bytearray(_NOTIFICATION.size)
     try:
         fcntl.ioctl(listener, _RECEIVE, notification, True)

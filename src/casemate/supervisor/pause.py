@@ -1,8 +1,8 @@
-"""Stop everything in a cell but its init, and account for how long it has been stopped.
+"""Stops everything in a cell but its init, and accounts for the time it is stopped.
 
-It is stopped by SIGSTOP, which no code can block or handle (signal(7)). SIGCONT cannot be blocked either, and a timer
-of the code's own may send it (timer_create(2)). So whether everything stayed stopped is a question of its own. The time
-for which the tasks have run answers it: a cell's clock is credited only with time in which nothing in it ran.
+SIGSTOP stops it, which no code can block or handle (signal(7)). SIGCONT cannot be blocked either, and a timer of the
+code may send it (timer_create(2)). The tasks' run times show whether everything stayed stopped: a cell's clock is
+credited only with time in which nothing in it ran.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ import time
 from casemate.supervisor import watch
 
 _SIGSTOP, _SIGCONT = 19, 18
-_STOPPED_STATES = b"TtZX"  # of tasks that run nothing (proc(5))
-FILES_WITHIN = 0.01  # seconds; the host asks again and again
-_STOP_WITHIN, _RETRY_AFTER = 0.03, 0.0005  # seconds; nobody else's clock is looked at meanwhile
+_STOPPED_STATES = b"TtZX"  # task states that execute nothing (proc(5))
+FILES_WITHIN = 0.01  # seconds; the host repeats its request
+_STOP_WITHIN, _RETRY_AFTER = 0.03, 0.0005  # seconds; meanwhile no other cell's clock is checked
 
 
 def can_be_verified() -> bool:
-    """Whether this kernel tells how long tasks have run. Where it does not, no pause is known to have held."""
+    """Whether this kernel reports how long tasks have run. Without it, a pause cannot be verified."""
     return watch.run_time([os.getpid()]) is not None
 
 
 class Pause:
-    """One pause of the cell whose init is ``init``. ``is_complete``: whether all of it is known to be stopped."""
+    """One pause of the cell with the init ``init``."""
 
     def __init__(self, init: int) -> None:
-        self.is_complete = False
+        self.is_complete = False  # all of it is known to be stopped
         self._init = init
         self._stopped_pids: set[int] = set()
         self._run_times: tuple[frozenset[int], int | None] | None = None  # when everything was stopped
         self._credited_until = time.monotonic()
 
     def stop(self, within: float = _STOP_WITHIN) -> bool:
-        """Stop everything, also what has been woken since, in so many seconds; whether all of it is stopped."""
+        """Stop everything, including what was woken since, within that many seconds. Whether all of it is stopped."""
         self.is_complete = self._stop(within)
         self._credited_until = time.monotonic()
         return self.is_complete
@@ -57,24 +57,24 @@ class Pause:
             time.sleep(_RETRY_AFTER)
 
     def is_unbroken(self) -> bool:
-        """Whether nothing has run since all of it was stopped, as far as that can be known."""
+        """Whether nothing has run since everything was stopped, as far as the kernel can tell."""
         pids = watch.measure(self._init).pids
         run_time = watch.run_time(pids)
         return run_time is not None and self._run_times == (frozenset(pids), run_time)
 
     def take_credit(self, now: float) -> float:
-        """Seconds for which it was stopped since the last call: all of them, or none if anything has run."""
+        """Seconds it was stopped since the last call; 0 if anything has run."""
         self.is_complete = self.is_complete and self.is_unbroken()
         credit = now - self._credited_until if self.is_complete else 0.0
         self._credited_until = now
         return credit
 
     def resume(self) -> None:
-        """Continue what was stopped here, and nothing that was stopped before."""
+        """Resume what this pause stopped; processes that were stopped before stay stopped."""
         for pid in self._stopped_pids.intersection(watch.measure(self._init).pids):
             _send_signal(pid, _SIGCONT)
 
 
 def _send_signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended, and its number may be another's
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended; the pid may be reused
         os.kill(pid, number)

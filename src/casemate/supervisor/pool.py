@@ -1,8 +1,8 @@
-"""The pool: a cell's first process, made before it is asked for. Its namespaces exist, and it waits for its request.
+"""The pool: first processes of cells, made before they are needed. Their namespaces exist; they wait for a request.
 
-A ready cell has run nothing of a guest's, serves one request and is never used again. To prefork one takes the kernel's
-slow steps (a network namespace, entering a cgroup) off every start. It is forked from the supervisor itself, or from a
-zygote; either way the supervisor is its parent. One is always ready, as long as there is time to make it.
+A ready cell has run no guest code. It serves one request and is never reused. Preforking takes the kernel's slow steps
+(a network namespace, entering a cgroup) off every start. A cell is forked from the supervisor or from a zygote; the
+supervisor is its parent either way.
 """
 
 from __future__ import annotations
@@ -12,31 +12,28 @@ import os
 import select
 import time
 
-from casemate.supervisor import cgroups, init, kernel, namespaces, wire
+from casemate.supervisor import cgroups, init, kernel, sockets, watch, wire
 from casemate.supervisor.namespaces import Identity
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from typing import Any
 
     from casemate.supervisor.maker import Maker
-    from casemate.supervisor.native_init import NativeInit
     from casemate.supervisor.scratch import Scratch
 
-_DELAY_AFTER_FIRST = 0.05  # seconds after the first was handed out: who runs one program and goes pays for no other
+_DELAY_AFTER_FIRST = 0.05  # seconds before the second prefork, so that a single run does not pay for it
 _NEVER = float("inf")
 _TRIAL_MEMORY = 256 << 20  # bytes; more than a ready cell uses
 
 
 class PendingCell:
-    """Everything of a ready cell but its process: who it is, our ends of its channel and status, its cgroup, ``ends``.
-
-    ``ends``: its own end of the channel, of the status pipe, and descriptors by which it enters its cgroups.
-    """
+    """Everything of a ready cell but its process: identity, our ends of its channel and status pipe, and its cgroup."""
 
     def __init__(self, identity: Identity, groups: cgroups.Cgroups, name: str) -> None:
         self.identity = identity
         self.channel, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        # The cell's ends: of the channel, of the status pipe, and the descriptors by which it enters its cgroups.
         self.ends = [theirs.detach()]
         self.status_fd, self.group = -1, None
         try:
@@ -49,12 +46,12 @@ class PendingCell:
             raise
 
     def close_ends(self) -> None:
-        """Close what the process has been given."""
+        """Close the ends that the process has inherited."""
         kernel.close_all(self.ends)
         self.ends = []
 
     def discard(self) -> None:
-        """There will be no process."""
+        """Release everything. No process will be made."""
         self.close_ends()
         self.channel.close()
         if self.status_fd >= 0:
@@ -64,12 +61,12 @@ class PendingCell:
 
 
 class ReadyCell:
-    """A process that waits to become a cell. ``status_fd`` reports its failure, or later its program's end."""
+    """A process that waits to become a cell. ``status_fd`` reports a failed set-up, or later the program's end."""
 
     has_own_network = True
-    is_alone = True  # the end of its processes is the end of no other cell's
-    processes: int | None = None  # how many it may have, where the kernel does not count
-    terminals_of: int | None = None  # the user whose pseudo-terminals are its own, where the kernel does not bound them
+    is_alone = True  # no other cell shares its processes
+    processes: int | None = None  # the most it may have, where the kernel does not count them
+    terminals_of: int | None = None  # the cell's user, where the kernel does not limit its pseudo-terminals
 
     def __init__(self, pid: int, pending: PendingCell) -> None:
         self.pid = pid
@@ -77,23 +74,28 @@ class ReadyCell:
         self.channel = pending.channel
         self.status_fd = pending.status_fd
         self.group = pending.group
-        self._namespaces: list[int] = []
+        self.mount_namespace = self.network_namespace = -1  # descriptors, once the cell has sent them
+        self._sockets: sockets.CellSockets | None = None  # if it has many
         pending.close_ends()
 
     def send_request(self, request: dict[str, Any], scratch: Scratch, fds: dict[str, int]) -> None:
-        """Give it its request and all descriptors. Raises ``OSError`` when it is dead."""
+        """Send it its request and all descriptors. Raises ``OSError`` when it is dead."""
         message = init.request_message(request, [target for _, target in scratch.mounts], list(fds))
         all_fds = [*(fd for fd, _ in scratch.mounts), *fds.values()]
         kernel.send_fds(self.channel, message, all_fds, _socket.MSG_NOSIGNAL)
 
     def socket_memory(self, pids: list[int]) -> int:  # noqa: ARG002
-        """Bytes in the buffers of the sockets that ``pids`` have, where there is no network of its own. Raises
-        ``OSError``."""
-        return 0
+        """Bytes in the buffers of its sockets; 0 if it has few. Raises ``OSError``."""
+        if not sockets.are_many(watch.read(f"/proc/{self.pid}/net/sockstat")):
+            return 0
+        if self._sockets is None:
+            self.wait_prepared()
+            self._sockets = sockets.CellSockets(self.network_namespace)
+        return self._sockets.memory()
 
     def wait_prepared(self) -> None:
-        """Wait until it is in its cgroups and has prepared itself. Raises ``OSError`` when it could not."""
-        if self._namespaces:
+        """Wait until it has entered its cgroups and namespaces. Raises ``OSError`` if it could not."""
+        if self.network_namespace >= 0:
             return
         poll = select.poll()
         poll.register(self.channel.fileno(), select.POLLIN)
@@ -102,37 +104,29 @@ class ReadyCell:
         data, fds = kernel.receive_fds(self.channel, 1, 2)
         if data != init.PREPARED:
             raise OSError(1, "a cell could not be prepared")
-        self._namespaces = fds
-
-    def take_namespaces(self) -> list[int]:
-        """Its mount and network namespaces, as descriptors, when it has prepared itself. Works once.
-
-        They keep the namespaces alive and are the caller's to close. Raises ``OSError``.
-        """
-        self.wait_prepared()
-        fds, self._namespaces = self._namespaces, []
-        return fds
+        self.mount_namespace, self.network_namespace = fds
 
     def close(self) -> None:
-        """Let go of its channel, and of its namespaces where nobody took them."""
         self.channel.close()
-        kernel.close_all(self._namespaces)
-        self._namespaces = []
+        if self._sockets:
+            self._sockets.close()
+        if self.network_namespace >= 0:
+            kernel.close_all((self.mount_namespace, self.network_namespace))
 
     def bounds(self, rlimits: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """Which of ``rlimits`` bind its program, and what besides."""
+        """The ``rlimits`` to set on its program, adapted to this kind of cell."""
         return rlimits
 
     def open_pidfd(self) -> int:
-        """A descriptor that can be read when its process has ended. Raises ``OSError``."""
+        """A descriptor that is readable once its process has ended. Raises ``OSError``."""
         return os.pidfd_open(self.pid)
 
     def end(self) -> None:
-        """End it, and with its pid 1 the kernel ends everything in it (pid_namespaces(7))."""
-        os.kill(self.pid, 9)  # our own child, not yet reaped, so the number is still its
+        """Kill its pid 1; the kernel then ends everything in the cell (pid_namespaces(7))."""
+        os.kill(self.pid, 9)  # an unreaped child of ours, so the pid is not reused
 
     def discard(self) -> None:
-        """End it: it is not going to be used."""
+        """End it unused."""
         self.end()
         os.waitpid(self.pid, 0)
         self.close()
@@ -141,59 +135,23 @@ class ReadyCell:
             self.group.remove()
 
 
-def prefork(
-    pending: PendingCell, program: bytes, prepared: bytes, native: NativeInit | None, *, is_owner: bool
-) -> ReadyCell:
-    """Fork a ready cell from this process and let it prepare itself: by `init.run`, or the same in machine code.
-
-    ``is_owner``: the cell's own user owns its user namespace, instead of us. Raises ``OSError``.
-    """
-    do, flags = (kernel.bare_clone if native else kernel.clone), kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID
-    try:
-        pid = kernel.clone_owned(pending.identity.uid, do, flags) if is_owner else do(flags)
-    except OSError:
-        pending.discard()
-        raise
-    if pid == 0:
-        if native:
-            native.run(pending.ends, program, prepared)
-        channel, status, *cgroup_fds = pending.ends
-        init.run(channel, status, cgroup_fds, program, prepared)
-    return adopt_process(pid, pending)
-
-
-def adopt_process(pid: int, pending: PendingCell) -> ReadyCell:
-    """Our child ``pid`` is the process of ``pending``: map its ids and let it prepare itself.
-
-    Raises ``OSError`` when that fails; then nothing of either is left.
-    """
-    cell = ReadyCell(pid, pending)
-    try:
-        uid_map, gid_map = f"{init.UID} {cell.identity.uid} 1", f"{init.GID} {cell.identity.gid} 1"
-        namespaces.write_maps(pid, uid_map, gid_map, deny_setgroups=True)
-        cell.channel.send(init.MAPPED)
-    except BaseException:
-        cell.discard()
-        raise
-    return cell
-
-
 class CellPool:
-    """Holds one ready cell, and makes what each cell starts from: its first process, its cgroup, its cores."""
+    """Provides each cell's first process, cgroup and cores. ``ahead``: keep one process ready."""
 
-    def __init__(self, maker: Maker, groups: cgroups.Cgroups) -> None:
+    def __init__(self, maker: Maker, groups: cgroups.Cgroups, *, ahead: bool = True) -> None:
+        self._ahead = ahead
         self._maker = maker
         self._groups = groups
         self._programs: dict[bool, bytes] = {}
         self._ready: ReadyCell | None = None
         self._has_handed_out = False
-        self._prefork_at = 0.0  # not before; 0 when there is nothing to wait for
+        self._prefork_at = 0.0  # monotonic seconds; 0 when there is nothing to wait for
         self._cpus = sorted(os.sched_getaffinity(0))
         self._next_cpu = 0
         self._count = 0
 
     def try_cgroups(self) -> dict[str, str | None]:
-        """Make the first one and try on it whether cgroups can be used; without them from now on where not."""
+        """Make the first ready cell and test cgroups on it. Without success, use none from now on."""
         try:
             self._ready = self._prefork()
             if self._ready.group:
@@ -205,11 +163,8 @@ class CellPool:
         return self._groups.describe()
 
     def prepare(self) -> None:
-        """Have one ready, but no sooner than a moment after the first was handed out.
-
-        A failure here shows when one is needed.
-        """
-        if self._ready is None and time.monotonic() >= self._prefork_at:
+        """Prefork a cell, `_DELAY_AFTER_FIRST` after the first is taken at the earliest. Failures show when needed."""
+        if self._ahead and self._ready is None and time.monotonic() >= self._prefork_at:
             self._prefork_at = 0.0
             try:
                 self._ready = self._prefork()
@@ -217,14 +172,11 @@ class CellPool:
                 self._ready = None
 
     def next_time(self) -> float:
-        """When `prepare` wants to be called again although nothing happens (monotonic seconds)."""
-        return self._prefork_at or _NEVER
+        """When `prepare` is due even if nothing else happens (monotonic seconds)."""
+        return self._prefork_at if self._ahead and self._prefork_at else _NEVER
 
     def take(self, identity: Identity | None = None) -> ReadyCell:
-        """The one that is ready if it lives, else a new one, as where ``identity`` says who it must be.
-
-        Raises ``OSError``.
-        """
+        """The ready cell if it is alive, else a new one. An ``identity`` always takes a new one. Raises ``OSError``."""
         if identity:
             return self._prefork(identity)
         self._prefork_at = 0.0 if self._has_handed_out else time.monotonic() + _DELAY_AFTER_FIRST
@@ -238,29 +190,28 @@ class CellPool:
         return cell
 
     def is_ready(self, pid: int) -> bool:
-        """Whether ``pid`` is that of the one that is ready."""
+        """Whether ``pid`` is the ready cell."""
         return self._ready is not None and self._ready.pid == pid
 
     def discard(self) -> None:
-        """End the one that is ready."""
+        """End the ready cell."""
         if self._ready:
             self._ready.discard()
         self._ready = None
 
     def new_pending(self, identity: Identity | None = None) -> PendingCell:
-        """Everything of another but its process, which a zygote will make. Raises ``OSError``."""
+        """Everything of a new cell but its process, which a zygote makes. Raises ``OSError``."""
         self._count += 1
         return PendingCell(identity or self._maker.identities.take(), self._groups, str(self._count))
 
     def seccomp_program(self) -> bytes:
-        """The filter of system calls for cells of this machine."""
         counted = self._groups.memory is not None
         if counted not in self._programs:
             self._programs[counted] = self._maker.seccomp_program(memory_is_counted=counted)
         return self._programs[counted]
 
     def choose_cpus(self, cpus: float) -> list[int]:
-        """Without a cpu cgroup: the cores to pin a cell to, one after the other. Best effort; a cell can undo it."""
+        """Without a cpu cgroup: the cores to pin a cell to, in rotation. Best effort; a cell can undo it."""
         wanted = max(1, -int(-cpus // 1))
         if self._groups.cpu or wanted >= len(self._cpus):
             return []

@@ -1,26 +1,27 @@
-"""Which of many descriptors are ready."""
+"""Polling of many descriptors."""
 
 from __future__ import annotations
 
 import select
 
+TYPE_CHECKING = False  # importing typing would take half of the start
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 class DescriptorPoll:
-    """As ``select.poll``, but what rests costs nothing, for epoll(7) watches it. Used by one thread.
-
-    The kernel counts for each user what epoll watches, and a cell of the same user can use that up. What epoll refuses
-    is polled by poll(2), which is slower.
-    """
+    """Like ``select.poll``, but idle descriptors cost nothing, because epoll(7) watches them. For one thread. A cell of
+    the same user can use up the user's limit on epoll; what epoll refuses goes to poll(2), which is slower."""
 
     def __init__(self) -> None:
-        """Raises ``OSError`` where no descriptor is left."""
+        """Raises ``OSError`` if no descriptor is free."""
         self._epoll = select.epoll()
         self._poll = select.poll()
         self._poll.register(self._epoll, select.POLLIN)
         self._polled: set[int] = set()
 
     def register(self, fd: int, events: int) -> None:
-        """Tell of these ``events`` of ``fd`` from now on, instead of those that were asked for before."""
+        """Watch ``fd`` for ``events``, replacing earlier ones."""
         if fd not in self._polled:
             try:
                 self._epoll.register(fd, events)
@@ -32,7 +33,7 @@ class DescriptorPoll:
             self._poll.register(fd, events)
 
     def unregister(self, fd: int) -> None:
-        """Tell of ``fd`` no more. To be called before it is closed: a copy in another process keeps it watched."""
+        """Stop watching ``fd``. Call this before closing it: a copy in another process would keep it watched."""
         if fd in self._polled:
             self._polled.remove(fd)
             self._poll.unregister(fd)
@@ -40,13 +41,28 @@ class DescriptorPoll:
             self._epoll.unregister(fd)
 
     def wait(self, seconds: float | None) -> list[tuple[int, int]]:
-        """What is ready, descriptors and events: as soon as something is, or nothing after ``seconds``. Of what is
-        watched alike, what was ready or registered first comes first."""
+        """The ready descriptors and their events, at the latest after ``seconds``. poll's come first, by registration;
+        then epoll's, by readiness."""
         if not self._polled:
             return self._epoll.poll(seconds)
         ready = self._poll.poll(None if seconds is None else seconds * 1000)
         return [(fd, events) for fd, events in ready if fd in self._polled] + self._epoll.poll(0)
 
     def close(self) -> None:
-        """Watch nothing any more."""
         self._epoll.close()
+
+
+class Poller:
+    """Calls a handler for each descriptor that is ready."""
+
+    def __init__(self) -> None:
+        self._poll = DescriptorPoll()
+        self._handlers: dict[int, Callable[[], object]] = {}
+
+    def set_interest(self, fd: int, events: int, handle: Callable[[], object] = bool) -> None:
+        """Call ``handle`` on any of ``events``. 0 ends the interest, and must be set before ``fd`` is closed."""
+        if events:
+            self._handlers[fd] = handle
+            self._poll.register(fd, events)
+        elif self._handlers.pop(fd, None):
+            self._poll.unregister(fd)

@@ -1,4 +1,4 @@
-"""Read-only root trees: what every cell of one environment sees, built once and cloned for each cell."""
+"""Read-only root trees, one for each environment, built once and cloned for each of its cells."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import stat
 from casemate.supervisor import kernel, stage, wire
 from casemate.supervisor.trees.walk import open_beneath
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from typing import Any
 
-# Where a cell mounts what is its own; they must exist before the root becomes read-only.
+# Mount points for a cell's own places; they must exist before the root becomes read-only.
 _OWN = ("proc", "tmp", "workspace", "program", "dev", "dev/shm", "dev/pts", "home", "opt", "run", "sys", "var",
         "packages", "packages/python", "packages/node")  # fmt: skip
 _LINKS = {
@@ -25,8 +25,8 @@ _LINKS = {
     "/home/user": "/tmp/.home",
     "/packages/node/node_modules": "/opt/casemate/node_packages",  # until packages are shown there
 }
-# Where Node looks last, also for what a module of the workspace imports. It leads nowhere until something is installed:
-# npm would take it for the project that every folder is part of.
+# The last place that Node searches, also for imports of workspace modules. It dangles until something is installed:
+# npm would otherwise take it for the project that contains every folder.
 NODE_MODULES = "/node_modules"
 INSTALLED_NODE = "packages/node/current/node_modules"
 _READ_ONLY = kernel.ATTR_RDONLY | kernel.ATTR_NOSUID | kernel.ATTR_NODEV
@@ -34,11 +34,11 @@ _DEVICE = kernel.ATTR_RDONLY | kernel.ATTR_NOSUID | kernel.ATTR_NOEXEC
 
 
 class RootError(Exception):
-    """An entry of a root tree cannot be made: its target, and why."""
+    """An entry of a root tree cannot be made. Names the target and the cause."""
 
 
 def build(key: str, entries: list[dict[str, Any]]) -> str:
-    """Mount the tree of ``entries`` under ``key``, make all of it read-only, and say where it is."""
+    """Mount the tree of ``entries`` under ``key``, make it read-only, and return its path."""
     root = f"{stage.ROOTS}/{key}"
     os.mkdir(root, 0o755)
     tmpfs = kernel.new_mount("tmpfs", {"size": "4m", "mode": "0755"}, kernel.ATTR_NOSUID | kernel.ATTR_NODEV)
@@ -49,7 +49,7 @@ def build(key: str, entries: list[dict[str, Any]]) -> str:
         os.symlink(points_to, root + target)
     for entry in entries:
         _add(root, entry)
-    if not os.path.lexists(root + NODE_MODULES):  # the machine may have a folder of that name, which a command may see
+    if not os.path.lexists(root + NODE_MODULES):  # the machine's own folder of that name may be bound there
         os.symlink(INSTALLED_NODE, root + NODE_MODULES)
     kernel.set_attributes(tmpfs, kernel.ATTR_RDONLY, recursive=False)
     os.close(tmpfs)
@@ -61,7 +61,7 @@ def _add(root: str, entry: dict[str, Any]) -> None:
     try:
         make_parents(root, os.path.dirname(entry["target"]))
         if entry["kind"] == "link":
-            if os.path.islink(target):  # a bound folder has it already
+            if os.path.islink(target):  # a bound folder already contains the link
                 return
             os.symlink(entry["points_to"], target)
         elif entry["kind"] == "place":
@@ -75,7 +75,7 @@ def _add(root: str, entry: dict[str, Any]) -> None:
 
 
 def _make_place(root: str, entry: dict[str, Any]) -> None:
-    """Something that a cell mounts over; what is bound may have it."""
+    """Make a mount point for the cell, unless a bound folder has it."""
     if entry["folder"]:
         make_parents(root, entry["target"])
     elif not stat.S_ISREG(_mode(root + entry["target"])):
@@ -90,22 +90,22 @@ def _mode(path: str) -> int:
 
 
 def make_parents(root: str, folder: str) -> None:
-    """Make the folders down to ``folder`` in the tree. A link on the way would lead out to the host's own root."""
+    """Make the folders down to ``folder`` in the tree. Links are refused: one would lead to the host's own root."""
     top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.close(open_beneath(top, [name for name in folder.split("/") if name], make=True))
     except NotADirectoryError as error:
-        raise RootError(f"{folder}: {error.filename} is no folder in the cell") from None
+        raise RootError(f"{folder}: {error.filename} is not a folder in the cell") from None
     finally:
         os.close(top)
 
 
 def own_place(target: str) -> tuple[str, str]:
-    """The folder of a cell's own that ``target`` lies in (`wire.OWN_PLACES`), and its path below that."""
+    """The folder behind the cell's own place that contains ``target`` (`wire.OWN_PLACES`), and the path below it."""
     for prefix, folder in wire.OWN_PLACES.items():
         if target.startswith(prefix):
             return folder, target.removeprefix(prefix)
-    raise OSError(22, f"{target} is not in what is a cell's own")
+    raise OSError(22, f"{target} is not in one of the cell's own folders")
 
 
 def bind(source: str, attributes: int = _READ_ONLY) -> int:

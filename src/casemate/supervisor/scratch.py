@@ -1,8 +1,7 @@
-"""The scratch: what is writable in one cell, prepared as detached mounts.
+"""The scratch: everything that one cell can write, prepared as detached mounts.
 
-Everything a cell can write lies in one sized tmpfs, its *scratch*: the workspace (or the
-upper directory over the caller's folder), /tmp and /dev/shm. One size and one number of inodes
-bound them all, and the host reads what is left through one descriptor when the cell is dead.
+It is one tmpfs with the workspace (or the upper directory over the caller's folder), /tmp and /dev/shm. One limit on
+size and one on inodes bound them all, and the host reads the files of a dead cell through one descriptor.
 """
 
 from __future__ import annotations
@@ -14,21 +13,21 @@ from casemate.supervisor import folders, kernel, namespaces, roots, stage, wire
 from casemate.supervisor.namespaces import Identity
 from casemate.supervisor.trees.walk import open_beneath, open_folder
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from typing import Any
 
-OWN_INODES = 24  # folders the broker makes itself
-_OWN_BYTES = 1 << 17  # pages the broker's own folders and the program's last page may take
+OWN_INODES = 24  # for folders that the supervisor makes
+_OWN_BYTES = 1 << 17  # for pages of the supervisor's folders and the program's last page
 _COPY_CHUNK = 1 << 24
 STEPS = "program/steps"  # in the cell
-_IN_CELL = "in_cell"  # the part of that file system which the cell sees; a pipe is moved there when it is ready
-# A step has two pipes. Those of 64 steps are read, those of 16 may be written to by threads, and any by processes.
+_IN_CELL = "in_cell"  # the folder of that file system that the cell sees; a pipe is moved there once it is ready
+# A step has two pipes. Those of 64 steps are read, 16 may be written to by threads, and any number by processes.
 _MOST_PIPES = 512
 
 
 class ScratchError(Exception):
-    """The scratch of a cell cannot be prepared: which part, and why."""
+    """The scratch of a cell cannot be prepared. Has the part and the errno."""
 
     def __init__(self, part: str, error: OSError) -> None:
         super().__init__(f"{part}: {error.strerror or error}")
@@ -37,31 +36,25 @@ class ScratchError(Exception):
 
 
 class Scratch:
-    """The writable part of one cell: detached mounts to attach inside it, and the descriptor to read it by.
-
-    ``inodes``: as many as casemate itself has made in it. Of a session, whose files outlive a cell: ``whole`` is all
-    of it once more, for the next cell, ``workspace_fd`` the workspace as the cell sees it, and ``steps_fd`` where the
-    pipes of its steps are made: apart, so that no limit of the user's is in their way. ``program_fd``: to write the
-    program by that a cell waits for, until the host has it, who may do that itself.
-    """
+    """The writable part of one cell: detached mounts to attach inside it, and descriptors for the host."""
 
     def __init__(self, tree_fd: int, identity: Identity) -> None:
         self.tree_fd = tree_fd
         self.identity = identity
         self.mounts: list[tuple[int, str]] = []
-        self.extra_workspaces: list[int] = []  # the workspace at its other places, to be attached when all else is
-        self.inodes = 0
-        self.whole = -1
-        self.workspace_fd = -1
-        self.steps_fd = -1
-        self.program_fd = -1
-        self._step_writers: dict[int, list[int]] = {}  # our writing ends of pipes of steps that are not over
+        self.extra_workspaces: list[int] = []  # the workspace at its other places, to be attached last
+        self.inodes = 0  # made by casemate itself
+        self.whole = -1  # of a session: all of it once more, for the next cell
+        self.workspace_fd = -1  # of a session: the workspace as the cell sees it
+        self.steps_fd = -1  # of a session: where its pipes are made, outside the cell's disk limits
+        self.program_fd = -1  # writes the program of a waiting cell, until the host has this descriptor
+        self._step_writers: dict[int, list[int]] = {}  # our write ends of the pipes of unfinished steps
 
     def add_program(self, message: dict[str, Any], fds: dict[str, int]) -> None:
-        """Put the program and the input files of a cell that waited where they belong. Raises :class:`ScratchError`."""
+        """Write the program and the input files of a cell that waited. Raises :class:`ScratchError`."""
         program, inputs = message["program"], index(fds)
         if program is None:
-            return  # it lies there since the session's first cell
+            return  # it is there since the session's first cell
         with part("program"):
             if inputs or program["size"] > wire.PROGRAM_BYTES or message["narrows"]:
                 self._resize(message["limits"], program["size"], OWN_INODES + 4 * len(inputs))
@@ -76,7 +69,7 @@ class Scratch:
                 self._resize(message["limits"], program["size"], input_inodes)
 
     def copy_files(self, inputs: list[Any], fds: dict[str, int]) -> None:
-        """Put the input files into the workspace. Raises ``OSError``."""
+        """Copy the input files into the workspace. Raises ``OSError``."""
         workspace = open_folder(self.tree_fd, "workspace")
         try:
             copy_files(workspace, inputs, fds, self.identity)
@@ -84,41 +77,36 @@ class Scratch:
             os.close(workspace)
 
     def _resize(self, limits: dict[str, Any], program: int, input_inodes: int) -> None:
-        """Hold it to its limits, beyond what casemate itself puts there. Raises ``OSError``."""
         size, inodes = limits["disk"] + program + _OWN_BYTES, self.inodes + input_inodes + limits["inodes"]
         kernel.reconfigure(self.tree_fd, {"size": str(size), "nr_inodes": str(inodes)})
 
     def files_bytes(self) -> int:
-        """Bytes of memory that the files in it take."""
+        """Memory in bytes that its files take."""
         used = os.fstatvfs(self.tree_fd)
         return (used.f_blocks - used.f_bfree) * used.f_frsize
 
     def space_left(self) -> dict[str, int]:
-        """What of its limits is not used, for the host."""
+        """What is left of its limits, for the host."""
         usage = os.fstatvfs(self.tree_fd)
         return {"space_left": usage.f_bavail * usage.f_frsize, "inodes_left": usage.f_favail}
 
-    is_watched = False  # whether nothing but looks holds it to its limits
+    is_watched = False  # whether only checks hold it to its limits
     lays_out = False  # whether `lay_out` has anything to do
 
     def lay_out(self) -> None:
-        """Nothing of the cell runs, and the host is to take its files: an overlay's upper directory is there as it is.
-        Raises ``OSError``."""
+        """Prepare an upper directory while nothing of the cell runs; overlays have one. Raises ``OSError``."""
 
     def put_off_layout(self) -> None:
-        """Something of the cell still runs: have the host ask for its files."""
+        """Have the host request the files later, because the cell still runs."""
 
     def close_mounts(self) -> None:
-        """Let go of the mounts, once the cell has them."""
+        """Close the mounts, once the cell has them."""
         kernel.close_all((*(fd for fd, _ in self.mounts), *self.extra_workspaces))
         self.mounts, self.extra_workspaces = [], []
 
     def open_pipes(self, step: int) -> list[int]:
-        """Two named pipes for a step of a session, ``out.N`` and ``err.N`` in `STEPS`: our ends, to read from.
-
-        A cell can open them to write and for nothing else. Two steps have theirs ahead, so the names of the third last
-        go. Raises ``OSError``.
-        """
+        """Make the named pipes ``out.N`` and ``err.N`` of a session's step in `STEPS`, and return our read ends. A cell
+        can only write to them. Two steps have pipes in advance, so the names of step - 3 go. Raises ``OSError``."""
         fds: list[int] = []
         writers = self._step_writers[step] = []
         try:
@@ -129,7 +117,7 @@ class Scratch:
                 os.mkfifo(hidden, 0o600)
                 fds.append(os.open(hidden, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
                 writers.append(os.open(hidden, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-                os.chmod(hidden, 0o222)  # noqa: S103 - to write, and for nothing else
+                os.chmod(hidden, 0o222)  # noqa: S103 - write only
                 os.rename(hidden, f"{place}.{step}")
         except BaseException:
             kernel.close_all(fds)
@@ -137,11 +125,11 @@ class Scratch:
         return fds
 
     def end_pipes(self, step: int) -> None:
-        """The step is over: its pipes end when nothing in the cell writes to them any more, and not before."""
+        """Close our write ends of a step's pipes: they end once nothing in the cell writes to them."""
         kernel.close_all(self._step_writers.pop(step, ()))
 
     def end_all_pipes(self) -> None:
-        """There will be no more steps in this cell."""
+        """End all pipes of this cell."""
         for step in list(self._step_writers):
             self.end_pipes(step)
         if self.steps_fd >= 0:
@@ -149,7 +137,7 @@ class Scratch:
         self.steps_fd = -1
 
     def close_program(self) -> None:
-        """Let go of the descriptor for the program: who writes it opens it again, or has it."""
+        """Close the descriptor for the program: its writer has its own by then."""
         if self.program_fd >= 0:
             os.close(self.program_fd)
         self.program_fd = -1
@@ -165,10 +153,7 @@ class Scratch:
 
 
 def prepare(request: dict[str, Any], fds: dict[str, int], identity: Identity) -> Scratch:
-    """Make the scratch of a cell, with the program and the input files in it as far as they are known.
-
-    Raises :class:`ScratchError`.
-    """
+    """Make a cell's scratch, with the program and input files that are already known. Raises :class:`ScratchError`."""
     program, inputs = request["program"], index(fds)
     size = request["limits"]["disk"] + (program["size"] if program else wire.PROGRAM_BYTES) + _OWN_BYTES
     inodes = request["limits"]["inodes"] + OWN_INODES
@@ -185,7 +170,7 @@ def prepare(request: dict[str, Any], fds: dict[str, int], identity: Identity) ->
 
 
 def prepare_again(request: dict[str, Any], earlier: Scratch) -> Scratch:
-    """The scratch of a session's next cell: the same files. ``earlier`` is used up. Raises :class:`ScratchError`."""
+    """The scratch of a session's next cell, with the same files. Consumes ``earlier``. Raises :class:`ScratchError`."""
     try:
         with part("scratch"):
             kernel.move_mount(earlier.whole, stage.SCRATCH)
@@ -209,7 +194,7 @@ def _reattach(request: dict[str, Any], inodes: int, identity: Identity) -> Scrat
 
 
 def index(fds: dict[str, int]) -> list[Any]:
-    """Name, offset and length of each input file. In a file of its own: there may be more than a message holds."""
+    """Name, offset and length of each input file. They come in a file, because a message may be too small."""
     if "index" not in fds:
         return []
     size = os.fstat(fds["index"]).st_size
@@ -246,7 +231,6 @@ def _make_contents(request: dict[str, Any], inputs: list[Any], fds: dict[str, in
 
 
 def _attach(request: dict[str, Any], scratch: Scratch) -> None:
-    """The mounts of what lies at ``stage.SCRATCH``, to be attached inside the cell."""
     with part("workspace"):
         workspace, *scratch.extra_workspaces = folders.mount_workspace(request["workspace"], scratch.identity)
         scratch.mounts.append((workspace, "workspace"))
@@ -281,7 +265,7 @@ def _attach(request: dict[str, Any], scratch: Scratch) -> None:
 
 
 def _add_mounts(scratch: Scratch, trees: list[int], places: list[str], request: dict[str, Any]) -> None:
-    """Attach each of ``trees`` at its place, which is made first where it lies in what is the cell's own."""
+    """Attach each of ``trees`` at its place. A place in the scratch is made first."""
     scratch.mounts += zip(trees, map(_without_links, places), strict=True)
     for tree, place in zip(trees, places, strict=True):
         inside = _in_scratch(place, request["workspace"]["kind"]) if place.startswith(tuple(wire.OWN_PLACES)) else None
@@ -291,7 +275,7 @@ def _add_mounts(scratch: Scratch, trees: list[int], places: list[str], request: 
 
 
 def _without_links(place: str) -> str:
-    """``place``, of what is the cell's own, as it is reached from outside, where the cell's links lead elsewhere."""
+    """``place`` as reached from outside the cell, without the links of the cell's root."""
     for linked in ("/home/user/", "/var/tmp/"):
         if place.startswith(linked):
             return f"{wire.OWN_PLACES[linked]}/{place.removeprefix(linked)}"
@@ -304,12 +288,12 @@ def _inodes_in_use(tree_fd: int) -> int:
 
 
 def _path_of(tree_fd: int) -> str:
-    """A way to the scratch that needs no mount."""
+    """A path to the scratch that needs no mount."""
     return f"/proc/self/fd/{tree_fd}"
 
 
 def _own_binds(request: dict[str, Any]) -> list[dict[str, Any]]:
-    """The binds that lie in what is this cell's own; where they go is made, and links there too."""
+    """The binds in the cell's own places. Makes their mount points, and the links there."""
     binds = []
     for entry in request["own_entries"]:
         place = _in_scratch(entry["target"], request["workspace"]["kind"])
@@ -326,7 +310,7 @@ def _own_binds(request: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _in_scratch(target: str, workspace: str) -> str | None:
-    """Where ``target`` of the cell lies in the scratch; None when it is in a caller's folder and must be there."""
+    """The path of ``target`` in the scratch; None if it is in a caller's folder, where it must exist."""
     folder, path = roots.own_place(target)
     is_inside = workspace == "private" or folder != "workspace"
     return f"{stage.SCRATCH}/{folder}/{path}" if is_inside else None
@@ -340,16 +324,16 @@ def _mount_point(place: str, *, is_folder: bool) -> None:
 
 
 def _mount_file(place: str) -> None:
-    """A file to mount on. In a session's next cell something may lie there that an earlier one has made."""
+    """Make a file to mount on. An earlier cell of the session may have left something there."""
     try:
         os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
     except FileExistsError:
         if not stat.S_ISREG(os.lstat(place).st_mode):
-            raise roots.RootError(f"{place.removeprefix(stage.SCRATCH)} is no file in the cell any more") from None
+            raise roots.RootError(f"{place.removeprefix(stage.SCRATCH)} is no longer a file in the cell") from None
 
 
 def _copy_inputs(kind: str, inputs: list[Any], fds: dict[str, int], identity: Identity) -> None:
-    """The input files: in a private workspace itself, over a caller's folder as a lower directory."""
+    """Copy the input files: into a private workspace, or into a lower directory over a caller's folder."""
     name = "workspace" if kind == "private" else "inputs"
     if kind != "private" and not inputs:
         return
@@ -362,7 +346,7 @@ def _copy_inputs(kind: str, inputs: list[Any], fds: dict[str, int], identity: Id
 
 
 def copy_files(folder: int, inputs: list[Any], fds: dict[str, int], identity: Identity) -> None:
-    """Put the input files into ``folder`` (a descriptor), which may hold links of a stranger. Raises ``OSError``."""
+    """Copy the input files into the folder descriptor ``folder``, which may hold hostile links. Raises ``OSError``."""
     for name, offset, length in inputs:
         *above, last = name.split("/")
         parent = open_beneath(folder, above, make=True, owner=identity.owner)
@@ -373,12 +357,12 @@ def copy_files(folder: int, inputs: list[Any], fds: dict[str, int], identity: Id
 
 
 def copy_in(path: str, source: int, offset: int, length: int, identity: Identity) -> None:
-    """Copy bytes from a descriptor into a new file of the scratch. Raises ``OSError``."""
+    """Copy bytes of a descriptor into a new file of the scratch. Raises ``OSError``."""
     copy(source, offset, length, create(path, identity))
 
 
 def create(path: str, identity: Identity, folder: int | None = None) -> int:
-    """A new file of the cell's, below ``folder`` where that is given, to write into. Raises ``OSError``."""
+    """A new file owned by the cell, open for writing, relative to ``folder`` if given. Raises ``OSError``."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(path, flags, 0o644, dir_fd=folder)
     try:
@@ -391,21 +375,18 @@ def create(path: str, identity: Identity, folder: int | None = None) -> int:
 
 
 def copy(source: int, offset: int, length: int, target: int) -> None:
-    """Copy bytes of a descriptor into another, which is closed, inside the kernel: they never pass through here.
-
-    Raises ``OSError``.
-    """
+    """Copy bytes of a descriptor to another, which is closed. They stay in the kernel. Raises ``OSError``."""
     end = offset + length
     try:
         while offset < end:
             sent = os.sendfile(target, source, offset, min(end - offset, _COPY_CHUNK))
             if sent == 0:
-                raise OSError(5, "what is to be copied ended early")
+                raise OSError(5, "the source of a copy ended early")
             offset += sent
     finally:
         os.close(target)
 
 
 def part(name: str) -> namespaces.setup_stage:
-    """A block whose ``OSError`` becomes a :class:`ScratchError` that names the part."""
+    """A block that turns ``OSError`` into a :class:`ScratchError` with the part."""
     return namespaces.setup_stage(name, ScratchError)

@@ -1,10 +1,9 @@
-"""The filter of system calls: the policy as a program, and the program in force.
+"""The seccomp filter: compiles the system call policy to a BPF program.
 
-A call of another architecture (i386, arm) or of x32 does not exist for the code in a cell,
-like every call that the policy does not name.
+Calls of another architecture (i386, arm) or of x32 get ENOSYS, as do calls that the policy does not name.
 
-The kernel (5.11 or newer) tries the program once for each number when it is installed, and
-remembers those that are always allowed: only calls whose arguments are looked at cost time.
+The kernel (5.11 or newer) runs the program once for each number when it is installed and caches the numbers that are
+always allowed, so only calls whose arguments are checked cost time.
 
 Sources: seccomp(2), Documentation/userspace-api/seccomp_filter.rst, linux/audit.h.
 linux/filter.h, linux/bpf_common.h; Documentation/networking/filter.rst.
@@ -18,15 +17,15 @@ import struct
 from casemate.supervisor import syscall_policy
 from casemate.supervisor.syscall_numbers import numbers
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_*
 
-# struct seccomp_data: int nr, u32 arch, u64 instruction_pointer, u64 args[6]. Both machines
-# are little-endian, so that the first half of an argument is its low half.
+# struct seccomp_data: int nr, u32 arch, u64 instruction_pointer, u64 args[6]. Both machines are little-endian, so the
+# low half of an argument comes first.
 _NUMBER = 0
 _ARCHITECTURE = 4
 _ARGUMENTS = 16
@@ -50,21 +49,17 @@ _REACH = 255  # the offsets of a conditional jump are single bytes
 
 
 def program(machine: str, *, memory_is_counted: bool, policy: Any = syscall_policy) -> bytes:
-    """The filter for a machine (as `os.uname().machine` names it), ready to install.
+    """The filter for a machine (a name from `os.uname().machine`), as an array of `struct sock_filter`.
 
-    `policy` has the names that `syscall_policy` has.
-
-    `memory_is_counted` says that a memory cgroup limits the cell. Without one, what lives on
-    in no process's memory (memfd, System V, queues of POSIX) is left out.
-
-    Returns an array of `struct sock_filter`. Raises ValueError for a machine without tables.
-    """
+    `policy` is `syscall_policy` or has the same names. `memory_is_counted`: a memory cgroup limits the cell. Without
+    one, calls that make memory outside any process (memfd, System V, POSIX queues) are left out. Raises ValueError for
+    a machine without tables."""
     table = numbers(machine)
     assembler = Assembler()
     assembler.load(_ARCHITECTURE)
     assembler.jump(EQUAL, _ARCHITECTURES[machine], None, _answer(errno.ENOSYS))
     assembler.load(_NUMBER)
-    # The numbers of x32 begin at 0x40000000 and so lie beyond every case.
+    # x32 numbers start at 0x40000000, beyond every case.
     assembler.search(dict(_cases(table, policy, memory_is_counted=memory_is_counted)), _answer(errno.ENOSYS))
     outcomes = {syscall_policy.ALLOW, errno.EPERM, errno.ENOSYS}
     for _, names, conditions in policy.CHECKED:
@@ -78,7 +73,7 @@ def program(machine: str, *, memory_is_counted: bool, policy: Any = syscall_poli
 
 
 def netlink_program(machine: str, *, refused: bool = False) -> bytes:
-    """A filter that asks about each rtnetlink socket, or refuses each, and allows every other call."""
+    """A filter that notifies or refuses each rtnetlink socket and allows every other call."""
     assembler = Assembler()
     for word, value in (
         (_ARCHITECTURE, _ARCHITECTURES[machine]),
@@ -97,12 +92,11 @@ def netlink_program(machine: str, *, refused: bool = False) -> bytes:
 _RETURNS = {
     syscall_policy.ALLOW: _RETURN_ALLOW,
     syscall_policy.NOTIFY: _RETURN_NOTIFY,
-    syscall_policy.SKIP: _RETURN_ERRNO,
 }
 
 
 def _cases(table: dict[str, int], policy: Any, *, memory_is_counted: bool) -> Iterator[tuple[int, str]]:
-    """The number of each call that the policy and the machine have, and where it leads."""
+    """The number of each known call that the policy names, and the label it leads to."""
     allowed = policy.ALLOWED + (policy.ALLOWED_WHEN_COUNTED if memory_is_counted else ())
     places = [(names, _answer(syscall_policy.ALLOW)) for _, names in allowed]
     places += [(names, _answer(errno.EPERM)) for _, names in policy.FORBIDDEN]
@@ -114,7 +108,6 @@ def _cases(table: dict[str, int], policy: Any, *, memory_is_counted: bool) -> It
 
 
 def _check(assembler: Assembler, label: str, conditions: tuple[syscall_policy.Condition, ...]) -> None:
-    """Write the conditions as instructions, one after the other."""
     assembler.label(label)
     for nth, condition in enumerate(conditions):
         following = f"{label}, after condition {nth}"
@@ -146,7 +139,7 @@ def _answer(outcome: int) -> str:
 
 
 class _Instruction:
-    """One instruction, and the labels it may go to (None: the next instruction)."""
+    """An instruction and its jump labels (None: the next instruction)."""
 
     __slots__ = ("code", "far_no", "far_yes", "no", "operand", "yes")
 
@@ -164,54 +157,44 @@ class _Instruction:
 
 
 class Assembler:
-    """A program in the making. Labels may be used before they are set."""
+    """Assembles a BPF program. Labels may be used before they are set."""
 
     def __init__(self) -> None:
         self._instructions: list[_Instruction] = []
         self._labels: dict[str, int] = {}
 
     def label(self, name: str) -> None:
-        """Give the next instruction a name. ValueError if the name is taken."""
+        """Name the next instruction. Raises ValueError if the name is taken."""
         if name in self._labels:
             raise ValueError(f"the label {name!r} is set twice")
         self._labels[name] = len(self._instructions)
 
     def load(self, offset: int) -> None:
-        """Put the 32-bit word at this offset (bytes) of the data into the accumulator."""
+        """Load the 32-bit word at this offset (bytes) of the data into the accumulator."""
         self._instructions.append(_Instruction(_LOAD_WORD, offset))
 
     def keep_bits(self, bits: int) -> None:
-        """Clear the bits of the accumulator that are not among these."""
+        """Keep only these bits of the accumulator."""
         self._instructions.append(_Instruction(_AND, bits))
 
     def jump(self, test: int, operand: int, yes: str | None, no: str | None) -> None:
-        """Compare the accumulator with the operand, and go on at one label or the other.
-
-        `test` is EQUAL, AT_LEAST (unsigned) or ANY_BIT. None is the next instruction.
-        """
+        """Compare the accumulator with the operand, and jump to `yes` or `no` (None: the next instruction). `test` is
+        EQUAL, AT_LEAST (unsigned) or ANY_BIT."""
         self._instructions.append(_Instruction(test, operand, yes, no))
 
     def go(self, to: str) -> None:
-        """Go on at the label."""
+        """Jump to the label."""
         self._instructions.append(_Instruction(_JUMP, 0, to))
 
     def answer(self, value: int) -> None:
-        """End the program with this value."""
         self._instructions.append(_Instruction(_RETURN, value))
 
     def search(self, cases: Mapping[int, str], otherwise: str) -> None:
-        """Go to the label of the number in the accumulator, by halving.
-
-        Neighbouring numbers with the same label are one range, so that the steps taken
-        are the logarithm of the number of ranges, not of the number of cases.
-        """
+        """Jump to the label of the number in the accumulator, by binary search over ranges with the same label."""
         self._halve(_ranges(cases, otherwise))
 
     def assemble(self) -> bytes:
-        """The program, an array of `struct sock_filter` in the machine's byte order.
-
-        Raises ValueError for a label that is not set, or a jump backwards.
-        """
+        """The `struct sock_filter` array, in native order. Raises ValueError for an unset label or a backward jump."""
         positions = self._positions()
         while self._widen(positions):
             positions = self._positions()
@@ -236,14 +219,12 @@ class Assembler:
             self._halve(high)
 
     def _positions(self) -> list[int]:
-        """Where each instruction lies, and after the last one the end of the program."""
         positions = [0]
         for instruction in self._instructions:
             positions.append(positions[-1] + instruction.width)
         return positions
 
     def _targets(self, instruction: _Instruction, position: int, positions: list[int]) -> tuple[int, int]:
-        """Where the instruction goes on if its test says yes, and if it says no."""
         following = position + instruction.width
         return (
             self._place(instruction.yes, following, positions),
@@ -258,7 +239,6 @@ class Assembler:
         return positions[self._labels[label]]
 
     def _widen(self, positions: list[int]) -> bool:
-        """Mark the conditional jumps that reach too far. True if there was a new one."""
         has_widened = False
         for instruction, position in zip(self._instructions, positions, strict=False):
             if instruction.code == _JUMP:
@@ -272,7 +252,7 @@ class Assembler:
 
 
 def _ranges(cases: Mapping[int, str], otherwise: str) -> list[tuple[int, str]]:
-    """The first number of each range and its label, covering all numbers from 0 up."""
+    """The first number of each range and its label; the ranges cover all numbers from 0."""
     ranges = [(0, otherwise)]
     for number in sorted(cases):
         if ranges[-1][0] == number:
@@ -304,7 +284,6 @@ def _encode(instruction: _Instruction, position: int, yes: int, no: int) -> byte
 
 
 def _distance(position: int, target: int) -> int:
-    """How many instructions are skipped to get from one position to another."""
     if target <= position:
         raise ValueError("classic BPF cannot jump backwards")
     return target - position - 1

@@ -1,4 +1,4 @@
-"""The supervisor's loop: make cells, begin their programs, watch their limits, say how each ended."""
+"""The supervisor's loop: make cells, start their programs, enforce their limits, report how each ended."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from casemate.supervisor import (
     cgroups,
     jobs,
     kernel,
-    listeners,
     pool,
     readiness,
+    requests,
     roots,
-    sessions,
     watch,
     wire,
     zygotes,
 )
 from casemate.supervisor.scratch import Scratch
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -33,19 +32,19 @@ if TYPE_CHECKING:
     from casemate.supervisor.maker import Maker
 
 _EMFILE = 24
-# Of a request for a cell.
+# Keys of a launch request that the cell's init needs.
 _CELL_KEYS = (
     "layers", "rlimits", "cpu_set", "readable", "writable", "control", "interpreter", "cwd", "awaits_order", "session",
 )  # fmt: skip
-_CELL_DESCRIPTORS = ("stdin", "stdout", "stderr", "control", "payload", "order")  # descriptors that a cell gets
-_MAX_WAIT = 3600.0  # seconds; only so that a wait has a bound
-_ASK_AGAIN = 1.0  # seconds until zygotes that do not answer are looked at again
-_REMOVE_AGAIN = 0.02  # seconds until a cgroup that the kernel still holds is tried again
-_BUSY = 0.1  # seconds without a pause, after which the loop does what it does in pauses
+_CELL_DESCRIPTORS = ("stdin", "stdout", "stderr", "control", "payload", "order")  # descriptors that a cell may get
+_MAX_WAIT = 3600.0  # seconds
+_ASK_AGAIN = 1.0  # seconds between checks for zygotes that do not answer
+_REMOVE_AGAIN = 0.02  # seconds between attempts to remove a cgroup that the kernel still holds
+_BUSY = 0.1  # longest time in seconds that events may put off idle work
 
 
-class SupervisorLoop:
-    """Serves one host. What goes wrong with a cell ends that one; what may take long is done in ``threads``."""
+class SupervisorLoop(readiness.Poller):
+    """Serves one host. An error that concerns a cell ends only that cell. Slow work runs in ``threads``, if set."""
 
     def __init__(
         self,
@@ -56,6 +55,7 @@ class SupervisorLoop:
         *,
         threads: bool = False,
     ) -> None:
+        super().__init__()
         self._host = host
         self._maker = maker
         self._calls = calls
@@ -65,25 +65,22 @@ class SupervisorLoop:
         self._pool = pool.CellPool(maker, groups)
         self._zygotes: dict[str, zygotes.ZygoteProcess] = {}
         self._cells: dict[str, cells.CellProcess] = {}
-        self._schedule = watch.Schedule()  # when each cell wants to be looked at
-        self._listeners = listeners.Listeners(self._host.send, maker)
-        self._sessions = sessions.SessionRequests(self._host.send, maker, self._jobs.run)
-        self._pids: set[int] = set()  # of the first processes of cells, until they are reaped
+        self._schedule = watch.Schedule()  # when each cell is due for a check
+        self._requests = requests.CellRequests(self._host.send, maker, self._jobs.run)
+        self._pids: set[int] = set()  # first processes of cells that are not reaped yet
         self._removals: list[cgroups.CellCgroup] = []
-        self._poll = readiness.DescriptorPoll()
-        self._handlers: dict[int, Callable[[], None]] = {}  # what to do when a descriptor becomes readable
         self._serving = True
-        self._busy_until = 0.0  # when the next pause is due (monotonic seconds)
+        self._busy_until = 0.0  # when idle work is due (monotonic seconds)
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        # Descriptors that cells of this user have in flight count against us (unix(7), ETOOMANYREFS).
+        # Descriptors in flight from cells of this user count against this process (unix(7), ETOOMANYREFS).
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
     def try_cgroups(self) -> dict[str, str | None]:
-        """Whether cgroups can be used here, for memory and for cpu, as tried on a ready cell."""
+        """Test on a ready cell whether cgroups can limit memory and cpu here."""
         return self._pool.try_cgroups()
 
     def run(self) -> None:
-        """Serve until the host closes its end; then return, and with us every cell ends."""
+        """Serve until the host closes its end, then end every cell."""
         self._watch(self._host.fileno(), self._receive)
         self._watch(self._jobs.fd, self._jobs.finish)
         if self._calls and self._calls.listener >= 0:
@@ -91,7 +88,7 @@ class SupervisorLoop:
         while self._serving:
             ready = [(fd, self._handlers.get(fd)) for fd, _ in self._next_events()]
             for fd, handle in ready:
-                if handle and self._handlers.get(fd) is handle:  # else it is over by now, or another's number
+                if handle and self._handlers.get(fd) is handle:  # else an earlier handler removed or replaced it
                     handle()
             now = time.monotonic()
             for cell_id in self._schedule.pop_due(now):
@@ -101,8 +98,7 @@ class SupervisorLoop:
         self._end_all()
 
     def _next_events(self) -> list[tuple[int, int]]:
-        """What is ready. Without events there is time to tidy up; a cell that keeps us busy puts that off, but not for
-        long."""
+        """The descriptors that are ready. Idle work runs if there are no events, and at least every `_BUSY` seconds."""
         events = self._poll.wait(0)
         if not events or time.monotonic() > self._busy_until:
             self._removals = [group for group in self._removals if not group.remove()]
@@ -120,18 +116,16 @@ class SupervisorLoop:
         return min(max(0.0, due - time.monotonic()), longest)
 
     def _watch(self, fd: int, handle: Callable[[], object], cell_id: str = "") -> None:
-        """Have ``handle``, which concerns the cell where one is named, called when ``fd`` can be read."""
-        self._handlers[fd] = partial(self._attempt, cell_id, handle)
-        self._poll.register(fd, select.POLLIN)
+        """Call ``handle`` when ``fd`` is readable. Errors end the cell ``cell_id``, if one is given."""
+        self.set_interest(fd, select.POLLIN, partial(self._attempt, cell_id, handle))
 
     def _unwatch(self, fd: int) -> None:
-        del self._handlers[fd]
-        self._poll.unregister(fd)
+        self.set_interest(fd, 0)
 
-    # -- what is done for a cell
+    # -- cells
 
     def _attempt(self, cell_id: str, do: Callable[[], object]) -> None:
-        """Do something for a cell, where one is named. What goes wrong ends that and nothing else."""
+        """Call ``do``. An error ends the cell ``cell_id``; without a cell it is raised."""
         error = jobs.attempt(do)
         if error and not cell_id:
             raise error
@@ -140,11 +134,10 @@ class SupervisorLoop:
                 cell.problem = error
                 cell.kill(wire.FAILED + ascii(error)[:200])
             self._schedule.set(cell_id, cell.next_time())
-        elif error:  # its process is not there yet, or no more
+        elif error:  # the cell has no process yet, or no longer
             self._refuse(cell_id, "environment" if isinstance(error, roots.RootError) else "launch", error)
 
     def _refuse(self, cell_id: str, stage: str, why: Exception | str, number: int = 0) -> None:
-        """Tell the host that there will be no such cell."""
         stage, number = getattr(why, "part", stage), getattr(why, "errno", None) or number
         detail = (str(why) or repr(why))[:2000]
         self._host.send({"op": "launch refused", "id": cell_id, "stage": stage, "errno": number, "detail": detail})
@@ -154,10 +147,10 @@ class SupervisorLoop:
         if now >= cell.next_count and cell.reason is None and cell.id not in self._jobs.waiting:
             self._jobs.run(cell.id, cell.count_files, cell.judge_files)
 
-    # -- what the host says
+    # -- messages from the host
 
     def _receive(self) -> bool:
-        """Take the host's next message; false where there is none now, or it is gone."""
+        """Handle the host's next message. False if none is waiting or the host is gone."""
         try:
             received = self._host.receive()
         except BlockingIOError:
@@ -174,7 +167,7 @@ class SupervisorLoop:
         return True
 
     def _dispatch(self, message: dict[str, Any], fds: dict[str, int]) -> None:
-        """Do what the host says; ``fds`` are ours, and closed by whoever is done with them."""
+        """Carry out one message. The handler owns ``fds`` and closes them."""
         match message["op"]:
             case "root":
                 self._build_root(message)
@@ -184,37 +177,19 @@ class SupervisorLoop:
                 self._launch(message, fds)
             case "begin":
                 self._do_with(message, lambda cell: self._begin(cell, message, fds), fds)
-            case "kill" if message["id"] in self._cells:  # at once, whatever is being done for it
-                self._control(self._cells[message["id"]], message)
-            case (
-                "kill" | "signal" | "pause" | "resume" | "listen"
-                | "pipes" | "step" | "step over" | "interrupt" | "pause files" | "resume files" | "show"
-            ):  # fmt: skip
-                self._do_with(message, lambda cell: self._control(cell, message), fds)
             case "forget":
-                self._jobs.when_free(message["id"], lambda: self._sessions.forget(message["id"]))
+                self._jobs.when_free(message["id"], lambda: self._requests.forget(message["id"]))
             case "zygote":
                 self._start_zygote(message)
             case "end zygote":
                 self._end_zygote(message["key"])
-
-    def _control(self, cell: cells.CellProcess, message: dict[str, Any]) -> None:
-        match message["op"]:
-            case "kill":
-                cell.kill(message["reason"])
-            case "signal":
-                cell.forward_signal(message["number"])
-            case "pause":
-                cell.pause()
-            case "resume":
-                cell.resume()
-            case "listen":
-                self._listeners.add(cell, message)
+            case "kill" if message["id"] in self._cells:  # at once, even while a job runs for the cell
+                self._requests.handle(self._cells[message["id"]], message)
             case _:
-                self._sessions.handle(cell, message)
+                self._do_with(message, lambda cell: self._requests.handle(cell, message), fds)
 
     def _do_with(self, message: dict[str, Any], do: Callable[[cells.CellProcess], None], fds: dict[str, int]) -> None:
-        """Do it with the cell of the message, when that is free; close ``fds`` where there is no such cell."""
+        """Call ``do`` with the message's cell when no job runs for it. Close ``fds`` if the cell does not exist."""
 
         def do_now() -> None:
             if cell := self._cells.get(message["id"]):
@@ -234,7 +209,6 @@ class SupervisorLoop:
     # -- making cells
 
     def _launch(self, request: dict[str, Any], fds: dict[str, int]) -> None:
-        """A cell, from the zygote that the request names or from the pool."""
         if request["root"] not in self._roots:
             kernel.close_all(fds.values())
             self._refuse(request["id"], "root", self._broken_roots.get(request["root"], "unknown root"))
@@ -248,20 +222,22 @@ class SupervisorLoop:
             kernel.close_all(fds.values())
             self._refuse(request["id"], "zygote", "it has ended")
             return
-        self._jobs.waiting[request["id"]] = []
         try:
-            pending = self._pool.new_pending(self._sessions.identity(request))
+            pending = self._pool.new_pending(self._requests.identity(request))
         except OSError as error:
-            self._finish_fork(request, fds, None, 0, error.errno or 0)
+            kernel.close_all(fds.values())
+            self._refuse(request["id"], "zygote", error)
             return
         shared = zygote.data
+        self._jobs.waiting[request["id"]] = []
         zygote.request_cell(pending, lambda ready: self._finish_fork(request, fds, ready, shared))
 
-    def _finish_fork(self, request: dict[str, Any], fds: dict[str, int], ready: pool.ReadyCell | None, shared: int,
-              number: int = 0) -> None:  # fmt: skip
+    def _finish_fork(
+        self, request: dict[str, Any], fds: dict[str, int], ready: pool.ReadyCell | None, shared: int
+    ) -> None:
         if ready is None:
             kernel.close_all(fds.values())
-            self._refuse(request["id"], "zygote", "it could not make a cell", number)
+            self._refuse(request["id"], "zygote", "it could not make a cell")
             self._jobs.release(request["id"], lambda: None)
         else:
             self._jobs.release(request["id"], lambda: self._start_cell(request, fds, ready, shared))
@@ -269,9 +245,9 @@ class SupervisorLoop:
     def _start_cell(
         self, request: dict[str, Any], fds: dict[str, int], ready: pool.ReadyCell | None, shared: int
     ) -> None:
-        """Give a cell's first process what it needs. ``ready``: made by a zygote; None: take one from the pool."""
+        """Give a cell's first process what it needs: ``ready`` if a zygote made it, else one from the pool."""
         try:
-            first = ready or self._pool.take(self._sessions.identity(request))
+            first = ready or self._pool.take(self._requests.identity(request))
         except OSError:
             kernel.close_all(fds.values())
             raise
@@ -281,7 +257,7 @@ class SupervisorLoop:
         def prepare() -> None:
             for name in ("stdin", "stdout", "stderr", "control"):
                 first.identity.chown_fd(fds[name])
-            made.append(self._sessions.prepare_scratch(request, fds, first.identity, self._roots[request["root"]]))
+            made.append(self._requests.prepare_scratch(request, fds, first.identity, self._roots[request["root"]]))
 
         def give_up(error: Exception) -> None:
             self._pids.discard(first.pid)
@@ -304,14 +280,14 @@ class SupervisorLoop:
             self._watch(cell.group.oom_fd, lambda: cell.kill("memory"), cell.id)
         scratch.close_mounts()
         if cell.session and not cell.is_waiting:
-            self._sessions.send_files(cell)
-        if scratch.program_fd >= 0 and not cell.session:  # whose requests come after the order
+            self._requests.begin_session(cell)
+        if scratch.program_fd >= 0 and not cell.session:  # a session's requests follow the order in the same pipe
             self._offer(cell, scratch.program_fd, fds["order"])
         scratch.close_program()
         self._maker.attend(cell, lambda fd, handle: self._watch(fd, handle, cell.id), self._unwatch)
 
     def _offer(self, cell: cells.CellProcess, program: int, order: int) -> None:
-        """Let the host give this cell its program itself. Where it cannot, it has us give it."""
+        """Let the host deliver this cell's program directly. If that fails, the supervisor delivers it."""
         try:
             cell.offer(order)
             self._host.send({"op": "program", "id": cell.id}, [program])
@@ -328,7 +304,7 @@ class SupervisorLoop:
         try:
             cell.limit(request["limits"])
             if request["listeners"]:
-                self._listeners.make(cell, request["listeners"], 0)
+                self._requests.listen(cell, request["listeners"])
             ready.send_request(cell_request, scratch, {name: fds[name] for name in _CELL_DESCRIPTORS if name in fds})
         except BaseException:
             cell.close_descriptors()
@@ -336,16 +312,13 @@ class SupervisorLoop:
         self._cells[cell.id] = cell
 
     def _begin(self, cell: cells.CellProcess, message: dict[str, Any], fds: dict[str, int]) -> None:
-        """Tell a cell that waits what its program is.
-
-        Its limits are lowered when its own set-up, which needs more than some of them, is over.
-        """
-        if "order_file" not in fds:  # the host gives it its program itself
+        """Start the program of a waiting cell. Limits are narrowed only after its set-up, which needs more."""
+        if "order_file" not in fds:  # the host delivers the program directly
             cell.begin_by_host(message)
             return
         cell.withdraw_offer()
         if cell.reason is not None:
-            kernel.close_all(fds.values())  # it is being ended while it waits: `_report_end` says so
+            kernel.close_all(fds.values())  # killed while it waited: `_report_end` reports that
             return
         if message["narrows"] and not cell.is_set_up:
             cell.pending_begin = (message, fds)
@@ -356,16 +329,16 @@ class SupervisorLoop:
 
     def _begin_program(self, cell: cells.CellProcess, message: dict[str, Any], fds: dict[str, int]) -> None:
         if cell.reason is not None:
-            return  # it is being ended meanwhile
+            return  # killed in the meantime
         if message["narrows"]:
             cpus = self._pool.choose_cpus(message["limits"]["cpus"])
             cell.narrow(message["limits"], message["rlimits"], cpus)
         if message["listeners"]:
-            self._listeners.make(cell, message["listeners"], 0)
+            self._requests.listen(cell, message["listeners"])
         cells.splice_order(fds["order_file"], message["order_size"], fds["order"])
         cell.begin(message["deadline"])
         if cell.session:
-            self._sessions.send_files(cell)  # not before: requests come through the same pipe, after the order
+            self._requests.begin_session(cell)  # requests follow the order in the same pipe
 
     # -- zygotes
 
@@ -374,9 +347,8 @@ class SupervisorLoop:
         zygotes.reap_orphans(self._is_own_process)
         root = self._roots.get(request["root"])
         if root is None:
-            self._host.send(
-                {"op": "zygote", "key": key, "problem": self._broken_roots.get(request["root"], "unknown root")}
-            )
+            why = self._broken_roots.get(request["root"], "unknown root")
+            self._host.send({"op": "zygote", "key": key, "problem": why})
             return
         try:
             zygote = zygotes.ZygoteProcess(
@@ -399,12 +371,11 @@ class SupervisorLoop:
             self._host.send({**message, "op": "zygote", "key": zygote.key, "pid": zygote.pid})
 
     def _is_own_process(self, pid: int) -> bool:
-        """Whether ``pid`` is a process of somebody's already."""
         zygotes_too = (zygote.pid for zygote in self._zygotes.values())
         return pid in self._pids or pid in zygotes_too or self._pool.is_ready(pid)
 
     def _end_zygote(self, key: str) -> None:
-        """End a zygote, or take note of its end. Its cells live on."""
+        """End a zygote, or record that it has ended. Its cells keep running."""
         zygote = self._zygotes.pop(key, None)
         if zygote is None:
             return
@@ -415,8 +386,8 @@ class SupervisorLoop:
     # -- the end of a cell
 
     def _read_status(self, cell: cells.CellProcess) -> None:
-        """A cell's init has written something. When the program has ended and nothing else is left in the cell, its end
-        is reported at once; the end of init itself takes the kernel as long again."""
+        """Read what a cell's init wrote. Report the end as soon as the program has ended and the cell is empty: init's
+        own exit takes the kernel as long again."""
         if not cell.read_status():
             if cell.is_set_up and cell.pending_begin:
                 message, fds = cell.pending_begin
@@ -432,20 +403,19 @@ class SupervisorLoop:
             self._report_end(cell, report)
 
     def _hear_begin(self, cell: cells.CellProcess) -> None:
-        """Take what the host has said by now: a cell to which it gave its program must not pass for one that waits."""
+        """Read pending host messages: the host may have delivered the program, so the cell no longer waits."""
         while cell.is_waiting and cell.order_fd >= 0 and self._receive():
             pass
 
     def _note_end(self, cell: cells.CellProcess) -> None:
-        """A cell's first process has ended, and so has everything in it."""
         self._unwatch(cell.pidfd)
         self._hear_begin(cell)
         for do in (self._reap, self._close):
             self._jobs.when_free(cell.id, partial(do, cell))
 
     def _take_out(self, cell: cells.CellProcess) -> bool:
-        """It is over: its process's number may be another's from now on. Once; whether it was this time."""
-        if cell.group and cell.group.oom_fd is not None and cell.group.oom_fd in self._handlers:
+        """Stop tracking a cell, whose pid may be reused from now on. True only the first time."""
+        if cell.group and cell.group.oom_fd is not None:
             self._unwatch(cell.group.oom_fd)
         self._schedule.remove(cell.id)
         return self._cells.pop(cell.id, None) is not None
@@ -455,8 +425,7 @@ class SupervisorLoop:
         self._pids.discard(cell.pid)
         self._maker.leave(cell)
         if cell.report is None:
-            if cell.status_fd in self._handlers:
-                self._unwatch(cell.status_fd)
+            self._unwatch(cell.status_fd)
             cell.read_status()
         if is_unreported:
             self._report_end(cell, {**used, **(cell.report or {})})
@@ -465,7 +434,7 @@ class SupervisorLoop:
         if cell.pending_begin:
             kernel.close_all(cell.pending_begin[1].values())
         if cell.group:
-            self._removals.append(cell.group)  # after the result is on its way: it may wait in the kernel
+            self._removals.append(cell.group)  # removed after the result is sent: the kernel may delay it
         cell.close()
 
     def _report_end(self, cell: cells.CellProcess, used: dict[str, Any]) -> None:
@@ -483,12 +452,11 @@ class SupervisorLoop:
         if error and cell.reason is None:
             cell.reason = wire.FAILED + ascii(error)[:200]
         if cell.session and cell.reason != "closed":
-            self._sessions.keep_files(cell)
+            self._requests.keep_files(cell)
         ending = {**outcome, **cell.left, "reason": cell.reason}
         self._host.send({"op": "ended", "id": cell.id, "ending": ending}, [cell.scratch.tree_fd])
 
     def _end_all(self) -> None:
-        self._sessions.forget_all()
         for key in list(self._zygotes):
             self._end_zygote(key)
         self._pool.discard()

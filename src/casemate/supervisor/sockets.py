@@ -1,7 +1,7 @@
-"""The memory that the buffers of a cell's sockets take: where no memory cgroup counts it, the kernel is asked for it.
+"""The memory in socket buffers of a cell, measured through the kernel where no memory cgroup counts it.
 
-Sources: sock_diag(7), netlink(7), and ``linux/unix_diag.h``, ``linux/inet_diag.h``, ``linux/sock_diag.h`` and
-``net/core/sock.c`` (/proc/net/protocols) of the kernel.
+Sources: sock_diag(7), netlink(7), and the kernel's ``linux/unix_diag.h``, ``linux/inet_diag.h``, ``linux/sock_diag.h``
+and ``net/core/sock.c`` (/proc/net/protocols).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import struct
 
 from casemate.supervisor import kernel, namespaces, notifications, seccomp, watch
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from collections.abc import Container
 
-FEW = 64  # sockets, whose buffers are not worth the question: some 200 KiB each at most
+FEW = 64  # sockets too few to measure: their buffers are about 200 KiB each at most
 _SOCK_DIAG, _DUMP = 4, 0x301  # the protocol of netlink; NLM_F_REQUEST | NLM_F_DUMP
 _BY_FAMILY, _ERROR, _DONE = 20, 2, 3
 _HEAD = struct.Struct("=IHHII")
@@ -33,13 +33,13 @@ _INET = [
 ]
 _QUEUED, _UNIX_MEMORY, _INET_MEMORY = 4, 5, 7  # attributes
 _ANSWER = 1 << 16
-_MOST_NETLINK, _MOST_NETLINK_BYTES = 16, 64 << 20  # sockets of one network, and what may wait in all of them
+_MOST_NETLINK, _MOST_NETLINK_BYTES = 16, 64 << 20  # sockets per network, and bytes that may wait in all of them
 _LARGEST = 0x7FFFFFFF  # of a buffer; the kernel lowers it to what the machine allows
-_WITHIN = 1.0  # seconds for one answer, which takes the kernel microseconds
+_WITHIN = 1.0  # seconds for one answer; the kernel needs microseconds
 
 
 class CellSockets:
-    """Asks for one cell, by a socket in its network namespace, -1 for ours. Raises ``OSError``."""
+    """Queries one network namespace (-1: our own) through a socket in it. Raises ``OSError``."""
 
     def __init__(self, network: int) -> None:
         fds = _open() if network < 0 else namespaces.open_inside(network, kernel.CLONE_NEWNET, _open, "sock_diag")
@@ -47,9 +47,8 @@ class CellSockets:
         self._socket.settimeout(_WITHIN)
 
     def memory(self, inodes: Container[int] | None = None) -> int:
-        """Bytes in the buffers of all sockets, or of those with these numbers. Of what a unix socket has sent, the
-        receiver counts it where the sender has gone; of datagrams then the first in each queue alone, more the kernel
-        does not tell."""
+        """Bytes in the buffers of all sockets, or of those in ``inodes``. If the sender of a unix socket is gone, its
+        data counts for the receiver; of datagrams the kernel then reports only the first in each queue."""
         unix = self._dump(_UNIX, 16, 4, inodes)
         sent, received = sum(one.get(_UNIX_MEMORY, 0) for one in unix), sum(one.get(_QUEUED, 0) for one in unix)
         return max(sent, received) + sum(
@@ -57,12 +56,10 @@ class CellSockets:
         )
 
     def close(self) -> None:
-        """Let go of its socket."""
         self._socket.close()
 
     def _dump(self, request: bytes, fixed: int, place: int, inodes: Container[int] | None) -> list[dict[int, int]]:
-        """The sizes of each socket by attribute; a message begins with ``fixed`` bytes of other things, with the
-        socket's number at ``place``."""
+        """The sizes of each socket by attribute. A message starts with ``fixed`` bytes, with the inode at ``place``."""
         self._socket.send(_HEAD.pack(_HEAD.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)
         found: list[dict[int, int]] = []
         while True:
@@ -70,7 +67,7 @@ class CellSockets:
             while at < len(data):
                 length, kind, *_ = _HEAD.unpack_from(data, at)
                 if kind in (_DONE, _ERROR):
-                    return found  # a family that this kernel has not is one that no cell uses
+                    return found  # a family that the kernel lacks is used by no cell
                 begin = at + _HEAD.size
                 if inodes is None or int.from_bytes(data[begin + place : begin + place + 4], "little") in inodes:
                     found.append(_sizes(data[begin + fixed : at + length]))
@@ -96,17 +93,16 @@ def _open() -> list[int]:
 
 
 class NetlinkCalls:
-    """Limits how many rtnetlink sockets a cell has. Programs list the interfaces of the cell's own network with them.
+    """Limits how many rtnetlink sockets a cell has. Programs use them to list the interfaces of the cell's network.
 
-    No cgroup counts what waits in such a socket, and a filter cannot count sockets. So the supervisor installs a filter
-    that every process it starts inherits, and answers for each socket. The arguments of the call are in registers,
-    which the caller cannot change while it waits. If there are few, the kernel goes on and makes the socket.
-    """
+    No cgroup counts the data that waits in such a socket, and a filter cannot count sockets, so a filter that every
+    child inherits has the supervisor decide on each. The arguments are in registers, which the caller cannot change
+    while it waits. Below the limit, the kernel goes on and makes the socket."""
 
     def __init__(self) -> None:
-        """If the kernel cannot ask us (before 5.19, gVisor, below another filter that asks), all are refused."""
+        """All are refused if the kernel cannot notify us (before 5.19, gVisor, below another notifying filter)."""
         self.listener, self._most = -1, 0
-        self._allowed: list[tuple[int, notifications.WaitingCall]] = []  # network and call, until the caller goes on
+        self._allowed: list[tuple[int, notifications.WaitingCall]] = []  # network and call, until the caller continues
         try:
             self.listener = kernel.install_notifying_filter(seccomp.netlink_program(kernel.machine))
         except OSError:
@@ -115,13 +111,13 @@ class NetlinkCalls:
             self._most = min(_MOST_NETLINK, _MOST_NETLINK_BYTES // _most_waiting())
 
     def answer(self) -> None:
-        """Answer the next call. Nothing that a cell does is an error of ours."""
+        """Answer the next call. A cell cannot cause an error here."""
         with contextlib.suppress(OSError):
             if notification := notifications.receive(self.listener):
                 self._answer(notifications.WaitingCall(self.listener, notification))
 
     def _answer(self, call: notifications.WaitingCall) -> None:
-        # First this, then the count: a socket that is made in between counts twice, and is never missed.
+        # Before the count: a socket made in between counts twice, but is never missed.
         self._allowed = [(network, one) for network, one in self._allowed if not one.has_gone_on()]
         network, count = _count_netlink(call.pid)
         is_free = count + sum(one == network for one, _ in self._allowed) < self._most
@@ -131,8 +127,8 @@ class NetlinkCalls:
 
 
 def _count_netlink(pid: int) -> tuple[int, int]:
-    """The network of ``pid``, as a number, and how many netlink sockets it has; too many if the kernel does not say."""
-    path = f"/proc/{pid}/net/protocols"  # a file of its own in each network
+    """The network of ``pid`` as a number, and its count of netlink sockets; at the limit if the count is unknown."""
+    path = f"/proc/{pid}/net/protocols"  # a different file in each network
     try:
         rows = [line.split() for line in watch.read(path).splitlines()]
         return os.stat(path).st_ino, next(int(row[2]) for row in rows if row[:1] == [b"NETLINK"])
@@ -141,8 +137,7 @@ def _count_netlink(pid: int) -> tuple[int, int]:
 
 
 def _most_waiting() -> int:
-    """The most bytes that can wait in one netlink socket on this machine: a full buffer, and one more message, which is
-    no larger than what can be sent."""
+    """The most bytes that can wait in one netlink socket here: a full receive buffer and one more message."""
     one, total = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM), 0
     for buffer in (_socket.SO_RCVBUF, _socket.SO_SNDBUF):
         default = one.getsockopt(_socket.SOL_SOCKET, buffer)
@@ -153,6 +148,6 @@ def _most_waiting() -> int:
 
 
 def are_many(sockstat: bytes) -> bool:
-    """Whether a cell has so many sockets, by its /proc/net/sockstat, that it is worth asking."""
+    """Whether /proc/net/sockstat shows enough sockets to be worth measuring."""
     words = sockstat.split(maxsplit=3)
     return len(words) > 2 and words[2].isdigit() and int(words[2]) > FEW

@@ -1,7 +1,6 @@
-"""Where the supervisor puts cells together: a tmpfs of its own, laid over /sys.
+"""The stage, where the supervisor assembles cells: a tmpfs over /sys.
 
-Nobody's workspace is in /sys, the supervisor needs nothing from it (cgroups are opened
-before), and it exists wherever Linux runs.
+/sys exists wherever Linux runs and holds no workspace. The supervisor needs nothing from it: it opens cgroups first.
 """
 
 from __future__ import annotations
@@ -11,22 +10,22 @@ import os
 from casemate.supervisor import kernel
 
 STAGE = "/sys"
-CELL = f"{STAGE}/cell"  # where a cell assembles its root, in its own copy of the mounts
+CELL = f"{STAGE}/cell"  # where a cell assembles its root, in its own mount namespace
 PROC = f"{STAGE}/proc"  # where a cell prepares its own /proc
-SCRATCH = f"{STAGE}/scratch"  # where the broker prepares one scratch after the other
-LOWER = f"{STAGE}/lower"  # where a mapped copy of a caller's folder waits to be an overlay's lower layer
+SCRATCH = f"{STAGE}/scratch"  # where the supervisor prepares one scratch at a time
+LOWER = f"{STAGE}/lower"  # an id-mapped caller's folder, while it becomes an overlay's lower layer
 ROOTS = f"{STAGE}/roots"
-EMPTY = f"{STAGE}/empty"  # laid over what a cell must not see
-COVERED = f"{STAGE}/covered"  # where one folder after the other gets what is laid over parts of it
+EMPTY = f"{STAGE}/empty"  # mounted over folders that a cell must not see
+COVERED = f"{STAGE}/covered"  # where one folder at a time gets its covers
 COVERED_FILE = f"{STAGE}/covered-file"
-BLANK, LOCKED = f"{STAGE}/blank", f"{STAGE}/locked"  # a file and a folder that nobody may read
+BLANK, LOCKED = f"{STAGE}/blank", f"{STAGE}/locked"  # a file and a folder without any permission
 
 
 _NOTHING_WRITABLE = kernel.ATTR_RDONLY | kernel.ATTR_NOSUID | kernel.ATTR_NODEV | kernel.ATTR_NOEXEC
 
 
 def prepare() -> None:
-    """Mount the stage. The mount namespace must already be our own."""
+    """Mount the stage. The mount namespace must already be the supervisor's own."""
     kernel.mount("stage", STAGE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=16m,nr_inodes=20000,mode=0755")
     for folder in (CELL, PROC, SCRATCH, LOWER, ROOTS, EMPTY, COVERED):
         os.mkdir(folder, 0o755)
@@ -37,7 +36,7 @@ def prepare() -> None:
 
 
 def mount_in(folder: str) -> None:
-    """At ``folder``, of a root to be, mount what a zygote's cells need of a stage, read-only."""
+    """Mount at ``folder``, in a zygote's future root, the read-only parts of a stage that its cells need."""
     tmpfs = kernel.new_mount("tmpfs", {"size": "4k", "mode": "0755"}, kernel.ATTR_NOSUID | kernel.ATTR_NODEV)
     kernel.move_mount(tmpfs, folder)
     for place in (CELL, PROC, EMPTY):
@@ -49,5 +48,5 @@ def mount_in(folder: str) -> None:
 
 def _mount_empty(place: str) -> None:
     empty = kernel.new_mount("tmpfs", {"size": "4k", "mode": "0555"}, _NOTHING_WRITABLE)
-    kernel.move_mount(empty, place)  # a bind of it is read-only as well
+    kernel.move_mount(empty, place)  # its bind mounts are read-only as well
     os.close(empty)

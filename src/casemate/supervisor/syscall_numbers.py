@@ -1,10 +1,10 @@
-"""The numbers of the system calls, for the machines casemate runs on.
+"""System call numbers of the supported machines.
 
 Sources: `asm/unistd_64.h` (x86_64) and `asm-generic/unistd.h` (aarch64) of Linux 6.1;
-what came later is given by its number, which is the same on both machines.
+later calls are given by their numbers, which are the same on both machines.
 
-A line holds the number of its first name; each further name counts one up. The tables
-are text because that is loaded and read faster than two literals of 300 entries.
+A line holds the number of its first name; each further name counts one up. The tables are text, because text loads and
+parses faster than two dict literals of 300 entries.
 """
 
 from __future__ import annotations
@@ -143,10 +143,7 @@ MACHINES = tuple(_OWN)
 
 
 def numbers(machine: str) -> dict[str, int]:
-    """Name to number, for a machine as `os.uname().machine` names it.
-
-    Raises ValueError when there is no table for it.
-    """
+    """Name to number, for a machine as `os.uname().machine` names it. Raises ValueError without a table for it."""
     if machine not in _OWN:
         raise ValueError(f"no table of system calls for the machine {machine!r}")
     table: dict[str, int] = {}

@@ -1,9 +1,8 @@
-"""Which system calls the code in a cell may make: data, with the reason of each group.
+"""Which system calls the code in a cell may make: data, with the reason for each group.
 
-What is not named here does not exist: ENOSYS, so that libc and runtimes fall back to
-something older (clone3 to clone, openat2 to openat, io_uring to epoll: what these are asked
-to do lies in memory, where a filter cannot look). What programs try and had better learn is
-forbidden gets EPERM.
+A call that is not named here gets ENOSYS, so that libc and runtimes fall back to an older call (clone3 to clone,
+openat2 to openat, io_uring to epoll: their arguments are in memory, which a filter cannot read). Calls whose refusal
+programs should see are forbidden and get EPERM.
 
 Sources: the manual page of each call; asm-generic/ioctls.h, linux/sockios.h, linux/prctl.h,
 linux/sched.h. The numbers below are the same on x86_64 and aarch64.
@@ -13,9 +12,8 @@ from __future__ import annotations
 
 import errno
 
-# What the program answers: 0 lets the call happen, another number is its errno. Below 0: the supervisor answers, or the
-# call does nothing and succeeds.
-ALLOW, NOTIFY, SKIP = 0, -1, -2
+# The filter's outcomes: 0 allows the call, -1 notifies the supervisor, any other number is the errno.
+ALLOW, NOTIFY = 0, -1
 
 ALLOWED = (
     (
@@ -109,8 +107,8 @@ ALLOWED = (
     ),
 )
 
-# Memory that belongs to no process and survives it, so that only a cgroup counts it. That
-# includes semaphores of System V: an ipc namespace allows 32,000 sets of 32,000, 64 GB.
+# Memory that belongs to no process and outlives it, so that only a cgroup counts it. That includes System V semaphores:
+# an ipc namespace allows 32,000 sets of 32,000, 64 GB.
 ALLOWED_WHEN_COUNTED = (
     ("files without a name", "memfd_create"),
     ("System V", "shmget shmat shmctl shmdt msgget msgsnd msgrcv msgctl"),
@@ -153,14 +151,9 @@ NOT_AMONG = "not among"
 
 
 class Condition:
-    """One look at one argument, which may decide.
-
-    A check takes its conditions in order; the first that decides gives the outcome, and if none
-    does the call is allowed. A condition with ``then`` has no outcome of its own: if it applies, those decide.
-
-    Only the low 32 bits are compared: the kernel takes all of these arguments as int, and
-    a filter that compares 64 bits is passed by setting one it ignores (CVE-2019-10063).
-    """
+    """A test of one argument. The first that applies decides the call, or its conditions ``then`` do; if none applies,
+    the call is allowed. Only the low 32 bits are compared: the kernel takes these arguments as int, and a 64-bit
+    comparison can be bypassed by setting an ignored bit (CVE-2019-10063)."""
 
     __slots__ = ("argument", "keep", "kind", "outcome", "then", "values")
 
@@ -177,22 +170,22 @@ class Condition:
 
 
 def any_bit(argument: int, bits: int, outcome: int) -> Condition:
-    """Decide if the argument has one of these bits."""
+    """Apply if the argument has one of these bits."""
     return Condition(ANY_BIT, argument, (bits,), outcome, None)
 
 
 def no_bit(argument: int, bits: int, outcome: int) -> Condition:
-    """Decide if the argument has none of these bits."""
+    """Apply if the argument has none of these bits."""
     return Condition(NO_BIT, argument, (bits,), outcome, None)
 
 
 def among(argument: int, values: tuple[int, ...], outcome: int, keep: int | None = None) -> Condition:
-    """Decide if the argument (of its bits those to keep) is one of these values."""
+    """Apply if the argument, masked with ``keep``, is one of these values."""
     return Condition(AMONG, argument, values, outcome, keep)
 
 
 def not_among(argument: int, values: tuple[int, ...], outcome: int, keep: int | None = None) -> Condition:
-    """Decide if the argument (of its bits those to keep) is none of these values."""
+    """Apply if the argument, masked with ``keep``, is none of these values."""
     return Condition(NOT_AMONG, argument, values, outcome, keep)
 
 
@@ -200,7 +193,7 @@ def not_among(argument: int, values: tuple[int, ...], outcome: int, keep: int | 
 _NEW_NAMESPACES = 0x7E020000
 
 _SET_ID = 0o6000  # S_ISUID | S_ISGID
-_MAY_CREATE = 0o100 | 0o20000000  # O_CREAT | __O_TMPFILE; without them there is no mode
+_MAY_CREATE = 0o100 | 0o20000000  # O_CREAT | __O_TMPFILE; without them the call has no mode
 _KIND_OF_FILE = 0o170000  # S_IFMT
 _PLAIN_KINDS = (0, 0o100000, 0o010000, 0o140000)  # 0 and S_IFREG, S_IFIFO, S_IFSOCK
 _WHITEOUT = 4  # RENAME_WHITEOUT leaves a character device
@@ -210,7 +203,7 @@ _STREAM, _DGRAM, _SEQPACKET = 1, 2, 5
 _KIND_OF_SOCKET = 0xFFFFFFFF & ~(0o4000 | 0o2000000)  # less SOCK_NONBLOCK, SOCK_CLOEXEC
 _DEFAULT_TCP_UDP = (0, 6, 17)
 _SOL_SOCKET, _TCP = 1, 6
-# SO_ATTACH_FILTER, TCP_ULP, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF and .._EBPF: no two are one number's.
+# SO_ATTACH_FILTER, TCP_ULP, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF and .._EBPF: no two share a number.
 _SOCKET_PROGRAMS = (26, 31, 50, 51, 52)
 
 _TIOCSTI, _TIOCLINUX, _TIOCCONS = 0x5412, 0x541C, 0x541D
@@ -238,8 +231,8 @@ _IOCTLS = (
     0x8921, 0x8927, 0x8933, 0x8942,  # SIOCGIFMTU, SIOCGIFHWADDR, SIOCGIFINDEX, SIOCGIFTXQLEN
 )
 
-# PR_SET_DUMPABLE only in one direction: what is not dumpable cannot be measured from outside. Not PR_SET_MM
-# (a process would lie about its command line), PR_SET_SECCOMP, PR_SET_SPECULATION_CTRL.
+# PR_SET_DUMPABLE only to dumpable: the supervisor cannot measure other processes. Not PR_SET_MM (a process could fake
+# its command line), PR_SET_SECCOMP, PR_SET_SPECULATION_CTRL.
 _SET_DUMPABLE, _DUMPABLE = 4, 1
 _PRCTLS = (
     1, 2, 3,  # PR_SET_PDEATHSIG, PR_GET_PDEATHSIG, PR_GET_DUMPABLE
@@ -262,7 +255,7 @@ _PRCTLS = (
 # fmt: on
 
 _PERSONALITY_IS_READ = 0xFFFFFFFF
-_PERSONALITY_OF_LINUX = 0  # others switch off randomisation, or let 0 be mapped
+_PERSONALITY_OF_LINUX = 0  # others turn off address randomization or allow mapping page 0
 
 
 _LEASE_AND_NOTIFY = (1024, 1026)  # F_SETLEASE, F_NOTIFY

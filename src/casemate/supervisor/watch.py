@@ -1,7 +1,7 @@
-"""What no cgroup counts: the memory, cpu time and tasks of a cell, read from /proc now and then.
+"""Measures what no cgroup counts: the memory, cpu time and tasks of a cell, read from /proc at intervals.
 
-Best effort by nature: between two looks a cell can take more. One process alone is held by
-RLIMIT_DATA meanwhile, so cells of a single process are looked at less often, unless that reserves a lot (Node).
+This is best effort: a cell can take more between two looks. RLIMIT_DATA bounds a single process in between, so cells of
+one process are measured less often, unless that process reserves a lot (Node).
 """
 
 from __future__ import annotations
@@ -11,55 +11,47 @@ import heapq
 import os
 import time
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_MAX_VISITED = 33_000  # processes looked at in one cell; limits.processes is at most 32,768
+_MAX_VISITED = 33_000  # processes measured in one cell; limits.processes is at most 32,768
 _LARGE_TABLES = 8 << 20  # bytes of page tables of one process that take the kernel a tenth of a second to walk
-_ALL_TABLES = 64 << 20  # of all that one exact look walks: 5 ms for each 2 MiB, which are of 1 GiB of memory
+_ALL_TABLES = 64 << 20  # of all processes in one exact look: 2 MiB map 1 GiB of memory and take 5 ms
 _HIDDEN = 1 << 62
-_LEAST_PIECE = 2048  # bytes; a list is cut where the next number does not fit into a page any more
+_LEAST_PIECE = 2048  # bytes; the kernel cuts a list where the next number does not fit into the page
 OFTEN = 0.02  # seconds between looks at a cell of several processes, or of one that RLIMIT_DATA does not hold
 SELDOM = 0.1
 _NEVER = float("inf")
 
 
 class CellUsage:
-    """One look at a cell.
-
-    ``private`` memory of each process added up, page tables included, the most ``shared`` memory of one, and the
-    shared memory of each added up, in bytes; ``cpu`` in seconds; ``tasks`` without init; ``pids`` of the processes.
-    ``tables``: bytes of page tables; ``claims``: of each process, bytes of memory, bytes of page tables, and where in
-    /proc it is asked for more.
-    """
+    """The result of one look at a cell. Sizes are in bytes."""
 
     def __init__(self) -> None:
-        self.private = 0
+        self.private = 0  # private memory of all processes, page tables included
         self.tables = 0
+        # Of each process: its memory, its page tables, and the /proc path to measure it at.
         self.claims: list[tuple[int, int, str]] = []
-        self.shared = 0
-        self.shared_by_each = 0
-        self.cpu = 0.0
-        self.tasks = 0
+        self.shared = 0  # the largest shared memory of one process
+        self.shared_by_each = 0  # the shared memory of all processes, added up
+        self.cpu = 0.0  # seconds
+        self.tasks = 0  # without init
         self.pids: list[int] = []
 
     def memory(self, files: int) -> int:
-        """Memory in use, but for the ``files`` of the cell's tmpfs, which may be mapped.
-
-        Pages that processes share since a fork count for each, and of shared memory the largest alone: `proportional`
-        is exact, and slow.
-        """
+        """Memory in use, without the ``files`` of the cell's tmpfs. Pages shared since a fork count once per process,
+        and only the largest shared memory counts: `proportional` is exact, and slow."""
         return self.private + max(0, self.shared - files)
 
     def most_memory(self) -> int:
-        """What is in use if none of it is shared with anybody: never less than there is."""
+        """An upper bound: the memory in use if nothing is shared."""
         return self.private + self.shared_by_each
 
 
 def measure(init: int) -> CellUsage:
-    """Look at every living process below ``init``."""
+    """Measure every living process below ``init``."""
     usage = CellUsage()
     usage.cpu = _reaped_cpu(init)
     waiting = children(init)
@@ -71,13 +63,12 @@ def measure(init: int) -> CellUsage:
 
 
 def proportional(usage: CellUsage, files: int, may_grow: Callable[[], bool]) -> int:
-    """The memory of the processes in ``usage``, in bytes, each shared page divided among its holders (proc(5), Pss),
-    but for the ``files`` of the cell's tmpfs, which may be mapped.
+    """The memory of the processes in ``usage``, in bytes, with each shared page divided among its holders (proc(5),
+    Pss), and without the ``files`` of the cell's tmpfs.
 
-    A process that cannot be read counts as more than any limit: it hides on purpose. One whose page tables are so
-    large that asking would take too long, also all together, counts with everything that it maps. The kernel answers
-    for a process only when that is not forking. In a storm of forks that takes seconds, so ``may_grow`` is asked now
-    and then: once it says no, nothing more is read.
+    A process that cannot be read counts as more than any limit: it hides on purpose. If page tables are too large to
+    walk, alone or together, the process counts with all its memory. The kernel answers only while the process is not
+    forking. That takes seconds in a storm of forks, so ``may_grow`` is called at intervals; False stops the reading.
     """
     total, shared, walked, asked = usage.tables, 0, 0, time.monotonic()
     for claimed, tables, place in sorted(usage.claims, reverse=True):
@@ -94,7 +85,7 @@ def proportional(usage: CellUsage, files: int, may_grow: Callable[[], bool]) -> 
         except PermissionError:
             return _HIDDEN
         except OSError:
-            continue  # it ended
+            continue  # the process ended
         total += rollup.get(b"Pss_Anon", 0)
         shared += rollup.get(b"Pss_Shmem", 0)
     return total + max(0, shared - files)
@@ -109,7 +100,7 @@ def _add(pid: int, usage: CellUsage) -> None:
         usage.pids.append(pid)
         place, sizes = f"/proc/{pid}", _memory_of(f"/proc/{pid}")
         if not sizes and tasks > 1:
-            # Its first thread has ended and others live: proc(5) then shows no memory under its own number.
+            # Its first thread has ended: proc(5) then shows no memory for the process itself.
             place, sizes = _living_task(pid)
         private, shared, tables = (sizes.get(name, 0) for name in (b"RssAnon", b"RssShmem", b"VmPTE"))
         usage.private += private + tables
@@ -118,16 +109,16 @@ def _add(pid: int, usage: CellUsage) -> None:
         usage.tables += tables
         usage.claims.append((private + shared, tables, place))
     except (OSError, ValueError, IndexError):
-        return  # it ended between two reads
+        return  # the process ended between two reads
 
 
 def _memory_of(place: str) -> dict[bytes, int]:
-    """The memory of ``place``, a process or a task in /proc, in bytes; {} when it has none."""
+    """The memory of ``place``, a process or task in /proc, in bytes; {} if it has none."""
     return _sizes(f"{place}/status", (b"RssAnon", b"RssShmem", b"VmPTE"))
 
 
 def _sizes(path: str, names: tuple[bytes, ...]) -> dict[bytes, int]:
-    """Those of ``names`` that a file of /proc has in kB, in bytes."""
+    """The values of ``names`` in a /proc file in kB, as bytes."""
     sizes = {}
     for line in read(path).splitlines():
         name, _, value = line.partition(b":")
@@ -137,7 +128,7 @@ def _sizes(path: str, names: tuple[bytes, ...]) -> dict[bytes, int]:
 
 
 def _living_task(pid: int) -> tuple[str, dict[bytes, int]]:
-    """Where a thread of ``pid`` lives, and the sizes of its memory; none where all of them are just ending."""
+    """The path of a living thread of ``pid``, and its memory; {} if all threads are ending."""
     for task in os.listdir(f"/proc/{pid}/task"):
         place = f"/proc/{pid}/task/{task}"
         try:
@@ -150,7 +141,7 @@ def _living_task(pid: int) -> tuple[str, dict[bytes, int]]:
 
 
 def _reaped_cpu(init: int) -> float:
-    """Cpu time of what ``init`` has reaped, in seconds: orphans of the program."""
+    """Cpu time in seconds of the orphans that ``init`` has reaped."""
     try:
         return sum(map(int, _fields(init)[13:15])) / _TICKS
     except (OSError, ValueError, IndexError):
@@ -158,13 +149,13 @@ def _reaped_cpu(init: int) -> float:
 
 
 def _fields(pid: int) -> list[bytes]:
-    """Fields of /proc/PID/stat after the command, which may hold spaces and parentheses; what follows does not."""
+    """The fields of /proc/PID/stat after the command, which may contain spaces and parentheses."""
     statistics = read(f"/proc/{pid}/stat")
     return statistics[statistics.rindex(b")") + 2 :].split()
 
 
 def children(pid: int) -> list[int]:
-    """Children by any thread of ``pid``."""
+    """The children of all threads of ``pid``."""
     pids: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -177,7 +168,7 @@ def children(pid: int) -> list[int]:
 
 
 def _children_by_parent(pid: int) -> list[int]:
-    """The same where the kernel has no such list, as gVisor has none: of a process that is there, by looking at all."""
+    """The children found by scanning all of /proc, where the kernel (gVisor) has no children file."""
     pids = []
     for name in os.listdir("/proc") if os.path.exists(f"/proc/{pid}") else ():
         try:
@@ -189,7 +180,7 @@ def _children_by_parent(pid: int) -> list[int]:
 
 
 def terminals(uid: int) -> int:
-    """How many pseudo-terminals are open whose owner is ``uid``: each has a name (devpts)."""
+    """How many open pseudo-terminals ``uid`` owns, by their names in devpts."""
     count = 0
     with contextlib.suppress(OSError), os.scandir("/dev/pts") as entries:
         for entry in entries:
@@ -199,7 +190,7 @@ def terminals(uid: int) -> int:
 
 
 def has_no_children(pid: int) -> bool:
-    """Whether ``pid`` certainly has no child, dead or alive; False where the kernel does not say."""
+    """Whether ``pid`` certainly has no child, dead or alive. False if the kernel cannot tell."""
     try:
         return not any(read(f"/proc/{pid}/task/{task}/children") for task in os.listdir(f"/proc/{pid}/task"))
     except OSError:
@@ -219,11 +210,8 @@ def all_tasks_in(pid: int, states: bytes) -> bool:
 
 
 def run_time(pids: Iterable[int], proc: str = "/proc") -> int | None:
-    """Nanoseconds for which the tasks of ``pids`` have run; None where the kernel does not say it of each of them.
-
-    It has no such file without CONFIG_SCHED_INFO, and zeros in it where delay accounting is off; a task that is there
-    has run.
-    """
+    """Nanoseconds that the tasks of ``pids`` have run; None if the kernel does not report it for each: the file is
+    missing without CONFIG_SCHED_INFO and shows zeros without delay accounting. An existing task has run."""
     total = 0
     try:
         for pid in pids:
@@ -238,39 +226,38 @@ def run_time(pids: Iterable[int], proc: str = "/proc") -> int | None:
 
 
 def read(path: str) -> bytes:
-    """All of a file in /proc, some of which give a page at a time."""
+    """All of a /proc file; some return a page per read."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         pieces = []
         while piece := os.read(fd, 65536):
             pieces.append(piece)
             if len(piece) < _LEAST_PIECE:
-                break  # what is left would not have fitted into a page
+                break  # a short read is the end
         return b"".join(pieces)
     finally:
         os.close(fd)
 
 
 class Schedule:
-    """Times (monotonic seconds) by name, the earliest first."""
+    """Times (monotonic seconds) by name."""
 
     def __init__(self) -> None:
         self._times: dict[str, float] = {}
-        self._heap: list[tuple[float, str]] = []  # with times that have been replaced since, and are passed over
+        self._heap: list[tuple[float, str]] = []  # may hold replaced times, which are skipped
 
     def set(self, name: str, when: float) -> None:
-        """``name`` is due then, and not when it was before."""
         if self._times.get(name) != when:
             self._times[name] = when
             if when < _NEVER:
                 heapq.heappush(self._heap, (when, name))
 
     def remove(self, name: str) -> None:
-        """It is gone. Harmless when repeated."""
+        """Remove ``name``, if present."""
         self._times.pop(name, None)
 
     def pop_due(self, now: float) -> list[str]:
-        """The names whose time has come; each is forgotten until it is set again."""
+        """Remove and return the names that are due."""
         names = []
         while self.next_time() <= now:
             name = heapq.heappop(self._heap)[1]

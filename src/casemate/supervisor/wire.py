@@ -1,13 +1,12 @@
-"""The wire format between the host and the supervisor: one value a message, descriptors beside it.
+"""The wire format between the host and the supervisor: one value per message, with descriptors beside it.
 
-A value is None, a bool, an int, a float, a str, bytes, a list or a dict with str keys. The
-encoding is length-prefixed and parsed strictly; it needs no import, which is why it is
-not JSON: the json module alone would cost a third of the supervisor's start.
+A value is None, a bool, an int, a float, a str, bytes, a list or a dict with str keys. The encoding is length-prefixed
+and parsed strictly. It is not JSON, because importing json would take a third of the supervisor's start.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
@@ -15,8 +14,8 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE = 160_000  # bytes; a unix socket's default send buffer takes 212,992 with its overhead
 MAX_DESCRIPTORS = 64  # beside one message; the kernel's own limit is 253
-PROGRAM_BYTES = 1 << 16  # space that a cell has for a program that it does not know yet
-# Of a cell, and the folder of its scratch that each is: what is bound below them must be put over them.
+PROGRAM_BYTES = 1 << 16  # space that a cell reserves for a program that comes later
+# A cell's own places, and the folder of its scratch behind each. Binds below them must be mounted over them.
 OWN_PLACES = {
     "/home/user/": "tmp/.home",
     "/tmp/": "tmp",
@@ -25,19 +24,19 @@ OWN_PLACES = {
     "/workspace/": "workspace",
     "/program/": "program",
 }
-_MAX_DEPTH = 12  # no message of ours is deeper than 5
+_MAX_DEPTH = 12  # real messages reach 5
 
 
-FAILED = "a failure in its supervisor: "  # and the error: the reason of a cell that is ended for it
-ANSWER_WITHIN = 5_000  # milliseconds; a child that prepares itself needs some, and no other cell is served meanwhile
+FAILED = "a failure in its supervisor: "  # start of the reason of a cell that the error ends; the error follows
+ANSWER_WITHIN = 5_000  # milliseconds to wait for a child; meanwhile no other cell is served
 _MARKS = {None: b"n", True: b"t", False: b"f"}
 
 
-_MOST_SHARED = 256  # values of messages that the receiver of many keeps
+_MOST_SHARED = 256  # shared values that a receiver keeps
 
 
 class SharedValue:
-    """A list or dict that many messages have in common: encoded once here, and decoded once where it is received."""
+    """A list or dict that many messages share. It is encoded once, and decoded once by each receiver."""
 
     __slots__ = ("data",)
 
@@ -46,11 +45,11 @@ class SharedValue:
 
 
 class WireError(ValueError):
-    """A message that is not well formed."""
+    """A malformed message."""
 
 
 def encode(value: Any) -> bytes:
-    """``value`` as bytes. Raises :class:`WireError` for a type the format does not have."""
+    """``value`` as bytes. Raises :class:`WireError` for an unsupported type."""
     parts: list[bytes] = []
     _encode(value, parts)
     return b"".join(parts)
@@ -96,10 +95,8 @@ def _encode_dict(value: dict[Any, Any], parts: list[bytes]) -> None:
 
 
 def decode(data: bytes, shared: dict[bytes, Any] | None = None) -> Any:
-    """The value in ``data``, which must hold exactly one. Raises :class:`WireError`.
-
-    ``shared``: what of earlier messages may come again, where :class:`SharedValue` values are taken.
-    """
+    """The single value in ``data``. Raises :class:`WireError`. ``shared`` keeps decoded :class:`SharedValue` values
+    between messages; without it, none are accepted."""
     value, end = _decode(data, 0, 0, shared)
     if end != len(data):
         raise WireError("bytes after the value")
@@ -107,8 +104,8 @@ def decode(data: bytes, shared: dict[bytes, Any] | None = None) -> Any:
 
 
 def encode_command(argv: tuple[str, ...], env: Mapping[str, str], cwd: str) -> bytes:
-    """A command as init.c can read it, too: texts, each ended by a zero byte. The folder in which it begins, how many
-    arguments it has, these, and its variables. Raises :class:`WireError` for a text with a zero byte in it."""
+    """A command as NUL-terminated strings, which init.c can parse too: the working directory, the number of arguments,
+    the arguments, and the variables. Raises :class:`WireError` if one contains a NUL."""
     texts = (cwd, str(len(argv)), *argv, *(f"{name}={value}" for name, value in env.items()))
     data = "".join(f"{text}\0" for text in texts).encode("utf-8", "surrogateescape")
     if data.count(0) != len(texts):
@@ -117,7 +114,7 @@ def encode_command(argv: tuple[str, ...], env: Mapping[str, str], cwd: str) -> b
 
 
 def decode_command(data: bytes) -> tuple[list[str], dict[str, str], str]:
-    """Arguments, variables and folder of a command."""
+    """The arguments, variables and working directory of a command."""
     cwd, count, *texts = data.decode("utf-8", "surrogateescape").split("\0")[:-1]
     variables = (text.partition("=") for text in texts[int(count) :])
     return texts[: int(count)], {name: value for name, _, value in variables}, cwd
@@ -180,7 +177,7 @@ def _dict(data: bytes, at: int, depth: int, shared: dict[bytes, Any] | None = No
     while data[at : at + 1] != b"e":
         key, at = _decode(data, at, depth + 1)
         if not isinstance(key, str) or key in items:
-            raise WireError("a key that is no str, or is there twice")
+            raise WireError("a key that is not a str or occurs twice")
         items[key], at = _decode(data, at, depth + 1, shared)
     return items, at + 1
 
@@ -189,7 +186,7 @@ def _take_shared(data: Any, shared: dict[bytes, Any]) -> Any:
     if data not in shared:
         value = decode(data)
         if not isinstance(value, list | dict):
-            raise WireError("a shared value that is no list or dict")
+            raise WireError("a shared value that is not a list or dict")
         if len(shared) == _MOST_SHARED:
             shared.clear()
         shared[data] = value

@@ -1,8 +1,8 @@
-"""The zygote's own process: a warmed interpreter without capabilities that every warm Python cell is forked from.
+"""The zygote's own process: a warmed interpreter without capabilities, from which every warm Python cell is forked.
 
-It runs in the start-up of the environment's interpreter (start/sitecustomize.py), in a read-only root of its
-own with an empty network. It has never run code of a guest's and learns nothing of one. It makes processes, which
-build their own walls as every cell does. They are the supervisor's children, so that they outlive it.
+It runs during the start-up of the environment's interpreter (start/sitecustomize.py), in its own read-only root with an
+empty network. It never runs guest code and learns nothing about guests. Its forks build their own walls as every cell
+does, and are the supervisor's children, so they outlive it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 
 from casemate.supervisor import init, kernel, native_init, wire
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from types import CodeType, ModuleType
     from typing import Any
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     Ranges = list[tuple[int, int]]
 
 SOCKET = 3
-PACKAGES = "/run"  # where casemate lies in a zygote
+PACKAGES = "/run"  # the folder of casemate in a zygote
 GUEST = "/opt/casemate/python"
 MODULES = "/opt/casemate/modules"
 _SIGINT = 2
 _kept_alive: list[object] = []
 _MAX_ENDS = 8  # descriptors of one new cell: channel, status, cgroup fds
-# What a program's start, its pictures and its end need; the guest's own come below.
+# Modules for a program's start, its pictures and its end; the guest's own are below.
 _NEEDED = ("__future__", "atexit", "binascii", "encodings.utf_8", "fcntl", "io", "json", "linecache", "stat",
            "termios", "time", "tokenize", "traceback", "types")  # fmt: skip
 _GUEST_MODULES = ("process", "channel", "displays")
 REHEARSAL_PROGRAM = "main.py"
-# What most programs do first; its output goes nowhere. Where a session's interpreter is loaded, that is rehearsed. It
-# contains none of the words for which `process` has a program end as any other does.
+# What most programs do first; its output is discarded. If a session's interpreter is loaded, that is rehearsed too. It
+# contains none of the words for which `process` gives a program the normal end of the interpreter.
 REHEARSAL_TEXT = """import _casemate
 if hasattr(_casemate, "session"):
     from _casemate import session
@@ -54,17 +54,15 @@ _STEP = (
     '{"op": "run", "step": %d, "code": "%s", "out": "/dev/null", "err": "/dev/null", "stdin": null, "cwd": null,'
     ' "asks": [], "task": "code", "front": null, "remembers": true, "colours": false}'
 )
-_WITHIN = 5.0  # seconds; it takes ten milliseconds
+_WITHIN = 5.0  # seconds; usually ten milliseconds
 _JOINED_GONE_WITHIN = 0.2  # seconds, on a busy machine
-_PRESENT, _SHARED, _ALONE = 1 << 63, 1 << 61, 1 << 56  # of an entry in pagemap (proc(5))
+_PRESENT, _SHARED, _ALONE = 1 << 63, 1 << 61, 1 << 56  # bits of a pagemap entry (proc(5))
 _SIGKILL = 9
 
 
 def wait() -> None:
-    """Warm up, then make cells until the supervisor is gone. Returns only in a cell's program, once it has its order.
-
-    The supervisor sends the modules to preload and the filter of system calls, and gets a greeting or a problem.
-    """
+    """Warm up, then make cells until the supervisor is gone. Returns only in a cell's program, once its order has come.
+    The supervisor sends modules to preload and the seccomp filter, and gets a greeting with any problem."""
     kernel.set_name(b"casemate-zygote")
     socket = _socket.socket(fileno=SOCKET)
     settings = wire.decode(socket.recv(wire.MAX_MESSAGE))
@@ -83,8 +81,8 @@ def wait() -> None:
     program = _ProgramStart(begin, plain)
     gc.collect()
     sys.modules["_casemate.process"].keep_loaded_modules()
-    gc.disable()  # a collection in a cell that waits would copy the whole heap's pages
-    # These would end with this call in every program, and freeing them would write to their memory.
+    gc.disable()  # a collection in a waiting cell would copy the whole heap's pages
+    # Keep these: every program would free them when this call returns, and so write to shared pages.
     _kept_alive.extend((settings, program, socket))
     rehearsal = Rehearsal()
     _kept_alive.append(rehearsal)
@@ -102,7 +100,7 @@ def wait() -> None:
 
 
 def _has_threads() -> bool:
-    """Whether there are other threads than this one. The kernel still lists a joined one for a moment."""
+    """Whether other threads exist. The kernel still lists a joined thread for a moment."""
     ends = time.monotonic() + _JOINED_GONE_WITHIN
     while len(os.listdir("/proc/self/task")) > 1:
         if time.monotonic() > ends:
@@ -112,10 +110,7 @@ def _has_threads() -> bool:
 
 
 def wait_alone(preload: list[str]) -> None:
-    """Warm up, and wait for the order of one program, whose process this is. Returns when it has come.
-
-    Of ``preload`` what is not installed is left out.
-    """
+    """Warm up and wait for the order of this process's one program. Missing modules are not preloaded."""
     begin = _compile_start(None)
     problem = _preload(preload, optional=True)
     if problem is not None:
@@ -130,7 +125,6 @@ def wait_alone(preload: list[str]) -> None:
 
 
 def _plain_zygote(settings: dict[str, Any]) -> Any:
-    """What is done otherwise, where cells have no mounts; else None."""
     if "module" not in settings:
         return None
     __import__(settings["module"])
@@ -138,7 +132,7 @@ def _plain_zygote(settings: dict[str, Any]) -> Any:
 
 
 def _compile_start(plain: Any) -> CodeType:
-    """What a program's start runs in every Python cell, compiled once; and the modules that it may need."""
+    """Compile the start code that every Python cell runs, and import the modules it may need."""
     package = type(sys)("_casemate")
     guest, modules = (plain.real(place) if plain else place for place in (GUEST, MODULES))
     package.__path__ = [guest]
@@ -154,8 +148,8 @@ def _compile_start(plain: Any) -> CodeType:
 
 
 def _load_tool_module(modules: str) -> dict[str, ModuleType]:
-    """The package `mcptools`, loaded for programs that import it, while others do not find it loaded: see
-    guest/python/sitecustomize.py. Its first import would take longer than a call of a tool."""
+    """Load the package `mcptools` for programs that import it, but leave it out of sys.modules (see
+    guest/python/sitecustomize.py). Its first import would take longer than a tool call."""
     sys.path.insert(0, modules)
     before = list(sys.meta_path)
     try:
@@ -167,15 +161,12 @@ def _load_tool_module(modules: str) -> dict[str, ModuleType]:
             del sys.path_importer_cache[place]
     names = [name for name in sys.modules if name.partition(".")[0] == "mcptools"]
     ready = {name: sys.modules.pop(name) for name in names}
-    _kept_alive.append(dict(ready))  # no program frees what all share
+    _kept_alive.append(dict(ready))  # so that no program frees shared memory
     return ready
 
 
 def _preload(names: list[str], *, optional: bool) -> str | None:
-    """Import what programs of this environment will; what is wrong with it, or None.
-
-    ``optional``: what is not installed is passed over.
-    """
+    """Import what programs of this environment use; with ``optional``, only what is installed. Returns the problem."""
     sys.meta_path.insert(0, _PatchingFinder)
     for name in names:
         try:
@@ -183,13 +174,13 @@ def _preload(names: list[str], *, optional: bool) -> str | None:
         except ModuleNotFoundError as error:
             if not (optional and error.name and name.startswith(error.name)):
                 return f"{name} cannot be preloaded: {error}"
-        except BaseException as error:  # noqa: BLE001 - the operator's libraries may do anything when they are imported
+        except BaseException as error:  # noqa: BLE001 - the operator's libraries may raise anything on import
             return f"{name} cannot be preloaded: {type(error).__name__}: {error}"[:500]
     return None
 
 
 def _flush_output() -> str | None:
-    """Write out what was printed meanwhile, which is no program's output; what is wrong when that cannot be."""
+    """Write out what preloading printed. Returns the problem, or None."""
     try:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -199,24 +190,23 @@ def _flush_output() -> str | None:
 
 
 class _PatchingFinder:
-    """What is preloaded shows its pictures, too; a program's own finder takes this one's place."""
+    """Patches preloaded modules to show their pictures. A program's own finder takes its place."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: object = None) -> Any:
-        """The real finder's answer, with the patch that the module gets in every cell."""
         displays = sys.modules["_casemate.displays"]
         return displays.patched_spec(name, path, target, _PatchingFinder) if name in displays._PATCHES else None
 
 
 def _rehearse() -> None:
-    """Run a throwaway program: what the first step of any loads lazily is loaded then, for all."""
+    """Run a throwaway program, so that what programs load lazily is loaded once for all."""
     code = "import sys\nvalue = [f'{n!r} {n / 2:.1f}' for n in range(3)]\ndef f(x): return x\nf(value).sort()\n"
     exec(compile(code, "main.py", "exec"), {"__name__": "__main__"})  # noqa: S102 - our own
     sys.modules["json"].loads('{"env": {"A": "b"}, "arguments": []}')
 
 
 def _rehearse_failure() -> None:
-    """The same for a program that fails, and for one that shows something."""
+    """Do the same for a program that fails and for one that displays something."""
     try:
         raise NameError("rehearsal")
     except NameError as error:
@@ -225,7 +215,7 @@ def _rehearse_failure() -> None:
 
 
 def _data_bytes() -> int:
-    """What RLIMIT_DATA counts of us, and so of each cell from its start: memory it shares with us."""
+    """The memory that RLIMIT_DATA counts of the zygote, and so of each cell from its start."""
     with open("/proc/self/status", "rb") as file:
         for line in file:
             if line.startswith(b"VmData:"):
@@ -234,7 +224,7 @@ def _data_bytes() -> int:
 
 
 def _make_cells(socket: _socket.socket, settings: dict[str, Any], plain: Any) -> None:
-    """Fork a cell for each message, which brings its ends. Returns in a cell's program."""
+    """Fork a cell for each message, which carries its ends. Returns in a cell's program."""
     while True:
         data, ends = kernel.receive_fds(socket, 1, _MAX_ENDS)
         if not data:
@@ -247,13 +237,13 @@ def _make_cells(socket: _socket.socket, settings: dict[str, Any], plain: Any) ->
 
 
 def _make_cell(socket: _socket.socket, ends: list[int], settings: dict[str, Any], plain: Any) -> int:
-    """The pid of a new cell's first process, which is our sibling; 0 in a program."""
+    """Fork a cell's first process, our sibling. Returns its pid, or 0 in a program."""
     try:
         pid = kernel.bare_clone(kernel.CLONE_PARENT | (0 if plain else kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID))
     except OSError as error:
         return -(error.errno or 1)
     if pid == 0:
-        socket.detach()  # init.run closes it with everything else that is not the cell's
+        socket.detach()  # init.run closes all descriptors that are not the cell's
         channel, status, *cgroup_fds = ends
         if plain:
             plain.run_init(channel, status, cgroup_fds)
@@ -263,33 +253,30 @@ def _make_cell(socket: _socket.socket, ends: list[int], settings: dict[str, Any]
 
 
 class _ProgramStart:
-    """How a cell's program starts. What is the same for all is done here, in the zygote, as far as it can be."""
+    """Starts a cell's program. Work that is the same for all programs is done in the zygote."""
 
     def __init__(self, begin: CodeType, plain: Any, *, is_installed: bool = False) -> None:
-        """``is_installed``: casemate is one of the packages of this interpreter."""
+        """``is_installed``: casemate is a package of this interpreter."""
         self._begin = begin
         self._plain = plain
         guest, workspace = (plain.real(place) if plain else place for place in (GUEST, "/workspace"))
         self._namespace: dict[str, Any] = {"__name__": "sitecustomize", "__file__": f"{guest}/sitecustomize.py"}
         _hide_casemate(is_installed=is_installed)
         os.chdir(workspace)
-        # An environment's own sitecustomize must see the program's variables, and so runs in its process.
+        # An environment's own sitecustomize must see the program's variables, so it runs in its process.
         self._has_begun = not _has_own_sitecustomize()
         if self._has_begun:
             exec(begin, self._namespace)  # noqa: S102 - our own
 
     def start(self, written: Ranges) -> None:
-        """Wait for the order, and begin as every Python program in a cell begins.
-
-        ``written``: memory that programs write to, which is copied meanwhile.
-        """
+        """Wait for the order, then start as every Python program in a cell does. Copies ``written`` memory first."""
         process = sys.modules["_casemate.process"]
         _signal.signal(_SIGINT, _signal.default_int_handler)
         process.prepare()
         if self._has_begun:
             self._namespace["_open_package"]()  # its control pipe
         if not select.select([init.ORDER], [], [], 0)[0]:
-            _rehearse()  # so that the interpreter's own code is mapped
+            _rehearse()  # maps the interpreter's own code
             kernel.copy_pages(written)
         order = process.read_order(init.ORDER)
         process.take_order(self._plain.translate(order) if self._plain else order)
@@ -298,7 +285,7 @@ class _ProgramStart:
 
 
 def _hide_casemate(*, is_installed: bool) -> None:
-    """A program shall not find it imported. It is kept alive, since freeing it would write to its memory."""
+    """Keep casemate out of the program's imports, but alive: freeing it would write to shared memory."""
     if not is_installed:
         sys.path[:] = [place for place in sys.path if not _is_ours(place)]
     for place in [place for place in sys.path_importer_cache if _is_ours(place)]:
@@ -316,13 +303,12 @@ def _is_ours(place: str) -> bool:
 
 
 def _has_own_sitecustomize() -> bool:
-    """Whether the environment has one."""
     finder = sys.modules["_frozen_importlib_external"].PathFinder
     return finder.find_spec("sitecustomize") is not None
 
 
 class Rehearsal:
-    """A process that acts as a program's would: in it ``is_child`` is true, and everything goes on as in a cell."""
+    """A process that acts as a program would. In it, ``is_child`` is true and everything goes on as in a cell."""
 
     def __init__(self) -> None:
         self._end_fd, end_writer = os.pipe()
@@ -335,8 +321,7 @@ class Rehearsal:
             os.close(end_writer)
 
     def written_ranges(self) -> Ranges:
-        """Address and length of everything that that process has written to up to its end; nothing where that cannot be
-        seen. Its end is waited for."""
+        """Wait for the end. Returns address and length of all memory the process wrote to; empty if unknown."""
         try:
             return _private_ranges(self._pid) if self._has_ended() else []
         except (OSError, ValueError):
@@ -352,7 +337,7 @@ class Rehearsal:
 
 
 def _set_up_child(end_writer: int) -> None:
-    """Put what a cell would have where the program finds it: an order, pipes, and a last thing to do."""
+    """Give the process what a cell has: an order, pipes, and a last action."""
     kernel.prctl(kernel.PR_SET_PDEATHSIG, _SIGKILL)
     end_fd = init.duplicate_high(end_writer)
     order, give = os.pipe()
@@ -365,20 +350,19 @@ def _set_up_child(end_writer: int) -> None:
 
     def end() -> None:
         os.write(end_fd, b"e")
-        select.select([], [], [])  # the zygote has a look at us, and ends us
+        select.select([], [], [])  # the zygote inspects and kills this process
 
     sys.modules["_casemate.process"].rehearsal_end.append(end)
 
 
 def _messages() -> list[bytes]:
-    """Messages to that process: its order, and for a session's interpreter some steps, of which the last ends it."""
     if "_casemate.session" not in sys.modules:
         return [_ORDER]
     return [_SESSION_ORDER, *((_STEP % (number, code)).encode() for number, code in enumerate(_STEPS, 1))]
 
 
 def _private_ranges(pid: int) -> Ranges:
-    """Private memory of ``pid`` that nobody shares with it, page by page and put together where they adjoin."""
+    """The memory that only ``pid`` has, as merged ranges of pages."""
     page = os.sysconf("SC_PAGE_SIZE")
     ranges: Ranges = []
     with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/pagemap", "rb", buffering=0) as pagemap:

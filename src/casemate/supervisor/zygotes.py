@@ -1,4 +1,4 @@
-"""Starting a zygote and talking to it, from the supervisor. What runs in it is in `zygote`."""
+"""The supervisor's side of a zygote: starting it and talking to it. `zygote` runs inside it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from casemate.supervisor import init, kernel, pool, roots, stage, watch, wire, zygote
 from casemate.supervisor.namespaces import Identity
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
@@ -23,10 +23,10 @@ _NAMESPACES = (
 )
 _LOG_BYTES = 65536
 _MAX_ANSWER = 8192  # bytes
-_LOG_TAIL = 600  # characters of its own error text that are passed on
-_MAX_DATA = 8 << 30  # bytes that preloaded modules may hold; each cell may use as much more
-_ANSWERS_WITHIN = 10.0  # seconds; it takes a few milliseconds, on a machine under heavy load longer
-_WRITABLE_BYTES = "64m"  # what libraries write when they are imported: caches, mostly
+_LOG_TAIL = 600  # characters of its output that are reported
+_MAX_DATA = 8 << 30  # bytes that preloaded modules may hold; each cell may use this on top of its limit
+_ANSWERS_WITHIN = 10.0  # seconds; usually a few milliseconds, longer under heavy load
+_WRITABLE_BYTES = "64m"  # for what libraries write on import, mostly caches
 _SIGKILL, _SIGINT = 9, 2
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _QUIET = kernel.ATTR_NOSUID | kernel.ATTR_NODEV
@@ -34,8 +34,6 @@ _START = f"{zygote.PACKAGES}/casemate/supervisor/start"
 
 
 class ZygoteProcess:
-    """A running zygote. ``data``: bytes that each of its cells holds from the start; None until it is ready."""
-
     def __init__(
         self,
         request: dict[str, Any],
@@ -44,14 +42,14 @@ class ZygoteProcess:
         program: bytes,
         is_known: Callable[[int], bool],
     ) -> None:
-        """``is_known``: whether a pid is that of another cell, ready cell or zygote."""
+        """``is_known``: whether a pid belongs to a cell, a ready cell or a zygote."""
         self.key: str = request["key"]
         self._is_known = is_known
-        self.data: int | None = None
-        self.pending: list[tuple[pool.PendingCell, Done]] = []  # cells that it was asked for, in order
+        self.data: int | None = None  # bytes that each of its cells holds from the start, once it is ready
+        self.pending: list[tuple[pool.PendingCell, Done]] = []  # requested cells, in order
         self.waiting_since = 0.0
         self.socket, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-        # A pipe, as its cells have, because streams remember what they were opened on; nobody waits at it.
+        # A pipe like its cells', because Python's streams remember the kind of file they were opened on.
         self.log, log_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         nothing = os.memfd_create("casemate-no-input", os.MFD_CLOEXEC)
         ends = {0: nothing, 1: log_end, 2: log_end, zygote.SOCKET: theirs.fileno()}
@@ -67,7 +65,7 @@ class ZygoteProcess:
         )
 
     def request_cell(self, pending_cell: pool.PendingCell, done: Done) -> None:
-        """Ask for a cell's process; ``done`` gets the ready cell, or None when there will be none."""
+        """Ask for a cell's process. ``done`` gets the ready cell, or None on failure."""
         try:
             kernel.send_fds(self.socket, b"c", pending_cell.ends, _socket.MSG_NOSIGNAL | _socket.MSG_DONTWAIT)
         except OSError:
@@ -79,14 +77,12 @@ class ZygoteProcess:
         self.pending.append((pending_cell, done))
 
     def is_silent(self, now: float) -> bool:
-        """Whether it has not answered for so long that it will not."""
+        """Whether it has not answered within `_ANSWERS_WITHIN` seconds."""
         return bool(self.pending) and now - self.waiting_since > _ANSWERS_WITHIN
 
     def read_message(self) -> dict[str, Any] | None:
-        """Take its next message. The first says that it is ready, or its problem; a cell's pid is dealt with here.
-
-        Raises ``ValueError`` for what it must not say: what was preloaded may have done anything to it.
-        """
+        """Read its next message: return the greeting, or handle a cell's pid and return None. Raises ``ValueError`` for
+        an invalid message: preloaded code may have changed the zygote in any way."""
         data = self.socket.recv(_MAX_ANSWER)
         if not data:
             raise ValueError("it closed its socket")
@@ -95,7 +91,7 @@ class ZygoteProcess:
             self.data = _check_greeting(message)
             return message
         if not self.pending or set(message) != {"pid"} or type(message["pid"]) is not int:
-            raise ValueError("an answer that nobody waits for")
+            raise ValueError("an answer without a request")
         pending_cell, done = self.pending.pop(0)
         self.waiting_since = time.monotonic()
         done(self._adopt(message["pid"], pending_cell))
@@ -112,7 +108,6 @@ class ZygoteProcess:
         return made
 
     def _is_a_new_child(self, pid: int) -> bool:
-        """Whether ``pid`` is a child of ours that is nobody's yet."""
         if pid <= 0 or self._is_known(pid):
             return False
         try:
@@ -122,7 +117,7 @@ class ZygoteProcess:
         return True
 
     def end(self) -> str:
-        """End it, and answer everybody who waits for a cell of it; its last words. Its cells live on."""
+        """End the zygote and fail its pending requests. Its cells keep running. Returns the tail of its output."""
         os.kill(self.pid, _SIGKILL)
         os.waitpid(self.pid, 0)
         try:
@@ -139,14 +134,14 @@ class ZygoteProcess:
 
 
 def reap_orphans(is_known: Callable[[int], bool]) -> None:
-    """Reap what zygotes have left that ended: who rehearsed in one, or a cell of which it had not told yet."""
+    """Reap the children that ended zygotes left: a rehearsal, or a cell not yet reported."""
     for pid in watch.children(os.getpid()):
         if not is_known(pid):
             os.waitpid(pid, os.WNOHANG)
 
 
 def _check_greeting(message: Any) -> int:
-    """What a zygote's first message says of its memory. Raises ``ValueError`` for one that is not as it should be."""
+    """The data size in a zygote's greeting. Raises ``ValueError`` if the greeting is malformed."""
     if not isinstance(message, dict) or set(message) != {"problem", "data"}:
         raise ValueError("no greeting")
     problem, data = message["problem"], message["data"]
@@ -156,7 +151,7 @@ def _check_greeting(message: Any) -> int:
 
 
 def start(root: str, request: dict[str, Any], identity: Identity, fds: dict[int, int]) -> int:
-    """Start one in namespaces of its own; its pid. Raises ``OSError``."""
+    """Start a zygote in its own namespaces and return its pid. Raises ``OSError``."""
     pid = kernel.clone(_NAMESPACES)
     if pid == 0:
         _run(root, request, identity, fds)
@@ -164,7 +159,7 @@ def start(root: str, request: dict[str, Any], identity: Identity, fds: dict[int,
 
 
 def _run(root: str, request: dict[str, Any], identity: Identity, fds: dict[int, int]) -> NoReturn:
-    """In the new process: go into a root of its own, give up every right, become the interpreter."""
+    """In the new process: enter its own root, drop all rights, become the interpreter."""
     try:
         os.setsid()
         kernel.default_signal(_SIGINT)
@@ -180,7 +175,7 @@ def _run(root: str, request: dict[str, Any], identity: Identity, fds: dict[int, 
 
 
 def _own_root(root: str, own_entries: list[dict[str, Any]], identity: Identity) -> None:
-    """The environment's read-only tree as its cells see it, with casemate, scratch space and an unmasked /proc."""
+    """Enter the environment's read-only tree as its cells see it, with casemate, scratch space and a full /proc."""
     kernel.move_mount(kernel.open_tree(root), stage.CELL)
     os.chdir(stage.CELL)
     for place in ("tmp", "workspace", "dev/shm"):
@@ -199,7 +194,6 @@ def _own_root(root: str, own_entries: list[dict[str, Any]], identity: Identity) 
 
 
 def _mount_rehearsal() -> None:
-    """The program that is rehearsed, where every cell has its own."""
     tmpfs = kernel.new_mount("tmpfs", {"size": "8k", "mode": "0755"}, _QUIET)
     kernel.move_mount(tmpfs, "program")
     with open(f"program/{zygote.REHEARSAL_PROGRAM}", "w", encoding="utf-8") as program:
@@ -209,7 +203,6 @@ def _mount_rehearsal() -> None:
 
 
 def _mount_own_entry(entry: dict[str, Any]) -> None:
-    """What lies where each cell has something of its own, in our own."""
     folder, path = roots.own_place(entry["target"])
     inside = f"{'dev/shm' if folder == 'shm' else folder}/{path}"
     os.makedirs(os.path.dirname(inside), 0o755, exist_ok=True)
@@ -224,7 +217,7 @@ def _mount_own_entry(entry: dict[str, Any]) -> None:
 
 
 def place_descriptors(fds: dict[int, int]) -> None:
-    """Put a zygote's descriptors at their numbers and close everything else that it inherits."""
+    """Move a zygote's descriptors to their numbers and close all others."""
     duplicates = {number: init.duplicate_high(fd) for number, fd in fds.items()}
     for number, fd in duplicates.items():
         os.dup2(fd, number)

@@ -1,1 +1,1 @@
-"""Ways to use the facade from outside Python. Thin: they name arguments, print, and exit."""
+"""Surfaces over the facade, for use from outside Python. They name arguments, print, and exit."""

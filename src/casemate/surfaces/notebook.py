@@ -1,4 +1,4 @@
-"""``casemate.widget(sandbox)``: what waits to be approved, with buttons, in a notebook."""
+"""``casemate.widget(sandbox)``: pending approval requests with buttons, in a notebook."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _ENDS: dict[str, float | None] = {"without end": None, "for 10 minutes": 600.0, 
 
 
 def widget(sandbox: Any) -> ApprovalWidget:
-    """Show what waits to be approved, with buttons that answer it.
+    """Show pending approval requests, with buttons that answer them.
 
-    It shows exactly what any approver is shown, live, from its making to its ``close``. As long as it is there requests
-    wait for an answer, also where nobody else could give one.
+    It shows exactly what every approver is shown, live, until its ``close``. While it is open, requests wait for an
+    answer even if no other approver is connected.
 
     Args:
         sandbox: A ``casemate.Sandbox`` or ``casemate.sync.Sandbox``, or one that is connected to a service.
 
     Returns:
-        The widget: what a notebook shows when it is a cell's last expression.
+        The widget, which a notebook shows as a cell's last expression.
 
     Raises:
-        InvalidArgument: It is no sandbox.
+        InvalidArgument: The argument is not a sandbox.
         Unavailable: ipywidgets is not installed.
     """
     if not hasattr(sandbox, "approvals"):
-        raise InvalidArgument("sandbox", f"{type(sandbox).__name__} is no sandbox")
+        raise InvalidArgument("sandbox", f"{type(sandbox).__name__} is not a sandbox")
     try:
-        import ipywidgets  # noqa: F401 - whether it is there
+        import ipywidgets  # noqa: F401 - checks that it is installed
     except ImportError:
         raise Unavailable(
             "widgets need ipywidgets, which is not installed", remediation=how_to_install("notebook")
@@ -47,7 +47,7 @@ def widget(sandbox: Any) -> ApprovalWidget:
 
 
 class ApprovalWidget:
-    """What :func:`widget` gives. ``box``: the ipywidgets box, with a child for each request that waits."""
+    """Made by :func:`widget`. ``box``: the ipywidgets box, with a child for each pending request."""
 
     def __init__(self, approvals: Any) -> None:
         from ipywidgets import VBox
@@ -59,11 +59,11 @@ class ApprovalWidget:
         self._watching = ExitStack()
         self._watching.enter_context(approvals.watch(self._news.set))
         self._refresh()
-        # Neither the caller's event loop may wait for this, nor the thread that tells of news.
+        # A thread, because a refresh may block: neither the caller's event loop nor the notifying thread may wait.
         threading.Thread(target=self._follow, name="casemate-widget", daemon=True).start()
 
     def close(self) -> None:
-        """Take it away. What waits is denied where nobody else could answer it."""
+        """Remove the widget. Pending requests are denied if no other approver can answer them."""
         self._is_closed = True
         self._news.set()
         self._watching.close()
@@ -87,12 +87,11 @@ class ApprovalWidget:
             return
         before = self._waiting
         self._waiting = {one: before.get(one) or self._row(request) for one, request in requests.items()}
-        self.box.children = tuple(self._waiting.values()) or (Label("Nothing waits to be approved."),)
+        self.box.children = tuple(self._waiting.values()) or (Label("No request is pending."),)
         for gone in before.keys() - requests.keys():
             _take_away(before[gone])
 
     def _row(self, request: ApprovalRequest) -> VBox:
-        """A request with its buttons."""
         from ipywidgets import HTML, Button, Dropdown, HBox, Label, Text, VBox
 
         scope, end = Dropdown(options=_SCOPES, description="Allow"), Dropdown(options=_ENDS)
@@ -104,7 +103,7 @@ class ApprovalWidget:
             terms = {"scope": scope.value, "expires": end.value} if button is allow else {"reason": reason.value}
             try:
                 is_first = self._approvals.decide(request.id, button is allow, **terms)
-                said.value = "" if is_first else "That came too late: it was answered elsewhere, or is over."
+                said.value = "" if is_first else "Too late: it was answered elsewhere, or is over."
             except CasemateError as error:
                 said.value = visible(error.message)
             self._news.set()
@@ -112,13 +111,12 @@ class ApprovalWidget:
         allow.on_click(decide)
         deny.on_click(decide)
         if request.kind == "elicitation":
-            said.value = "It asks for something to be filled in, which cannot be done here."
+            said.value = "This request asks for a form to be filled in, which cannot be done here."
         shown = HTML(request._repr_mimebundle_()["text/html"])
         return VBox((shown, HBox((allow, scope, end)), HBox((deny, reason)), said))
 
 
 def _take_away(shown: Any) -> None:
-    """Close a widget and all that is in it."""
     for child in getattr(shown, "children", ()):
         _take_away(child)
     shown.close()

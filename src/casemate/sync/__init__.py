@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 from casemate.api import sandbox as api
 from casemate.api.options import SandboxOptions
 from casemate.errors import SandboxClosed
-from casemate.event_loop import close_at_exit, forget_at_exit, polling_loop, run_in_loop
+from casemate.event_loop import close_at_exit, forget_at_exit, polling_loop
 from casemate.model.foreign import HintingClass, no_attribute
 from casemate.model.options import takes_options
-from casemate.sync.parts import ApprovalRequest, Approvals, Blocking, Wait, block_on, block_on_stream
+from casemate.sync.parts import ApprovalRequest, Approvals, Blocking, Wait, block_on
 
 if TYPE_CHECKING:
     from casemate.model.overview import Inspection
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ApprovalRequest", "Approvals", "Blocking", "ProgramPlan", "Run", "Sandbox", "Session", "Sessions"]
 
-_PARTS = ("vault", "packages", "tools", "artifacts", "audit", "egress", "evidence", "host", "web")
 _JOIN_TIMEOUT = 10.0  # seconds the loop's thread has to end
 
 
@@ -50,22 +49,9 @@ def __getattr__(name: str) -> Any:
     raise no_attribute("module 'casemate.sync'", name, __all__)
 
 
-def _make_run(run: Any, wait: Wait) -> Run:
-    from casemate.sync.sessions import Run
-
-    return Run(run, wait)
-
-
-def _make_plan(plan: Any, wait: Wait) -> ProgramPlan:
-    from casemate.sync.sessions import ProgramPlan
-
-    return ProgramPlan(plan, wait)
-
-
-def _make_session(session: Any, wait: Wait) -> Session:
-    from casemate.sync.sessions import Session
-
-    return Session(session, wait)
+def _make_later(name: str, one: Any, wait: Wait) -> Any:
+    """An object of a class that is loaded for the first of them."""
+    return __getattr__(name)(one, wait)
 
 
 class Sandbox(Blocking, metaclass=HintingClass):
@@ -84,15 +70,15 @@ class Sandbox(Blocking, metaclass=HintingClass):
 
     @takes_options(SandboxOptions)
     def __init__(self, *, _make: Any = api.Sandbox, **options: Any) -> None:
-        self._loop = polling_loop()
+        self._loop, self._owner = polling_loop(), os.getpid()
         self._thread = threading.Thread(target=self._loop.run_forever, name="casemate-sync", daemon=True)
-        try:
-            self.asynchronous = _make(**options)
-        except BaseException:
-            self._loop.close()
-            raise
-        self._owner = os.getpid()
         self._thread.start()
+        try:
+            made = _make(**options)
+            self.asynchronous = self._wait(lambda: made) if inspect.isawaitable(made) else made
+        except BaseException:
+            self._end_loop()
+            raise
         close_at_exit(self)
 
     @classmethod
@@ -108,19 +94,19 @@ class Sandbox(Blocking, metaclass=HintingClass):
     @classmethod
     def connect(cls, url: str | None = None, token: str | None = None, **arguments: Any) -> Self:
         """See :meth:`casemate.Sandbox.connect`."""
-        return cls(_make=partial(_connect_in_thread, url, token), **arguments)
+        return cls(_make=partial(api.Sandbox.connect, url, token), **arguments)
 
     run = block_on(api.Sandbox.run)
-    stream = block_on_stream(api.Sandbox.stream)
-    start = block_on(api.Sandbox.start, _make_run)
-    plan = block_on(api.Sandbox.plan, _make_plan)
+    stream = block_on(api.Sandbox.stream)
+    start = block_on(api.Sandbox.start, cast("type[Run]", partial(_make_later, "Run")))
+    plan = block_on(api.Sandbox.plan, cast("type[ProgramPlan]", partial(_make_later, "ProgramPlan")))
     explain = block_on(api.Sandbox.explain)
     validate = block_on(api.Sandbox.validate)
     runtimes = block_on(api.Sandbox.runtimes)
     stats = block_on(api.Sandbox.stats)
     set_limits = block_on(api.Sandbox.set_limits)
     doctor = block_on(api.Sandbox.doctor)
-    session = block_on(api.Sandbox.session, _make_session)
+    session = block_on(api.Sandbox.session, cast("type[Session]", partial(_make_later, "Session")))
     warm_up = block_on(api.Sandbox.warm_up)
     language_of = staticmethod(api.Sandbox.language_of)
 
@@ -142,9 +128,8 @@ class Sandbox(Blocking, metaclass=HintingClass):
 
     def __getattr__(self, name: str) -> Any:
         """The other parts, as of :class:`casemate.Sandbox`."""
-        if name not in _PARTS:
-            return super().__getattr__(name)
-        return Blocking(getattr(self.asynchronous, name), self._wait)
+        value = super().__getattr__(name)
+        return Blocking(value, self._wait) if Sandbox.__annotations__.get(name) == "Blocking" else value
 
     def close(self) -> None:
         """End every cell and the sandbox's own thread. It may be called again. The end of the interpreter calls it."""
@@ -153,6 +138,9 @@ class Sandbox(Blocking, metaclass=HintingClass):
             return
         self._wait(self.asynchronous.close)
         self._wait(self._loop.shutdown_asyncgens)  # streams that somebody has left and not closed
+        self._end_loop()
+
+    def _end_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_JOIN_TIMEOUT)
         self._loop.close()
@@ -211,16 +199,3 @@ def _hand_over(outcome: Future[Any], task: asyncio.Task[Any]) -> None:
 async def _invoke(call: Callable[[], Any]) -> Any:
     outcome = call()
     return await outcome if inspect.isawaitable(outcome) else outcome
-
-
-def _connect_in_thread(url: str | None, token: str | None, **arguments: Any) -> Any:
-    """Connect in a thread, since the caller's own event loop may be running."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    async def connect() -> Any:
-        connected = await api.Sandbox.connect(url, token, **arguments)
-        await connected.close()  # what it was connected with; it connects anew where it is used
-        return connected
-
-    with ThreadPoolExecutor(1) as executor:
-        return executor.submit(run_in_loop, connect()).result()

@@ -39,7 +39,14 @@ class Blocking:
         if name in ("asynchronous", "_wait"):  # of an object that is not made yet
             raise AttributeError(name)
         value = getattr(self.asynchronous, name)
-        return functools.partial(self._call, name) if callable(value) else value
+        if not callable(value):
+            return value
+
+        @functools.wraps(value)
+        def call(*arguments: Any, **named: Any) -> Any:
+            return self._call(name, *arguments, **named)
+
+        return call
 
     def _call(self, name: str, /, *arguments: Any, **named: Any) -> Any:
         call = functools.partial(
@@ -57,14 +64,18 @@ def plain(one: Any) -> Any:
 @overload
 def block_on(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Any, P], R]: ...
 @overload
+def block_on(
+    method: Callable[Concatenate[Any, P], AsyncGenerator[R]],
+) -> Callable[Concatenate[Any, P], Iterator[R]]: ...
+@overload
 def block_on(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]: ...
 @overload
 def block_on(
     method: Callable[Concatenate[Any, P], Any], made: Callable[[Any, Wait], S]
 ) -> Callable[Concatenate[Any, P], S]: ...
 def block_on(method: Callable[..., Any], made: Callable[[Any, Wait], Any] | None = None) -> Callable[..., Any]:
-    """``method`` of a :class:`Blocking` object's asynchronous one, waited for; ``made`` turns its result into one of
-    this package."""
+    """``method`` of a :class:`Blocking` object's asynchronous one, waited for; events come from an iterator. ``made``
+    turns its result into one of this package."""
 
     @functools.wraps(method)
     def call(self: Blocking, /, *arguments: Any, **named: Any) -> Any:
@@ -72,18 +83,6 @@ def block_on(method: Callable[..., Any], made: Callable[[Any, Wait], Any] | None
         return outcome if made is None else made(outcome, self._wait)
 
     return call
-
-
-def block_on_stream(
-    method: Callable[Concatenate[Any, P], AsyncGenerator[R]],
-) -> Callable[Concatenate[Any, P], Iterator[R]]:
-    """``method``, which gives events, as an iterator. Leaving it early closes the stream."""
-
-    @functools.wraps(method)
-    def call(self: Blocking, /, *arguments: Any, **named: Any) -> Iterator[R]:
-        yield from self._call(method.__name__, *arguments, **named)
-
-    return cast("Callable[Concatenate[Any, P], Iterator[R]]", call)
 
 
 def each(events: AsyncGenerator[Any], wait: Wait) -> Iterator[Any]:

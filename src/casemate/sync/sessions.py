@@ -11,7 +11,7 @@ from casemate.errors import SandboxClosed
 from casemate.model.execution import Execution
 from casemate.model.shown import ShownSession
 from casemate.sessions import registry, run, session
-from casemate.sync.parts import Blocking, Wait, block_on, block_on_stream
+from casemate.sync.parts import Blocking, Wait, block_on
 
 
 class Run(Blocking):
@@ -19,7 +19,7 @@ class Run(Blocking):
 
     id: str
 
-    stream = block_on_stream(run.Run.stream)
+    stream = block_on(run.Run.stream)
     wait = block_on(run.Run.wait)
     cancel = block_on(run.Run.cancel)
 
@@ -38,7 +38,7 @@ class Session(ShownSession, Blocking):
         self.files = Blocking(asynchronous.files, wait)
 
     run = block_on(session.Session.run)
-    stream = block_on_stream(session.Session.stream)
+    stream = block_on(session.Session.stream)
     start = block_on(session.Session.start, Run)
     attach = block_on(session.Session.attach, Run)
     interrupt = block_on(session.Session.interrupt)

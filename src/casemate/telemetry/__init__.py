@@ -3,4 +3,4 @@
 from typing import Any
 from weakref import WeakSet
 
-SANDBOXES: WeakSet[Any] = WeakSet()  # open ones, whose `stats` any thread may ask for
+SANDBOXES: WeakSet[Any] = WeakSet()  # open ones; any thread may have them counted

@@ -75,7 +75,7 @@ def record(name: str, value: float, facts: Mapping[str, Any]) -> None:
 
 
 def _level(name: str) -> float:
-    return float(sum(attrgetter(name)(one.stats()) or 0 for one in tuple(SANDBOXES)))
+    return float(sum(attrgetter(name)(one._count()) or 0 for one in tuple(SANDBOXES)))
 
 
 @cache

@@ -1,1 +1,1 @@
-"""MCP servers as code: connections to them, their tools as functions, and the calls that programs in cells make."""
+"""MCP servers as code: connections to servers, their tools as functions, and calls from cells."""

@@ -1,14 +1,13 @@
-"""The broker between cells and connections: a service in each cell, which answers what code asks for.
+"""The broker between cells and connections: a service in each cell that answers its requests for tools.
 
-A cell sends names and arguments. Everything else is here: which servers there are, how they are reached, what they have
-said of their tools. Arguments are parsed once, and what was validated and shown is what is sent.
+A cell sends only names and arguments. The host knows the servers, how to reach them and their lists of tools. Arguments
+are parsed once; the same value is validated, shown and sent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,10 +22,7 @@ from casemate.tools.calls import SMALL, CallRefused, Calls, CallTurns, Foreseen,
 from casemate.tools.connections.answers import CallProgress
 from casemate.tools.connections.own import called_from_cell
 from casemate.tools.requests import (
-    CallRequester,
-    Describe,
     Detail,
-    ListTools,
     Read,
     Register,
     Request,
@@ -39,19 +35,22 @@ from casemate.tools.requests import (
 from casemate.tools.shell import BadWords
 
 if TYPE_CHECKING:
+    from casemate.approvals.requester import Requester
     from casemate.tools.tools import Tools
 
 
-_PAUSE = 0.1  # seconds between two lines: as often as people can read them
+_PAUSE = 0.1  # seconds between two lines of progress: people cannot read them faster
 
 
 @asynccontextmanager
 async def send_progress(
     client: LineClient, redacted: Callable[[Any], Awaitable[Any]]
 ) -> AsyncIterator[Callable[[CallProgress], None]]:
-    """What hears of progress, in any thread, and never blocks. ``client`` is sent ``{"progress": n, "total": m or null,
-    "message": "..."}`` at once, then at most every tenth of a second; what it did not hear before is dropped for what
-    came later, and the last is always sent. Where the client is gone, nobody is told."""
+    """Yield a callback for progress, which never blocks. Use it in the connections' thread.
+
+    ``client`` gets ``{"progress": n, "total": m or null, "message": "..."}`` at once, then at most every tenth of a
+    second. Newer progress replaces progress that is not yet sent; the last is always sent while the client is there.
+    """
     latest = _Latest()
     sending = asyncio.ensure_future(_send(client, latest, redacted))  # noqa: TID251 - ended here in every case
     try:
@@ -66,35 +65,27 @@ async def send_progress(
 
 
 class _Latest:
-    """The latest that was said and not sent."""
+    """The latest progress that is not yet sent."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._lock = threading.Lock()
         self._said: CallProgress | None = None
         self._wake = asyncio.Event()
         self.over = asyncio.Event()
 
     def hear(self, progress: CallProgress) -> None:
-        """The server says this. In any thread."""
-        with self._lock:
-            is_known, self._said = self._said is not None, progress
-        if not is_known:
-            with contextlib.suppress(RuntimeError):  # the loop is gone, and so is who listened
-                self._loop.call_soon_threadsafe(self._wake.set)
+        self._said = progress
+        self._wake.set()
 
     def end(self) -> None:
-        """Nothing more will be said."""
         self.over.set()
         self._wake.set()
 
     async def take_latest(self) -> CallProgress | None:
-        """The latest, when there is one; None at the end."""
+        """Wait for progress and return the latest; None at the end."""
         await self._wake.wait()
         if not self.over.is_set():
             self._wake.clear()
-        with self._lock:
-            said, self._said = self._said, None
+        said, self._said = self._said, None
         return said
 
 
@@ -111,30 +102,21 @@ async def _send(client: LineClient, latest: _Latest, redacted: Callable[[Any], A
 
 Made = TypeVar("Made")
 NAME, PORT = "tools.casemate.internal", 7
-_MOST_ASKED = 16 << 20  # bytes of requests of one cell that are begun, or not yet answered
-_MOST_UNSENT = 128 << 20  # bytes of several answers to one cell: they take the host's memory until they are read
+_MOST_ASKED = 16 << 20  # bytes of one cell's incomplete and unanswered requests
+_MOST_UNSENT = 128 << 20  # bytes of answers to one cell; they use the host's memory until the cell reads them
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """The tools of a sandbox, as each of its cells is offered them. ``note`` and ``foreseen`` as of
-    :class:`casemate.tools.calls.Calls`."""
+    """Offers the tools of a sandbox to its cells."""
 
     tools: Tools
-    note: Note
-    foreseen: Foreseen | None = None
+    note: Note  # see `Calls`
+    foreseen: Foreseen | None = None  # see `Calls`
 
-    def begin(self, whose: Callable[[], CallRequester | None]) -> ToolService:
-        """The service of one cell. ``whose``: what runs there now."""
+    def begin(self, whose: Callable[[], Requester | None]) -> ToolService:
+        """Make the service of one cell. ``whose`` returns the requester of the current run or step."""
         return ToolService(self, whose)
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """An answer as it is sent: a line of JSON, or a text, which ends with its connection."""
-
-    data: bytes
-    is_text: bool = False
 
 
 def _refused_line(error: InvalidArgument) -> bytes:
@@ -143,18 +125,18 @@ def _refused_line(error: InvalidArgument) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ToolService:
-    """Of one cell. It answers one request after the other on each connection; when that is closed, its call ends."""
+    """The service in one cell. Each connection has one call at a time; closing the connection cancels it."""
 
     broker: Broker
-    whose: Callable[[], CallRequester | None]
+    whose: Callable[[], Requester | None]
     name: str = NAME
     port: int = PORT
     turns: CallTurns = field(default_factory=CallTurns)
     budget: LineBudget = field(default_factory=lambda: LineBudget(_MOST_ASKED))
-    unsent: list[int] = field(default_factory=list)  # bytes of each answer that is not read to its end
+    unsent: list[int] = field(default_factory=list)  # sizes of the answers that are not yet read
 
     async def serve(self, client: LineClient) -> None:
-        """Until the client goes. In the thread of the connections to servers: a call goes to no other and back."""
+        """Serve ``client`` until it leaves, in the connections' thread, so that a call needs no change of thread."""
         await self.broker.tools.servers.beside(lambda: self._serve_within_bounds(client))
 
     async def _serve_within_bounds(self, client: LineClient) -> None:
@@ -168,7 +150,7 @@ class ToolService:
         while True:
             try:
                 line = await read_line(client, share=share)
-            except InvalidArgument as error:  # where the next line begins is not known
+            except InvalidArgument as error:  # the start of the next line is unknown
                 await client.send(_refused_line(error))
                 return
             if line is None:
@@ -178,32 +160,32 @@ class ToolService:
                 return
 
     async def _handle(self, line: bytes, client: LineClient) -> bool:
-        """Answer it; whether another may follow. Sent by who has it, as each turn of the loop takes its time."""
-        answer = await self._answer(line, client)
-        await self._send(client, answer)
-        return not answer.is_text
+        """Answer a request. Returns whether another may follow."""
+        data, is_text = await self._answer(line, client)
+        await self._send(client, data, is_text)
+        return not is_text
 
-    async def _send(self, client: LineClient, answer: Said) -> None:
-        """Send it as fast as it is read; something short in its place where the cell lets too much wait already."""
-        data = answer.data
+    async def _send(self, client: LineClient, data: bytes, is_text: bool) -> None:
+        """Send an answer as fast as the cell reads it. If too many bytes wait already, send a short error instead."""
         if self.unsent and sum(self.unsent) + len(data) > _MOST_UNSENT:
             made = CallRefused("limit", f"answers of more than {_MOST_UNSENT >> 20} MiB wait to be read").answer
-            data = shell.text_of(made).encode() if answer.is_text else line_of(made)
+            data = shell.text_of(made).encode() if is_text else line_of(made)
         self.unsent.append(len(data))
         try:
             await client.send(data)
         finally:
             self.unsent.remove(len(data))
 
-    async def _answer(self, line: bytes, client: LineClient) -> Said:
+    async def _answer(self, line: bytes, client: LineClient) -> tuple[bytes, bool]:
+        """The answer, and whether it is text (the last on its connection) and not a line of JSON."""
         try:
             request = await self.turns.take(len(line) > SMALL, read_request, line)
         except InvalidArgument as error:
-            return Said(_refused_line(error))
+            return _refused_line(error), False
         requester = self.whose()
         try:
             if requester is None:
-                raise CallRefused("denied", "nothing runs in this cell now, so nothing is done for it")
+                raise CallRefused("denied", "nothing runs in this cell now, so its requests are refused")
             with called_from_cell(requester), within(requester.run):
                 made = await self._dispatch(request, requester, client)
         except CallRefused as refused:
@@ -213,13 +195,13 @@ class ToolService:
         if requester is not None and not made["ok"]:
             made = await self._redact(requester, made)
         if isinstance(request, ShellCall):
-            return Said((await self.turns.take(is_large(made), shell.text_of, made)).encode(), is_text=True)
-        return Said(await self.turns.take(is_large(made), line_of, made))
+            return (await self.turns.take(is_large(made), shell.text_of, made)).encode(), True
+        return await self.turns.take(is_large(made), line_of, made), False
 
-    async def _redact(self, requester: CallRequester, value: Any) -> Any:
+    async def _redact(self, requester: Requester, value: Any) -> Any:
         return await self.turns.take(is_large(value), requester.redact, value)
 
-    async def _dispatch(self, request: Request, requester: CallRequester, client: LineClient) -> dict[str, Any]:
+    async def _dispatch(self, request: Request, requester: Requester, client: LineClient) -> dict[str, Any]:
         broker, tools = self.broker, self.broker.tools
         calls = Calls(tools, requester, broker.note, self.turns, broker.foreseen)
         match request:
@@ -232,12 +214,8 @@ class ToolService:
                 return await calls.read(request)
             case Register():
                 return await calls.register(request)
-            case ListTools():
-                return await self._search("", request.detail, requester)
             case Search():
                 return await self._search(request.query, request.detail, requester)
-            case Describe():
-                return {"ok": True, "text": await tools.describe(request.server, request.tool, aside=self._run_aside)}
             case ShellCall():
                 return await self._run_command(request, calls)
             case Source():
@@ -245,7 +223,7 @@ class ToolService:
                     raise CallRefused("unknown", await tools.explain_missing(request.module))
                 return {"ok": True, "source": found[0], "package": found[1]}
 
-    async def _search(self, query: str, detail: Detail, requester: CallRequester) -> dict[str, Any]:
+    async def _search(self, query: str, detail: Detail, requester: Requester) -> dict[str, Any]:
         found = await self.broker.tools.search_all(query, detail, aside=self._run_aside)
         missing = f"\n{requester.redact(found.missing)}" if found.missing else ""
         return {"ok": True, "text": found.text + missing, "tools": found.rows}
@@ -254,7 +232,6 @@ class ToolService:
         return await self.turns.take(True, step, *given)
 
     async def _run_command(self, request: ShellCall, calls: Calls) -> dict[str, Any]:
-        """What the words of ``tool`` in a Shell cell ask for."""
         try:
             wanted = await shell.resolve_words(request.words, self.broker.tools, self._run_aside)
             if isinstance(wanted, Search):

@@ -1,4 +1,4 @@
-"""One call of a tool by code in a cell: named, checked, shown, allowed, sent, and told without secrets."""
+"""A tool call from a cell: resolve the tool, validate, get approval, send, and return the redacted answer."""
 
 from __future__ import annotations
 
@@ -20,28 +20,29 @@ from casemate.model.approval import ApprovalVerdict, Question
 from casemate.policy.canonical import MOST_BYTES, canonical, parse
 from casemate.tools.connections.connection import CHANGED
 from casemate.tools.connections.loop_work import result_of
-from casemate.tools.connections.reports import shorten
-from casemate.tools.requests import CallRequester, Read, Register, ToolCall
+from casemate.tools.requests import Read, Register, ToolCall
+from casemate.tools.tool import parts_of
+from casemate.visible import begin, shorten
 
 if TYPE_CHECKING:
+    from casemate.approvals.requester import Requester
     from casemate.files.beneath import HeldFolder
     from casemate.tools.connections.answers import CallProgress, Elicitation, Elicited
-    from casemate.tools.tool import Tool
     from casemate.tools.tools import Known, Tools
 
     Hear = Callable[[CallProgress], None]
 
-SMALL = 1 << 14  # bytes; more is gone through in another thread than that of the connections, which all cells share
-_READ = "resources/read"  # as a tool's name: what rules and people are told of reading a resource
+SMALL = 1 << 14  # bytes; larger values are processed outside the connections' thread, which all cells share
+_READ = "resources/read"  # the name of the tool in approval requests to read a resource
 _PLANNED = {"ok": True, "planned": True, "content": []}
-_MOST_FORESEEN = 1000  # calls that one decision is about
+_MOST_FORESEEN = 1000  # calls in a call plan
 _SUMMARY = 300  # characters of arguments
 Made = TypeVar("Made")
 Refusal = Literal["denied", "tool", "invalid", "unknown", "unavailable", "timeout", "limit"]
 
 
 class CallRefused(Exception):
-    """A request that is not done; the code that asked is told ``kind`` and the message."""
+    """A refused request. The cell gets ``kind`` and the message."""
 
     def __init__(self, kind: Refusal, message: str, content: list[Any] | None = None) -> None:
         super().__init__(message)
@@ -49,16 +50,15 @@ class CallRefused(Exception):
 
     @property
     def answer(self) -> dict[str, Any]:
-        """What the cell is told."""
         told = {"ok": False, "kind": self.kind, "message": str(self)}
         return told if self.content is None else {**told, "content": self.content}
 
 
-Note = Callable[[str, str, dict[str, Any]], object]  # of a run, in a namespace, in detail
+Note = Callable[[str, str, dict[str, Any]], object]  # gets the run, its namespace and the detail
 
 
 class Foreseen:
-    """Calls that a program would make, in order, up to a bound. Its methods are for any thread."""
+    """The calls of a call plan, in order, up to a bound. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -67,36 +67,31 @@ class Foreseen:
 
     @property
     def calls(self) -> tuple[Question, ...]:
-        """So far."""
         with self._lock:
             return tuple(self._calls)
 
     def add(self, question: Question) -> None:
-        """One more. Raises :class:`CallRefused` when there are too many to be shown to anybody."""
+        """Add a call. Raises :class:`CallRefused` if there are too many to show to an approver."""
         with self._lock:
             self._bytes += len(canonical(question.arguments))
             if len(self._calls) >= _MOST_FORESEEN or self._bytes > MOST_BYTES // 2:
-                raise CallRefused("limit", f"a plan has at most {_MOST_FORESEEN} calls, with half a MiB of arguments")
+                raise CallRefused("limit", f"a plan has at most {_MOST_FORESEEN} calls and half a MiB of arguments")
             self._calls.append(question)
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Calls of one run or step. ``note`` puts what became of each on record. ``foreseen``: takes the calls that
-    somebody would be asked about, instead of anybody being asked: nothing comes of them."""
-
     tools: Tools
-    requester: CallRequester
-    note: Note
+    requester: Requester
+    note: Note  # records the outcome of each call
     turns: CallTurns
-    foreseen: Foreseen | None = None
+    foreseen: Foreseen | None = None  # collects the calls that need an approver, instead of making them
 
     async def call(self, request: ToolCall, hear: Hear | None = None) -> dict[str, Any]:
-        """One call, from its words to its answer. A tool that has changed since it was last described is asked about
-        anew, once. ``hear`` is told how far it is, in another thread. Raises :class:`CallRefused`,
-        ``CasemateError``."""
+        """Call a tool. If it has changed since its last listing, list it and request approval again, once. ``hear``
+        gets progress. Raises :class:`CallRefused`, ``CasemateError``."""
         if request.tool == _READ:
-            raise CallRefused("unknown", f"no tool can be named {_READ}: rules about that are about reading")
+            raise CallRefused("unknown", f"no tool can be named {_READ}: that name stands for reading resources")
         known = await self._resolve(request.server, request.tool)
         try:
             return await self._call_known(request, known, hear)
@@ -115,7 +110,7 @@ class Calls:
         return await self._await_answer(tool.server, tool.name, answering)
 
     async def read(self, request: Read) -> dict[str, Any]:
-        """What a resource holds. Raises as :meth:`call`."""
+        """Read a resource. Raises as :meth:`call`."""
         summary = f"read {shorten(request.uri, _SUMMARY)} of {request.server}"
         question = Question("tool", summary, {"uri": request.uri}, server=request.server, tool=_READ)
         if not await self._decide(question):
@@ -123,7 +118,7 @@ class Calls:
         return await self._await_answer(request.server, _READ, self.tools.servers.read(request.server, request.uri))
 
     async def register(self, request: Register) -> dict[str, Any]:
-        """Add a server, if somebody allows exactly that. Raises as :meth:`call`."""
+        """Add a server, if an approver allows exactly this definition. Raises as :meth:`call`."""
         self.tools.servers.check_free(request.name)
         shown = await self.turns.take(True, check_registration, request.name, request.definition)
         if "url" in shown:
@@ -132,25 +127,24 @@ class Calls:
         summary = f"add the MCP server {request.name}{_inside(shown)}: {shorten(json.dumps(shown), _SUMMARY)}"
         await self._decide(Question("server", summary, shown, server=request.name), is_large(shown))
         if folder is not None:
-            self._check_apart(shown["cwd"])  # from what was added meanwhile, too
+            self._check_apart(shown["cwd"])  # again: other servers may have been added meanwhile
         await self.tools.add(request.name, shown, folder=folder)
         catalogue = await self.tools.catalogue(request.name)
         tools = [row for row in catalogue.list_rows() if row["server"] == request.name]
         return {"ok": True, "tools": tools, "text": f"added {request.name}, with {len(tools)} tools"}
 
     def _hold(self, path: str) -> HeldFolder:
-        """The folder that is shown, which is the one that the command starts in. Raises :class:`CallRefused`."""
+        """Open the folder before it is shown, so that the command starts in the same one."""
         from casemate.files.beneath import HeldFolder
 
         self._check_apart(path)
         try:
             return HeldFolder(path)
         except OSError as error:
-            raise CallRefused("invalid", f"{path}: is no folder that a server can start in: {error.strerror}") from None
+            raise CallRefused("invalid", f"{path}: a server cannot start in this folder: {error.strerror}") from None
 
     def _check_apart(self, path: str) -> None:
-        """No program and no other server can put something else in the place of the folder. Raises
-        :class:`CallRefused`."""
+        """Raise :class:`CallRefused` if a program or another server could replace the folder."""
         through = self.tools.written_through
         if through is not None and os.path.commonpath((through, path)) in (through, path):
             raise CallRefused("invalid", f"{path}: programs of this sandbox write there directly (workspace_mode)")
@@ -159,7 +153,7 @@ class Calls:
                 raise CallRefused("invalid", f"{path}: the server {server} writes in {other}")
 
     async def _addresses(self, url: str) -> str | list[str]:
-        """Where alone a server at ``url`` may be, once it is allowed. Raises ``InvalidArgument``."""
+        """The only addresses where a server at ``url`` may be, once it is allowed."""
         from casemate.tools.connections.remote import check_addresses
 
         host = urlsplit(url).hostname or ""
@@ -174,12 +168,12 @@ class Calls:
             raise CallRefused("unknown", error.message) from None
 
     async def _decide(self, question: Question, is_slow: bool = False) -> bool:
-        """Whether it may be done now; False where it is only foreseen. Raises :class:`CallRefused`."""
+        """Whether to make the call now; False if it is only noted in a call plan. Raises :class:`CallRefused`."""
         deciding = await self.turns.take(is_slow, partial(self.requester.decide, inline=not is_slow), question)
         verdict = await result_of(deciding)
         if verdict.by == "nobody" and self.foreseen is not None:
-            if question.kind != "tool":  # who allows a list of calls allows nothing else
-                raise CallRefused("denied", "a plan is of calls of tools: it adds no servers")
+            if question.kind != "tool":  # an approver of a call plan allows calls only
+                raise CallRefused("denied", "a call plan cannot add servers, only call tools")
             await self.turns.take(is_slow, self.foreseen.add, question)
             return False
         if not verdict.allow:
@@ -187,7 +181,6 @@ class Calls:
         return True
 
     def _elicit(self, asked: Elicitation) -> Future[Elicited]:
-        """What somebody fills in for a server. In the thread of the connections."""
         from casemate.tools.connections.answers import Elicited
 
         arguments: dict[str, Any] = {"message": asked.message}
@@ -205,7 +198,7 @@ class Calls:
         return told
 
     async def _await_answer(self, server: str, tool: str, answering: Future[Any]) -> dict[str, Any]:
-        """What came of it, without secrets, and on record."""
+        """Wait for the answer, record the outcome and return the answer redacted."""
         began = time.monotonic()
         outcome = "cancelled"
         try:
@@ -230,43 +223,43 @@ class Calls:
         detail["seconds"] = round(seconds, 6)
 
         def note() -> None:
-            with contextlib.suppress(CasemateError):  # that it was allowed is on record
+            with contextlib.suppress(CasemateError):  # the decision is already on record
                 self.note(requester.run, requester.namespace, detail)
 
-        requester.defer(note)  # a row takes 0.2 ms, for which the answer need not wait
+        requester.defer(note)  # a row takes 0.2 ms; the answer does not wait for it
 
 
 def kind_of(error: CasemateError) -> Refusal:
-    """What a cell is told that ``error`` is."""
+    """The kind of ``error`` for a cell."""
     if isinstance(error, ToolUnavailable) and error.reason == "timeout":
-        return "timeout"  # it may have run
+        return "timeout"  # the tool may have run
     return "invalid" if isinstance(error, InvalidArgument) else "unavailable"
 
 
 def check_registration(name: str, definition: Mapping[str, Any]) -> dict[str, Any]:
-    """A definition that comes from a cell, as it is shown and would be used: nothing of the host's is filled in but the
-    folder, and what it starts is behind a wall. Raises :class:`CallRefused` and ``InvalidArgument``."""
+    """A cell's definition as it is shown and used. The host fills in only the folder, and its command runs behind a
+    wall. Raises :class:`CallRefused` and ``InvalidArgument``."""
     from casemate.tools.connections.definition import Program, has_placeholder, read_definition
 
     if "variables" in definition or has_placeholder(json.dumps(definition)):
-        raise CallRefused("invalid", "a server that is added from inside gets no variables or secrets of the host's")
+        raise CallRefused("invalid", "a server added from a cell gets no variables or secrets of the host")
     if "addresses" in definition:
-        raise CallRefused("invalid", "where a server that is added from inside may be is found out here")
+        raise CallRefused("invalid", "a server added from a cell cannot set its addresses; the host resolves them")
     if {"policy", "settings", "read", "copy"} & definition.keys():
-        raise CallRefused("invalid", "a server that is added from inside cannot name files of the host's")
+        raise CallRefused("invalid", "a server added from a cell cannot name files of the host")
     read = read_definition(name, definition)
     if not isinstance(read.how, Program):
         return dict(definition)
-    # A wall lets its command write in the folder that it works in.
+    # The wall lets the command write in its working directory.
     return {**definition, "wall": True, "cwd": os.path.realpath(read.how.cwd)}
 
 
 def _inside(shown: Mapping[str, Any]) -> str:
-    """What whoever is asked must know of where a server is, and of what it may write."""
+    """What an approver must know about a server's address and the folder that it may write to."""
     from casemate.model.addresses import place_of
 
     if "cwd" in shown:
-        return f", which may write in {shown['cwd']} whatever was not there (.git/hooks, .envrc, .vscode too),"
+        return f", which may write in {shown['cwd']}, also new files such as .git/hooks, .envrc and .vscode,"
 
     if (addresses := shown.get("addresses", "public")) == "public":
         return ""
@@ -275,23 +268,17 @@ def _inside(shown: Mapping[str, Any]) -> str:
 
 
 def _make_question(known: Known, given: Mapping[str, Any]) -> Question:
-    """What is asked about a call with arguments that are good, in their one form. Raises :class:`CallRefused`."""
+    """The approval request for a call, with validated arguments in canonical form. Raises :class:`CallRefused`."""
     tool = known.tool
     arguments: dict[str, Any] = parse(canonical(given))
     if errors := known.validator.errors(arguments):
         raise CallRefused("invalid", f"{tool.server}.{tool.name}: " + "; ".join(errors))
-    summary = _summary(tool, arguments)
+    shown = begin(json.dumps(arguments, ensure_ascii=False), _SUMMARY)
+    summary = f"call {tool.name} of {tool.server} with {shown}"
     return Question("tool", summary, arguments, server=tool.server, tool=tool.name, schema=known.hash)
 
 
-def _summary(tool: Tool, arguments: Mapping[str, Any]) -> str:
-    given = json.dumps(arguments, ensure_ascii=False)
-    shown = given if len(given) <= _SUMMARY else f"{given[:_SUMMARY]}… ({len(given):,} characters)"
-    return f"call {tool.name} of {tool.server} with {shown}"
-
-
 def _content_for_cell(answer: Any) -> dict[str, Any]:
-    """An answer, or the contents of a resource, for a cell."""
     from casemate.tools.connections.answers import ABSENT, Answer
 
     if not isinstance(answer, Answer):
@@ -301,43 +288,37 @@ def _content_for_cell(answer: Any) -> dict[str, Any]:
 
 
 def _text_of(content: list[Any]) -> str:
-    """The text of what a tool gave."""
     texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
     return "\n".join(texts) or "the tool reported an error and said nothing"
 
 
 def is_large(value: Any) -> bool:
-    """Whether going through a JSON value takes longer than other cells should wait."""
-    left, waiting = SMALL, [value]
-    while waiting and left > 0:
-        one = waiting.pop()
-        left -= len(one) if isinstance(one, str) else 8
-        if isinstance(one, dict):
-            waiting.extend(one)
-            waiting.extend(one.values())
-        elif isinstance(one, list):
-            waiting.extend(one)
-    return left <= 0
+    """Whether processing a JSON value takes longer than other cells should wait."""
+    left = SMALL
+    for part, _ in parts_of(value):
+        left -= len(part) if isinstance(part, str) else 8
+        left -= sum(map(len, part)) if isinstance(part, dict) else 0
+        if left <= 0:
+            return True
+    return False
 
 
 class CallTurns:
-    """Of one cell at the threads that all cells share: what takes longer than others should wait is done there, one
-    step of a cell after the other, however many connections it has and however soon it closes them. What is quick is
-    done in the loop, a request of a cell in each of its turns."""
+    """Bounds one cell's use of the shared loop and threads, however many connections it has: one slow function at a
+    time in a thread, and one quick request per iteration of the loop."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
         self._beginning = asyncio.Lock()
-        self._has_begun = False  # a request, in this turn of the loop
-        self.looking_up = asyncio.Lock()  # a name may take as long as whoever answers for it likes
+        self._has_begun = False  # a request began in this iteration of the loop
+        self.looking_up = asyncio.Lock()  # its holder resolves a name, which may be slow
 
     async def begin(self) -> None:
-        """A request begins, when no other of the cell has in this turn of the loop. What can be answered at once never
-        waits for anything else, so a cell that says more than one thing at a time would have the loop to itself."""
+        """Wait until no other request of the cell has begun in this iteration of the loop."""
         if self._has_begun or self._beginning.locked():
             async with self._beginning:
                 if self._has_begun:
-                    await asyncio.sleep(0)  # after `_end_turn`; others wait for the lock meanwhile
+                    await asyncio.sleep(0)  # until after `_end_turn`
         self._has_begun = True
         asyncio.get_running_loop().call_soon(self._end_turn)
 
@@ -345,10 +326,10 @@ class CallTurns:
         self._has_begun = False
 
     async def take(self, is_slow: bool, step: Callable[..., Made], *given: Any) -> Made:
-        """What ``step`` gives or raises: here if it is quick, else in another thread."""
+        """Call ``step``, in another thread if it is slow. Returns or raises what it does."""
         if not is_slow:
             return step(*given)
         await self._turn.acquire()
         working = asyncio.get_running_loop().run_in_executor(None, partial(step, *given))
         working.add_done_callback(lambda _done: self._turn.release())
-        return await asyncio.shield(working)  # a thread goes on when nobody waits for it any more
+        return await asyncio.shield(working)  # a thread cannot be cancelled

@@ -1,7 +1,7 @@
-"""Files of definitions, ``{"mcpServers": {...}}`` as other programs have them; and the user's own, which is kept here.
+"""Files of server definitions, ``{"mcpServers": {...}}`` as in other programs, and the user's own file.
 
-Who may write such a file says what is started on this machine, and what is kept in one may be secret: one that others
-may write is refused, and what is written here only its owner reads.
+Anyone who can write such a file can start programs on this machine, and it may hold secrets. So a file that other users
+can write is refused, and a file written here is readable only by its owner.
 """
 
 from __future__ import annotations
@@ -9,41 +9,34 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
-import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from casemate.errors import InvalidArgument
+from casemate.files.beneath import Attributes, write_file
 from casemate.files.private_files import turn
-from casemate.files.user_folders import user_folder
+from casemate.files.user_folders import check_owned, user_folder
 from casemate.policy.canonical import parse
 from casemate.tools.connections.definition import check_server_name, read_servers
 
-_MOST_BYTES = 1 << 20  # of a file; the longest seen in use have some kilobytes
+_MOST_BYTES = 1 << 20  # of a file; real ones have a few kilobytes
 _KEY = "mcpServers"
 Definitions = dict[str, dict[str, Any]]
 
 
 def users_file(environ: Mapping[str, str]) -> Path:
-    """Where the servers of whoever runs casemate are kept: ``casemate/servers.json`` in the user's configuration.
-
-    Raises ``Unavailable`` where there is no such folder.
-    """
+    """``casemate/servers.json`` in the user's configuration folder. Raises ``Unavailable`` without such a folder."""
     problem, remediation = "the list of MCP servers has no place", "Set HOME, or name a file with --file."
     return user_folder(environ, "config", problem, remediation) / "servers.json"
 
 
 def definitions_of(given: object) -> Definitions:
-    """The definitions that a path or a mapping (of names, or as in such a file) stands for, each of them checked.
-
-    Raises ``InvalidArgument``.
-    """
+    """The checked definitions of a file or a mapping (with or without ``mcpServers``). Raises ``InvalidArgument``."""
     if isinstance(given, str | os.PathLike):
         place = Path(given).expanduser()
         if not place.exists():
-            raise InvalidArgument("tools", f"there is no file {str(place)!r}")
+            raise InvalidArgument("tools", f"the file {str(place)!r} does not exist")
         return read_file(place)
     if not isinstance(given, Mapping):
         raise InvalidArgument(
@@ -53,10 +46,7 @@ def definitions_of(given: object) -> Definitions:
 
 
 def read_file(path: Path) -> Definitions:
-    """The definitions in a file, each of them checked; none where there is no such file.
-
-    Raises ``InvalidArgument`` naming the file, and the server and the key.
-    """
+    """The checked definitions of a file; none if it does not exist. Raises ``InvalidArgument``."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -64,7 +54,7 @@ def read_file(path: Path) -> Definitions:
     except (OSError, ValueError) as error:
         raise InvalidArgument("tools", f"cannot read {str(path)!r}: {getattr(error, 'strerror', error)}") from None
     with os.fdopen(fd, "rb") as file:
-        _check_owned(path, os.fstat(fd))
+        check_owned(os.fstat(fd), path, "tools", "so start programs as you")
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise InvalidArgument("tools", f"{str(path)!r} has more than {_MOST_BYTES} bytes")
@@ -75,7 +65,7 @@ def read_file(path: Path) -> Definitions:
 
 
 def choose_servers(path: Path, names: tuple[str, ...] = ()) -> Definitions:
-    """The definitions in a file that are named, or all. Raises ``InvalidArgument`` for a name that is not there."""
+    """The named definitions in a file, or all. Raises ``InvalidArgument`` for an unknown name."""
     kept = read_file(path)
     for name in names:
         if name not in kept:
@@ -84,21 +74,15 @@ def choose_servers(path: Path, names: tuple[str, ...] = ()) -> Definitions:
     return {name: kept[name] for name in names or kept}
 
 
-def users_servers(environ: Mapping[str, str], names: tuple[str, ...]) -> Definitions:
-    """Those of :func:`users_file`, as :func:`chosen` has them."""
-    return choose_servers(users_file(environ), names)
-
-
 def begun_at_home(definition: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
-    """A definition for a process without a folder of its own, such as a service: its command begins in the user's home,
-    where it names no other folder."""
+    """A definition for a service: its command starts in the user's home unless it names another folder."""
     if "command" not in definition:
         return dict(definition)
     return {"cwd": environ.get("HOME") or "/", **definition}
 
 
 def add_to_file(path: Path, name: str, definition: Mapping[str, Any]) -> None:
-    """Keep one more definition. Raises ``InvalidArgument`` for one that is none, and for a name that is taken."""
+    """Add a definition. Raises ``InvalidArgument`` for a bad definition or a name that is taken."""
     with _edit(path) as kept:
         if name in kept:
             raise InvalidArgument("server", f"there is a server {name!r} in {path}; remove it first")
@@ -106,7 +90,7 @@ def add_to_file(path: Path, name: str, definition: Mapping[str, Any]) -> None:
 
 
 def remove_from_file(path: Path, name: str) -> None:
-    """Forget a definition. Raises ``InvalidArgument`` where there is none of that name."""
+    """Remove a definition. Raises ``InvalidArgument`` for an unknown name."""
     with _edit(path) as kept:
         if kept.pop(check_server_name(name), None) is None:
             raise InvalidArgument("server", f"there is no server {name!r} in {path}")
@@ -118,41 +102,14 @@ def _check(given: object) -> Definitions:
     return {name: dict(definition) for name, definition in servers.items()}
 
 
-def _check_owned(path: Path, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise InvalidArgument("tools", f"{str(path)!r} is not a regular file")
-    if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
-        raise InvalidArgument(
-            "tools",
-            f"{str(path)!r} can be changed by others, who could have anything started here",
-            remediation=f"Make it your own: chown $(id -un) {path}; chmod go-w {path}",
-        )
-
-
 @contextlib.contextmanager
 def _edit(path: Path) -> Iterator[Definitions]:
-    """The definitions, which are written back when the block ends well; one process at a time."""
+    """Yield the definitions and write them back if the block succeeds. One process at a time."""
     place = Path(os.path.realpath(path))
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     with turn(folder):
         kept = read_file(place)
         yield kept
-        _write(folder, place.name, json.dumps({_KEY: kept}, indent=2, ensure_ascii=False).encode() + b"\n")
-
-
-def _write(folder: int, name: str, data: bytes) -> None:
-    """The file as a whole or not at all, for its owner alone."""
-    new = f".{name[:100]}.{secrets.token_hex(8)}"
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(fd)
-        os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)
-        os.fsync(folder)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(new, dir_fd=folder)
-        raise
+        data = json.dumps({_KEY: kept}, indent=2, ensure_ascii=False).encode() + b"\n"
+        write_file(folder, place.name, [data], Attributes(mode=0o600), flush=True)

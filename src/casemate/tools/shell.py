@@ -1,16 +1,17 @@
-"""The command ``tool`` of Shell cells, on the host's side: words in, text for people out.
+"""The host's side of the command ``tool`` in Shell cells.
 
-The command sends its words as they are; here they become a request. The answer is a line, ``ok`` or the kind of an
-error, and then text for people.
+The command sends its words, which are turned into a request here. The answer is a line, ``ok`` or the kind of an error,
+followed by text for people.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from casemate.errors import InvalidArgument
+from casemate.policy.canonical import parse
 from casemate.tools.requests import Read, Search, ToolCall
 from casemate.tools.schemas.schema import Unreadable, read
 from casemate.tools.schemas.types import Anything, Array, Choice, Exact, RecordType, Scalar, SchemaReader, Table, Type
@@ -23,58 +24,23 @@ if TYPE_CHECKING:
 
 USAGE = """\
 tool list                                  every tool
-tool search WORDS...                       tools for what the words say
+tool search WORDS...                       find tools
 tool describe SERVER.TOOL                  parameters and result
-tool read SERVER URI                       what a link leads to
+tool read SERVER URI                       read a resource by its link
 tool SERVER.TOOL [KEY=TEXT | KEY:=JSON | --json OBJECT]...
-                                           call it: KEY=TEXT is read as the parameter's type says
+                                           call it; KEY=TEXT is read by the parameter's type
 """
-Verb = Literal["list", "search", "describe", "read", "call", "help"]
-MOST_WORDS = 1_000
 
 
 class BadWords(ValueError):
-    """Words that ask for nothing, or arguments that cannot be read: the text says which and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCommand:
-    """What the words ask for. ``about``: the tool's path or the words to search for; ``words``: those of arguments."""
-
-    verb: Verb
-    about: str = ""
-    words: tuple[str, ...] = ()
-
-
-def command_of(words: Sequence[str]) -> ToolCommand:
-    """What ``words`` ask for. Raises :class:`BadWords`."""
-    if len(words) > MOST_WORDS:
-        raise BadWords(f"more than {MOST_WORDS} words")
-    if not words or words[0] in ("help", "--help", "-h"):
-        return ToolCommand("help")
-    first, *rest = words
-    if first == "list" and not rest:
-        return ToolCommand("list")
-    if first == "search":
-        return ToolCommand("search", " ".join(rest))
-    if first == "describe":
-        if len(rest) != 1:
-            raise BadWords("describe takes one SERVER.TOOL")
-        return ToolCommand("describe", rest[0])
-    if first == "read":
-        if len(rest) != 2:
-            raise BadWords("read takes SERVER and URI")
-        return ToolCommand("read", rest[0], (rest[1],))
-    if "." not in first:
-        raise BadWords(f"{first!r} is no SERVER.TOOL and no command\n{USAGE}")
-    return ToolCommand("call", first, tuple(rest))
+    """An unknown command or bad arguments; the text says which and why."""
 
 
 def arguments_of(tool: Tool, words: Sequence[str]) -> dict[str, Json]:
-    """The arguments that ``words`` say; read as the schema says, and not checked. Raises :class:`BadWords`.
+    """Parse arguments by the tool's schema, without validating them. Raises :class:`BadWords`.
 
-    ``key=text`` is text where the parameter is one, else JSON; ``key:=json`` is JSON; ``--json OBJECT`` gives several.
-    A key may be that of the wire or the name that Python code has for it.
+    ``key=text`` is text if the parameter is a string, otherwise JSON; ``key:=json`` is JSON; ``--json OBJECT`` gives
+    several. A key may be the one on the wire or the parameter's Python name.
     """
     fields = _fields(tool)
     arguments: dict[str, Json] = {}
@@ -102,7 +68,7 @@ def _pair(word: str, fields: dict[str, tuple[str, Type]]) -> tuple[str, Json]:
     as_json = name.endswith(":") and name not in fields
     name = name[:-1] if as_json else name
     if not equals:
-        raise BadWords(f"{word!r} is no KEY=TEXT; arguments are KEY=TEXT, KEY:=JSON or --json OBJECT")
+        raise BadWords(f"{word!r} is not an argument; give KEY=TEXT, KEY:=JSON or --json OBJECT")
     key, kind = fields.get(name, (name, Anything()))
     return key, _json(name, text) if as_json else _read(name, text, kind)
 
@@ -126,7 +92,7 @@ def _read(name: str, text: str, kind: Type) -> Json:
 
 
 def _read_any(name: str, text: str, options: tuple[Type, ...]) -> Json:
-    """JSON that is none of the texts that may be given is that JSON; anything else is text, where text may be."""
+    """Read ``text`` as one of the exact values, otherwise as JSON, otherwise as a string if the schema allows one."""
     textual = any(isinstance(option, Scalar) and option.kind == "string" for option in options)
     for option in options:
         if isinstance(option, Exact):
@@ -149,23 +115,13 @@ def _numeric(options: tuple[Type, ...]) -> bool:
 
 def _json(name: str, text: str, about: str = "") -> Json:
     try:
-        return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        raise BadWords(f"{name} {about}and this is no JSON: {text[:80]!r} ({error})") from None
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len({key for key, _ in pairs}) < len(pairs):
-        raise ValueError("a key is there twice")
-    return dict(pairs)
-
-
-def _no_number(text: str) -> Json:
-    raise ValueError(f"{text} is no number in JSON")
+        return parse(text)
+    except InvalidArgument as error:
+        why = error.problem.removeprefix("is not JSON: ")
+        raise BadWords(f"{name} {about}but this is not JSON: {text[:80]!r} ({why})") from None
 
 
 def _fields(tool: Tool) -> dict[str, tuple[str, Type]]:
-    """Key and type of each parameter, by key and by Python's name."""
     try:
         record = SchemaReader().parameters(read(tool.input_schema), "Params")
     except Unreadable:
@@ -175,32 +131,44 @@ def _fields(tool: Tool) -> dict[str, tuple[str, Type]]:
 
 
 def answer_text(kind: str, text: str) -> str:
-    """What the command reads: ``kind`` is ``ok`` or that of an error; control characters of the text are escaped."""
+    """The answer as the command reads it. ``kind`` is ``ok`` or an error's; control characters are escaped."""
     shown = plain(text, keep="\n\t")
     return f"{kind}\n{shown}\n" if shown and not shown.endswith("\n") else f"{kind}\n{shown}"
 
 
 async def resolve_words(words: Sequence[str], tools: Tools, aside: Aside) -> ToolCall | Search | Read | str:
-    """The call or search that ``words`` ask for, or the text that they do. ``aside`` does a step in another thread.
-    Raises :class:`BadWords`, and as ``tools`` does."""
-    command = command_of(words)
-    if command.verb == "help":
-        return USAGE
-    if command.verb in ("list", "search"):
-        return Search(command.about)
-    if command.verb == "read":
-        return Read(command.about, command.words[0])
-    catalogue = await tools.catalogue()
-    tool = catalogue.by_path(command.about)
+    """Turn a command line into a request, or answer it with a text. Raises :class:`BadWords`."""
+    match words:
+        case [] | ["help" | "--help" | "-h", *_]:
+            return USAGE
+        case ["list"]:
+            return Search("")
+        case ["search", *rest]:
+            return Search(" ".join(rest))
+        case ["read", server, uri]:
+            return Read(server, uri)
+        case ["read", *_]:
+            raise BadWords("read takes SERVER and URI")
+        case ["describe", path]:
+            tool = await _find(path, tools)
+            return await tools.describe_aside(tool.server, tool.name, aside)
+        case ["describe", *_]:
+            raise BadWords("describe takes one SERVER.TOOL")
+        case [path, *rest] if "." in path:
+            tool = await _find(path, tools)
+            return ToolCall(tool.server, tool.name, await aside(arguments_of, tool, rest))
+    raise BadWords(f"{words[0]!r} is neither SERVER.TOOL nor a command\n{USAGE}")
+
+
+async def _find(path: str, tools: Tools) -> Tool:
+    tool = (await tools.catalogue()).by_path(path)
     if tool is None:
-        raise BadWords(f"there is no tool {command.about!r}; `tool list` names them")
-    if command.verb == "describe":
-        return await tools.describe(tool.server, tool.name, aside=aside)
-    return ToolCall(tool.server, tool.name, await aside(arguments_of, tool, command.words))
+        raise BadWords(f"there is no tool {path!r}; `tool list` names them")
+    return tool
 
 
 def text_of(answer: Mapping[str, Any]) -> str:
-    """The line that says how it went, and the text after it."""
+    """An answer as the command reads it."""
     if not answer["ok"]:
         return answer_text(answer["kind"], answer["message"])
     if "text" in answer:
@@ -211,7 +179,7 @@ def text_of(answer: Mapping[str, Any]) -> str:
 
 
 def text_of_block(block: Mapping[str, Any]) -> str:
-    """A part of what a tool gave, for people."""
+    """A content block as text for people."""
     match block:
         case {"type": "text", "text": str(text)}:
             return text

@@ -2,51 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-# What JSON can say: None, bool, int, float, str, list, dict with texts as keys.
+# A JSON value: None, bool, int, float, str, list, or dict with str keys.
 Json = Any
+
+
+def parts_of(value: Json) -> Iterator[tuple[Json, int]]:
+    """``value`` and everything in it, each with its depth. It may be deep and wide: no recursion, no copies."""
+    levels: list[Iterator[Json]] = [iter((value,))]
+    while levels:
+        for part in levels[-1]:
+            yield part, len(levels) - 1
+            if isinstance(part, dict | list):
+                levels.append(iter(part.values() if isinstance(part, dict) else part))
+                break
+        else:
+            levels.pop()
 
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What a server says of a tool's behaviour (MCP's annotations): hints of a stranger, never proof. None: unsaid."""
+    """A server's hints on a tool's behaviour (MCP's annotations). They are untrusted. None: not given."""
 
     read_only: bool | None = None
     destructive: bool | None = None
     idempotent: bool | None = None
-    open_world: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One tool of one server, under the names that are used on the wire.
+    """One tool. All but ``server`` comes from the server and is untrusted; schemas are unchecked JSON Schema."""
 
-    ``server`` is the name under which the user added the server, ``name`` the tool's own, as sent in ``tools/call``.
-    Schemas are JSON Schema as they came (an object, ``true`` or ``false``), unchecked; ``output_schema`` is None where
-    there is none. ``samples`` is a schema inferred from what the tool returned before, where that is known. Everything
-    but ``server`` was written by a stranger. ``asks_itself``: it is one of casemate's own, which asks for what it does.
-    """
-
-    server: str
-    name: str
+    server: str  # the name under which the user added it
+    name: str  # as sent in ``tools/call``
     description: str = ""
     input_schema: Json = field(default_factory=lambda: {"type": "object"})
-    output_schema: Json = None
+    output_schema: Json = None  # None without one
     title: str = ""
     hints: Hints = Hints()
-    samples: Json = None
-    meta: Mapping[str, Json] = field(default_factory=dict)
-    asks_itself: bool = False
+    samples: Json = None  # a schema inferred from earlier results, if there were any
+    asks_itself: bool = False  # one of casemate's own, which sends its own approval requests
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a tool cannot be used as it is described: ``code`` for programs, ``message`` for people, ``where`` in it."""
-
     tool: str
-    code: str
-    message: str
-    where: str = ""
+    code: str  # for programs
+    message: str  # for people

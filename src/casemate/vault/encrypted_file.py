@@ -26,8 +26,7 @@ import binascii
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -102,11 +101,6 @@ def unseal(sealed: bytes, key: bytes) -> Contents:
     return {
         namespace: {name: _read_value(one) for name, one in values.items()} for namespace, values in written.items()
     }
-
-
-def check_library() -> None:
-    """Raises ``VaultUnavailable`` where the library for encryption is missing."""
-    _cipher(bytes(KEY_BYTES))
 
 
 def _entry(value: Injected) -> dict[str, Any]:
@@ -279,7 +273,7 @@ class EncryptedFile:
     def __init__(
         self, path: str | os.PathLike[str], keys: KeyStore | None = None, *, environ: Mapping[str, str] | None = None
     ) -> None:
-        check_library()
+        _cipher(bytes(KEY_BYTES))  # raises if the library for encryption is missing
         self.path = Path(os.path.abspath(path))
         self._keys = keys
         self._environ = environ or {}
@@ -363,7 +357,7 @@ class EncryptedFile:
 
     def _change(self, change: Callable[[Contents], bool]) -> bool:
         """Apply ``change``, alone; whether it changed anything."""
-        with self._lock_file():
+        with turn(open_lock(self.path.with_name(f"{self.path.name}.lock"))):
             keys, key, sealed = self._read()
             key = key or VaultKey(os.urandom(KEY_BYTES), 0)
             contents = {} if sealed is None else self._unseal(keys, key, sealed)
@@ -375,9 +369,3 @@ class EncryptedFile:
             replace_private(self.path, seal(contents, VaultHead(counter, keys.place), key.secret))
             keys.store(VaultKey(key.secret, counter))
             return True
-
-    @contextmanager
-    def _lock_file(self) -> Iterator[None]:
-        """Nobody else writes meanwhile (flock(2)): no other thread, and no other process."""
-        with turn(open_lock(self.path.with_name(f"{self.path.name}.lock"))):
-            yield

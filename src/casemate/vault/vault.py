@@ -12,6 +12,8 @@ from typing import TypeVar
 from casemate.errors import InvalidArgument, Unavailable, VaultUnavailable
 from casemate.files.user_folders import user_folder
 from casemate.model.approval import Question
+from casemate.model.kinds import Name
+from casemate.model.operation import operation
 from casemate.model.plan import NO_SECRETS, Placeholder, Secrets
 from casemate.policy.inject import Inject, Injected
 from casemate.vault.names import check_asked, check_injected, check_name, check_value
@@ -88,13 +90,26 @@ def default_path(environ: Mapping[str, str]) -> Path:
         raise VaultUnavailable(error.message, reason="file", remediation=error.remediation) from None
 
 
+@dataclass(frozen=True, slots=True)
+class SecretName:
+    """A secret of the vault. ``inject``: where the egress proxy puts its value; None if programs get it."""
+
+    name: str
+    inject: Inject | None
+
+
+def _secret_names(injects: dict[str, Inject | None]) -> list[SecretName]:
+    return [SecretName(name, inject) for name, inject in injects.items()]
+
+
 Note = Callable[[str, str, Mapping[str, object]], None]  # kind, namespace, detail
 _NOTHING_MORE: Mapping[str, object] = {}
 T = TypeVar("T")
 
 
 class Vault:
-    """The secrets of one namespace. Values go in and are given to programs; nothing here hands one back."""
+    """The secrets of one namespace. Values go in and are given to programs; nothing here hands one back. Each method
+    raises ``VaultUnavailable`` where the vault cannot be read or written."""
 
     def __init__(self, store: VaultStore, namespace: str, note: Note, check: Callable[[Question], None]) -> None:
         """``note``: writes a row of the record; ``check``: raises ``Denied`` for what a rule denies."""
@@ -115,7 +130,6 @@ class Vault:
         Raises:
             InvalidArgument: The name is none, or loaders read it; or the value has less than 8 bytes, or with
                 ``inject`` no header can hold it.
-            VaultUnavailable: The vault cannot be read or written.
         """
         kept: Kept = check_value(check_name(name), value)
         if inject is not None:
@@ -123,31 +137,27 @@ class Vault:
         where = {"inject": inject.as_json()} if inject is not None else {}
         await asyncio.to_thread(self._record, "set", name, lambda: self._store.set(self._namespace, name, kept), where)
 
-    async def delete(self, name: str) -> None:
-        """Forget it; programs that run have it still, and it is still replaced in what they say.
+    @operation()
+    async def delete(self, name: Name) -> None:
+        """Forget a secret. Programs that run keep it, and it is still removed from their output.
+
+        Args:
+            name: Of its variable.
 
         Raises:
             InvalidArgument: There is none of that name.
-            VaultUnavailable: The vault cannot be read or written.
         """
         check_name(name)
         if not await asyncio.to_thread(self._record, "delete", name, lambda: self._store.delete(self._namespace, name)):
             raise InvalidArgument("name", _unknown(name))
 
     async def names(self) -> tuple[str, ...]:
-        """The names that there are.
-
-        Raises:
-            VaultUnavailable: The vault cannot be read or written.
-        """
+        """The names that there are."""
         return await asyncio.to_thread(self._record, "", "", lambda: self._store.names(self._namespace))
 
+    @operation(name="names", gives=_secret_names)
     async def injects(self) -> dict[str, Inject | None]:
-        """Every name with where its value may go: None for one that programs get.
-
-        Raises:
-            VaultUnavailable: The vault cannot be read or written.
-        """
+        """List every name with where its value may go: None for one that programs get. Values are not given."""
 
         def each() -> dict[str, Inject | None]:
             kept = {name: self._store.get(self._namespace, name) for name in self._store.names(self._namespace)}

@@ -1,1 +1,1 @@
-"""Walls: what holds a cell. `wall` is the interface; each wall is a folder of its own."""
+"""Walls isolate cells. `wall` is the interface; each wall has its own folder."""

@@ -1,4 +1,5 @@
-"""Processes of ours that run one module, isolated: cheap to import, as the first starts before all else."""
+"""Starts our own modules as isolated Python processes. Cheap to import, because the first starts before anything
+else."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ _BOOT = "import os, sys; sys.path.append(os.environ['CASEMATE_ROOT']); from case
 
 
 def spawn(module: str, name: str, stdin: int, stderr: int, arguments: Sequence[str] = ()) -> int:
-    """Start ``main`` of a module of the supervisor's: no site, no environment, nothing inherited but two descriptors.
+    """Start ``main`` of a supervisor module without site packages or environment; only two descriptors are inherited.
 
-    Its first argument is its ``name``; ``arguments`` follow. What comes before must be the interpreter's own path: from
-    any other name the interpreter looks for its library in the current folder and those above it, which may be
-    anybody's (CPython's getpath.py).
+    Its first argument is its ``name``; ``arguments`` follow. argv[0] must be the interpreter's own path: with any other
+    name the interpreter searches for its library in the current folder and its parents, which anyone may control
+    (CPython's getpath.py).
     """
     package_root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -34,7 +35,7 @@ def spawn(module: str, name: str, stdin: int, stderr: int, arguments: Sequence[s
             ],
             setsid=True,
             setsigmask=(),
-            setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},  # whatever our caller ignores
+            setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},  # also those our caller ignores
         )
     finally:
         os.close(null)

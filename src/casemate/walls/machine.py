@@ -1,6 +1,6 @@
-"""What this machine has left, as proc(5) and the cgroups that casemate itself is in tell it.
+"""This machine's free memory and processes, read from proc(5) and from casemate's own cgroups.
 
-One look takes less than a tenth of a millisecond. What nothing tells counts as unlimited.
+A look takes less than 0.1 ms. A value that cannot be read counts as unlimited.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from itertools import accumulate
 
 from casemate.model.room import Room
 
-_PLENTY = 2000  # processes: where there are so many more, nobody need count whose they are
-_UNLIMITED = 1 << 60  # bytes or processes; more than any machine has, and less than what cgroup v1 calls its limit
+_PLENTY = 2000  # if the limit exceeds the machine's tasks by more, this user's own need not be counted
+_UNLIMITED = 1 << 60  # bytes or processes; more than any machine has, and below the value cgroup v1 uses for "no limit"
 _LIMITS = {"memory": ("memory.max", "memory.high", "memory.limit_in_bytes"), "pids": ("pids.max",)}
 _USED = {"memory": ("memory.current", "memory.usage_in_bytes"), "pids": ("pids.current",)}
 
 
 def look() -> Room:
-    """What there is now. From any thread."""
+    """Return what is free now. Callable from any thread."""
     whole = [_number("/proc/meminfo", rb"%b:\s+(\d+) kB" % name) << 10 for name in (b"MemAvailable", b"MemTotal")]
     memory, total = min([whole, *(_room_in(folder, "memory") for folder in _groups("memory"))])
     pressure = _number("/proc/pressure/memory", rb"some avg10=(\d+)", missing=0)
@@ -32,16 +32,16 @@ def _processes() -> int:
     tasks = _number("/proc/loadavg", rb"/(\d+)", missing=0)  # threads of the whole machine
     free = min([_most_tasks() - tasks, *(_room_in(folder, "pids")[0] for folder in _groups("pids"))])
     most, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if most == resource.RLIM_INFINITY or not os.getuid():  # root is not held to it
+    if most == resource.RLIM_INFINITY or not os.getuid():  # does not apply to root
         return free
     return min(free, most - (tasks if most - tasks > _PLENTY else _own_tasks()))
 
 
 def _own_tasks() -> int:
-    """Threads of this user, as far as the owner of a process's files tells: not the init of a cell."""
+    """Count threads of this user, by the owner of each /proc folder. That misses the inits of cells."""
     count = 0
     for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):  # it may just have ended
+        with contextlib.suppress(OSError):  # it ended meanwhile
             if os.stat(f"/proc/{name}").st_uid == os.getuid():
                 count += os.stat(f"/proc/{name}/task").st_nlink - 2
     return count
@@ -54,9 +54,9 @@ def _most_tasks() -> int:
 
 @cache
 def _groups(kind: str) -> list[str]:
-    """Folders of the cgroups with a limit of this kind, of those that this process was in at its first look."""
+    """Folders of this process's cgroups that limit ``kind``. Cached: the cgroups of the first call count."""
     folders = []
-    for line in _read("/proc/self/cgroup").decode(errors="replace").splitlines():
+    for line in read("/proc/self/cgroup").decode(errors="replace").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers in ("", kind):
             mounts = [f"/sys/fs/cgroup/{kind}"] if controllers else ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
@@ -66,19 +66,20 @@ def _groups(kind: str) -> list[str]:
 
 
 def _room_in(folder: str, kind: str) -> list[int]:
-    """What is left in a cgroup, and its limit. Files that nobody has used lately are given up before anything fails."""
+    """Return what is left in a cgroup, and its limit. Inactive file cache counts as free, because the kernel reclaims
+    it first."""
     most, used = (min(_number(folder + name) for name in names[kind]) for names in (_LIMITS, _USED))
     cached = _number(f"{folder}memory.stat", rb"(?s).*inactive_file (\d+)", missing=0) if kind == "memory" else 0
     return [most - used + cached, most]
 
 
 def _number(path: str, pattern: bytes = rb"(\d+)", missing: int = _UNLIMITED) -> int:
-    found = re.search(pattern, _read(path))
+    found = re.search(pattern, read(path))
     return int(found[1]) if found else missing
 
 
-def _read(path: str) -> bytes:
-    """A small file, empty where there is none; in half the time that a file object takes."""
+def read(path: str) -> bytes:
+    """Read a small file; b"" if it cannot be read. Takes half the time of a file object."""
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -1,6 +1,9 @@
-"""Every wall there is, strongest first. To add one: its folder, and its line in `WALLS`.
+"""Opens a wall by its name, and chooses one.
 
-This module imports nothing else of casemate at its top: the command line loads it before all else.
+The walls are those of `casemate.model.isolation.WALLS`. The wall ``name`` is the class ``NameWall`` in
+``casemate.walls.name.wall``. ARCHITECTURE.md says what else to touch to add one.
+
+The module imports nothing of casemate at the top, because the command line loads it first.
 """
 
 from __future__ import annotations
@@ -16,13 +19,12 @@ if TYPE_CHECKING:
     from casemate.model.plan import Launch
     from casemate.walls.wall import Wall
 
-# The probe order: each wall's name, and its class.
-WALLS = {
-    "native": "casemate.walls.native.wall:NativeWall",
-    "landlock": "casemate.walls.landlock.wall:LandlockWall",
-    "docker": "casemate.walls.docker.wall:DockerWall",
-}
-_ASKED_FOR = ("docker",)  # not "auto": an engine is there for something else
+
+def automatic() -> tuple[str, ...]:
+    """The walls that "auto" tries, strongest first."""
+    from casemate.model.isolation import WALLS
+
+    return tuple(name for name, traits in WALLS.items() if traits.is_automatic)
 
 
 def open_wall(
@@ -32,26 +34,28 @@ def open_wall(
     at_least: Strength | None = None,
     containers: tuple[str | None, str | None] = (None, None),
 ) -> Wall:
-    """The wall ``name``; for "auto" the strongest that its self-test proves. ``at_least``: a weaker one is refused.
+    """Open the wall ``name``; "auto" means the strongest whose self-test passes. A wall weaker than ``at_least`` is
+    refused.
 
-    ``launch_probe`` says how the self-test's programs, which are Python, are started; ``concurrency``: the most cells
-    at once, for which others may be kept ready; ``containers``: image and runtime of those that are cells. Raises
-    ``InvalidArgument`` for a name that no wall has, and where another wall is given ``containers``.
+    ``launch_probe`` returns how to start the self-test's Python programs. ``concurrency`` is the most cells at once,
+    and bounds how many are kept ready. ``containers`` are the image and runtime of the docker wall. Raises
+    ``InvalidArgument`` for an unknown name, and for ``containers`` with another wall.
     """
+    from casemate.errors import InvalidArgument
+    from casemate.model.isolation import WALLS
+
+    takers = [wall for wall, traits in WALLS.items() if traits.takes_image]
     for argument, value in zip(("image", "runtime"), containers, strict=True):
-        if value is not None and name != "docker":
-            from casemate.errors import InvalidArgument
-
-            raise InvalidArgument(argument, f"{value!r} is for cells in containers; give isolation='docker' with it")
+        if value is not None and name not in takers:
+            wanted = " or ".join(f"isolation={wall!r}" for wall in takers)
+            raise InvalidArgument(argument, f"{value!r} is for cells in containers; give {wanted} with it")
     if name != "auto" and name not in WALLS:
-        from casemate.errors import InvalidArgument
-
         known = ", ".join(map(repr, ("auto", *WALLS)))
         raise InvalidArgument("isolation", f"{name!r} is not known; choose one of {known}")
-    names = tuple(wall for wall in WALLS if wall not in _ASKED_FOR) if name == "auto" else (name,)
+    names = automatic() if name == "auto" else (name,)
 
     def open_named(wall: str) -> Wall:
-        more = (containers,) if wall == "docker" else ()
+        more = (containers,) if WALLS[wall].takes_image else ()
         return cast("Wall", _class_of(wall)(launch_probe, concurrency, *more))
 
     if name != "auto" and at_least is None:
@@ -60,19 +64,18 @@ def open_wall(
 
 
 def start_early() -> None:
-    """Start what the strongest wall needs, before anybody asks for it; harmless where nobody does."""
+    """Start the strongest wall's supervisor before the first sandbox needs it. It ends unused if none does."""
     from casemate.walls.native.spawn import start_early as start
 
     start()
 
 
 def _class_of(name: str) -> Any:
-    module, _, wall = WALLS[name].partition(":")
-    return getattr(import_module(module), wall)
+    return getattr(import_module(f"casemate.walls.{name}.wall"), f"{name.capitalize()}Wall")
 
 
 def _check_strength(name: str, strength: Strength, least: Strength) -> None:
-    """Raises ``WallUnavailable`` for a wall that is weaker than ``least``."""
+    """Raise ``WallUnavailable`` for a wall weaker than ``least``."""
     from casemate.errors import WallUnavailable
     from casemate.model.isolation import STRENGTHS
 
@@ -85,8 +88,8 @@ def _check_strength(name: str, strength: Strength, least: Strength) -> None:
 
 
 class StrongestWall:
-    """The first wall of ``names`` that its self-test proves and that is not weaker than ``at_least``; until then the
-    first of all. ``refused``: as of `Wall`."""
+    """The first wall of ``names`` whose self-test passes and that is not weaker than ``at_least``. Until proved, it
+    acts as the first of ``names``."""
 
     def __init__(
         self, open_named: Callable[[str], Wall], names: tuple[str, ...], at_least: Strength | None = None
@@ -100,7 +103,7 @@ class StrongestWall:
         return getattr(self._walls[-1], name)
 
     async def prove(self) -> IsolationReport:
-        """As of `Wall`. Raises ``WallUnavailable``, the strongest wall's, where none can be had."""
+        """Prove the walls in order. If none passes, raise the strongest wall's ``WallUnavailable``."""
         if self._is_proved:
             return await self._walls[-1].prove()
         from casemate.errors import WallUnavailable
@@ -124,6 +127,5 @@ class StrongestWall:
         raise self.refused[0][1]
 
     async def close(self) -> None:
-        """End all of them."""
         for wall in self._walls:
             await wall.close()

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from casemate.errors import CasemateError, Denied, InvalidArgument, QueueFull, SandboxClosed
+from casemate.execution.context import Folder
 from casemate.execution.request import make_command
 from casemate.execution.wrapped import Wrapped, admit_wrapped, execute
 from casemate.languages.browser import find_browser
@@ -32,7 +33,7 @@ from casemate.web.tab import EVENTS, HEIGHT, WIDTH, Rendered, Tab, Unreached, Vi
 
 if TYPE_CHECKING:
     from casemate.execution.context import ExecutionContext
-    from casemate.execution.wrapped import Begun
+    from casemate.execution.run import Begun
     from casemate.model.execution import Artifact, Crossing, Execution
     from casemate.model.web import WaitUntil
     from casemate.policy.hosts import HostRules
@@ -82,14 +83,7 @@ class Browsers:
     ) -> Rendered:  # fmt: skip
         """Open a page in the caller's browser, wait until it is ready, and take it; arguments as of ``Web.browse``.
 
-        Raises:
-            InvalidArgument: It names the argument.
-            Denied: The network's rules, or whoever was asked, do not permit the host.
-            Unavailable: There is no browser; it says how to get one.
-            WebUnavailable: The page cannot be had; its ``reason`` is a stable word.
-            QueueFull: As many browsers as may be are in use.
-            SandboxClosed: It was closed before or meanwhile.
-        """
+        Raises as that, and ``QueueFull`` and ``SandboxClosed``."""
         checked_address(url)
         if wait_until not in EVENTS:
             raise InvalidArgument("wait_until", f"{wait_until!r:.50} is none of {', '.join(EVENTS)}")
@@ -122,7 +116,7 @@ class Browsers:
             if idle is None:
                 raise QueueFull(f"{len(staying)} browsers are in use, and no more may be", retry_after=10)
             idle.end("another caller needed one")
-        alone = replace(context, limits=_LIMITS, workspace=None, workspace_mode="overlay", output_dir=None, guard=None)
+        alone = replace(context, limits=_LIMITS, folder=Folder())
         browser = _BrowserCell(alone, self._namespace)
         self._living.add(browser)
         browser.task.add_done_callback(lambda _: self._living.discard(browser))
@@ -190,9 +184,8 @@ class _BrowserCell:
 
         try:
             await self._pipe.open(readable, writable)
-            within, asks = admit_wrapped(self._wrapped, context, None), context.may_ask(stream=False)
-            standard = Standard(stdin, stdout, stdout)
-            return await execute(self._wrapped, within, context, standard, note_begun, asks=asks)
+            within = admit_wrapped(self._wrapped, context, None)
+            return await execute(self._wrapped, within, context, Standard(stdin, stdout, stdout), note_begun)
         finally:
             while streams:
                 os.close(streams.pop())

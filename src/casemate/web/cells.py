@@ -16,7 +16,7 @@ from casemate.execution.request import make_request
 from casemate.model.call_options import USUAL_PAGE_SECONDS
 from casemate.model.limits import Limits
 from casemate.model.web import WebLink
-from casemate.policy.hosts import HTTP, HTTPS, canonical
+from casemate.policy.hosts import HTTP, HTTPS, NO_RULE, canonical
 from casemate.version import how_to_install
 from casemate.visible import is_plain
 
@@ -33,13 +33,6 @@ PARSERS = ("trafilatura", "html2text", "pypdfium2")  # loaded before a page come
 _PRELOAD = (*PARSERS, "_casemate.web")
 SEARCHERS = ("ddgs",)
 _PROGRAM = "from _casemate import {0}\n{0}.main()\n"
-
-
-class CellAnswer(NamedTuple):
-    """What a program said, and its execution."""
-
-    said: Mapping[str, Any]
-    execution: Execution
 
 
 class ProgramOrder(NamedTuple):
@@ -96,10 +89,10 @@ async def markdown_of(
     """
     seconds = deadline_of(context.limits, USUAL_PAGE_SECONDS)
     order = ProgramOrder("web", PARSERS, url, {"do": "convert", "html": html, "url": url, "whole": whole}, seconds)
-    return text_in((await run_program(order, replace(context, hosts=None), namespace)).said)
+    return text_in(await run_program(order, replace(context, hosts=None), namespace))
 
 
-async def run_program(order: ProgramOrder, context: ExecutionContext, namespace: str) -> CellAnswer:
+async def run_program(order: ProgramOrder, context: ExecutionContext, namespace: str) -> Mapping[str, Any]:
     """What the program says. Nothing of the caller's is in its cell; its network is what ``context`` permits.
 
     Raises ``Unavailable`` where a module is missing, ``WebUnavailable`` for whatever else keeps it from answering.
@@ -107,15 +100,11 @@ async def run_program(order: ProgramOrder, context: ExecutionContext, namespace:
     if missing := [name for name in order.modules if importlib.util.find_spec(name) is None]:
         raise Unavailable(f"{', '.join(missing)} is not installed", remediation=how_to_install("web"))
     request = make_request(
-        _PROGRAM.format(order.program), "python", timeout=order.seconds, limits=_LIMITS,
-        stdin=json.dumps(order.order), namespace=namespace,
-        metadata={"web": str(order.order.get("do", "search")), "url": order.url[:_MOST_WORDS]},
+        _PROGRAM.format(order.program), "python", timeout=order.seconds, stdin=json.dumps(order.order),
+        namespace=namespace, metadata={"web": str(order.order.get("do", "search")), "url": order.url[:_MOST_WORDS]},
     )  # fmt: skip
-    alone = replace(
-        context, environment=None, preload=_PRELOAD if order.modules == PARSERS else (), workspace=None,
-        workspace_mode="overlay", output_dir=None, offers=tuple, layer=tuple, ready=_at_once, keeps=False, guard=None,
-        finished=lambda _: None,
-    )  # fmt: skip
+    preload = _PRELOAD if order.modules == PARSERS else ()
+    alone = replace(context.for_own_program(_LIMITS), environment=None, preload=preload)
     execution = await pipeline.execute(request, alone)
     if execution.status == "timeout":
         raise WebUnavailable(order.url, f"{order.url}: took longer than {order.seconds:g} s", reason="timeout")
@@ -132,11 +121,7 @@ async def run_program(order: ProgramOrder, context: ExecutionContext, namespace:
         place = address_in(said.get("url")) or order.url
         reason, message = words_in(said["problem"])[:40], words_in(said.get("message"))
         raise WebUnavailable(place, f"{place}: {message}", reason=reason)
-    return CellAnswer(said, execution)
-
-
-async def _at_once() -> None:
-    """What was installed for programs is not for this one."""
+    return said
 
 
 def _check_permitted(url: str, said: Mapping[str, Any], execution: Execution, context: ExecutionContext) -> None:
@@ -150,7 +135,7 @@ def _check_permitted(url: str, said: Mapping[str, Any], execution: Execution, co
     if context.hosts is None or not (
         context.hosts.allows(canonical(host) or host, port) or context.may_ask(stream=False)
     ):
-        none = "this sandbox has network='none'" if context.hosts is None else "no rule allows it"
+        none = "this sandbox has network='none'" if context.hosts is None else NO_RULE
         raise Denied(f"{host}:{port}: {none}", remediation=HOW_TO_ALLOW)
 
 

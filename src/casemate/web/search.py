@@ -71,11 +71,9 @@ class Engines:
     def reasons(self) -> str:
         """What each of those that failed has said last, and when it is asked again."""
         now = self._clock()
-        told = ((name, one.words, max(0.0, one.until - now)) for name, one in self._failures.items())
-        pauses = (
-            (name, words, "" if name == SEARXNG else f" (left alone for {left:.0f} s)") for name, words, left in told
-        )
-        return "; ".join(f"{name}: {words}{pause}" for name, words, pause in pauses)
+        left = {name: f" (left alone for {max(0.0, one.until - now):.0f} s)" for name, one in self._failures.items()}
+        left[SEARXNG] = ""
+        return "; ".join(f"{name}: {one.words}{left[name]}" for name, one in self._failures.items())
 
 
 def _place_of(address: str) -> tuple[str, HostRule]:

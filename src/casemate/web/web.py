@@ -6,19 +6,20 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from casemate.errors import Denied, InvalidArgument, Unavailable, WebUnavailable
 from casemate.execution.admit import deadline_of
 from casemate.execution.request import check_timeout
-from casemate.model.call_options import USUAL_PAGE_SECONDS
-from casemate.model.operation import caller
+from casemate.model.call_options import USUAL_PAGE_SECONDS, Seconds
+from casemate.model.execution import Download
+from casemate.model.kinds import Address, Name
+from casemate.model.operation import Audience, Between, Most, caller, operation
 from casemate.model.web import BrowsedPage, Robots, SearchHit, WaitUntil, WebPage
 from casemate.policy.hosts import HTTPS, HostRules
 from casemate.web.cells import (
     PARSERS,
     SEARCHERS,
-    CellAnswer,
     ProgramOrder,
     address_in,
     checked_address,
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 _MOST_QUERY = 1000  # characters
 _MOST_HITS = 100
 _MOST_SNIPPET = 2000  # characters
+Query = Annotated[str, Most(_MOST_QUERY)]
+Hits = Annotated[int, Between(1, _MOST_HITS)]
 _SEARCH_WITHIN = 60.0  # seconds for all engines, each of which has ten
 _MOST_KEPT, _MOST_KEPT_TEXT = 256, 8 << 20  # pages, and characters of them all
 _MOST_VALIDATOR = 300  # characters
@@ -52,7 +55,12 @@ class _KeptPage:
 
 
 class Web:
-    """What agents may have of the web, under the network rules of the sandbox."""
+    """What agents may have of the web, under the network rules of the sandbox.
+
+    Each method raises ``InvalidArgument``, which names the argument; ``Denied`` if a rule of the network or an approver
+    does not permit a host; ``Unavailable`` if a package or the browser is missing; ``WebUnavailable``, whose ``reason``
+    is a stable word, if there is no page; and what :meth:`casemate.Sandbox.run` raises.
+    """
 
     def __init__(
         self,
@@ -71,7 +79,8 @@ class Web:
         self._kept: OrderedDict[tuple[str, str, bool], _KeptPage] = OrderedDict()
         self._browsers: Browsers | None = None
 
-    async def search(self, query: str, *, limit: int = 10) -> list[SearchHit]:
+    @operation(audience=Audience.AGENT)
+    async def search(self, query: Query, *, limit: Hits = 10) -> list[SearchHit]:
         """Search the web: the operator's SearXNG first, then the engines that the policy lists, until one has hits.
 
         Only these hosts are reached, in a cell of its own. An engine that failed is left alone for a while.
@@ -84,10 +93,8 @@ class Web:
             The hits in the engine's order; none where nothing was found.
 
         Raises:
-            InvalidArgument: It names the argument.
             Unavailable: The policy has no ``web`` section, or a package is missing.
             WebUnavailable: No engine has answered; it names what each said.
-            CasemateError: As of :meth:`casemate.Sandbox.run`.
         """
         if not isinstance(query, str) or not query.strip() or len(query) > _MOST_QUERY:
             raise InvalidArgument("query", f"give 1 to {_MOST_QUERY} characters")
@@ -117,7 +124,7 @@ class Web:
             "web_search", modules, f"search: {query[:100]}", told, min(_SEARCH_WITHIN, context.limits.wall)
         )
         async with self._slot():
-            said = (await run_program(order, replace(context, hosts=hosts, asks=False), self._namespace)).said
+            said = await run_program(order, replace(context, hosts=hosts, asks=False), self._namespace)
         hits = _hits_in(said.get("hits"), limit)
         failed, empty = said.get("failed"), said.get("empty")
         told_failed = {
@@ -130,7 +137,8 @@ class Web:
             raise WebUnavailable("", f"no engine has answered: {engines.reasons()}", reason="search")
         return hits
 
-    async def fetch(self, url: str, *, whole: bool = False, timeout: float = USUAL_PAGE_SECONDS) -> WebPage:  # noqa: ASYNC109
+    @operation(audience=Audience.AGENT)
+    async def fetch(self, url: Address, *, whole: bool = False, timeout: Seconds = USUAL_PAGE_SECONDS) -> WebPage:  # noqa: ASYNC109
         """Fetch a page, and make text of it. Each redirect is under the same rules of the network as the first address.
 
         What may not be reached without asking is asked about; nothing is allowed unless the sandbox says so.
@@ -142,13 +150,6 @@ class Web:
 
         Returns:
             The page, whatever the server's status.
-
-        Raises:
-            InvalidArgument: It names the argument.
-            Denied: A rule of the network, or whoever was asked, does not permit a host; it is named.
-            Unavailable: A package is missing.
-            WebUnavailable: The page cannot be had; its ``reason`` is a stable word.
-            CasemateError: As of :meth:`casemate.Sandbox.run`.
         """
         checked_address(url)
         context, key = self._context(), (caller(), url, whole is True)
@@ -158,16 +159,17 @@ class Web:
         told = {"do": "fetch", "url": url, "whole": whole is True, "kept": known}
         async with self._slot():
             order = ProgramOrder("web", PARSERS, url, told, seconds)
-            answer = await run_program(order, context, self._namespace)
-        return self._page_in(answer, url, key, kept)
+            said = await run_program(order, context, self._namespace)
+        return self._page_in(said, url, key, kept)
 
+    @operation(audience=Audience.AGENT)
     async def browse(
         self,
-        url: str,
+        url: Address,
         *,
-        wait_for_selector: str | None = None,
+        wait_for_selector: Name | None = None,
         wait_until: WaitUntil = "networkidle",
-        timeout: float = USUAL_PAGE_SECONDS,  # noqa: ASYNC109
+        timeout: Seconds = USUAL_PAGE_SECONDS,  # noqa: ASYNC109
         screenshot: bool = False,
     ) -> BrowsedPage:
         """Open a page in a headless browser in a cell of its own, and make text of what it has rendered.
@@ -181,15 +183,7 @@ class Web:
 
         Returns:
             The page, with what it has downloaded.
-
-        Raises:
-            InvalidArgument: It names the argument.
-            Denied: A host is not permitted.
-            Unavailable: There is no browser; it says how to get one.
-            WebUnavailable: The page cannot be had; its ``reason`` is a stable word.
-            CasemateError: As of :meth:`casemate.Sandbox.run`.
         """
-        checked_address(url)
         if self._browsers is None:
             from casemate.web.browser import Browsers
 
@@ -202,7 +196,8 @@ class Web:
         async with self._slot():
             text = await markdown_of(page.html, page.url, self._context(), self._namespace)
         return BrowsedPage(
-            url, page.url, page.status, page.title, text.text, text.links, page.screenshot, page.downloads,
+            url, page.url, page.status, page.title, text.text, text.links, page.screenshot,
+            tuple(Download(one.name, one.size, one.sha256, one.media_type, one.content) for one in page.downloads),
             text.truncated,
         )  # fmt: skip
 
@@ -216,9 +211,10 @@ class Web:
         if self._browsers is not None:
             await self._browsers.close()
 
-    def _page_in(self, answer: CellAnswer, url: str, key: tuple[str, str, bool], kept: _KeptPage | None) -> WebPage:
+    def _page_in(
+        self, said: Mapping[str, Any], url: str, key: tuple[str, str, bool], kept: _KeptPage | None
+    ) -> WebPage:
         """The page that a program says it found."""
-        said = answer.said
         robots: Robots = next((one for one in _ROBOTS if one == said.get("robots")), "unknown")
         if said.get("unchanged") is True and kept is not None:
             self._kept.move_to_end(key)

@@ -1,14 +1,14 @@
-"""Writing what a run changed back into the caller's folder.
+"""Write what a run changed back into the caller's folder.
 
-The folder was the lower layer of an overlay; the upper one, in which nothing runs any more, holds the
-changes. It must have been mounted with ``redirect_dir=off,metacopy=off`` (``userxattr`` implies both):
-what refers to the lower tree is refused. First everything is written, then names are removed, and
-removed only if nothing was lost on the way: a rename must not cost the file on a full disk.
+The folder was the lower layer of an overlay. The upper layer holds the changes, and nothing runs in it any more. It
+must have been mounted with ``redirect_dir=off,metacopy=off`` (``userxattr`` implies both): entries that refer to the
+lower tree are refused. Everything is written first. Names are removed afterwards, and only if nothing was lost: a
+rename must not cost the file on a full disk.
 
-Regular files, folders and inner links are applied, each by a temporary name and a rename, so that a file is whole
-or not there. Setuid, setgid and sticky bits, xattrs, ACLs and capabilities are dropped, but an existing folder
-keeps its setgid and sticky bits. An existing file or folder is not opened further to group and others, and new ones
-are never writable for them. Names that are protected, or not safe, are neither written nor removed.
+Regular files, folders and inner links are applied, each by a temporary name and a rename, so that a file is whole or
+absent. Setuid, setgid and sticky bits, xattrs, ACLs and capabilities are dropped, but an existing folder keeps its
+setgid and sticky bits. Existing files and folders are not opened further to group and others, and new ones are never
+writable for them. Protected and unsafe names are neither written nor removed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from casemate.files.beneath import Attributes, mount_of, pieces_of, write_file, write_link
+from casemate.files.beneath import Attributes, hold, mount_of, pieces_of, write_file, write_link
 from casemate.files.bounds import Skipped, TreeBounds
 from casemate.files.names import display_path, path_problem, text_of
 from casemate.files.walk import is_whiteout, kind_of
@@ -67,14 +67,14 @@ def apply(
     marks: str | None,
     seconds: float = APPLY_SECONDS,
 ) -> Applied:
-    """Apply the changes in ``upper`` to ``folder`` (descriptors); new files belong to whom the folder does.
+    """Apply the changes in ``upper`` to ``folder`` (descriptors). New files get the folder's owner.
 
-    ``seen``: what was applied before, and is not again as long as it is unchanged; what was made for something that has
-    gone since is removed; ``unless_empty``: folders at the top that are only made when there is something in them;
-    ``unlock``: permission bits in ``upper`` that hinder reading are changed; ``marks``: the overlay's own, as of
-    :func:`casemate.workspace.upper.marks_here`; None where it was none; ``rules``: what stays as it is, and so do the
-    folders that hold it. Raises nothing for what either tree holds, a full disk, or the end of ``seconds``: what
-    could be applied stays, the rest is in ``skipped``.
+    ``seen``: what earlier calls applied. It is applied again only if it has changed; what was made for entries that are
+    gone is removed. ``unless_empty``: top-level folders that are made only if they hold something. ``unlock``: change
+    permission bits in ``upper`` that prevent reading. ``marks``: as of :func:`casemate.workspace.upper.marks_here`;
+    None if ``upper`` was no overlay's. ``rules``: what stays as it is, together with the folders that hold it. Raises
+    nothing for the content of either tree, a full disk, or the end of ``seconds``: what could be applied stays, and the
+    rest is in ``skipped``.
     """
     with Deadline(seconds):
         skipped = Skipped(bounds.reports)
@@ -98,7 +98,7 @@ def apply(
 
 
 def _remove_made(root: int, seen: SeenFiles, skipped: Skipped) -> list[str]:
-    """Remove what was made here for things that are no longer in the upper folder, unless somebody has changed it."""
+    """Remove what was made for entries that are gone from the upper folder, unless someone has changed it since."""
     removed = []
     for path in seen.orphaned_paths():
         try:
@@ -120,7 +120,7 @@ def _remove_made(root: int, seen: SeenFiles, skipped: Skipped) -> list[str]:
 
 
 def remove_all(folder: int, writer: Writer, skipped: Skipped) -> list[str]:
-    """Remove what ``writer`` noted, unless something was lost on the way; the names that are gone."""
+    """Remove the names that ``writer`` noted, unless something was lost. Returns the removed names."""
     removed = []
     for path in writer.removals:
         if not skipped.complete:
@@ -130,7 +130,7 @@ def remove_all(folder: int, writer: Writer, skipped: Skipped) -> list[str]:
             with writer.rights:
                 name = _remove(folder, path, writer, skipped)
         except OSError as error:
-            # Not `lose`: one name that cannot be removed is no reason to keep the others.
+            # Not `lose`: one name that cannot be removed does not keep the rest.
             skipped.refuse(display_path(path), f"it cannot be removed: {error.strerror}")
             continue
         if name:
@@ -139,7 +139,7 @@ def remove_all(folder: int, writer: Writer, skipped: Skipped) -> list[str]:
 
 
 def _remove(root: int, path: tuple[bytes, ...], writer: Writer, skipped: Skipped) -> str | None:
-    """The name as it is reported, or None when nothing was there or something stays."""
+    """The name to report, or None if it was absent or something of it stays."""
     if reason := path_problem(path):
         skipped.refuse(display_path(path), f"{reason}, and so it is not removed")
         return None
@@ -147,16 +147,14 @@ def _remove(root: int, path: tuple[bytes, ...], writer: Writer, skipped: Skipped
         folder = open_beneath(root, path[:-1])
     except FileNotFoundError:
         return None
-    try:
+    with hold(folder):
         there = status_of(folder, path[-1])
         if there is None or identity(there) in writer.identities:
             return None  # on a file system that ignores case, the new name may be the removed one
         if mount_of(folder) != mount_of(root):
-            raise OSError(0, "another file system is mounted there")
+            raise OSError(0, _MOUNTED)
         gone = remove(folder, path, writer.keep, skipped.refuse)
         return _reported_name(path, there) if gone else None
-    finally:
-        os.close(folder)
 
 
 def _reported_name(path: tuple[bytes, ...], there: os.stat_result) -> str:
@@ -165,17 +163,17 @@ def _reported_name(path: tuple[bytes, ...], there: os.stat_result) -> str:
 
 @dataclass(slots=True)
 class _Level:
-    """A folder of the caller's that is being written to. ``rules``: its path as the protected names see it."""
+    """A folder of the caller's that is being written to."""
 
     folder: int
-    rules: tuple[str, ...]
-    mode: int | None  # what it gets in the end, None: what it has
-    replaced: set[bytes] | None  # names that hide the lower ones, when the folder was replaced
-    progress: tuple[int, int] | None = None  # when it was made, where it was not there before
+    rules: tuple[str, ...]  # its path as the protected names see it
+    mode: int | None  # its final mode; None keeps the current one
+    replaced: set[bytes] | None  # names in the upper folder, if it replaces this one
+    progress: tuple[int, int] | None = None  # the progress when it was made; None if it existed
 
 
 class Writer(Visitor):
-    """Applies what is new or changed, and notes in ``removals`` what is to be removed afterwards."""
+    """Applies what is new or changed, and collects in ``removals`` what is to be removed afterwards."""
 
     def __init__(
         self,
@@ -200,7 +198,7 @@ class Writer(Visitor):
         self._left = bounds.total_bytes
         self._files = self._refusals = 0
         self._mount = mount_of(folder)
-        self.rights = rights_over(folder)  # within them everything in the folder is read and changed
+        self.rights = rights_over(folder)  # access to the folder and everything in it
         self._levels = [_Level(open_folder(folder, "."), _rules((), None, folder), None, None)]
 
     def __enter__(self) -> Self:
@@ -211,13 +209,13 @@ class Writer(Visitor):
             os.close(self._levels.pop().folder)
 
     def keep(self, path: tuple[bytes, ...], is_folder: bool) -> str | None:
-        """Why what lies at ``path`` must not be removed, or None."""
+        """Why ``path`` must not be removed, or None."""
         return self._rules.reason(path, folder=is_folder)
 
     # ------------------------------------------------------------------------------------------- the walk's visits
 
     def enter(self, entry: Entry, folder: int) -> bool:
-        """Make or open the same folder in the caller's; False when nothing in it can be applied, or need be."""
+        """Make or open the caller's folder of the same path; False if nothing in it can or need be applied."""
         if self._seen is not None:
             self._seen.meet_folder(entry)
         if len(entry.path) == 1 and entry.name in self._unless_empty and not os.listdir(folder):
@@ -241,7 +239,7 @@ class Writer(Visitor):
         return True
 
     def leave(self, entry: Entry) -> None:
-        """Give the folder its permission bits, now that nothing more is made in it."""
+        """Set the folder's permission bits, now that nothing more is made in it."""
         level = self._levels.pop()
         try:
             with self.rights:
@@ -250,7 +248,8 @@ class Writer(Visitor):
                 if level.mode is not None:
                     self._set_mode(entry, level.folder, level.mode)
                 done, refused = self._progress()
-                if level.progress and level.progress[0] == done and level.progress[1] < refused:  # all that was in it
+                # All of its content was refused.
+                if level.progress and level.progress[0] == done and level.progress[1] < refused:
                     self._unmake_folder(entry)
         except OSError as error:
             self._lose(entry, error)
@@ -261,7 +260,6 @@ class Writer(Visitor):
         os.fchmod(folder, mode)
 
     def visit(self, entry: Entry) -> None:
-        """Apply anything but a folder."""
         mode = entry.stat.st_mode
         is_old = self._seen is not None and self._seen.is_old(entry)
         if is_whiteout(entry.stat):
@@ -288,19 +286,19 @@ class Writer(Visitor):
             self._lose(entry, error)
 
     def _what_is_hidden(self, entry: Entry) -> str:
-        """Why an index of git's is not written back: with it ``git diff`` would not show what else was changed."""
+        """Why a git index is not written back: it would keep ``git diff`` from showing other changes."""
         try:
             known, hash_size = self._hidden_before(entry.name)
             with os.fdopen(open_file(entry, unlock=True), "rb") as file:
                 hidden = hidden_paths(file, hash_size, known, _MOST_NAMED + 1)
         except (OSError, ValueError) as error:
-            return f"it is no index of git's that can be read: {error}"
+            return f"it is not a readable git index: {error}"
         names = ", ".join(display_path((name,)) for name in sorted(hidden)[:_MOST_NAMED])
         more = " and others" if len(hidden) > _MOST_NAMED else ""
         return f"it would hide changes from git (skip-worktree, assume-unchanged) of {names}{more}" if hidden else ""
 
     def _hidden_before(self, name: bytes) -> tuple[set[bytes], int]:
-        """What the caller's own index hides already, and how long a hash is in it."""
+        """The paths that the caller's own index hides, and its hash size."""
         folder = self._levels[-1].folder
         if (there := status_of(folder, name)) is None:
             return set(), SHA1
@@ -308,7 +306,8 @@ class Writer(Visitor):
             return hidden_in_own(file)
 
     def _is_the_callers(self, entry: Entry) -> bool:
-        """Whether the caller has changed what an earlier step made here: then the caller's stays, and that is told."""
+        """Whether the caller changed what an earlier step wrote here. Then the caller's version stays, and this is
+        reported."""
         there = status_of(self._levels[-1].folder, entry.name)
         changed = self._seen is not None and self._seen.is_somebody_elses(entry.path, there)
         if changed:
@@ -316,7 +315,7 @@ class Writer(Visitor):
         return changed
 
     def skip(self, path: tuple[bytes, ...], reason: str) -> None:
-        """Something in the upper folder was not looked at."""
+        """Report something in the upper folder that was not examined."""
         self._skipped.lose(display_path(path), reason)
 
     # --------------------------------------------------------------------------------------------------- folders
@@ -344,7 +343,7 @@ class Writer(Visitor):
         return _Level(folder, rules, mode if changed else None, hiding, self._progress() if is_new else None)
 
     def _is_opaque(self, entry: Entry, upper: int) -> bool:
-        """Whether it hides what lies here; only once, since what its owner adds later was never in it."""
+        """Whether it hides the caller's content. True only once: what the owner adds later was never hidden."""
         return is_opaque(upper, self._marks) and not (self._seen is not None and self._seen.is_old(entry))
 
     def _make_folder(self, entry: Entry, there: os.stat_result | None) -> int:
@@ -359,7 +358,7 @@ class Writer(Visitor):
         return open_folder(above, name)
 
     def _progress(self) -> tuple[int, int]:
-        """How many things were written, and how many refused."""
+        """The number of things written and of things refused."""
         return len(self.written), self._refusals
 
     def _unmake_folder(self, entry: Entry) -> None:
@@ -377,8 +376,7 @@ class Writer(Visitor):
     # ----------------------------------------------------------------------------------------------- files, links
 
     def _write_file(self, entry: Entry) -> None:
-        file = open_file(entry, unlock=True)
-        try:
+        with hold(open_file(entry, unlock=True)) as file:
             if entry.stat.st_size == 0 and is_marked_whiteout(file, self._marks):
                 self._unnote(entry)
                 self.removals.append(entry.path)
@@ -389,8 +387,6 @@ class Writer(Visitor):
             there = status_of(self._levels[-1].folder, entry.name)
             with self.rights:
                 self._put_file(entry, file, there)
-        finally:
-            os.close(file)
 
     def _put_file(self, entry: Entry, file: int, there: os.stat_result | None) -> None:
         attributes = Attributes(mode_in(entry.stat.st_mode, there), modified=entry.stat.st_mtime_ns)
@@ -423,7 +419,7 @@ class Writer(Visitor):
             self._seen.note_made(entry.path, made)
 
     def _clear(self, entry: Entry, there: os.stat_result | None) -> None:
-        """Remove a folder that a file or link replaces: as a whole, or not at all."""
+        """Remove a folder that a file or link replaces: as a whole or not at all."""
         if there is None or not stat.S_ISDIR(there.st_mode):
             return
         folder = self._levels[-1].folder
@@ -457,7 +453,7 @@ class Writer(Visitor):
         return self._rules.reason(entry.path, folder=is_folder, names=names)
 
     def _note(self, entry: Entry) -> None:
-        """This name is in a replaced folder, so the caller's of the same name is not to be removed."""
+        """Note a name of a replaced folder, so that the caller's entry of this name is not removed."""
         replaced = self._levels[-1].replaced
         if replaced is not None:
             replaced.add(entry.name)
@@ -478,8 +474,7 @@ class Writer(Visitor):
 
 
 def rights_over(folder: int) -> AbstractContextManager[None]:
-    """A block in which this thread has over a caller's folder and all in it the rights of its owner, and not root's.
-    Raises ``PermissionError``."""
+    """A block in which this thread has the rights of the folder's owner, not root's. Raises ``PermissionError``."""
     if os.geteuid() != 0:
         return nullcontext()
     from casemate.supervisor.trees.rights import OwnersRights
@@ -488,7 +483,7 @@ def rights_over(folder: int) -> AbstractContextManager[None]:
 
 
 def _rules(above: tuple[str, ...], name: str | None, folder: int) -> tuple[str, ...]:
-    """A folder's path as the protected names see it: one with a HEAD is a repository, whatever it is called."""
+    """A folder's path as the protected names see it: any folder with a HEAD counts as a repository."""
     if status_of(folder, "HEAD") is not None:
         return (*above, ".git")
     return above if name is None else (*above, name)

@@ -1,7 +1,7 @@
-"""Which files a git index hides the changes of: those that ``git status`` and ``git diff`` do not look at.
+"""Finds the files whose changes a git index hides from ``git status`` and ``git diff``.
 
-A program may have written it. It is read in pieces, and one path is in memory at a time.
-Source: gitformat-index(5). Both flags are set by ``git update-index``: --assume-unchanged and --skip-worktree.
+A program may have written the index. It is read in pieces, with one path in memory at a time. Source:
+gitformat-index(5). ``git update-index`` sets both flags: --assume-unchanged and --skip-worktree.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import BinaryIO
 
 from casemate.supervisor.trees.walk import check_deadline
 
-_MOST_PATHS, _LONGEST_PATH = 64 << 20, 4096  # bytes, of all of them and of one
+_MOST_PATHS, _LONGEST_PATH = 64 << 20, 4096  # bytes of all paths and of one
 _BEFORE_HASH = 40  # bytes of an entry: times, device, inode, mode, owner, size
 SHA1, _SHA256 = 20, 32  # bytes of a hash
 _ASSUME_UNCHANGED, _IS_EXTENDED, _LENGTH, _SKIP_WORKTREE = 0x8000, 0x4000, 0x0FFF, 0x4000
 
 
 def hidden_paths(file: BinaryIO, hash_size: int, known: Container[bytes] = (), most: int | None = None) -> set[bytes]:
-    """At most ``most`` paths, but for ``known`` ones, whose changes git hides. ``hash_size``: of the repository, in
-    bytes; nothing in an index tells it. Raises ``ValueError``, ``OSError``."""
+    """At most ``most`` paths whose changes git hides, without ``known`` ones. ``hash_size``: the repository's, in
+    bytes, which an index does not state. Raises ``ValueError``, ``OSError``."""
     file.seek(0)
     return set(islice((path for path in _read_hidden(file, hash_size) if path not in known), most))
 
 
 def hidden_in_own(file: BinaryIO) -> tuple[set[bytes], int]:
-    """All paths whose changes an index hides that is the caller's own, and its hash size. Raises as `hidden_paths`."""
+    """All paths that the caller's own index hides, and its hash size. Raises like `hidden_paths`."""
     try:
         return hidden_paths(file, SHA1), SHA1
     except ValueError:
@@ -36,7 +36,7 @@ def hidden_in_own(file: BinaryIO) -> tuple[set[bytes], int]:
 def _read_hidden(file: BinaryIO, hash_size: int) -> Iterator[bytes]:
     mark, version, count = _read(file, 4), int.from_bytes(_read(file, 4)), int.from_bytes(_read(file, 4))
     if mark != b"DIRC" or version not in (2, 3, 4):
-        raise ValueError("it is no index of git's")
+        raise ValueError("it is not a git index")
     path, left = b"", _MOST_PATHS
     for _ in range(count):
         check_deadline()
@@ -47,7 +47,7 @@ def _read_hidden(file: BinaryIO, hash_size: int) -> Iterator[bytes]:
         path = path[:kept] + _read_to_zero(file, max(0, length - max(0, kept)))
         left -= len(path)
         if kept < 0 or left < 0 or len(path) > _LONGEST_PATH or 0 in path or length not in (_LENGTH, len(path)):
-            raise ValueError("a path in it is not as long as it says, or its paths are too long")
+            raise ValueError("a path in it has the wrong length, or its paths are too long")
         if version != 4:  # up to eight zeros follow, of which one was read
             _read(file, 7 - (len(fixed) + len(extended) + len(path)) % 8)
         if flags & _ASSUME_UNCHANGED or int.from_bytes(extended) & _SKIP_WORKTREE:
@@ -62,9 +62,9 @@ def _read_to_zero(file: BinaryIO, least: int) -> bytes:
 
 
 def _number(file: BinaryIO) -> int:
-    """As of a pack's offsets; of more than nine bytes the beginning, which is too large for anything."""
+    """A number in the encoding of pack offsets. Stops after nine bytes, with a value that is too large for any use."""
     value, byte = -1, 128
-    while byte & 128 and value < 1 << 56:  # which eight bytes may be
+    while byte & 128 and value < 1 << 56:  # eight bytes can hold this
         (byte,) = _read(file, 1)
         value = (value + 1) << 7 | byte & 127
     return value
@@ -72,5 +72,5 @@ def _number(file: BinaryIO) -> int:
 
 def _read(file: BinaryIO, size: int) -> bytes:
     if len(data := file.read(size)) < size:
-        raise ValueError("it is no index of git's: it ends too early")
+        raise ValueError("it is not a git index: it ends too early")
     return data

@@ -1,4 +1,4 @@
-"""What lies in a folder that a cell is to have, and must not see or change: found before the cell is made."""
+"""Finds what a cell must not see or change in a folder, before the cell is made."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from itertools import islice
 from pathlib import Path
 
 from casemate.errors import InvalidArgument, Unavailable
-from casemate.files.beneath import mount_of
+from casemate.files.beneath import hold, mount_of
 from casemate.files.protected import PROTECTED, Protection, holds_protected
 from casemate.policy.globs import compile_globs, is_pattern, literal_folder
 from casemate.policy.policy import Writable
 from casemate.workspace.listing import FolderListing, Listings
 from casemate.workspace.rules import FolderRules, path_of
 
-HIDDEN = ("/**/.env",)  # in each folder that a cell is given, unless it is named as to be seen
+HIDDEN = ("/**/.env",)  # in every folder given to a cell, unless the caller names it as visible
 _ANYWHERE = "/**/"
 _HEAD = "HEAD"
-_ENVIRONMENT = ("pyvenv.cfg", "conda-meta")  # what lies at the top of an environment of Python's
-_MOST_LOOKED_AT = 2_000_000  # files and folders: some seconds
-_MOST_FOUND = 400  # each is a mount, and while it is watched an open file
-_MOST_BYTES = 64 << 10  # of names, in the one message that they travel in
+_ENVIRONMENT = ("pyvenv.cfg", "conda-meta")  # at the top of a Python environment
+_MOST_LOOKED_AT = 2_000_000  # files and folders, which takes some seconds
+_MOST_FOUND = 400  # each takes a mount and, while watched, an open file
+_MOST_BYTES = 64 << 10  # of names, which travel in one message
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-_MOST_SHOWN = 3  # names in an error, each cut at so many characters:
-_LONGEST_SHOWN = 100
+_MOST_SHOWN = 3  # names in an error
+_LONGEST_SHOWN = 100  # characters of each
 
 
 @dataclass(frozen=True, slots=True)
 class GuardedPaths:
-    """Paths beneath a folder that are there: ``hidden`` from the cell, and ``kept`` as they are but for what is
-    ``writable`` in those. Empty is the folder."""
+    """Existing paths beneath a folder. The empty path is the folder itself."""
 
-    hidden: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()  # invisible to the cell
+    kept: tuple[str, ...] = ()  # read-only, except for ``writable`` paths in them
     writable: tuple[str, ...] = ()
 
 
 class Guard:
-    """What of folders is hidden, kept and written: the one value from which every surface and every wall has that.
+    """What is hidden, read-only and writable in folders. Every surface and every wall takes it from here.
 
-    ``hidden``: absolute paths and patterns; ``unwritable``: likewise, each with where it is written; ``writable``: the
-    only folders that are written in, and where that is written, None for all; ``denied``: why nothing is applied, empty
-    where it is. ``protection``: names that are kept besides where a folder is written through. ``seen``: paths that are
-    not hidden for being named ``usual``, which are patterns, too. ``output``: a folder at the top that is handed out.
+    ``hidden``: absolute paths and patterns. ``unwritable``: the same, each with the place in a policy that names it.
+    ``writable``: the only folders that may be written to, and the place that names them; None for all. ``denied``: why
+    nothing is applied; empty if changes are applied. ``protection``: names that are also kept if a folder is written
+    through. ``usual``: more patterns to hide, except at the paths in ``seen``. ``output``: a top-level folder that is
+    handed out.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class Guard:
         self._keeps = bool(unwritable or protection)
 
     def find(self, folder: Path) -> GuardedPaths:
-        """What of ``folder``, an absolute path without links in it, is meant. Links are not followed; what one that is
-        hidden, or kept, leads to is so, too, where it lies in the folder.
+        """Find the guarded paths in ``folder``, an absolute path without links. Links are not followed, but if a hidden
+        or kept link leads to something in the folder, that is hidden or kept, too.
 
-        Raises ``InvalidArgument`` where there is too much to look at, or to guard.
+        Raises ``InvalidArgument`` if there is too much to examine or to guard.
         """
         names = _Names(folder, "workspace")
         rules = FolderRules(self._protection, kept_by_policy=partial(self._why_denied, str(folder)))
@@ -97,14 +97,14 @@ class Guard:
         return replace(found, kept=kept, writable=(*inside, *filter(None, [self._output])))
 
     def find_hidden(self, folder: Path, argument: str) -> tuple[str, ...]:
-        """What of ``folder``, which is only read, is hidden. Raises as :meth:`find`, for ``argument``."""
+        """The hidden paths in ``folder``, which is only read. Raises like :meth:`find`, for ``argument``."""
         names = _Names(folder, argument)
         self._look(folder, names)
         return names.guarded_paths().hidden
 
     def rules(self, folder: Path, hidden: tuple[str, ...] = (), *, names: bool = True) -> FolderRules:
-        """What of ``folder`` stays as it is, and why, as it lies there now. ``hidden``: what was found there;
-        ``names``: protected ones count, as they do not in a cell's own copy. Raises as :meth:`find`."""
+        """What stays as it is in ``folder`` now, and why. ``hidden``: the paths found there. ``names``: whether
+        protected names count, which they do not in a cell's own copy. Raises like :meth:`find`."""
         why_denied, why_unlisted = (partial(why, str(folder)) for why in (self._why_denied, self._why_unlisted))
         leads = self._leads(folder, self._look(folder))
         ways = [*leads, *(f"{_relative(literal_folder(path), folder)}/" for _, path, _ in self._kept)]
@@ -114,8 +114,8 @@ class Guard:
         return FolderRules(protection, frozenset(hidden), leads, anchors, why_denied, why_unlisted, output)
 
     def _look(self, folder: Path, names: _Names | None = None, rules: FolderRules | None = None) -> dict[str, str]:
-        """Note in ``names`` what is hidden, and kept by ``rules``. The links in ``folder``, each with its path as the
-        protected names see it: what has a HEAD is a repository, whatever it is called."""
+        """Note in ``names`` what is hidden, and what ``rules`` keep. Returns the links in ``folder``, each with its
+        path as the protected names see it: any folder with a HEAD counts as a repository."""
         links, repositories = [], set()
         for path, is_folder, is_link in _walk(folder, names or _Names(folder, "workspace"), self._listings):
             if is_link:
@@ -132,7 +132,7 @@ class Guard:
         return {one: one if top is None else f".git/{one[len(top) :].lstrip('/')}" for one, top in outer.items()}
 
     def _leads(self, folder: Path, links: Mapping[str, str]) -> dict[str, frozenset[str]]:
-        """Where ``links`` that are kept lead in ``folder``, and through what, each with the names of those."""
+        """The places in ``folder`` that kept ``links`` lead to or through, each with the names of those links."""
         leads = defaultdict[str, frozenset[str]](frozenset)
         ways = [(f"{folder}/{link}", name) for one in links.items() for link in one[:1] for name in {*one}]
         ways = [one for one in ways if _is_protected(one[1]) or self._why_denied(str(folder), one[1])]
@@ -143,12 +143,12 @@ class Guard:
         return dict(leads)
 
     def hides(self, folder: Path, path: str) -> bool:
-        """Whether ``path`` beneath ``folder`` (as of :meth:`find`) is hidden by its name, or lies in what is."""
+        """Whether ``path`` beneath ``folder`` (as of :meth:`find`) is hidden by name, or lies in a hidden folder."""
         return any(self._is_hidden(f"{folder}/{place}") for place in (*_above(path), path))
 
     def find_seen(self, system: Iterable[str], own: Iterable[str]) -> str:
-        """Something that is to be hidden and that every cell sees: in ``system``, where patterns for the whole machine
-        mean nothing, or in ``own``, which is looked through; empty where nothing is. Raises as :meth:`find`."""
+        """A path that is to be hidden although every cell sees it; empty if none. ``system``: paths where patterns for
+        the whole machine do not apply. ``own``: paths that are searched. Raises like :meth:`find`."""
         starts = [f"{literal_folder(path) if is_pattern(path) else path}/" for path in self._named]
         for one in (*system, *own):
             is_covered = any(map(self._hidden.match, ("/", *_above(one), one)))
@@ -158,8 +158,8 @@ class Guard:
         return next((f"{one}/{found[0]}" for one in walked if (found := self.find_hidden(Path(one), "workspace"))), "")
 
     def why_closed(self, path: str, workspace: Path | None, *, writes: bool) -> str:
-        """Why the host neither reads a file of its own for a program, nor writes it where ``writes``; empty where it
-        may. ``path``: absolute; ``workspace``: the folder that programs work in. Raises as :meth:`find`."""
+        """Why the host must not read a file (or, if ``writes``, write it) for a program; empty if it may. ``path``:
+        absolute. ``workspace``: the folder that programs work in. Raises like :meth:`find`."""
         place = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
         folder = workspace.resolve() if workspace else Path("/")
         inside = _relative(place, folder) if workspace else ""
@@ -171,7 +171,8 @@ class Guard:
         return (self._why_unlisted("", place[1:]) or self._why_denied("", place[1:])) if writes else ""
 
     def find_missing(self, folder: Path) -> Iterator[str]:
-        """Paths in ``folder`` that are to be hidden or kept, and are not there: nothing can be laid over them."""
+        """Paths in ``folder`` that are to be hidden or kept but do not exist, so that nothing can be mounted over
+        them."""
         for path in self._named:
             if not is_pattern(path) and Path(path).is_relative_to(folder) and not os.path.lexists(path):
                 yield path
@@ -192,8 +193,8 @@ class Guard:
 
 
 class _Names:
-    """What of ``folder``, which ``argument`` named, was found so far: never many more names than can be laid over,
-    however many lie there."""
+    """What was found so far in ``folder``, which ``argument`` named. Holds little more than can be mounted over,
+    however much there is."""
 
     def __init__(self, folder: Path, argument: str) -> None:
         self.argument = argument
@@ -202,24 +203,24 @@ class _Names:
         self._folder = folder
 
     def hide(self, paths: set[str]) -> None:
-        """These, too. Raises ``InvalidArgument`` where they are too many."""
+        """Add hidden paths. Raises ``InvalidArgument`` if there are too many."""
         self.hidden |= paths
         self._check()
 
     def keep(self, path: str) -> None:
-        """As it is, unless what it lies in is. Raises as :meth:`hide`."""
+        """Add a kept path, unless a folder above it is kept. Raises like :meth:`hide`."""
         if not _is_beneath(path, self._kept):
             self._kept.add(path)
             self._check()
 
     def guarded_paths(self) -> GuardedPaths:
-        """All of it. Raises ``InvalidArgument`` where that does not fit."""
+        """Raises ``InvalidArgument`` if they do not fit."""
         found = GuardedPaths(_outermost(self.hidden), _outermost(self._kept))
         _check_fits((*found.hidden, *found.kept), self._folder, self.argument)
         return found
 
     def _check(self) -> None:
-        """Not at each name, but at each 400: those that lie in others are left out, which takes a look at all."""
+        """Check the bound, but only every 400 names: removing nested paths takes a pass over all of them."""
         if len(self.hidden) + len(self._kept) > 2 * _MOST_FOUND:
             self.hidden, self._kept = set(_outermost(self.hidden)), set(_outermost(self._kept))
             if len(self.hidden) + len(self._kept) > _MOST_FOUND:
@@ -227,18 +228,18 @@ class _Names:
                 _check_fits(names, self._folder, self.argument, is_all=False)
 
 
-_MOST_LINKS = 40  # that a path leads through, as for the kernel (path_resolution(7))
+_MOST_LINKS = 40  # links in a path, as the kernel allows (path_resolution(7))
 
 
 def _way(path: str) -> list[str]:
-    """Each link that an absolute path leads through, and last where it ends, whether or not anything is there."""
+    """Each link that an absolute path leads through, then its end, which need not exist."""
     passed: list[str] = []
     done, parts = "/", path.split("/")
     while parts and len(passed) < _MOST_LINKS:
         place = os.path.normpath(f"{done}/{parts.pop(0)}")
         try:
             target = os.readlink(place)
-        except OSError:  # it is none, or not there
+        except OSError:  # no link, or missing
             done = place
             continue
         passed.append(place)
@@ -247,7 +248,7 @@ def _way(path: str) -> list[str]:
 
 
 def _relative(path: str, folder: Path) -> str:
-    """``path`` relative to ``folder``; empty for what is not in it."""
+    """``path`` relative to ``folder``; empty if it is not in it."""
     return path[len(str(folder)) + 1 :] if path.startswith(f"{folder}/") else ""
 
 
@@ -264,7 +265,7 @@ def _is_protected(path: str) -> bool:
 
 
 def seen_through_layers(folder: Path, found: GuardedPaths) -> GuardedPaths:
-    """Of what was found beneath ``folder`` that in its own mount: an overlay shows nothing of what is mounted in it."""
+    """The paths among ``found`` on the mount of ``folder`` itself: an overlay shows no mounts beneath it."""
     if found == GuardedPaths():
         return found
     mounts = _mount(str(folder)), None
@@ -276,34 +277,32 @@ def seen_through_layers(folder: Path, found: GuardedPaths) -> GuardedPaths:
 
 
 def _mount(path: str) -> int | None:
-    """The number of the mount that a folder lies in; None where it cannot be looked at any more."""
+    """The number of the mount that holds a folder; None if the folder cannot be opened any more."""
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return None
-    try:
+    with hold(fd):
         return mount_of(fd)
-    finally:
-        os.close(fd)
 
 
 class Watched:
-    """Files and folders that are hidden from a cell, while it lives. A mount hides a file and not its name: where
-    another program of this machine puts a new file there, as editors do when they save, that one is not hidden."""
+    """Hidden files and folders of a live cell. A mount hides a file, not a name: if another program replaces the file,
+    as editors do when they save, the new file is not hidden."""
 
     def __init__(self) -> None:
         self._open_files: dict[Path, int] = {}
 
     def add(self, folder: Path, hidden: tuple[str, ...]) -> None:
-        """Watch what is ``hidden`` beneath ``folder``. What is held open keeps its number, so that no other gets it.
-        Raises ``Unavailable`` where there is no room for that; then nothing is watched."""
+        """Watch the ``hidden`` paths beneath ``folder``. An open file keeps its inode number from being reused. Raises
+        ``Unavailable``, and then watches nothing, if the process or system has no room for more open files."""
         for path in hidden:
             place = folder / path
             try:
                 self._open_files[place] = os.open(place, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
             except OSError as error:
                 if error.errno not in _NO_ROOM:
-                    continue  # it is gone, which makes the cell's making fail
+                    continue  # it is gone, so making the cell fails
                 self.close()
                 raise Unavailable(
                     f"{len(hidden)} files are hidden in {str(folder)!r}, and each is held open while a program writes "
@@ -313,31 +312,30 @@ class Watched:
                 ) from None
 
     def find_replaced(self) -> str:
-        """The first of them that is another now; empty where none is."""
+        """The first path at which another file lies now; empty if none."""
         for place, fd in self._open_files.items():
             try:
                 now, then = os.lstat(place), os.fstat(fd)
             except OSError:
-                continue  # it is gone, and nothing is there to be read
+                continue  # it is gone, so there is nothing to read
             if (now.st_dev, now.st_ino) != (then.st_dev, then.st_ino):
                 return str(place)
         return ""
 
     def close(self) -> None:
-        """Watch no more. Harmless when repeated."""
         while self._open_files:
             os.close(self._open_files.popitem()[1])
 
 
 def _resolve_pattern(pattern: str) -> str:
-    """The same where its folders are no links, as far as they can be named."""
+    """The pattern with links resolved in its literal leading folders."""
     start = literal_folder(pattern)
     return os.path.join(os.path.realpath(start), pattern[len(start) :].lstrip("/"))
 
 
 def _walk(folder: Path, names: _Names, listings: Listings | None) -> Iterator[tuple[str, bool, bool]]:
-    """Each path beneath ``folder``, itself first, outer ones first, but for what is beneath something hidden; whether
-    it is a folder, and whether a link. With ``listings`` only those of the names that these look for."""
+    """Each path beneath ``folder``, itself first, outer before inner, without the content of hidden folders; whether it
+    is a folder; and whether it is a link. With ``listings``, only paths with the names that those look for."""
     top, looked_at = str(folder), 0
     is_folder = stat.S_ISDIR(os.lstat(folder).st_mode)
     yield "", is_folder, False
@@ -350,8 +348,8 @@ def _walk(folder: Path, names: _Names, listings: Listings | None) -> Iterator[tu
             continue
         try:
             listed = list_folder(path, _MOST_LOOKED_AT - looked_at)
-            if listings is None or listed.named:
-                _check_entered(path)
+            if (listings is None or listed.named) and not os.access(path, os.X_OK):  # nothing in it can be opened
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
         except OSError as error:
             names.hide(_hide_unlisted(path, inside, error))
             continue
@@ -361,52 +359,46 @@ def _walk(folder: Path, names: _Names, listings: Listings | None) -> Iterator[tu
             if is_folder:
                 waiting.append(f"{path}/{name}")
         waiting.extend(listed.folders)
-        _check_number(looked_at, folder, names.argument)
+        if looked_at > _MOST_LOOKED_AT:
+            raise InvalidArgument(
+                names.argument,
+                f"more than {_MOST_LOOKED_AT} files in {str(folder)!r} are too many to search for paths to hide",
+                remediation="Give a smaller folder.",
+            )
 
 
 def _list_all(path: str, most: int) -> FolderListing:
-    """All that a folder holds; of more than ``most`` entries one more than that."""
+    """The content of a folder; if it has more than ``most`` entries, one more than ``most``."""
     with os.scandir(path) as found:
         entries = islice(found, most + 1)
         named = tuple((entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink()) for entry in entries)
     return FolderListing((), (), named, len(named))
 
 
-def _check_number(looked_at: int, folder: Path, argument: str) -> None:
-    if looked_at > _MOST_LOOKED_AT:
-        raise InvalidArgument(
-            argument,
-            f"more than {_MOST_LOOKED_AT} files lie in {str(folder)!r}, too many to look through for what to hide",
-            remediation="Give a smaller folder.",
-        )
-
-
 def _check_fits(names: tuple[str, ...], folder: Path, argument: str, *, is_all: bool = True) -> None:
-    """Raises ``InvalidArgument`` where so many names cannot be laid over: it says which, and where most of them lie.
-    ``is_all``: False where more of them may lie there."""
+    """Raise ``InvalidArgument`` if the names are too many to mount over. ``is_all``: False if more may exist."""
     size = sum(len(os.fsencode(name)) + 8 for name in names)
     if len(names) <= _MOST_FOUND and size <= _MOST_BYTES:
         return
-    most = f"{_MOST_FOUND} are the most, each of which takes a mount and an open file"
+    most = f"{_MOST_FOUND} is the limit, because each takes a mount and an open file"
     if len(names) <= _MOST_FOUND:
-        most = f"they are {size} bytes long, and {_MOST_BYTES} are the most, as many as one message to the wall has"
+        most = f"they take {size} bytes, and a message to the wall has room for {_MOST_BYTES}"
     number = f"{len(names)} names" if is_all else f"at least {len(names)} names"
     some = ", ".join(ascii(name[:_LONGEST_SHOWN]) for name in names[:_MOST_SHOWN])
     inside, count = _where_most_lie(names)
     where = f"; {count} of them lie in {inside[:_LONGEST_SHOWN]!a}" if inside else ""
     raise InvalidArgument(
         argument,
-        f"{number} in {str(folder)!r} are to be hidden or kept, which is too many: {most}. "
-        f"They begin with {some}{where}",
-        remediation="Remove those that nobody needs: a program that writes through may have made them. Or have the "
-        "folder that they lie in hidden as a whole, by filesystem.denyRead of a policy, or give a smaller folder.",
+        f"{number} in {str(folder)!r} are too many to hide or keep: {most}. They begin with {some}{where}",
+        remediation="Remove those that are not needed; a program that writes through may have made them. Or hide the "
+        "folder that holds them with filesystem.denyRead of a policy, or give a smaller folder.",
     )
 
 
 def _where_most_lie(names: tuple[str, ...]) -> tuple[str, int]:
-    """The innermost folder with more than half of ``names`` in it, and how many; empty where there is none."""
+    """The innermost folder that holds more than half of ``names``, and how many; empty if none does."""
     ordered = sorted(names)
-    inside = os.path.dirname(ordered[len(ordered) // 2])  # in order, what is in a folder with more than half lies there
+    inside = os.path.dirname(ordered[len(ordered) // 2])  # the middle name lies in any such folder
     while inside:
         count = bisect_left(ordered, f"{inside}0") - bisect_left(ordered, f"{inside}/")  # 0 follows / in ASCII
         if count * 2 > len(ordered):
@@ -415,19 +407,13 @@ def _where_most_lie(names: tuple[str, ...]) -> tuple[str, int]:
     return "", 0
 
 
-def _check_entered(folder: str) -> None:
-    """Raises ``PermissionError`` for a folder that may be listed, and nothing in it opened."""
-    if not os.access(folder, os.X_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
-
-
 def _hide_unlisted(absolute: str, path: str, error: OSError) -> set[str]:
-    """A folder that may not be listed is hidden where what is in it could be opened all the same, by its name, or once
-    its owner, who the cell may be, has changed its permission bits. Where it cannot even be looked at, as in a folder
-    that may be listed and not entered, or at too long a path, that is so of the one that it lies in."""
+    """A folder that cannot be listed is hidden if its content could still be opened by name, either now or after its
+    owner (who the cell may be) changes its permission bits. If the folder cannot even be examined, as in a parent
+    without search permission or at too long a path, this applies to its parent."""
     while not isinstance(error, FileNotFoundError | NotADirectoryError):
         try:
-            mine = os.geteuid() in (0, os.lstat(absolute).st_uid)  # the cells of root act as any owner
+            mine = os.geteuid() in (0, os.lstat(absolute).st_uid)  # cells of root can act as any owner
         except OSError as still:
             if not path:
                 return {path}

@@ -1,12 +1,11 @@
-"""Looking through a large folder for a few names again and again: what cannot have changed is not listed anew.
+"""Search a large folder repeatedly for a few names, without listing unchanged folders again.
 
-When a name comes into a folder, or goes, the folder's time of change is set (POSIX.1-2017, rename(), open(), link()),
-and no call sets that one back (utimensat(2) sets the other two). So a folder whose number and times are those of an
-earlier listing holds the names that it held then, provided that its last change was longer before that listing than the
-file system's clock is coarse. That is relied upon where file systems are known to keep to it, which those of other
-machines, whose times this machine only hears of, are not. And only as long as nothing is mounted or unmounted
-(proc_pid_mountinfo(5) says how that is noticed): another overlay over the same folder, or another image on the same
-device, can have its numbers and its times.
+Adding or removing a name in a folder sets the folder's time of change (POSIX.1-2017, rename(), open(), link()), and no
+call sets that back (utimensat(2) sets the other two). So a folder with the same inode number and times as at an earlier
+listing holds the same names, if its last change preceded that listing by more than the resolution of the file system's
+clock. This module relies on it only for file systems known to behave so; network file systems do not. It also relies on
+it only until something is mounted or unmounted (see proc_pid_mountinfo(5) for how that is noticed): another overlay
+over the same folder, or another image on the same device, can have its numbers and times.
 """
 
 from __future__ import annotations
@@ -20,40 +19,39 @@ from dataclasses import dataclass
 from itertools import islice
 
 _LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "tmpfs", "overlay"}
-_COARSE = 2 * 10**9  # nanoseconds: two of the seconds in which small inodes of ext3 count
-_FEW = 64  # folders that are listed in any case: to read which file systems there are takes as long
-_MOST_KEPT = 50_000  # folders, some 500 bytes each
+_COARSE = 2 * 10**9  # nanoseconds; small inodes of ext3 count in seconds, so two of those
+_FEW = 64  # folders to list in any case: reading the list of file systems takes as long
+_MOST_KEPT = 50_000  # folders, about 500 bytes each
 
 
 @dataclass(frozen=True, slots=True)
 class FolderListing:
-    """What a folder holds: ``folders``: the paths of those in it; ``named``: links, and names that are looked for, and
-    whether each is a folder, and a link; ``entries``: how many names there are in all."""
+    """The content of a folder."""
 
     stamp: tuple[int, ...]
-    folders: tuple[str, ...]
-    named: tuple[tuple[str, bool, bool], ...]
-    entries: int
+    folders: tuple[str, ...]  # paths of its subfolders
+    named: tuple[tuple[str, bool, bool], ...]  # names searched for, and links; whether each is a folder, and a link
+    entries: int  # number of all its names
 
 
 class Listings:
-    """Of folders in which ``names`` are looked for. From any thread."""
+    """Listings of folders in which ``names`` are searched for. Thread-safe."""
 
     def __init__(self, names: frozenset[str]) -> None:
         self._names = names
         self._known = _KnownListings(frozenset(), {})
-        self._mounts = -1  # a descriptor that tells when something is mounted, from the first large folder on
+        self._mounts = -1  # reports mounts; opened at the first large folder
         self._lock = threading.Lock()
 
     def walk(self) -> Walk:
-        """For one walk, whose every folder is as it is now."""
+        """Start a walk, for which every folder is as it is now."""
         return Walk(self._names, self)
 
     def known_listings(self) -> _KnownListings:
-        """What is known of the folders as they are mounted now."""
+        """The known listings under the current mounts."""
         with self._lock:
             if self._have_mounts_changed():
-                self._known = _KnownListings(_local_devices(), {})  # a walk that is under way keeps to the one before
+                self._known = _KnownListings(_local_devices(), {})  # a walk in progress keeps the old listings
             return self._known
 
     def _have_mounts_changed(self) -> bool:
@@ -61,7 +59,7 @@ class Listings:
             try:
                 self._mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
-                return False  # nothing is kept
+                return False  # keep no listings
             weakref.finalize(self, os.close, self._mounts)
             return True
         poll = select.poll()
@@ -71,15 +69,11 @@ class Listings:
 
 @dataclass(frozen=True, slots=True)
 class _KnownListings:
-    """``local``: devices of which listings are kept; ``kept``: those, by path."""
-
-    local: frozenset[int]
-    kept: dict[str, FolderListing]
+    local: frozenset[int]  # devices whose listings are kept
+    kept: dict[str, FolderListing]  # by path
 
 
 class Walk:
-    """``listed`` for each folder on the way."""
-
     def __init__(self, names: frozenset[str], listings: Listings) -> None:
         self._names = names
         self._listings = listings
@@ -87,8 +81,8 @@ class Walk:
         self._count = 0
 
     def list_folder(self, path: str, most: int) -> FolderListing:
-        """What the folder at ``path`` holds, without what is in folders that are looked for; of more than ``most``
-        entries one more than that. Raises ``OSError``."""
+        """The content of the folder at ``path``, without what is in folders that are searched for; if it has more than
+        ``most`` entries, one more than ``most``. Raises ``OSError``."""
         self._count += 1
         if self._count <= _FEW:
             return self._list(path, (), most)
@@ -120,7 +114,7 @@ class Walk:
 
 
 def _local_devices() -> frozenset[int]:
-    """The numbers of devices whose file systems keep to it, as proc_pid_mountinfo(5) has them."""
+    """The numbers of devices whose file systems behave so, from proc_pid_mountinfo(5)."""
     found = set()
     try:
         with open("/proc/self/mountinfo", "rb") as file:

@@ -1,7 +1,7 @@
-"""What applying the changes of a layer to a folder would do: nothing is written but for the staged copies.
+"""Find what applying a layer to a folder would do. Writes only the staged copies.
 
-The rules are those of :class:`casemate.workspace.apply.Writer`, which this is. A staged copy is made beside its later
-place, in a folder that is only for that, so that afterwards it only has to be renamed.
+:class:`Looker` is a :class:`casemate.workspace.apply.Writer`, so the rules are the same. Staged copies are in a
+separate folder on the same file system, so that they only have to be renamed afterwards.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
-from casemate.files.beneath import CHUNK, Attributes, Hashed, pieces_of, write_file, write_link
+from casemate.files.beneath import CHUNK, Attributes, Hashed, hold, pieces_of, write_file, write_link
 from casemate.files.bounds import Skipped
 from casemate.files.names import display_path, path_problem, text_of
 from casemate.files.walk import is_whiteout
@@ -22,33 +22,33 @@ from casemate.model.limits import format_size
 from casemate.model.review import Change
 from casemate.supervisor.trees.walk import Entry, Visitor, identity, open_beneath, open_folder, status_of, walk
 from casemate.workspace.apply import WRITTEN_BACK, Writer
-from casemate.workspace.baseline import Baseline, Path, signature
+from casemate.workspace.baseline import Baseline, signature
 from casemate.workspace.permitted import mode_in
 from casemate.workspace.remove import obstacle
-from casemate.workspace.rules import HIDDEN
+from casemate.workspace.rules import HIDDEN, Path
 from casemate.workspace.text import MOST_BYTES, TextDiff, TextDiffs
 
 Token = tuple[object, ...]  # exactly what would be at a path
 REMOVED: Token = ("removed",)
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_MOST_HASHED = 256 << 20  # bytes of removed files that are compared with new ones, to tell what was renamed
+_MOST_HASHED = 256 << 20  # bytes of removed files to compare with new ones, to find renames
 _NO_TEXT = TextDiff()
 
 
 @dataclass(slots=True)
 class FoundChange:
-    """A change, and what it makes of which paths."""
+    """A change, and the token that it leaves at each path."""
 
     change: Change
     tokens: dict[Path, Token] = field(default_factory=dict)
 
 
 class StageFailed(Exception):
-    """What was to be applied cannot be written beside the folder. The message says what and why."""
+    """A change cannot be written beside the folder. The message says what and why."""
 
 
 class Looker(Writer):
-    """A visit of the layer. ``wanted``: only look at these paths, and stage what lies there in ``stage``."""
+    """A walk over the layer. ``wanted``: look only at these paths, and stage them in ``stage``."""
 
     def __init__(
         self, folder: int, baseline: Baseline, marks: str, wanted: Mapping[Path, Token] | None = None, stage: int = -1
@@ -57,10 +57,10 @@ class Looker(Writer):
         passing = tuple(path[0] for path in baseline.passing)
         super().__init__(folder, WRITTEN_BACK, baseline.rules, self.skips, unless_empty=passing, marks=marks)
         self.found: list[FoundChange] = []
-        self.signatures: dict[Path, tuple[int, ...]] = {}  # of what was met in the layer
+        self.signatures: dict[Path, tuple[int, ...]] = {}  # of what the walk met in the layer
         self.opaque_folders: set[Path] = set()
         self.unlisted = 0
-        self.holding: set[Path] = set()  # folders in which something is hidden
+        self.holding: set[Path] = set()  # folders that hold something hidden
         self._applicable = 0
         self._baseline, self._wanted, self._stage, self._root = baseline, wanted, stage, folder
         self._on_the_way = {path[:depth] for path in wanted or () for depth in range(1, len(path) + 1)}
@@ -84,7 +84,8 @@ class Looker(Writer):
 
     def visit(self, entry: Entry) -> None:
         now = self.signatures[entry.path] = signature(entry.stat)
-        is_unwanted = not self._is_wanted(entry.path) and not is_whiteout(entry.stat)  # a folder's has more than one
+        # a whiteout stands for all paths in a removed folder
+        is_unwanted = not self._is_wanted(entry.path) and not is_whiteout(entry.stat)
         if self._baseline.applied.get(entry.path) == now or is_unwanted:
             self._note(entry)
         else:
@@ -101,7 +102,7 @@ class Looker(Writer):
 
     def _make_folder(self, entry: Entry, there: os.stat_result | None) -> int:
         if not self._is_wanted(entry.path):
-            raise StageFailed(f"{display_path(entry.path)} is no folder any more")
+            raise StageFailed(f"{display_path(entry.path)} is no longer a folder")
         if there is not None:
             if reason := self._reason(entry, is_folder=False):
                 raise OSError(0, reason)
@@ -151,7 +152,7 @@ class Looker(Writer):
         self._add(entry, there, ("link", after), link_after=after)
 
     def _replace_folder(self, entry: Entry, there: os.stat_result | None) -> None:
-        """A folder has to go for what comes: as a whole, or that cannot come."""
+        """Check that a folder which is to be replaced can be removed as a whole, and list its content."""
         if there is None or not stat.S_ISDIR(there.st_mode):
             return
         if reason := obstacle(self._levels[-1].folder, entry.path, self.keep):
@@ -159,7 +160,7 @@ class Looker(Writer):
         self._list_folder(entry.path, self._levels[-1].folder, {})
 
     def _staged_folder(self, path: Path) -> int:
-        """A descriptor of this folder among the staged copies, until another one is asked for."""
+        """A descriptor of this staged folder, valid until the next call with another path."""
         if path != self._staged[0]:
             folder = open_beneath(self._stage, path, make=True)
             os.close(self._staged[1])
@@ -187,14 +188,11 @@ class Looker(Writer):
     # ---------------------------------------------------------------------------------------------------- removals
 
     def list_removals(self) -> None:
-        """What is to be removed, with all that is in it; once the layer has been walked through."""
+        """List all removals with their content, after the walk over the layer."""
         for path in (*self.removals, *self._baseline.orphans(self.signatures, self.removals, self.skips.complete)):
             try:
-                folder = open_beneath(self._root, path[:-1])
-                try:
+                with hold(open_beneath(self._root, path[:-1])) as folder:
                     self._list_removal(path, folder)
-                finally:
-                    os.close(folder)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
@@ -208,20 +206,18 @@ class Looker(Writer):
             self.add_removed(path, there, folder, {path: REMOVED})
 
     def _list_folder(self, path: Path, parent: int, tokens: dict[Path, Token]) -> None:
-        folder, start = open_folder(parent, path[-1]), len(self.found)
-        try:
+        start = len(self.found)
+        with hold(open_folder(parent, path[-1])) as folder:
             walk(folder, _Lister(self), depth=WRITTEN_BACK.depth, entries=WRITTEN_BACK.entries, at=path)
             self.add_removed(path, os.fstat(folder), parent, tokens, start)
-        finally:
-            os.close(folder)
 
     def add_removed(
         self, path: Path, there: os.stat_result, folder: int, tokens: dict[Path, Token], start: int | None = None
     ) -> None:
-        """Something is to be removed. ``start``: from there on what is in it was found."""
+        """Add a removal. ``start``: index of the first change found in the folder."""
         stays = path in self.holding or (start is not None and any(one.change.refused for one in self.found[start:]))
         reason = path_problem(path) or self.keep(path, stat.S_ISDIR(there.st_mode)) or ""
-        if reason == HIDDEN:  # no program has seen it: it stays, and is not reported
+        if reason == HIDDEN:  # programs never saw it: it stays and is not reported
             self.holding |= {path[:depth] for depth in range(1, len(path))}
             return
         if not reason and (stays or not self.skips.complete):
@@ -234,7 +230,7 @@ class Looker(Writer):
         )
 
     def find_renamed(self) -> None:
-        """Tell files that are new as renamed ones where they are exactly what was removed elsewhere."""
+        """Turn a new file into a rename if it is identical to one that was removed."""
         new: dict[tuple[object, object], FoundChange] = {
             (one.change.size_after, token[2]): one
             for one in self.found if one.change.kind == "added"
@@ -270,11 +266,11 @@ class Looker(Writer):
         self, path: Path, there: os.stat_result | None, folder: int, tokens: dict[Path, Token], text: TextDiff, *,
         is_folder: bool, **known: object,
     ) -> None:  # fmt: skip
-        """``folder``: where ``there`` lies."""
+        """``folder``: the folder that holds ``there``."""
         if not self._is_wanted(path):
             return
         conflict = known["conflict"] if "conflict" in known else tokens and self._baseline.conflict(path, there)
-        if conflict:  # what programs may not even have seen
+        if conflict:  # programs may never have seen this content
             text = TextDiff(left_out=str(conflict))
         name = display_path(path) if known.get("refused") else text_of(path)
         facts: dict[str, object] = {
@@ -318,7 +314,7 @@ class Looker(Writer):
 
 
 class _Lister(Visitor):
-    """Lists what is in a folder that is to be removed."""
+    """Lists the content of a folder that is to be removed."""
 
     def __init__(self, looker: Looker) -> None:
         self._looker = looker
@@ -348,25 +344,21 @@ def _link_at(folder: int, name: bytes, there: os.stat_result | None) -> str | No
 
 
 def _read_at(folder: int, name: bytes) -> bytes:
-    """At most the first MiB of a file. Raises ``OSError``."""
+    """At most the first MiB of a file."""
     with os.fdopen(os.open(name, _READ, dir_fd=folder), "rb") as file:
         return file.read(CHUNK)
 
 
 def _digest_at(root: int, path: Path) -> str:
-    folder = open_beneath(root, path[:-1])
-    try:
-        with os.fdopen(os.open(path[-1], _READ, dir_fd=folder), "rb") as file:
-            digest = sha256()
-            for piece in pieces_of(file.fileno(), os.fstat(file.fileno()).st_size):
-                digest.update(piece)
-            return digest.hexdigest()
-    finally:
-        os.close(folder)
+    with hold(open_beneath(root, path[:-1])) as folder, hold(os.open(path[-1], _READ, dir_fd=folder)) as file:
+        digest = sha256()
+        for piece in pieces_of(file, os.fstat(file).st_size):
+            digest.update(piece)
+        return digest.hexdigest()
 
 
 def _empty_folder() -> int:
-    """A descriptor of a folder in which nothing is, nor can be: it stands for those that would be made."""
+    """A descriptor of a deleted, empty folder, which stands for folders that would be made."""
     path = tempfile.mkdtemp(prefix="casemate-")
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

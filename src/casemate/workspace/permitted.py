@@ -1,4 +1,4 @@
-"""What of a layer may be written into a caller's folder: permission bits, links, and indexes of git's. Pure."""
+"""What may be written from a layer into a caller's folder: permission bits, links, and git indexes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import stat
 
 from casemate.files.names import problem
 
-_FOLDER_BITS = stat.S_ISGID | stat.S_ISVTX  # of a folder that people share; they stay as its owner set them
+_FOLDER_BITS = stat.S_ISGID | stat.S_ISVTX  # of shared folders; they stay as the owner set them
 
 
 def mode_in(wanted: int, there: os.stat_result | None) -> int:
-    """The permission bits of the upper thing, but nothing that the caller kept from group and others is opened."""
+    """The permission bits of the upper entry, without access that the caller's entry denies to group and others."""
     if there is None or stat.S_ISLNK(there.st_mode):
         return wanted & 0o755
     executable = (there.st_mode & 0o044) >> 2
@@ -20,10 +20,10 @@ def mode_in(wanted: int, there: os.stat_result | None) -> int:
 
 
 def link_problem(target: bytes, depth: int) -> str | None:
-    """Why a link to ``target``, lying ``depth`` folders beneath the root, is refused, or None.
+    """Why a link to ``target``, ``depth`` folders beneath the root, is refused, or None.
 
-    A target is relative, and goes up only at its beginning and not above the root: a ``..`` behind a name
-    could go up from wherever another link leads (``inner/..`` with ``inner -> .`` is not the folder it seems).
+    A target must be relative, and ``..`` may stand only at its beginning and not lead above the root. After a name,
+    ``..`` could go up from wherever another link leads (``inner/..`` with ``inner -> .`` is not the folder it seems).
     """
     if target.startswith(b"/"):
         return "it is a link to an absolute path"
@@ -34,12 +34,12 @@ def link_problem(target: bytes, depth: int) -> str | None:
     if ups > depth:
         return "it is a link out of the folder"
     if b".." in parts[ups:]:
-        return "it is a link that goes up behind a name, so that where it leads cannot be told"
+        return "it is a link with .. after a name, so its target is not certain"
     if any(problem(part) for part in parts[ups:]):
         return "it is a link to a name that is not safe"
     return None
 
 
 def is_index(path: tuple[bytes, ...]) -> bool:
-    """Whether git reads it as an index of a repository or a worktree, or a part of one (git-update-index(1))."""
+    """Whether git reads ``path`` as an index of a repository or worktree, or as part of one (git-update-index(1))."""
     return b".git" in path[:-1] and (path[-1] == b"index" or path[-1].startswith(b"sharedindex."))

@@ -1,7 +1,6 @@
-"""Removing what a run removed, beneath a caller's folder, and never a protected name.
+"""Remove what a run removed from a caller's folder, except protected names.
 
-No link is followed, no other file system is entered (the run never saw what is mounted there), and
-nothing of depth is done by recursion.
+Follows no links, enters no other file system (the run did not see what is mounted there), and does not recurse.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import os
 import stat
 from collections.abc import Callable
 
-from casemate.files.beneath import mount_of
+from casemate.files.beneath import hold, mount_of
 from casemate.files.names import display_path
 from casemate.supervisor.trees.walk import Entry, Visitor, check_deadline, open_folder, status_of, walk
 
@@ -22,9 +21,9 @@ Report = Callable[[str, str], None]
 
 
 def remove(folder: int, path: tuple[bytes, ...], keep: Keep, report: Report, *, unlock: bool = False) -> bool:
-    """Remove what lies at the last component of ``path`` in ``folder``, with all in it; True when it is gone.
+    """Remove the last component of ``path`` from ``folder``, with its content. True if it is gone.
 
-    ``keep`` says why a path (a folder or not) must stay; what stays is given to ``report``. ``unlock``: as of ``walk``.
+    ``keep`` says why a path (a folder or not) must stay; ``report`` gets what stays. ``unlock``: as for ``walk``.
     Raises ``OSError``.
     """
     check_deadline()
@@ -42,21 +41,18 @@ def remove(folder: int, path: tuple[bytes, ...], keep: Keep, report: Report, *, 
 
 
 def obstacle(folder: int, path: tuple[bytes, ...], keep: Keep) -> str | None:
-    """Why the folder at the last component of ``path`` cannot be removed as a whole, or None. Raises ``OSError``."""
+    """Why the folder at the last component of ``path`` cannot be removed as a whole, or None."""
     looker = _Remover(mount_of(folder), keep, None)
     _empty(folder, path, looker)
     return looker.kept
 
 
 def _empty(folder: int, path: tuple[bytes, ...], remover: _Remover, *, unlock: bool = False) -> None:
-    inside = open_folder(folder, path[-1], unlock=unlock)
-    try:
+    with hold(open_folder(folder, path[-1], unlock=unlock)) as inside:
         if mount_of(inside) != remover.mount:
             remover.stay(path, "another file system is mounted there")
         else:
             walk(inside, remover, depth=_DEPTH, entries=_ENTRIES, at=path, unlock=unlock)
-    finally:
-        os.close(inside)
 
 
 def _remove_empty(folder: int, name: bytes) -> bool:
@@ -68,7 +64,7 @@ def _remove_empty(folder: int, name: bytes) -> bool:
 
 
 class _Remover(Visitor):
-    """Removes what a walk finds, or (without ``report``) only finds out what would have to stay."""
+    """Removes what a walk finds or, without ``report``, only finds what would have to stay."""
 
     def __init__(self, mount: int, keep: Keep, report: Report | None) -> None:
         self.mount = mount

@@ -1,7 +1,7 @@
-"""Changes that are kept back in a layer over a caller's folder: which there are, and applying those that were chosen.
+"""Review changes held back in a layer over a caller's folder, and apply chosen ones.
 
-What is applied is exactly what was shown. It is copied into a folder of its own in the caller's first, and compared
-with what was shown; then it is renamed into its place. Until the first rename nothing has changed.
+Exactly what was shown is applied. It is copied into a new folder in the caller's, compared with what was shown, and
+then renamed into place. Nothing changes before the first rename.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 
 from casemate.errors import InvalidArgument
+from casemate.files.beneath import hold
 from casemate.files.bounds import Skipped
 from casemate.model.execution import SkippedFile
 from casemate.model.review import Applied, Diff
 from casemate.supervisor.trees.remove import remove_entry
 from casemate.supervisor.trees.walk import Deadline, Entry, check_deadline, identity, open_folder, walk
 from casemate.workspace.apply import APPLY_SECONDS, WRITTEN_BACK, Writer, remove_all, rights_over
-from casemate.workspace.baseline import Baseline, Path, signature
+from casemate.workspace.baseline import Baseline, signature
 from casemate.workspace.looking import REMOVED, FoundChange, Looker, StageFailed, Token
-from casemate.workspace.rules import FolderRules
+from casemate.workspace.rules import FolderRules, Path
 from casemate.workspace.upper import marks_here
 
 _CHANGED = "the changes are no longer those that were shown; nothing was written"
@@ -28,7 +29,7 @@ _CONFLICT = "the folder was changed meanwhile; nothing was written"
 
 
 class Review(Baseline):
-    """Looks and applies, for one run or session."""
+    """Finds and applies the changes of one run or session."""
 
     def look(self, upper: int, folder: int, *, unlock: bool = False) -> Looker:
         """Find what the layer changes."""
@@ -43,20 +44,16 @@ class Review(Baseline):
         return looker
 
     def write(self, upper: int, folder: int, chosen: Sequence[FoundChange], *, is_all: bool = True) -> Applied:
-        """Apply exactly ``chosen``, which :meth:`look` has found, or nothing of it. Raises nothing for what either tree
-        holds, nor for a full disk."""
+        """Apply exactly ``chosen``, as found by :meth:`look`, or nothing. Raises nothing for the content of either tree
+        or a full disk."""
         wanted = {path: token for one in chosen for path, token in one.tokens.items()}
         name = f".casemate-{os.urandom(8).hex()}"
         try:
             with rights_over(folder):
                 os.mkdir(name, 0o700, dir_fd=folder)
             try:
-                stage = open_folder(folder, name)
-                try:
-                    with Deadline(APPLY_SECONDS):
-                        return self._write(upper, folder, wanted, stage, is_all)
-                finally:
-                    os.close(stage)
+                with hold(open_folder(folder, name)) as stage, Deadline(APPLY_SECONDS):
+                    return self._write(upper, folder, wanted, stage, is_all)
             finally:
                 remove_entry(folder, name)
         except (OSError, StageFailed) as error:
@@ -87,7 +84,7 @@ class Review(Baseline):
 
 
 class _Mover(Writer):
-    """Puts what was staged into its place."""
+    """Moves staged entries into place."""
 
     def __init__(self, folder: int, tokens: Mapping[Path, Token], skipped: Skipped, rules: FolderRules) -> None:
         super().__init__(folder, WRITTEN_BACK, rules, skipped, marks=None)
@@ -102,7 +99,7 @@ class _Mover(Writer):
     def _put_file(self, entry: Entry, file: int, there: os.stat_result | None) -> None:
         mode = self._tokens[entry.path][1]
         assert isinstance(mode, int)
-        os.fchmod(file, mode)  # to be read it may have been unlocked
+        os.fchmod(file, mode)  # it may have been unlocked for reading
         self._move(entry, there)
 
     def _put_link(self, entry: Entry, _target: bytes, there: os.stat_result | None) -> None:
@@ -120,7 +117,7 @@ class _Mover(Writer):
 
 
 def diff_of(found: Iterable[FoundChange], unlisted: int = 0) -> Diff:
-    """What was found, for people and programs."""
+    """The found changes for people and programs."""
     changes, digest = [], sha256()
     for one in found:
         changes.append(one.change)
@@ -130,13 +127,13 @@ def diff_of(found: Iterable[FoundChange], unlisted: int = 0) -> Diff:
 
 
 def conflicts_in(found: Iterable[FoundChange]) -> tuple[SkippedFile, ...]:
-    """What the folder's owner changed meanwhile."""
+    """Changes that the folder's owner made meanwhile."""
     return tuple(SkippedFile(one.change.path, one.change.conflict) for one in found if one.change.conflict)
 
 
 def choose(found: Sequence[FoundChange], paths: Sequence[str] | None) -> list[FoundChange]:
-    """Those at ``paths`` or in folders there, with the folders that they need; all for None. A renamed file is one
-    change, by either name. Raises ``InvalidArgument`` where a path names nothing that was found."""
+    """The changes at ``paths`` or in folders there, with the new folders that they need; all for None. Either name
+    selects a renamed file. Raises ``InvalidArgument`` if no change matches a path."""
     if paths is None:
         return list(found)
     named = [path.strip("/").removeprefix("./") for path in paths]
@@ -158,7 +155,7 @@ def _names_of(one: FoundChange) -> list[str]:
 
 
 def _outermost(wanted: Mapping[Path, Token]) -> list[Path]:
-    """What is to be removed, without what goes with a folder."""
+    """What is to be removed, without what its folder takes along."""
     return [
         path
         for path, token in wanted.items()

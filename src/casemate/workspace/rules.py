@@ -1,4 +1,4 @@
-"""Why a path in a caller's folder stays as it is: one answer for all that is applied, read or written for a program."""
+"""Why a path in a caller's folder stays as it is: one answer for applying, reading and writing."""
 
 from __future__ import annotations
 
@@ -9,33 +9,28 @@ from dataclasses import dataclass, field
 from casemate.files.protected import PROTECTED, Protection, holds_protected
 
 HIDDEN = "it is hidden in this workspace, and stays as it is"
-_LEADS = "something that is kept as it is lies beneath that name"
+_LEADS = "a name beneath it is kept as it is"
 Path = tuple[bytes, ...]
 Names = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FolderRules:
-    """Of one folder. Paths are relative to it.
+    """The rules of one folder. Paths are relative to it."""
 
-    ``protection``: names that are kept, None for none; ``hidden``: paths that programs do not see. ``leads``: where
-    links lead that are kept, and what they pass through, each with the links' own names. ``anchors``: paths at which
-    nothing but a folder may be, as names beneath them are kept. ``kept_by_policy``: why the policy keeps a name, empty
-    where it does not; ``unlisted``: why nothing is written at a place. ``output``: a folder at the top that is handed
-    out, and not applied; empty where it is.
-    """
-
-    protection: Protection | None = PROTECTED
-    hidden: frozenset[str] = frozenset()
+    protection: Protection | None = PROTECTED  # names to keep; None for none
+    hidden: frozenset[str] = frozenset()  # paths that programs do not see
+    # Places that kept links lead to or through, each with the links' names.
     leads: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    # Paths that must be folders, because names beneath them are kept.
     anchors: frozenset[str] = frozenset()
-    kept_by_policy: Callable[[str], str] = lambda _: ""
-    unlisted: Callable[[str], str] = lambda _: ""
-    output: str = ""
+    kept_by_policy: Callable[[str], str] = lambda _: ""  # why the policy keeps a name; empty if it does not
+    unlisted: Callable[[str], str] = lambda _: ""  # why nothing is written at a place; empty if it may be
+    output: str = ""  # a top-level folder that is handed out instead of applied; empty if none
 
     def reason(self, path: Path, *, folder: bool, names: Names | None = None) -> str | None:
-        """Why what lies at ``path``, or shall lie there, stays as it is; None where it may be written and removed.
-        ``folder``: it is one, or shall become one; ``names``: the path as the protected names see it."""
+        """Why ``path`` stays as it is; None if it may be written and removed. ``folder``: whether it is or becomes a
+        folder. ``names``: the path as the protected names see it."""
         places = ["/".join(map(os.fsdecode, path[:depth])) for depth in range(len(path) + 1)]
         if not self.hidden.isdisjoint(places):
             return HIDDEN
@@ -50,12 +45,12 @@ class FolderRules:
         return None
 
     def why_no_link(self, path: Path) -> str:
-        """Why what is made at ``path`` may not be a link; empty where it may."""
+        """Why what is made at ``path`` must not be a link; empty if it may be."""
         is_kept = self.protection and path[-1].startswith(b".") and holds_protected(lossy_names(path))
-        return "names in a folder that is called so are protected, and it is a link" if is_kept else ""
+        return "it is a link, and names in a folder of its name are protected" if is_kept else ""
 
     def is_policy(self, reason: str | None, path: Path) -> bool:
-        """Whether ``reason`` is what the policy says of ``path``: then each thing beneath it is looked at by itself."""
+        """Whether ``reason`` is the policy's reason for ``path``. Then each entry beneath it is checked separately."""
         place = "/".join(map(os.fsdecode, path))
         return reason is not None and reason in (self.unlisted(place), self.kept_by_policy(place))
 
@@ -65,10 +60,10 @@ class FolderRules:
 
 
 def path_of(text: str) -> Path:
-    """The names of a relative path, none for an empty one."""
+    """The names of a relative path; none if it is empty."""
     return tuple(os.fsencode(text).split(b"/")) if text else ()
 
 
 def lossy_names(path: Path) -> Names:
-    """The names of a path as text, whatever bytes are in them."""
+    """The names of a path as text, for any bytes."""
     return tuple(name.decode("utf-8", "backslashreplace") for name in path)

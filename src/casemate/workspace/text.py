@@ -1,4 +1,4 @@
-"""How two contents of a file differ, as text for people: bounded in length and in time, whatever the contents are."""
+"""Differences between two versions of a file, as text for people, bounded in length and time for any content."""
 
 from __future__ import annotations
 
@@ -7,41 +7,36 @@ from collections.abc import Iterator
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-MOST_BYTES = 256 * 1024  # of a content that is looked at for its lines
+MOST_BYTES = 256 * 1024  # of a content that is compared by lines
 _MOST_OF_FILE = 64 * 1024  # characters of one file's diff
-_MOST_OF_ALL = 256 * 1024  # of all diffs together: more is not read by anybody
-_SECONDS = 1.0  # of cpu for all of them: contents can be made so that comparing them takes as long as anybody likes
-_MOST_LINES = 1000  # that are compared line by line; more are shown as a whole, before and after
+_MOST_OF_ALL = 256 * 1024  # characters of all diffs together
+_SECONDS = 1.0  # cpu time for all diffs: content can be made so that a comparison takes forever
+_MOST_LINES = 1000  # that are compared line by line; longer texts are shown whole, before and after
 _CONTEXT = 3
 
 
 class TextDiff(NamedTuple):
-    """``left_out``: why there is no text, or not all of it."""
-
     text: str = ""
-    is_binary: bool = False
+    is_binary: bool = False  # why the text is missing or incomplete
     left_out: str = ""
 
 
 class TextDiffs:
-    """Makes the diffs of one review."""
-
     def __init__(self) -> None:
         self._left = _MOST_OF_ALL
         self._seconds = _SECONDS
 
     @property
     def is_over(self) -> bool:
-        """Whether no further text is made."""
         return self._left <= 0 or self._seconds <= 0
 
     def compare(self, before: bytes, after: bytes) -> TextDiff:
-        """The lines that differ; each content of at most ``MOST_BYTES``."""
+        """The lines that differ. Each content has at most ``MOST_BYTES``."""
         old, new = _lines(before), _lines(after)
         if old is None or new is None:
             return TextDiff(is_binary=True)
         if self.is_over:
-            return TextDiff(left_out="all differences together are too many to be shown")
+            return TextDiff(left_out="all differences together are too long to show")
         began = time.thread_time()
         text, left_out = _cut(unified_lines(old, new), min(_MOST_OF_FILE, self._left))
         self._seconds -= time.thread_time() - began
@@ -50,7 +45,7 @@ class TextDiffs:
 
 
 def _lines(content: bytes) -> list[str] | None:
-    """The lines without their ends, of which a last one that has none says so; None for what is no text."""
+    """The lines without line ends; a missing last one is marked. None for binary content."""
     try:
         text = content.decode()
     except UnicodeDecodeError:
@@ -62,7 +57,7 @@ def _lines(content: bytes) -> list[str] | None:
 
 
 def _cut(lines: Iterator[str], most: int) -> tuple[str, int]:
-    """As many whole lines as ``most`` characters have room for, and how many are left out."""
+    """As many whole lines as fit in ``most`` characters, and the number left out."""
     kept, rest = [], 0
     for line in lines:
         most -= len(line) + 1
@@ -74,7 +69,7 @@ def _cut(lines: Iterator[str], most: int) -> tuple[str, int]:
 
 
 def unified_lines(old: list[str], new: list[str]) -> Iterator[str]:
-    """The lines of a unified diff, without the two that name the files."""
+    """The lines of a unified diff, without the two header lines."""
     most = min(len(old), len(new))
     first = next((at for at in range(most) if old[at] != new[at]), most)
     last = next((at for at in range(most - first) if old[-1 - at] != new[-1 - at]), most - first)
@@ -96,6 +91,6 @@ def unified_lines(old: list[str], new: list[str]) -> Iterator[str]:
 
 
 def _range(start: int, first: int, end: int) -> str:
-    """Which lines, as unified diffs count them: from 1 on, and of none the line before."""
+    """A line range of a unified diff: counted from 1; an empty range is at the line before it."""
     number, count = start + first + 1, end - first
     return f"{number}" if count == 1 else f"{number if count else number - 1},{count}"

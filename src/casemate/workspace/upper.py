@@ -1,7 +1,7 @@
-"""What overlayfs writes into an upper folder besides files: removed names, replaced folders, references.
+"""Marks that overlayfs writes into an upper folder: removed names, replaced folders, references.
 
-It keeps its marks in one of two spaces of extended attributes, and lets no program write to that one through the
-overlay. The other is any program's to write to: what is there says nothing.
+It keeps them in one of two namespaces of extended attributes, and lets no program write to that one through the
+overlay. Programs can write to the other, so marks there mean nothing.
 
 Source: Documentation/filesystems/overlayfs.rst (whiteouts and opaque directories, redirect_dir, metadata only copy up).
 """
@@ -14,13 +14,13 @@ from contextlib import suppress
 
 from casemate.supervisor.trees.walk import open_folder, status_of
 
-USERS = "user.overlay."  # of an overlay with the option userxattr
-ROOTS = "trusted.overlay."  # of one without it
+USERS = "user.overlay."  # of overlays mounted with userxattr
+ROOTS = "trusted.overlay."  # of overlays mounted without it
 
 
 def marks_here() -> str:
-    """Where the overlays of cells have their marks on this machine: the supervisor mounts them with ``userxattr`` where
-    it is an ordinary user, or root over no other id than that (``casemate.supervisor.enter``)."""
+    """The namespace of the marks of cells' overlays on this machine. The supervisor mounts with ``userxattr`` if it is
+    an ordinary user, or root of a namespace with no other id (``casemate.supervisor.enter``)."""
     if os.geteuid() != 0:
         return USERS
     with open("/proc/self/uid_map", encoding="ascii") as file:
@@ -29,13 +29,13 @@ def marks_here() -> str:
 
 
 def is_opaque(folder: int, marks: str | None) -> bool:
-    """Whether a folder hides everything that the lower one holds. Raises ``OSError``."""
+    """Whether a folder hides all content of the lower one."""
     return _mark(folder, "opaque", marks) == b"y"
 
 
 def covers(upper: int, path: str, marks: str) -> bool:
-    """Whether who sees ``upper`` over a folder sees nothing of that folder at ``path``: something of its own is there,
-    or what was there is removed. False also where that cannot be told."""
+    """Whether ``upper`` hides ``path`` of the lower folder, by an entry of its own or a removal. False also if that is
+    uncertain."""
     folder, is_over = os.dup(upper), False
     try:
         for name in path.split("/"):
@@ -54,12 +54,12 @@ def covers(upper: int, path: str, marks: str) -> bool:
 
 
 def is_marked_whiteout(file: int, marks: str | None) -> bool:
-    """Whether an empty regular file stands for a removed name, as the xattr kind of whiteout does."""
+    """Whether an empty regular file marks a removed name, as xattr whiteouts do."""
     return _mark(file, "whiteout", marks) is not None
 
 
 def refers_elsewhere(thing: int, marks: str | None) -> bool:
-    """Whether the content of a file or folder is not here but in the lower tree (metacopy, redirect_dir)."""
+    """Whether the content of a file or folder is in the lower tree instead (metacopy, redirect_dir)."""
     return _mark(thing, "metacopy", marks) is not None or _mark(thing, "redirect", marks) is not None
 
 

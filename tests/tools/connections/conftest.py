@@ -13,6 +13,7 @@ import pytest
 from tests.coroutines import pytest_pyfunc_call
 
 from casemate.errors import InvalidArgument
+from casemate.tools.connections.context import Surroundings
 from casemate.tools.connections.servers import Servers
 
 OWN = Path(__file__).with_name("own_server.py")
@@ -54,7 +55,8 @@ def connections(secrets: Secrets) -> Iterator[Made]:
     made: list[Servers] = []
 
     def make(environ: dict[str, str] | None = None, **arguments: Any) -> Servers:
-        made.append(Servers(environ if environ is not None else dict(os.environ), secrets, **arguments))
+        variables = dict(os.environ) if environ is None else environ
+        made.append(Servers(Surroundings(variables, secrets, **arguments)))
         return made[-1]
 
     yield make

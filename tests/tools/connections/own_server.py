@@ -221,6 +221,9 @@ def misbehave(mode: str) -> None:
     if mode == "torrent":
         while True:
             print("rubbish " * 1000)
+    if mode == "blanks":
+        while True:
+            print("\n" * (1 << 16))
     if mode == "line":
         while True:
             sys.stdout.write("x" * (1 << 20))

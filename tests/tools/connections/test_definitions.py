@@ -14,7 +14,6 @@ from casemate.tools.connections.definition import (
     RemoteServer,
     ServerWall,
     SignIn,
-    Sources,
     read_definition,
     read_servers,
 )
@@ -63,7 +62,7 @@ def test_a_definition_says_how_a_server_is_reached(given: dict[str, Any], how: P
         ({"command": "x", "headers": {}}, "'headers'"),
         ({"url": "https://a.test", "env": {}}, "'env'"),
         ({"command": "x", "wall": False, "copy": ["c"]}, "own.wall"),
-        ({"url": "https://a.test", "addresses": ["a.test"]}, "'a.test' is no address of IP"),
+        ({"url": "https://a.test", "addresses": ["a.test"]}, "'a.test' is not an IP address"),
         ({"url": "https://a.test", "addresses": []}, "addresses: is empty"),
         ({"url": "https://a.test", "addresses": "private"}, "own.addresses"),
         ({"command": ""}, "own.command"),
@@ -106,7 +105,7 @@ def test_what_is_no_definition_is_named(given: Any, names: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "a\0", "ä", "x" * 65, "a\n", 7, None])
 def test_a_name_that_is_none_is_refused(name: object) -> None:
-    with pytest.raises(InvalidArgument, match="no name of a server"):
+    with pytest.raises(InvalidArgument, match="is not a server name"):
         read_definition(name, {"command": "x"})
 
 
@@ -117,9 +116,9 @@ def test_a_whole_configuration_is_read() -> None:
         read_servers({"servers": {}})
 
 
-SOURCES = Sources(
-    {"KEY": "of-the-vault", "BOTH": "vault"}.get, {"HOME": "/h", "BOTH": "host", "PATH": "/p"}, ("HOME", "BOTH")
-)
+def expansion_of() -> Expansion:
+    secrets = {"KEY": "of-the-vault", "BOTH": "vault"}
+    return Expansion(secrets.get, {"HOME": "/h", "BOTH": "host", "PATH": "/p"}, ("HOME", "BOTH"))
 
 
 @pytest.mark.parametrize(
@@ -135,21 +134,20 @@ SOURCES = Sources(
     ],
 )
 def test_a_placeholder_is_filled_in_from_the_vault_then_from_allowed_variables(text: str, value: str) -> None:
-    assert Expansion(SOURCES).private(text, "env") == value
+    assert expansion_of().private(text, "env") == value
 
 
 def test_a_value_is_not_filled_in_again() -> None:
-    sources = Sources({"A": "${B}", "B": "secret"}.get, {})
-    assert Expansion(sources).private("${A}", "env") == "${B}"
+    assert Expansion({"A": "${B}", "B": "secret"}.get, {}).private("${A}", "env") == "${B}"
 
 
 def test_a_placeholder_without_value_is_named() -> None:
     with pytest.raises(InvalidArgument, match=r"\$\{PATH\} has no value"):
-        Expansion(SOURCES).private("${PATH}", "env")
+        expansion_of().private("${PATH}", "env")
 
 
 def test_a_secret_is_not_put_where_others_can_read_it() -> None:
-    expansion = Expansion(SOURCES)
+    expansion = expansion_of()
     assert expansion.public("--home=${HOME}", "args") == "--home=/h"
     with pytest.raises(InvalidArgument, match="is a secret") as error:
         expansion.public("--key=${KEY}", "args")

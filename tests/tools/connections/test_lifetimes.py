@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -11,7 +13,7 @@ import textwrap
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.support.waiting import until
@@ -19,7 +21,9 @@ from tests.tools.connections.conftest import OWN, SECONDS, Made, is_alive, said
 
 from casemate.errors import InvalidArgument, SandboxClosed, ToolUnavailable
 from casemate.tools.connections.connection import Connection
+from casemate.tools.connections.reports import OutputTail
 from casemate.tools.connections.servers import Servers
+from casemate.tools.connections.stdio import StdioReader
 
 Own = Callable[..., dict[str, Any]]
 
@@ -103,10 +107,11 @@ def test_servers_end_when_the_host_is_killed(tmp_path: Path, wall: bool) -> None
     }  # fmt: skip
     program = textwrap.dedent(f"""
         import os, time
+        from casemate.tools.connections.context import Surroundings
         from casemate.tools.connections.servers import Servers
         class Nothing:
             def get(self, name): return None
-        servers = Servers(dict(os.environ), Nothing())
+        servers = Servers(Surroundings(dict(os.environ), Nothing()))
         servers.add("own", {definition!r})
         for tool in ("pid", "daemonise"):
             servers.call("own", tool, {{}}).result(60)
@@ -172,7 +177,7 @@ def test_a_server_that_cannot_live_is_left_alone_until_it_is_reset(connections: 
     connection = servers._connections["own"]
     assert isinstance(connection, Connection)
     connection._backoff.failures = 6
-    with pytest.raises(ToolUnavailable, match="left alone"):
+    with pytest.raises(ToolUnavailable, match="not started again for some minutes"):
         servers.tools("own").result(SECONDS)
     assert starts(marks) == 1
     servers.reset("own")
@@ -205,7 +210,13 @@ def test_a_silent_server_is_given_up(connections: Made, own: Own, marks: Path) -
 
 
 @pytest.mark.parametrize(
-    ("mode", "why"), [("torrent", "no message"), ("line", "more than 64 MiB"), ("chatter", "more than anybody")]
+    ("mode", "why"),
+    [
+        ("torrent", "not an MCP message"),
+        ("blanks", "not an MCP message"),
+        ("line", "more than 64 MiB"),
+        ("chatter", "sends too many messages"),
+    ],
 )
 def test_a_server_that_floods_is_ended_and_no_other(connections: Made, own: Own, mode: str, why: str) -> None:
     servers = connections()
@@ -216,6 +227,24 @@ def test_a_server_that_floods_is_ended_and_no_other(connections: Made, own: Own,
     with pytest.raises(ToolUnavailable, match=why):
         loud.result(SECONDS)
     assert said(servers, "echo") == "{}"
+
+
+def test_a_long_message_is_whole_although_the_first_reader_gave_up_in_its_middle() -> None:
+    async def read() -> None:
+        stream = asyncio.StreamReader(limit=1 << 10)
+        reader = StdioReader(stream, cast(Any, None), OutputTail(), asyncio.Event())
+        text = "x" * 5000
+        line = json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"text": text}}).encode() + b"\n"
+        stream.feed_data(line[:4000])
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await reader.receive()
+        stream.feed_data(line[4000:] + line)
+        stream.feed_eof()
+        for _ in range(2):
+            assert (await reader.receive()).message.model_dump()["result"] == {"text": text}
+
+    asyncio.run(read())
 
 
 def test_what_is_no_message_does_no_harm(connections: Made, own: Own) -> None:

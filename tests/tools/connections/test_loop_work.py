@@ -12,6 +12,7 @@ import pytest
 from tests.tools.connections.conftest import Secrets
 
 from casemate.errors import Fault, SandboxClosed
+from casemate.tools.connections.context import Surroundings
 from casemate.tools.connections.loop_work import LoopWork, result_of
 from casemate.tools.connections.servers import Servers
 
@@ -22,7 +23,7 @@ THREAD = "casemate-tools"
 @asynccontextmanager
 async def opened() -> AsyncIterator[Servers]:
     """Servers of nobody, closed in another thread as a sandbox does."""
-    servers = Servers({}, Secrets())
+    servers = Servers(Surroundings({}, Secrets()))
     try:
         async with asyncio.timeout(MAX_WAIT):
             yield servers

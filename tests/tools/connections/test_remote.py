@@ -267,8 +267,8 @@ def test_a_server_of_the_present_protocol_may_ask_the_user(connections: Made) ->
 @pytest.mark.parametrize(
     ("home", "place", "why"),
     [
-        ("https://8.8.8.8/mcp", "https://127.0.0.1:9/token", "not in the public network"),
-        ("https://8.8.8.8/mcp", "http://127.0.0.1:9/token", "not in the public network"),
+        ("https://8.8.8.8/mcp", "https://127.0.0.1:9/token", "is not public, but the server"),
+        ("https://8.8.8.8/mcp", "http://127.0.0.1:9/token", "is not public, but the server"),
         ("http://127.0.0.1:9/mcp", "http://server.invalid:9/token", "is not https"),
     ],
 )

@@ -325,7 +325,7 @@ def test_help_of_a_tool_tells_every_key_of_what_it_takes_and_gives_and_nothing_o
     described = Tool("files", "draw", "Draws.", {"type": "object", "properties": {"at": point}}, result)
     (source,) = (text for path, text in Catalogue([described]).package({}).items() if path.endswith("draw.py"))
     told = pydoc.plain(pydoc.render_doc(_module_of(source)))
-    for line in ("at (At, optional)", "At:", "x (int, optional): To the right.", "Gives a Result:",
+    for line in ("at (At, optional)", "At:", "x (int, optional): To the right.", "Returns a Result:",
                  "count (int, optional)", "keys_ (str, optional): [keys] Of its lock."):  # fmt: skip
         assert f"    {line}\n" in told
     assert len(told.splitlines()) < 60

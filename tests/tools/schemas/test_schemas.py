@@ -69,8 +69,8 @@ def test_a_schema_that_cannot_be_used_costs_its_tool_and_says_why(name: str) -> 
     assert refused.value.code == code
     assert str(refused.value)
     catalogue = Catalogue([Tool("s", "bad", "", schema), Tool("s", "good", "", {"type": "object"})])
-    assert catalogue.find("s", "good") is not None
-    assert catalogue.find("s", "bad") is None
+    assert catalogue.describe("s", "good") is not None
+    assert catalogue.describe("s", "bad") is None
     assert [(server, problem.tool, problem.code) for server, problem in catalogue.problems] == [("s", "bad", code)]
 
 
@@ -142,10 +142,10 @@ def test_a_promised_structure_that_is_missing_leaves_the_text(runtime: ModuleTyp
 def test_an_output_schema_that_cannot_be_used_costs_no_more_than_itself(name: str) -> None:
     _, schema = REFUSED[name]
     if schema is not None:
-        assert Catalogue([Tool("s", "t", "", {"type": "object"}, schema)]).find("s", "t") is not None
+        assert Catalogue([Tool("s", "t", "", {"type": "object"}, schema)]).describe("s", "t") is not None
 
 
 @pytest.mark.parametrize("where", ["file:///etc/hostname", "http://schemas.test/x"])
 def test_the_validator_itself_fetches_nothing_either(where: str) -> None:
-    with pytest.raises(Unreadable, match="nothing is fetched"):
+    with pytest.raises(Unreadable, match="is not fetched"):
         _compile({"$ref": where})

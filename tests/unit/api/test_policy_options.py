@@ -226,12 +226,6 @@ def test_a_file_holds_the_arguments_of_a_sandbox_and_a_run_is_within_its_policy(
     assert (tmp_path / "audit.db").exists()
 
 
-def test_an_unknown_key_of_a_file_is_named_with_its_line(tmp_path: Path) -> None:
-    (tmp_path / "c.toml").write_text('namespace = "a"\nconcurency = 2\n')
-    with pytest.raises(InvalidArgument, match=r"c\.toml:2: concurency: is no key"):
-        Sandbox.from_file(tmp_path / "c.toml")
-
-
 def test_a_file_of_arguments_is_the_policy_and_no_other_takes_its_place(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('network = "none"\n')

@@ -117,7 +117,7 @@ async def test_with_asking_switched_off_nothing_crosses_beyond_a_list_of_hosts_t
     await requester.end()
     harness.approvals.close()
     assert {beyond: one.allow for beyond, one in told.items()} == {(): True, ("good.test",): False}
-    assert "beyond a list" in told["good.test",].reason
+    assert "not in a given list" in told["good.test",].reason
 
 
 def _host(beyond: tuple[str, ...]) -> Question:

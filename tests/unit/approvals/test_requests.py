@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from casemate import ApprovalRequest
 from casemate.approvals import requests
-from casemate.approvals.requests import SHOWN_AT_ONCE, End, RequestStates
+from casemate.approvals.requests import SHOWN_AT_ONCE, End, PendingRequest, RequestStates
+from casemate.model.approval import Question
 
 ENDS: tuple[End, ...] = ("approved", "denied", "expired", "withdrawn")
+
+
+def pending(request: str, queue: str, run: str, size: int, caller: str = "") -> PendingRequest:
+    """A request of this run."""
+    requester: Any = SimpleNamespace(queue=queue, run=run, caller=caller)
+    asked = ApprovalRequest(request, "tool", "", "", None, run, {}, "")
+    return PendingRequest(requester, Question("tool", "", {}), asked, size, Future())
+
+
+def add(table: RequestStates, request: str, queue: str, run: str, size: int, caller: str = "") -> str:
+    return table.add(request, pending(request, queue, run, size, caller))
+
+
+def show_next(table: RequestStates, queue: str) -> str | None:
+    shown = table.show_next(queue)
+    return shown.request.id if shown else None
 
 
 class Table(RuleBasedStateMachine):
@@ -27,22 +49,22 @@ class Table(RuleBasedStateMachine):
     def ask(self, queue: str, many: int) -> None:
         for _ in range(many):
             request = f"{queue}{len(self.asked[queue])}"
-            assert self.table.add(request, queue, f"run of {queue}", 10) == ""
+            assert add(self.table, request, queue, f"run of {queue}", 10) == ""
             self.asked[queue].append(request)
 
     @rule(queue=st.sampled_from("ab"))
     def take_turns(self, queue: str) -> None:
-        while (request := self.table.show_next(queue)) is not None:
+        while (request := show_next(self.table, queue)) is not None:
             self.shown[queue].append(request)
 
     @rule(queue=st.sampled_from("ab"), place=st.integers(0, 40), end=st.sampled_from(ENDS))
     def settle(self, queue: str, place: int, end: End) -> None:
         if place >= len(self.asked[queue]):
-            assert not self.table.settle(f"unknown {place}", end)
+            assert self.table.settle(f"unknown {place}", end) is None
             return
         request = self.asked[queue][place]
         is_first = request not in self.ends
-        assert self.table.settle(request, end) is is_first
+        assert (self.table.settle(request, end) is not None) is is_first
         self.ends.setdefault(request, end)
 
     @invariant()
@@ -56,8 +78,8 @@ class Table(RuleBasedStateMachine):
             assert len([request for request in shown if request not in self.ends]) <= SHOWN_AT_ONCE
             places = [self.asked[queue].index(request) for request in shown]
             assert places == sorted(places)
-        pending = {request for shown in self.shown.values() for request in shown if request not in self.ends}
-        assert set(self.table.list_shown()) == pending
+        waiting = {request for shown in self.shown.values() for request in shown if request not in self.ends}
+        assert {one.request.id for one in self.table.pending if one.is_shown} == waiting
 
 
 TestTable = Table.TestCase
@@ -67,30 +89,18 @@ TestTable.settings = settings(max_examples=60, stateful_step_count=40, deadline=
 def test_what_waits_for_one_caller_is_bounded_whatever_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "MOST_BYTES_OF_CALLER", 30)
     table = RequestStates()
-    assert [bool(table.add(str(n), f"s{n}", f"r{n}", 10, "one")) for n in range(4)] == [False, False, False, True]
-    assert table.add("other", "s", "r", 10, "two") == ""
+    assert [bool(add(table, str(n), f"s{n}", f"r{n}", 10, "one")) for n in range(4)] == [False, False, False, True]
+    assert add(table, "other", "s", "r", 10, "two") == ""
     table.settle("0", "denied")
-    assert table.add("again", "s", "r9", 10, "one") == ""
+    assert add(table, "again", "s", "r9", 10, "one") == ""
 
 
 def test_a_request_that_is_over_before_its_turn_is_never_shown() -> None:
     table = RequestStates()
     for number in range(3):
-        table.add(str(number), "session", "run", 1)
+        add(table, str(number), "session", "run", 1)
     table.settle("1", "withdrawn")
-    assert [table.show_next("session") for _ in range(3)] == ["0", "2", None]
-
-
-def test_more_than_can_be_looked_at_wait_and_the_next_follows_an_answer() -> None:
-    table = RequestStates()
-    for number in range(SHOWN_AT_ONCE + 2):
-        assert table.add(str(number), "session", "run", 1) == ""
-    shown = [table.show_next("session") for _ in range(SHOWN_AT_ONCE)]
-    assert None not in shown
-    assert table.show_next("session") is None
-    table.settle("3", "denied")
-    assert table.show_next("session") == str(SHOWN_AT_ONCE)
-    assert table.show_next("session") is None
+    assert [show_next(table, "session") for _ in range(3)] == ["0", "2", None]
 
 
 @pytest.mark.parametrize(
@@ -102,18 +112,18 @@ def test_a_run_that_floods_is_refused_and_other_runs_are_not(
 ) -> None:
     monkeypatch.setattr(requests, bound, value)
     table = RequestStates()
-    refusals = [table.add(str(number), "session", "run", size) for number in range(5)]
+    refusals = [add(table, str(number), "session", "run", size) for number in range(5)]
     assert [bool(refusal) for refusal in refusals] == [False] * 3 + [True] * 2
     assert table.state_of("3") is None
-    assert table.add("other", "session", "another run", size) == ""
+    assert add(table, "other", "session", "another run", size) == ""
     table.settle("0", "approved")
-    assert bool(table.add("again", "session", "run", size)) is (bound == "MOST_ASKED")
+    assert bool(add(table, "again", "session", "run", size)) is (bound == "MOST_ASKED")
 
 
 def test_nothing_is_kept_of_a_run_that_is_over() -> None:
     table = RequestStates()
     for number in range(50):
-        table.add(str(number), "session", "run", 1)
+        add(table, str(number), "session", "run", 1)
     table.show_next("session")
     for number in range(50):
         table.settle(str(number), "withdrawn")

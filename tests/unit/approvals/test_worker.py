@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from functools import partial
 
 import pytest
@@ -141,7 +143,8 @@ def test_after_the_end_nothing_is_done_at_once_and_the_end_waits_for_who_is_at_i
     borrowing.join(MAX_WAIT)
     assert done == ["borrowed", "closed"]
     assert not worker.run_inline(done.append, "after the end")
-    assert worker.submit_later(0, done.append, "after the end").is_cancelled
+    assert not worker.submit_later(0, done.append, "after the end")
+    assert not worker.submit_beside(0, partial(done.append, "after the end"))
 
 
 def test_who_is_at_it_may_end_it(worker: Worker) -> None:
@@ -149,22 +152,33 @@ def test_who_is_at_it_may_end_it(worker: Worker) -> None:
     assert not worker.submit(lambda: None)
 
 
-def test_what_is_aside_comes_last_one_thing_after_the_other_and_leaves_turns_to_others(worker: Worker) -> None:
+def test_what_runs_beside_takes_no_turn_and_lets_others_come_between(worker: Worker) -> None:
     held, go, order = threading.Event(), threading.Event(), list[str]()
-    worker.submit_idle(all_of(held.set, partial(go.wait, MAX_WAIT), partial(order.append, "aside")))
+    again = partial(worker.submit_beside, 0, partial(order.append, "beside, again"))
+    worker.submit_beside(0, all_of(held.set, partial(go.wait, MAX_WAIT), partial(order.append, "beside"), again))
     assert held.wait(MAX_WAIT)
-    worker.submit_idle(partial(order.append, "aside, too"))
-    worker.submit_later(0, order.append, "due")
     assert worker.run_inline(order.append, "at once")
     worker.submit(order.append, "soon")
     go.set()
+    asyncio.run(worker.drain(MAX_WAIT))
     worker.close()
-    assert order == ["at once", "aside", "soon", "due", "aside, too"]
-    assert not worker.submit_idle(partial(order.append, "after the end"))
+    assert order == ["at once", "beside", "soon", "beside, again"]
 
 
-def test_what_is_done_aside_may_end_it(worker: Worker, failures: list[Exception]) -> None:
+def test_what_runs_beside_may_end_it(worker: Worker, failures: list[Exception]) -> None:
     over = threading.Event()
-    assert worker.submit_idle(all_of(worker.close, over.set))
+    assert worker.submit_beside(0, all_of(worker.close, over.set))
     assert over.wait(MAX_WAIT)
     assert (failures, worker.submit(over.clear)) == ([], False)
+
+
+def test_a_job_in_the_thread_has_no_context_of_who_submitted_it(worker: Worker) -> None:
+    variable, seen = ContextVar[str]("variable", default="nothing"), list[str]()
+    token = variable.set("the submitter's")
+    try:
+        worker.submit(lambda: seen.append(variable.get()))
+        worker.submit_beside(0, lambda: seen.append(variable.get()))
+    finally:
+        variable.reset(token)
+    worker.close()
+    assert seen == ["nothing"] * 2

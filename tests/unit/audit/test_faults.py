@@ -263,7 +263,7 @@ def test_each_row_can_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_journal_that_cannot_be_written_stops_the_run(tmp_path: Path) -> None:
     log = AuditLog(tmp_path / "audit.db")
-    log._journal.close()
+    os.close(log._journal._fd)
     with pytest.raises(RecordUnavailable, match="Bad file descriptor"):
         log.append("intent", "run", "default", {})
     log._journal = type(log._journal)(Path(f"{log.path}.rows"))

@@ -7,13 +7,12 @@ import json
 import shlex
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.support.loopback import answer, serving
 
 from casemate import Sandbox
 from casemate.audit import outside
@@ -56,32 +55,20 @@ def authority(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "tsa.key", "-out", "tsa.pem"]
     subprocess.run([*made, "-config", "config"], cwd=folder, check=True, capture_output=True)
 
-    class Answering(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            if (folder / "refuses").exists():
-                self.send_error(401)
-                return
-            (folder / "query").write_bytes(self.rfile.read(int(self.headers["content-length"])))
-            assert self.headers["content-type"] == "application/timestamp-query"
-            reply = ["openssl", "ts", "-reply", "-queryfile", "query", "-out", "reply", "-config", "config"]
-            subprocess.run(reply, cwd=folder, check=True, capture_output=True)
-            said = folder / "answer"
-            data = (said if said.exists() else folder / "reply").read_bytes()
-            self.send_response(200)
-            self.send_header("content-type", "application/timestamp-reply")
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+    def stamp(request: BaseHTTPRequestHandler) -> None:
+        if (folder / "refuses").exists():
+            request.send_error(401)
+            return
+        (folder / "query").write_bytes(request.rfile.read(int(request.headers["content-length"])))
+        assert request.headers["content-type"] == "application/timestamp-query"
+        reply = ["openssl", "ts", "-reply", "-queryfile", "query", "-out", "reply", "-config", "config"]
+        subprocess.run(reply, cwd=folder, check=True, capture_output=True)
+        said = folder / "answer"
+        data = (said if said.exists() else folder / "reply").read_bytes()
+        answer(request, data, content_type="application/timestamp-reply", content_length=str(len(data)))
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/stamp", folder
-        server.shutdown()
-        thread.join()
+    with serving(stamp) as port:
+        yield f"http://127.0.0.1:{port}/stamp", folder
 
 
 def opened_log(path: Path, *places: str) -> AuditLog:

@@ -102,7 +102,7 @@ def test_a_record_that_is_not_whole_loses_nothing(tmp_path: Path) -> None:
         database.execute("DROP TRIGGER no_update")
         database.execute("UPDATE record SET detail = '{}' WHERE sequence = 2")
     database.close()
-    with pytest.raises(RecordUnavailable, match="not whole"):
+    with pytest.raises(RecordUnavailable, match="not intact"):
         log.prune(RowRetention(max_age=HOUR))
     assert len(log.tail(99)) == 10
     log.close()

@@ -214,8 +214,8 @@ WAYS: list[tuple[Callable[[Path], None], int, str]] = [
     (removes_the_anchors, 1, "the first lines of the anchors are missing"),
     (removes_the_database, 1, "20 rows were signed, 0 are left"),
     (puts_an_older_database_back, 13, "20 rows were signed, 12 are left"),
-    (signs_a_rewritten_record_with_a_key_of_its_own, 1, "signed by no key that is known"),
-    (hides_rows_from_readers, 1, "contradicts itself"),
+    (signs_a_rewritten_record_with_a_key_of_its_own, 1, "not signed by a known key"),
+    (hides_rows_from_readers, 1, "is inconsistent"),
     (has_rows_that_are_to_come_dropped, 1, "a trigger that is not casemate's: 'drops'"),
     (shows_a_view_in_place_of_the_rows, 1, "not casemate's"),
     (drops_the_oldest_rows_without_a_checkpoint, 20, "no anchor says that the rows up to 8 may be dropped"),
@@ -295,11 +295,11 @@ def test_a_copy_may_lack_lines_and_be_of_keys_that_were_retired_meanwhile(path: 
     signer.rotate()
     assert verified(path, anchors="\n".join(lines[1:2] + lines[3:])).ok
     forged = lines[3].replace('"count":16', '"count":15')
-    assert "signed by no key" in verified(path, anchors="\n".join([lines[1], forged])).reason
+    assert "not signed by a known key" in verified(path, anchors="\n".join([lines[1], forged])).reason
 
 
 def test_a_copy_without_a_line_shows_nothing(path: Path) -> None:
-    assert "no line, in the copy" in verified(path, anchors="").reason
+    assert "no lines, in the copy" in verified(path, anchors="").reason
 
 
 def test_what_others_write_and_drop_meanwhile_is_no_change(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def test_a_placeholder_in_its_place_is_the_secret_to_the_server(name: bytes, val
     headers, notes, used = sent([host, (name, value % TEXT.encode()), (b"Accept", b"*/*")], port=port)
     assert headers == [host, (name, b"Bearer " + VALUE.encode()), (b"Accept", b"*/*")]
     assert notes == ()
-    assert used == ("TOKEN was put into its field authorization",)
+    assert used == ("TOKEN was injected into its field authorization",)
 
 
 def test_what_is_whole_and_not_compressed_can_be_searched_for_it() -> None:
@@ -244,7 +244,7 @@ def test_a_placeholder_in_a_body_is_on_record_once_however_it_comes(cuts: list[i
     watch = Injection([placeholder(), other()]).watch(HOST)
     body = b"s" * before + TEXT.encode() + b"k-" * after + TEXT.encode()
     notes = [note for piece in pieces(body, cuts) for note in watch(piece)]
-    assert notes == ["the placeholder of TOKEN was sent in the body, and stayed one"]
+    assert notes == ["the placeholder of TOKEN was sent in the body and not replaced"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from casemate import Limits
 from casemate.errors import InvalidArgument
-from casemate.execution.admit import SandboxBounds, admit
+from casemate.execution.admit import admit
 from casemate.execution.request import make_request
 from casemate.model.plan import Request
 from casemate.policy.hosts import HostRules
@@ -26,20 +26,14 @@ def test_the_deadline_is_the_shortest_of_all(
     timeout: float | None, own: float | None, operators: float, deadline: float
 ) -> None:
     limits = None if own is None else Limits(wall=own)
-    assert (
-        admit(request(timeout, limits), SandboxBounds(Limits(wall=operators), HostRules()), can_ask=False).deadline
-        == deadline
-    )
+    admitted = admit(request(timeout, limits), Limits(wall=operators), HostRules(), can_ask=False)
+    assert admitted.deadline == deadline
 
 
 def test_wider_limits_than_the_operators_change_nothing() -> None:
     operators = Limits(processes=8, memory="64MiB")
-    assert (
-        admit(
-            request(1, Limits(processes=999, memory="1GiB")), SandboxBounds(operators, HostRules()), can_ask=False
-        ).limits
-        == operators
-    )
+    wider = request(1, Limits(processes=999, memory="1GiB"))
+    assert admit(wider, operators, HostRules(), can_ask=False).limits == operators
 
 
 def test_each_request_has_a_name_of_its_own_and_plain_bytes() -> None:
@@ -51,4 +45,4 @@ def test_each_request_has_a_name_of_its_own_and_plain_bytes() -> None:
 @pytest.mark.parametrize(("timeout", "operators"), [(500, 60), (5, 3)])
 def test_a_timeout_beyond_the_limit_is_an_error_that_names_it(timeout: float, operators: float) -> None:
     with pytest.raises(InvalidArgument, match=rf"{timeout} s is beyond limits\.wall, {operators} s"):
-        admit(request(timeout, None), SandboxBounds(Limits(wall=operators), HostRules()), can_ask=False)
+        admit(request(timeout, None), Limits(wall=operators), HostRules(), can_ask=False)

@@ -70,11 +70,16 @@ def test_the_errno_of_the_uncaught_error_names_the_limit(number: int | None, cau
     assert brief(judged(number, "OSError:x", wait_status=exited(1), begun=64)) == ("failed", 1, cause)
 
 
+@pytest.mark.parametrize(("begun", "cause"), [(63, None), (64, "process_limit"), (65, None)])
+def test_a_program_that_catches_the_refusal_and_exits_met_the_limit_of_processes(begun: int, cause: str | None) -> None:
+    assert brief(judged(wait_status=exited(3), begun=begun)) == ("failed", 3, cause)
+
+
 def test_eagain_is_about_processes_only_where_so_many_were_begun() -> None:
     assert brief(judged(errno.EAGAIN, "BlockingIOError:x", wait_status=exited(1), begun=63)) == ("failed", 1, None)
 
 
-@pytest.mark.parametrize(("tasks", "message"), [(64, "No more processes"), (3, "after 70 processes")])
+@pytest.mark.parametrize(("tasks", "message"), [(64, "No more processes"), (3, "started 70 processes")])
 def test_processes_are_said_to_be_refused_only_where_so_many_were_seen(tasks: int, message: str) -> None:
     verdict = judged(errno.EAGAIN, "BlockingIOError:x", wait_status=exited(1), begun=70, tasks=tasks)
     assert verdict.cause is not None

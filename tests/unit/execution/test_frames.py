@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casemate.execution.frames import DisplayFrame, ErrorFrame, parse
+from casemate.execution.frames import ErrorFrame, parse
+from casemate.model.execution import Result
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9),
@@ -22,7 +23,7 @@ messages = st.dictionaries(keys, json_values | st.sampled_from(["display", "erro
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_frame_or_nothing(data: bytes) -> None:
-    assert parse(data) is None or isinstance(parse(data), DisplayFrame | ErrorFrame)
+    assert parse(data) is None or isinstance(parse(data), Result | ErrorFrame)
 
 
 @given(messages)
@@ -32,15 +33,15 @@ def test_any_message_is_understood_or_nothing(message: dict[str, Any]) -> None:
         assert message["type"] == "error"
         assert (found.error.name + found.error.value + found.error.traceback).encode()
         assert found.errno is None or isinstance(found.errno, int)
-    elif isinstance(found, DisplayFrame):
+    elif isinstance(found, Result):
         assert message["type"] == "display"
-        assert len(found.result) > 0
+        assert len(found) > 0
 
 
 def test_a_display_is_a_result() -> None:
     found = parse(b'{"type": "display", "bundle": {"text/plain": "x", "application/json": [1]}}')
-    assert isinstance(found, DisplayFrame)
-    assert dict(found.result) == {"text/plain": "x", "application/json": [1]}
+    assert isinstance(found, Result)
+    assert dict(found) == {"text/plain": "x", "application/json": [1]}
 
 
 def test_an_error_is_bounded_and_keeps_the_end_of_its_traceback() -> None:

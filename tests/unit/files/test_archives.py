@@ -93,10 +93,10 @@ def test_a_folder_comes_out_as_it_went_in_but_for_links_and_what_is_no_file(tmp_
         (member("/outside"), "leads out"),
         (member("line\nbreak"), "control"),
         (member("back\\slash"), "backslash"),
-        (member("link", kind=tarfile.SYMTYPE, to="/etc/passwd"), "no regular file"),
-        (member("hard", kind=tarfile.LNKTYPE, to="/etc/passwd"), "no regular file"),
-        (member("device", kind=tarfile.CHRTYPE), "no regular file"),
-        (member("fifo", kind=tarfile.FIFOTYPE), "no regular file"),
+        (member("link", kind=tarfile.SYMTYPE, to="/etc/passwd"), "neither a regular file"),
+        (member("hard", kind=tarfile.LNKTYPE, to="/etc/passwd"), "neither a regular file"),
+        (member("device", kind=tarfile.CHRTYPE), "neither a regular file"),
+        (member("fifo", kind=tarfile.FIFOTYPE), "neither a regular file"),
         (member("/".join("d" * 70)), "deeper"),
     ],
     ids=lambda one: one[0].name[:20] if isinstance(one, tuple) else "",
@@ -182,8 +182,8 @@ def _saying(name: bytes, value: bytes) -> bytes:
         (_heads(b"2 " * 2000 + b"="), "well formed"),
         (_heads(b"9999 a=b\n"), "well formed"),
         (_heads(b"7 a=bcdefg\n"), "well formed"),
-        (_heads(_saying(b"size", b"1" * 5000)), "no number of bytes"),
-        (_heads(_saying(b"size", b"-512")), "no number of bytes"),
+        (_heads(_saying(b"size", b"1" * 5000)), "not a number of bytes"),
+        (_heads(_saying(b"size", b"-512")), "not a number of bytes"),
         (_heads(*[_record(b"a", 200_000)] * 6), "too large"),
         (_heads(*[_record(b"a", 200_000)] * 6, kind=tarfile.XGLTYPE), "too large"),
     ],
@@ -205,7 +205,7 @@ def test_records_of_one_member_are_not_those_of_the_next(tmp_path: Path) -> None
     first = _heads(_saying(b"path", b"first") + _saying(b"mtime", b"77.5") + _saying(b"GNU.sparse.size", b"1"))
     common = _heads(_saying(b"mtime", b"88"), kind=tarfile.XGLTYPE)
     carried = unpacked(io.BytesIO(first[:-1024] + common), tmp_path / "out")
-    assert reasons(carried) == {"first": "it is no regular file and no folder"}
+    assert reasons(carried) == {"first": "it is neither a regular file nor a folder"}
     assert {path.name: path.stat().st_mtime for path in (tmp_path / "out").iterdir()} == {"file": 88}
 
 
@@ -258,14 +258,14 @@ def test_a_head_that_is_damaged_or_cut_is_not_taken_for_the_end_of_the_archive(
     tmp_path: Path, spoil: Callable[[bytes], bytes]
 ) -> None:
     whole = archive_of(member("first", b"1"), member("second", b"2")).getvalue()
-    with pytest.raises(InvalidArgument, match="no whole tar archive"):
+    with pytest.raises(InvalidArgument, match="not a complete tar archive"):
         unpacked(io.BytesIO(whole[:1024] + spoil(whole[1024:1536])), tmp_path / "target")
 
 
 @pytest.mark.parametrize("spoil", [_cut, _negative, _large_head, lambda _: b"no archive" * 100])
 def test_what_is_no_archive_is_told_and_ends(tmp_path: Path, spoil: Callable[[bytes], bytes]) -> None:
     whole = archive_of(member("file", b"x" * 2000)).getvalue()
-    with pytest.raises(InvalidArgument, match="no whole tar archive"):
+    with pytest.raises(InvalidArgument, match="not a complete tar archive"):
         unpacked(io.BytesIO(spoil(whole)), tmp_path / "target")
 
 

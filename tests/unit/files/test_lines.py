@@ -115,7 +115,7 @@ class Silent(Pieces):
 async def test_a_line_that_was_begun_has_to_become_whole_and_one_that_was_not_can_wait() -> None:
     dripping = Silent()
     dripping.ahead += b'{"a":'
-    with pytest.raises(InvalidArgument, match=r"not whole after 0\.05 s"):
+    with pytest.raises(InvalidArgument, match=r"not complete after 0\.05 s"):
         await read_line(dripping, within=0.05)
     idle = asyncio.ensure_future(read_line(Silent(), within=0.05))
     done, _ = await asyncio.wait((idle,), timeout=0.5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.warm.programs import ENDS, WORKS
+
 PROGRAMS: dict[str, str | bytes] = {
     "empty": "",
     "prints": "print('hello')",
@@ -10,12 +12,7 @@ PROGRAMS: dict[str, str | bytes] = {
         "print(__name__, __file__, sys.argv, __spec__, __package__, __doc__, type(__loader__).__name__)\n"
         "print(sorted(set(globals())), os.getcwd(), __builtins__ is __import__('builtins'))\n"
     ),
-    "sees a stack of its own": (
-        "import inspect, sys, traceback\n"
-        "print(len(inspect.stack()), sys._getframe().f_back)\n"
-        "def f(): traceback.print_stack()\n"
-        "f()\n"
-    ),
+    "sees a stack of its own": WORKS["its stack"],
     "sees no hook": (
         "import os, sys\n"
         "print('PYTHONPATH' in os.environ, sys.excepthook is sys.__excepthook__)\n"
@@ -48,16 +45,8 @@ PROGRAMS: dict[str, str | bytes] = {
     "raises without end": "def f(n):\n    return f(n + 1)\nf(0)\n",
     "raises lines": "raise ValueError('one\\ntwo\\n')",
     "raises OSError": "open('/nope/nothing')",
-    "raises in a thread": (
-        "import threading\nt = threading.Thread(target=lambda: 1 / 0, name='T')\nt.start(); t.join()\nprint('on')\n"
-    ),
-    "raises in asyncio": (
-        "import asyncio\n"
-        "async def main():\n"
-        "    await asyncio.sleep(0)\n"
-        "    raise ValueError('late')\n"
-        "asyncio.run(main())\n"
-    ),
+    "raises in a thread": ENDS["fails in a thread"],
+    "raises in asyncio": WORKS["asyncio that fails"],
     "raises in a destructor": "class D:\n    def __del__(self): raise ValueError('del')\nd = D()\ndel d\nprint('on')\n",
     "raises in a helper": "import helper\nhelper.boom(3)\n",
     "raises on import": "import broken\n",
@@ -65,8 +54,8 @@ PROGRAMS: dict[str, str | bytes] = {
     "hooks exceptions itself": (
         "import sys\nsys.excepthook = lambda t, v, tb: print('mine', t.__name__, v, file=sys.stderr)\n1 / 0\n"
     ),
-    "has a syntax error": "x = (1,\ny = 2\n",
-    "has a bad indent": "def f():\nreturn 1\n",
+    "has a syntax error": ENDS["has a syntax error"],
+    "has a bad indent": ENDS["has a wrong indent"],
     "has an unfinished string": "print('abc\n",
     "has a null byte": b"print(1)\nx = '\x00'\n",
     "has tabs and spaces": "if 1:\n        x = 1\n\ty = 2\n",
@@ -81,13 +70,8 @@ PROGRAMS: dict[str, str | bytes] = {
     "has a future import": (
         "'''doc'''\nfrom __future__ import annotations\ndef f(x: Undefined): ...\nprint(__doc__, f.__annotations__)\n"
     ),
-    "warns": (
-        "import warnings\n"
-        "warnings.warn('careful')\n"
-        "warnings.warn('deep', DeprecationWarning, stacklevel=2)\n"
-        "import os\n"
-    ),
-    "warns by syntax": "x = 1\nif x is 'a': pass\n",
+    "warns": WORKS["warnings"],
+    "warns by syntax": WORKS["warnings of syntax"],
     "leaves a file open": "f = open('/dev/null')\ndel f\nprint(1)\n",
     "logs": (
         "import logging\n"
@@ -97,56 +81,20 @@ PROGRAMS: dict[str, str | bytes] = {
     ),
     "imports a helper": "import helper\nprint(helper.__name__, helper.__file__, helper.double(4))\n",
     "finds its helper first": "import sys\nprint(sys.path[0])\n",
-    "reads its source": (
-        "import inspect\ndef f():\n    return 1\nprint(inspect.getsource(f), inspect.getsourcefile(f))\n"
-    ),
-    "pickles": (
-        "import pickle\n"
-        "class A:\n"
-        "    def __eq__(self, o): return True\n"
-        "print(pickle.loads(pickle.dumps(A())) == A(), A.__module__)\n"
-    ),
-    "runs dataclasses and typing": (
-        "import dataclasses, typing\n"
-        "@dataclasses.dataclass\n"
-        "class A:\n"
-        "    x: 'list[int]'\n"
-        "print(typing.get_type_hints(A), A([1]))\n"
-    ),
-    "runs doctests": "'''\n>>> 1 + 1\n3\n'''\nimport doctest\nprint(doctest.testmod())\n",
-    "runs unittest": (
-        "import unittest\n"
-        "class T(unittest.TestCase):\n"
-        "    def test_x(self): self.assertEqual(1, 1)\n"
-        "r = unittest.main(exit=False, argv=['x'], testRunner=unittest.TextTestRunner(open('/dev/null', 'w'))).result\n"
-        "print(r.testsRun)\n"
-    ),
-    "parses arguments": (
-        "import argparse\np = argparse.ArgumentParser()\np.add_argument('n', type=int)\nprint(p.parse_args())\n"
-    ),
+    "reads its source": WORKS["its source"],
+    "pickles": WORKS["pickles of its own classes"],
+    "runs dataclasses and typing": WORKS["dataclasses"],
+    "runs doctests": WORKS["doctest"],
+    "runs unittest": WORKS["unittest"],
+    "parses arguments": WORKS["argparse"],
     "starts Python": (
         "import subprocess, sys\n"
         'code = \'import sys; print(sys.argv, hasattr(__builtins__, "display"), "guest" in str(sys.path))\'\n'
         "print(subprocess.run([sys.executable, '-c', code], capture_output=True, text=True))\n"
     ),
-    "forks": (
-        "import os\n"
-        "pid = os.fork()\n"
-        "if pid == 0:\n"
-        "    raise SystemExit(4)\n"
-        "print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
-    ),
-    "fails in a fork": (
-        "import os\n"
-        "pid = os.fork()\n"
-        "if pid == 0:\n"
-        "    raise ValueError('child')\n"
-        "print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
-    ),
-    "runs a pool of threads": (
-        "from concurrent.futures import ThreadPoolExecutor\n"
-        "with ThreadPoolExecutor(2) as p: print(list(p.map(abs, [-1, -2])))\n"
-    ),
+    "forks": WORKS["fork and exit"],
+    "fails in a fork": WORKS["fork and fail"],
+    "runs a pool of threads": WORKS["a pool of threads"],
     "runs runpy": (
         "import runpy\nprint(runpy.run_path(__file__, run_name='x')['y'] if __name__ == '__main__' else 0)\ny = 5\n"
     ),

@@ -32,8 +32,8 @@ def test_whatever_is_taken_cannot_be_read_as_an_option_an_address_or_a_path(text
 
 
 @pytest.mark.parametrize(("text", "why"), [
-    ("x.whl", "the name of a file"), ("x-1.0-py3-none-any.whl", "the name of a file"),
-    ("X.ZIP>=1", "the name of a file"), ("x-1.0.tar.gz", "the name of a file"),
+    ("x.whl", "a file name"), ("x-1.0-py3-none-any.whl", "a file name"),
+    ("X.ZIP>=1", "a file name"), ("x-1.0.tar.gz", "a file name"),
     ("x; python_version>'3'", "has a marker"), ("--pre", "has an option"),
     ("x @ file:///y", "an address or a path"), ("./x", "an address or a path"), ("x --hash=md5:00", "has an option"),
     ("x===1", "plain"), ("x" + f" --hash=sha256:{0:064}" * 2 + " --pre", "has an option"),

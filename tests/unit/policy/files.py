@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from casemate.errors import InvalidArgument
 from casemate.policy.document import read_document
+from casemate.policy.keys import POLICY_KINDS
 from casemate.policy.policy import Policy
 from casemate.policy.reading import policy_of
 
 
-def read(text: str, form: Any = "yaml", folder: str = "/here", *, arguments: bool = False) -> Policy:
+def read(text: str, form: Any = "yaml", folder: str = "/here", kinds: Mapping[str, Any] = POLICY_KINDS) -> Policy:
     """The policy that ``text`` says."""
     document = read_document(text.encode("utf-8", "surrogatepass"), f"p.{form}", form)
-    return policy_of(document, folder, "/home/me", arguments=arguments)
+    return policy_of(document, folder, "/home/me", kinds)
 
 
 def read_json(values: Any) -> Policy:

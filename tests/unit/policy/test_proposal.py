@@ -10,7 +10,7 @@ from tests.unit.policy.asked import question
 from tests.unit.policy.files import read
 
 from casemate.model.approval import Kind, Question
-from casemate.policy.proposal import Proposal, propose_rules, uses_in
+from casemate.policy.proposal import Proposal, name_rule, propose_rules, uses_in
 from casemate.policy.rules import Rule
 
 HOSTILE = (
@@ -32,14 +32,43 @@ def allows(proposal: Proposal, asked: Question) -> bool:
 
 
 def rules_of(proposal: Proposal) -> tuple[Rule, ...]:
-    rules = read(proposal.yaml).written
+    return rules_in(proposal.yaml)
+
+
+def rules_in(text: str) -> tuple[Rule, ...]:
+    rules = read(text).written
     assert rules is not None
     return rules.written
 
 
 def uncommented(text: str) -> str:
-    before, _, refused = text.partition("# Refused.")
+    before, _, refused = text.partition("# Denied.")
     return before + "\n".join(line.removeprefix("#") for line in refused.splitlines()[1:])
+
+
+@pytest.mark.parametrize(
+    ("written", "named"),
+    [
+        ("", ""),
+        ("{allow: tool, server: other, tool: note, arguments: any}", ""),
+        ("{allow: tool, server: w, tool: note, arguments: {text: y}}", "p.yaml:2 allows w.note, but not with these"),
+        ("{allow: tool, server: w, tool: read, arguments: any}", "p.yaml:2 allows w.read, but not this call"),
+        ("{allow: tool, server: w, tool: note, arguments: any, uses: 1}", "p.yaml:2 allows w.note, but not this call"),
+        ("{allow: tool, server: w, tool: wipe, arguments: any, namespace: other}", ""),
+    ],
+)
+def test_a_call_that_nobody_can_allow_is_told_its_rule_and_the_nearest_one(written: str, named: str) -> None:
+    asked = question("tool", text="x", server="w", tool="note")
+    said = name_rule(rules_in(f"rules:\n  - {written}") if written else (), asked)
+    assert (named in said, "p.yaml" in said) == (True, bool(named))
+    rule = said.partition(" (p.yaml")[0]
+    others = [asked, question("tool", text="y", server="w", tool="note")]
+    assert [one.covers(call) for one in rules_in(f"rules: [{rule}]") for call in others] == [True, False]
+
+
+def test_a_rule_that_is_too_long_for_a_denial_is_left_to_the_proposal() -> None:
+    asked = question("tool", text="x" * 600, server="w", tool="note")
+    assert name_rule((), asked) == "casemate audit propose RUN writes it"
 
 
 def test_what_was_used_becomes_rules_and_what_was_refused_comments() -> None:

@@ -12,7 +12,9 @@ from tests.unit.policy.asked import effect, question
 from tests.unit.policy.files import read, read_json, refusal
 
 from casemate.errors import InvalidArgument
-from casemate.policy.document import read_document
+from casemate.policy.document import PolicyDocument, read_document
+from casemate.policy.keys import SANDBOX_KINDS
+from casemate.policy.reading import policy_of
 from casemate.policy.rules import Rulebook
 
 YAML = """\
@@ -114,14 +116,14 @@ def test_json_has_lines_too_even_with_tabs() -> None:
 @pytest.mark.parametrize(("text", "form", "said"), [
     ("network: listed\nnetwork: public\n", "yaml", "p.yaml:2: the key 'network' stands twice"),
     ("limits:\n  wall: 1\n  wall: 2\n", "yaml", "p.yaml:3: the key 'wall' stands twice"),
-    ("network = 'none'\nnetwork = 'none'\n", "toml", "p.toml:2: is no TOML"),
+    ("network = 'none'\nnetwork = 'none'\n", "toml", "p.toml:2: is not TOML"),
     ('{"network": "none",\n"network": "public"}', "json", "p.json: the key 'network' stands twice"),
-    ("a: &a [x]\n<<: *a\n", "yaml", "p.yaml:2: merge keys"), ("network: [a\n", "yaml", "p.yaml:2: is no YAML"),
+    ("a: &a [x]\n<<: *a\n", "yaml", "p.yaml:2: merge keys"), ("network: [a\n", "yaml", "p.yaml:2: is not YAML"),
     ("network: !!python/object:os.system x\n", "yaml", "p.yaml:1: the tag"), ("x: !y z", "yaml", "p.yaml:1: the tag"),
-    ("a: 1\n---\nb: 2\n", "yaml", "p.yaml:2: is no YAML"), ("- a\n", "yaml", "p.yaml: is no mapping"),
-    ("5", "json", "p.json: is no mapping"), ("{", "json", "p.json:1: is no JSON"),
+    ("a: 1\n---\nb: 2\n", "yaml", "p.yaml:2: is not YAML"), ("- a\n", "yaml", "p.yaml: is not a mapping"),
+    ("5", "json", "p.json: is not a mapping"), ("{", "json", "p.json:1: is not JSON"),
     ("1: 2", "yaml", "p.yaml:1: the key 1"),
-    ("a: \x00", "yaml", "p.yaml: is no YAML"), ("\udcff", "yaml", "p.yaml:1: is no UTF-8"),
+    ("a: \x00", "yaml", "p.yaml: is not YAML"), ("\udcff", "yaml", "p.yaml:1: is not UTF-8"),
     ("a: &a [*a]\n", "yaml", "p.yaml:1: is too large"),
     ("network: NaN", "yaml", "p.yaml:1: network: 'NaN'")])  # fmt: skip
 def test_what_is_ambiguous_or_no_document_is_refused(text: str, form: str, said: str) -> None:
@@ -143,10 +145,10 @@ def test_what_is_too_deep_or_too_long_is_refused(text: str, form: str) -> None:
 
 @pytest.mark.parametrize(("text", "said"), [
     ("networks: none\n",
-    "p.yaml:1: networks: is no key that casemate knows; did you mean network? the keys here are network, "),
+    "p.yaml:1: networks: is not a key that casemate knows; did you mean network? the keys here are network, "),
     ("limits:\n  memory: 1GiB\n  ram: 1GiB\n",
-    "p.yaml:3: limits.ram: is no key that casemate knows; the keys here are memory"),
-    ("\nnetwork: some\n", "p.yaml:2: network: 'some': input should be 'none', 'listed' or 'public'"),
+    "p.yaml:3: limits.ram: is not a key that casemate knows; the keys here are memory"),
+    ("\nnetwork: some\n", "p.yaml:2: network: 'some' is not known; choose one of none, listed, public"),
     ("network: no\n", "p.yaml:1: network: 'no'"), ("limits:\n  processes: 2.5\n", "p.yaml:2: limits.processes: 2.5"),
     ("limits:\n  processes: '5'\n", "p.yaml:2: limits.processes"),
     ("limits: {memory: lots}", "p.yaml:1: limits.memory"),
@@ -167,7 +169,15 @@ def test_what_is_too_deep_or_too_long_is_refused(text: str, form: str) -> None:
     ("allowed_domains: [a.test]\nrules:\n- {deny: egress, host: a.test, namespace: n}", "p.yaml:3: deny: egress"),
     ("allow_local: [8000]\nrules:\n- {deny: egress, host: '*', namespace: n}", "p.yaml:3: deny: egress"),
     ("allow_local: [8000]\nrules:\n- {ask: egress, host: host.casemate.internal}", "p.yaml:3: ask: egress"),
-    ("namespace: team\n", "p.yaml:1: namespace: is an argument of a sandbox and no policy")])  # fmt: skip
+    ("requests:\n- {}", "p.yaml:2: requests.0.host: is missing"),
+    ("isolation: 5", "p.yaml:1: isolation: 5 must be a text or a mapping"),
+    ("isolation:\n  at_last: x", "p.yaml:2: isolation.at_last: is not a key that casemate knows; did you mean"),
+    ("host: {timeout: 0}", "p.yaml:1: host.timeout: 0 is out of range; give 0.001 to 3600"),
+    ("host: {path: []}", "p.yaml:1: host.path: is empty"),
+    ("host:\n  roots: [{write: true}]", "p.yaml:2: host.roots.0.path: is missing"),
+    ("web: {engines: [bing]}", "p.yaml:1: web.engines.0: 'bing' is not known; choose one of brave, "),
+    ("intercept: [" + "a.test, " * 101 + "]", "p.yaml:1: intercept: ['a.test', "),
+    ("namespace: team\n", "p.yaml:1: namespace: is an option of a sandbox, not of a policy")])  # fmt: skip
 def test_a_mistake_is_named_with_its_line_its_key_and_what_would_be_right(text: str, said: str) -> None:
     assert refusal(text).startswith(said)
 
@@ -188,9 +198,9 @@ def test_a_rule_about_a_host_that_always_holds_needs_nobody_to_ask() -> None:
 
 
 def test_a_word_is_what_it_says() -> None:
-    policy = read("namespace: no\nworkspace: ~/x\naudit: 2026-01-01\nconcurrency: 010\n", arguments=True)
-    assert policy.arguments == {"namespace": "no", "audit": "/here/2026-01-01", "concurrency": 10}
-    assert policy.workspace == "/home/me/x"
+    text = "namespace: no\nworkspace: ~/x\naudit: 2026-01-01\nconcurrency: 010\n"
+    said = {one.name: one.value for one in read(text, kinds=SANDBOX_KINDS).settings}
+    assert said == {"namespace": "no", "workspace": "/home/me/x", "audit": "/here/2026-01-01", "concurrency": 10}
 
 
 def test_eg_08_a_list_that_is_there_and_empty_allows_nothing() -> None:
@@ -202,6 +212,20 @@ def test_eg_08_a_list_that_is_there_and_empty_allows_nothing() -> None:
 def test_whatever_a_file_holds_it_is_read_or_refused(text: str, form: Any) -> None:
     with contextlib.suppress(InvalidArgument):
         read_document(text.encode("utf-8", "surrogatepass"), "f", form)
+
+
+INNER = ("path", "write", "env", "timeout", "output", "roots", "folder", "host", "methods", "at_least", "searxng")
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4) | st.sampled_from(["a.test", "none"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(INNER) | st.text(max_size=2), inner),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from([*SANDBOX_KINDS]), VALUES, max_size=3))
+def test_whatever_value_a_key_has_it_is_read_or_refused(values: dict[str, Any]) -> None:
+    with contextlib.suppress(InvalidArgument):
+        policy_of(PolicyDocument("f", values, {}), "/here", "/home/me", SANDBOX_KINDS)
 
 
 def test_a_mapping_needs_no_file() -> None:

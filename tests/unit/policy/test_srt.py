@@ -27,19 +27,19 @@ def test_the_usual_settings_are_a_policy() -> None:
 
 def test_what_holds_otherwise_than_in_srt_is_said() -> None:
     warnings = read_json(USUAL).warnings
-    assert any("a cell sees the system's programs" in one for one in warnings)
-    assert any("/tmp: a cell has one of its own" in one for one in warnings)
+    assert any("a cell sees only the system's programs" in one for one in warnings)
+    assert any("/tmp: a cell has its own" in one for one in warnings)
 
 
 @pytest.mark.parametrize(("keys", "said"), [
     ({"enableWeakerNestedSandbox": True}, "never weakens"), ({"allowNestedUserNamespaces": True}, "no namespaces"),
-    ({"network": {"allowLocalBinding": True}}, "a loopback of its own"),
-    ({"network": {"allowUnixSockets": ["/x"]}}, "no socket"),
+    ({"network": {"allowLocalBinding": True}}, "binds on its own loopback"),
+    ({"network": {"allowUnixSockets": ["/x"]}}, "cannot reach a socket"),
     ({"network": {"allowAllUnixSockets": True}}, "none of this machine's"),
-    ({"ripgrep": {"command": "rg"}}, "means nothing"),
-    ({"network": {"allowMachLookup": ["x"]}}, "means nothing"), ({"allowPty": True}, "means nothing"),
+    ({"ripgrep": {"command": "rg"}}, "has no effect"),
+    ({"network": {"allowMachLookup": ["x"]}}, "has no effect"), ({"allowPty": True}, "has no effect in casemate"),
     ({"filesystem": {"allowGitConfig": True}}, "stays protected"), ({"ignoreViolations": {"*": ["x"]}}, "reported"),
-    ({"bwrapPath": "/x"}, "means nothing"),
+    ({"bwrapPath": "/x"}, "has no effect"),
     ({"network": {"deniedDomainReasons": {"a": "b"}}}, "not shown")])  # fmt: skip
 def test_what_casemate_keeps_more_strictly_is_a_warning_with_its_line(keys: dict[str, Any], said: str) -> None:
     warnings = read_json(keys).warnings
@@ -62,17 +62,17 @@ def test_what_holds_anyhow_needs_no_words(keys: dict[str, Any]) -> None:
     ({"filesystem": {"allowWrite": ["*.txt"]}}, "p.json:4: filesystem.allowWrite.0"),
     ({"filesystem": {"allowWrite": ["~"]}}, "p.json:4: filesystem.allowWrite.0: /home/me: would show"),
     ({"filesystem": {"allowWrite": ["/"]}}, "p.json:4: filesystem.allowWrite.0: /: would show"),
-    ({"filesystem": {"allowWrite": [5]}}, "p.json:4: filesystem.allowWrite.0: is no path"),
-    ({"filesystem": {"allowWrite": "."}}, "p.json:3: filesystem.allowWrite: is no list"),
+    ({"filesystem": {"allowWrite": [5]}}, "p.json:4: filesystem.allowWrite.0: is not a path"),
+    ({"filesystem": {"allowWrite": "."}}, "p.json:3: filesystem.allowWrite: is not a list"),
     ({"filesystem": {"denyRead": ["/usr/share/doc"]}}, "p.json:4: filesystem.denyRead.0"),
     ({"filesystem": {"denyRead": [{"path": "/a*", "literal": True}]}}, "p.json:4: filesystem.denyRead.0"),
     ({"filesystem": {"disabled": True}}, "p.json:3: filesystem.disabled"),
-    ({"filesystem": {"allowExecute": []}}, "p.json:3: filesystem.allowExecute: is no key"),
+    ({"filesystem": {"allowExecute": []}}, "p.json:3: filesystem.allowExecute: is not a key"),
     ({"filesystem": 5}, "p.json:2"),
     ({"network": {"httpProxyPort": 8080}}, "p.json:3: network.httpProxyPort"),
     ({"network": {"tlsTerminate": {"caCertPath": "x"}}}, "p.json:3: network.tlsTerminate"),
     ({"network": {"requireHostMatch": False}}, "p.json:3: network.requireHostMatch"),
-    ({"network": {"allowedDomain": []}}, "p.json:3: network.allowedDomain: is no key"),
+    ({"network": {"allowedDomain": []}}, "p.json:3: network.allowedDomain: is not a key"),
     ({"network": {"allowedDomains": ["*"]}}, "p.json:4: allowed_domains.0"),
     ({"network": {"allowedDomains": ["127.0.0.1"]}}, "p.json:4: allowed_domains.0"),
     ({"network": {"deniedResolvedAddresses": ["8.8.8.0/24"]}}, "p.json:4: network.deniedResolvedAddresses.0"),
@@ -80,7 +80,7 @@ def test_what_holds_anyhow_needs_no_words(keys: dict[str, Any]) -> None:
     ({"credentials": {"envVars": [{"name": "X"}]}}, "p.json:2: credentials: casemate keeps secrets"),
     ({"network": {"allowedDomains": []}, "allowed_domains": ["a.test"]},
     "p.json:3: network.allowedDomains: is given twice"),
-    ({"filesystem": {}, "unknown": 1}, "p.json:3: unknown: is no key")])  # fmt: skip
+    ({"filesystem": {}, "unknown": 1}, "p.json:3: unknown: is not a key")])  # fmt: skip
 def test_what_cannot_be_honoured_is_an_error_with_its_line(keys: dict[str, Any], said: str) -> None:
     assert refusal_of_json(keys).startswith(said)
 

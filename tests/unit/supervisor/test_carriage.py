@@ -10,15 +10,11 @@ import pytest
 
 from casemate.supervisor import carriage
 from casemate.supervisor.carriage import CREDIT, DATA, END, MESSAGE, CarriageReader, Channels, frame
-from casemate.supervisor.readiness import DescriptorPoll
+from casemate.supervisor.readiness import Poller
 
 
-class Loop(carriage.Poller):
+class Loop(Poller):
     """A poller that is turned by hand."""
-
-    def __init__(self) -> None:
-        self._handlers = {}
-        self._poll = DescriptorPoll()
 
     def serve(self, fd: int) -> None:
         if fd in self._handlers:

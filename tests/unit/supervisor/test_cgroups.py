@@ -39,18 +39,18 @@ def test_an_ordinary_user_gets_a_group_only_where_one_was_handed_over(groups: cg
 
 @pytest.mark.root_only
 def test_only_groups_of_dead_processes_of_this_pid_namespace_are_swept() -> None:
-    ended = subprocess.Popen(["true"])
-    ended.wait()
     living = cgroups.find(f"{os.getpid()}-a")
     if living.memory is None:
         pytest.skip("needs a memory cgroup: a kernel and a container that have one")
     parent = living.memory.parent
-    left = living.memory.group.replace(f"{os.getpid()}-a", f"{ended.pid}-b")
+    owner = subprocess.Popen(["cat"], stdin=subprocess.PIPE)  # while it lives, no other casemate sweeps its group
+    left = living.memory.group.replace(f"{os.getpid()}-a", f"{owner.pid}-b")
     os.mkdir(left, dir_fd=parent)
     try:
         find = "from casemate.supervisor import cgroups; cgroups.find('test').remove()"
         subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", find], check=True)
         assert {living.memory.group, left} <= set(os.listdir(parent))
+        owner.communicate()
         cgroups.find("test").remove()
         assert living.memory.group in os.listdir(parent)
         assert left not in os.listdir(parent)

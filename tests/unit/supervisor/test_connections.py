@@ -52,6 +52,8 @@ def share(own: socket.socket, loopback: connections.Loopback) -> socket.socket:
         own.close()
         own.__init__(own.family)  # type: ignore[misc]
         return share(own, loopback)
+    loopback.listen(own, 128)
+    loopback.note_listening(os.fstat(own.fileno()).st_ino)
     other.listen()
     for one in (own, other):
         one.setblocking(False)

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from casemate.supervisor import cgroups, pool
-from casemate.supervisor.contained.main import ContainedPool
 from casemate.supervisor.frames import StepEnds
 
 
@@ -48,7 +47,7 @@ def test_a_supervisor_whose_cell_was_handed_out_has_nothing_to_do_at_any_time() 
     maker: Any = SimpleNamespace(
         identities=SimpleNamespace(take=object), seccomp_program=lambda **_: b"", prefork=prefork
     )
-    cells = ContainedPool(maker, cgroups.Cgroups(None, None))
+    cells = pool.CellPool(maker, cgroups.Cgroups(None, None), ahead=False)
     cells.take()
     cells.prepare()
     assert cells.next_time() == float("inf")

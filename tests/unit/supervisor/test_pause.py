@@ -12,7 +12,7 @@ import pytest
 from tests.support.waiting import until
 from tests.unit.supervisor.test_watch import FAMILY, child
 
-from casemate.supervisor import cells, pause, sockets, watch
+from casemate.supervisor import cells, pause, watch
 
 LIMITS = {"memory": 1 << 40, "disk": 1 << 20, "cpu_time": None, "cpus": 1.0}
 
@@ -73,12 +73,12 @@ def test_a_cell_is_paused_only_where_it_can_be_known_to_stand_still(
     """Else its clock would run on while it is stopped, and the answer would come too late for it."""
     if not told:
         monkeypatch.setattr(watch, "run_time", lambda *_: None)
-    monkeypatch.setattr(sockets, "are_many", lambda _: False)  # it has no network of its own here
     request = {"id": "x", "limits": LIMITS, "rlimits": {"DATA": None}, "awaits_order": False, "session": False}
     made: Any = SimpleNamespace(
         pid=family, group=None, status_fd=-1, has_own_network=True, processes=None, terminals_of=None
     )
     made.open_pidfd = lambda: os.pidfd_open(family)
+    made.socket_memory = lambda _: 0
     scratch: Any = SimpleNamespace(files_bytes=lambda: 0, is_watched=False)
     cell = cells.CellProcess({**request, "deadline": 60.0}, made, scratch, 0)
     cell.pause()

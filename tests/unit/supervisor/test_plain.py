@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.support.waiting import MAX_WAIT
 from tests.unit.supervisor.bpf_machine import ALLOWED, ARCHITECTURES, NOTIFIED, answer, seccomp_data
+from tests.unit.supervisor.child import NO_FILTER, told_by
 
 from casemate.supervisor import kernel, seccomp
 from casemate.supervisor.plain import maker, notified, places, syscall_policy
@@ -178,3 +179,25 @@ def test_a_folder_that_somebody_uses_is_removed_when_nobody_does(tmp_path: Path)
     os.close(used)
     thread.join(MAX_WAIT)
     assert not folder.exists()
+
+
+BECOME_ROOT_OF_ONE_ID = """
+from casemate.supervisor import namespaces
+from casemate.supervisor.plain import main
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setresgid(65432, 65432, 65432)
+    os.setresuid(65432, 65432, 65432)
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
+uid, gid = os.geteuid(), os.getegid()
+kernel.unshare(kernel.CLONE_NEWUSER)
+namespaces.write_maps("self", f"0 {uid} 1", f"0 {gid} 1", deny_setgroups=True)
+landlock.abi = lambda: 6
+first = main._identities().first
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+tell([os.geteuid(), first.uid, first.mapped, *(int(status[name], 16) for name in ("CapPrm", "CapEff", "CapBnd"))])
+"""
+
+
+def test_the_root_of_a_user_namespace_of_one_id_keeps_no_capability(tmp_path: Path) -> None:
+    assert told_by(BECOME_ROOT_OF_ONE_ID, wall=NO_FILTER, cwd=tmp_path) == [0, 0, False, 0, 0, 0]

@@ -44,7 +44,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Made]]:
         return all_of_them[-1]
 
     monkeypatch.setattr(pool, "PendingCell", lambda *_: None)
-    monkeypatch.setattr(pool, "prefork", make)
+    monkeypatch.setattr(namespaced.NamespaceMaker, "prefork", make)
     yield all_of_them
     for one in all_of_them:
         one.discard()
@@ -85,6 +85,6 @@ def test_a_ready_cell_that_says_nothing_is_waited_for_no_longer_than_that() -> N
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs, mock.patch.object(wire, "ANSWER_WITHIN", 10):
         made = pool.ReadyCell.__new__(pool.ReadyCell)
-        made.channel, made._namespaces = ours, []
+        made.channel, made.network_namespace = ours, -1
         with pytest.raises(OSError, match="in time"):
             made.wait_prepared()

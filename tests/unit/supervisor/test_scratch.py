@@ -28,6 +28,6 @@ def test_nothing_else_is_opened_or_waited_for(tmp_path: Path, what: str) -> None
             place.symlink_to(tmp_path / "elsewhere")
         case "folder":
             place.mkdir()
-    with pytest.raises(roots.RootError, match="is no file in the cell any more"):
+    with pytest.raises(roots.RootError, match="is no longer a file in the cell"):
         scratch._mount_file(str(place))
     assert not (tmp_path / "elsewhere").exists()

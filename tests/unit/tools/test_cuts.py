@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from casemate.redaction.redaction import Redaction
-from casemate.tools.connections.reports import OutputTail, clean_text, shorten
+from casemate.tools.connections.reports import OutputTail, clean_text
+from casemate.visible import shorten
 
 TOKEN = "tok-0123456789-abcdefghijklmnop"
 

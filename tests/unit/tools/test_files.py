@@ -48,7 +48,7 @@ def test_what_is_no_definition_is_refused(given: object) -> None:
 
 def test_a_file_that_is_not_there_has_no_servers_but_cannot_be_named(tmp_path: Path) -> None:
     assert read_file(tmp_path / "none.json") == {}
-    with pytest.raises(InvalidArgument, match="no file"):
+    with pytest.raises(InvalidArgument, match="does not exist"):
         definitions_of(tmp_path / "none.json")
     with pytest.raises(InvalidArgument, match="no server 'a'"):
         choose_servers(tmp_path / "none.json", ("a",))

@@ -9,8 +9,6 @@ import pytest
 
 from casemate.errors import InvalidArgument
 from casemate.tools.requests import (
-    Describe,
-    ListTools,
     Read,
     Register,
     Search,
@@ -31,9 +29,8 @@ def said(**given: Any) -> bytes:
         (said(do="call", server="s", tool="t", arguments={"a": [1]}), ToolCall("s", "t", {"a": [1]})),
         (said(do="call", server="s", tool="t", arguments={}, progress=True), ToolCall("s", "t", {}, progress=True)),
         (said(do="source", module="mcptools.s.t"), Source("mcptools.s.t")),
-        (said(do="list"), ListTools()),
+        (said(do="list"), Search("")),
         (said(do="search", query="files", detail="full"), Search("files", "full")),
-        (said(do="describe", server="s", tool="t"), Describe("s", "t")),
         (said(do="read", server="s", uri="file:///x"), Read("s", "file:///x")),
         (said(do="register", name="n", definition={"url": "u"}), Register("n", {"url": "u"})),
         (said(do="shell", words=["s.t", "a=1"]), ShellCall(("s.t", "a=1"))),

@@ -91,7 +91,7 @@ def test_va_13_what_others_can_open_is_refused(vault: EncryptedFile, folder: Pat
     vault.set("a", "TOKEN", VALUE)
     (folder / place).chmod(mode(folder / place) | 0o040)
     for use in (lambda: vault.set("a", "TOKEN", VALUE), lambda: vault.get("a", "TOKEN"), lambda: vault.names("a")):
-        with pytest.raises(VaultUnavailable, match="open to others"):
+        with pytest.raises(VaultUnavailable, match="accessible to others"):
             use()
 
 

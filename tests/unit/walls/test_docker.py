@@ -73,7 +73,7 @@ def test_a_resolvers_answer_names_the_address_in_the_container() -> None:
 
 def test_a_container_has_no_network_no_capability_and_hard_limits() -> None:
     limits = Limits(memory=1 << 28, processes=10, disk=1 << 20)
-    host = containers.describe(containers.ContainerTerms("image"), _size_of(limits), "127.76.0.1")["HostConfig"]
+    host = containers.describe(containers.ContainerTerms("image"), _size_of(limits))["HostConfig"]
     assert (host["NetworkMode"], host["CapDrop"], host["ReadonlyRootfs"]) == ("none", ["ALL"], True)
     assert host["SecurityOpt"] == ["no-new-privileges"]
     assert {"/sys", "/proc/kallsyms", "/proc/key-users"} <= set(host["MaskedPaths"])
@@ -85,10 +85,10 @@ def test_a_container_has_no_network_no_capability_and_hard_limits() -> None:
 def test_each_container_has_a_user_of_its_own_that_an_engine_with_a_user_namespace_has() -> None:
     limits = _size_of(Limits())
     plain, mapped = (containers.ContainerTerms("image", maps_users=is_mapped) for is_mapped in (False, True))
-    users = {containers.describe(plain, limits, "127.76.0.1")["User"] for _ in range(20)}
+    users = {containers.describe(plain, limits)["User"] for _ in range(20)}
     assert len(users) == 20
     assert all(0x70000000 <= int(user.split(":")[0]) < 0x7FFFFFFF for user in users)
-    assert int(containers.describe(mapped, limits, "127.76.0.1")["User"].split(":")[0]) < 1 << 16
+    assert int(containers.describe(mapped, limits)["User"].split(":")[0]) < 1 << 16
 
 
 class FakeEngine(BaseHTTPRequestHandler):
@@ -120,7 +120,7 @@ def test_an_engine_with_image_and_runtime_is_taken(fake: engine.Engine, options:
     FakeEngine.answers["/images/there/json"] = (200, {"Config": {"Volumes": {"/state": {}}}})
     terms = refusal.check(fake, containers.ContainerTerms("there", "runc"))
     assert terms == containers.ContainerTerms("there", "runc", maps_users, ("/state",))
-    assert containers.describe(terms, _size_of(Limits()), "127.76.0.1")["HostConfig"]["Tmpfs"]["/state"][:3] == "ro,"
+    assert containers.describe(terms, _size_of(Limits()))["HostConfig"]["Tmpfs"]["/state"][:3] == "ro,"
 
 
 @pytest.mark.parametrize(

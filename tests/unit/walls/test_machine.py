@@ -29,7 +29,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
 
     def look(files: dict[str, str] | None = None, *, user: int = 0, most: int = -1) -> Room:
         texts = {**PLAIN, **(files or {})}
-        monkeypatch.setattr(machine, "_read", lambda path: texts.get(path, "").encode())
+        monkeypatch.setattr(machine, "read", lambda path: texts.get(path, "").encode())
         monkeypatch.setattr(os, "getuid", lambda: user)
         monkeypatch.setattr(resource, "getrlimit", lambda _: (most, most))
         machine._groups.cache_clear()

@@ -11,7 +11,8 @@ import pytest
 from casemate import sync
 from casemate.api.policy_options import policy_from
 from casemate.errors import InvalidArgument, WallUnavailable
-from casemate.model.isolation import IsolationReport
+from casemate.model.isolation import STRENGTHS, WALLS, IsolationReport, WallTraits
+from casemate.walls import registry
 from casemate.walls.registry import StrongestWall
 from casemate.walls.wall import Wall
 
@@ -63,6 +64,19 @@ def test_a_wall_that_is_weaker_than_the_policy_wants_is_refused(report: Isolatio
         strongest(report, at_least=at_least)
     assert refused.value.reason == "too_weak"
     assert at_least in refused.value.message
+
+
+@pytest.mark.parametrize("name", WALLS)
+def test_each_wall_is_found_and_has_the_name_that_it_is_listed_by(name: str) -> None:
+    assert registry._class_of(name).name == name
+
+
+def test_a_wall_that_is_not_listed_counts_as_the_weakest() -> None:
+    assert replace(SHARED, wall="new").strength == STRENGTHS[0]
+
+
+def test_a_wall_is_listed_with_its_strength_and_its_layers() -> None:
+    assert {"strength", "layers"}.isdisjoint(WallTraits._field_defaults)
 
 
 def test_a_policy_names_the_least_wall_in_words_that_are_known() -> None:

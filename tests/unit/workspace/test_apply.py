@@ -143,14 +143,18 @@ def test_a_folder_that_may_not_be_written_is_said_and_the_rest_arrives(upper: Pa
     assert "Permission denied" in reasons(outcome)["closed/file"]
 
 
-def test_three_thousand_nested_folders_are_cut_at_the_bound(upper: Path, folder: Path) -> None:
-    """AR-05."""
-    below = os.open(upper, os.O_RDONLY)
-    for _ in range(3_000):
+def nest(folder: Path, depth: int) -> None:
+    below = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
         os.mkdir("d", dir_fd=below)
         above, below = below, os.open("d", os.O_RDONLY, dir_fd=below)
         os.close(above)
     os.close(below)
+
+
+def test_three_thousand_nested_folders_are_cut_at_the_bound(upper: Path, folder: Path) -> None:
+    """AR-05."""
+    nest(upper, 3_000)
     gc.collect()  # what earlier tests left
     before = len(os.listdir("/proc/self/fd"))
     outcome = applied(upper, folder)
@@ -162,12 +166,7 @@ def test_three_thousand_nested_folders_are_cut_at_the_bound(upper: Path, folder:
 
 def test_a_folder_a_thousand_deep_cannot_be_removed_and_is_said(upper: Path, folder: Path) -> None:
     """AR-05: removing neither recurses nor runs out of descriptors."""
-    below = os.open(folder, os.O_RDONLY)
-    for _ in range(1_000):
-        os.mkdir("d", dir_fd=below)
-        above, below = below, os.open("d", os.O_RDONLY, dir_fd=below)
-        os.close(above)
-    os.close(below)
+    nest(folder, 1_000)
     (upper / "d").touch()
     mark(upper / "d", "whiteout", b"y")
     outcome = applied(upper, folder)

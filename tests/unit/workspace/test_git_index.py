@@ -51,7 +51,7 @@ def test_an_index_that_reads_well_with_other_hashes_than_the_repository_has_is_n
 
 @pytest.mark.parametrize("data", [b"", b"DIRC", b"DIRC\0\0\0\2\0\0\0\5", b"x" * 100, b"DIRC\0\0\0\x09\0\0\0\0"])
 def test_what_is_no_index_is_none(data: bytes) -> None:
-    with pytest.raises(ValueError, match="no index"):
+    with pytest.raises(ValueError, match="not a git index"):
         hidden_paths(BytesIO(data), SHA1)
 
 

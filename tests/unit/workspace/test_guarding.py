@@ -130,7 +130,7 @@ def test_too_much_to_look_at_is_an_error(
     monkeypatch.setattr(guarding, "_MOST_LOOKED_AT", 3)
     for name in "abcde":
         (tmp_path / name).touch()
-    with pytest.raises(InvalidArgument, match="too many to look through"):
+    with pytest.raises(InvalidArgument, match="too many to search"):
         Guard(usual=HIDDEN, hidden=hidden).find(tmp_path)
 
 
@@ -146,7 +146,7 @@ def test_more_than_can_be_hidden_is_an_error_that_says_where_most_lie_and_why_an
     with pytest.raises(InvalidArgument) as raised:
         Guard(usual=HIDDEN).find(tmp_path)
     assert "401 names" in str(raised.value)
-    assert "400 are the most, each of which takes a mount" in str(raised.value)
+    assert "400 is the limit, because each takes a mount" in str(raised.value)
     assert "'deep/planted/0/.env'" in str(raised.value)
     assert "398 of them lie in 'deep/planted'" in str(raised.value)
     assert "Remove those" in raised.value.remediation
@@ -256,7 +256,7 @@ def test_a_folder_with_more_in_it_than_is_looked_at_is_not_read_to_its_end(
             yield each()
 
     monkeypatch.setattr(os, "scandir", scandir)
-    with pytest.raises(InvalidArgument, match="too many to look through"):
+    with pytest.raises(InvalidArgument, match="too many to search"):
         Guard(usual=HIDDEN, hidden=hidden).find(tmp_path)
     assert len(read) == 31
 
@@ -266,7 +266,7 @@ def test_names_that_are_too_long_together_are_an_error_that_shows_them_escaped_a
         planted(tmp_path, 70, f"{first}/\x1b[31m{'x' * 240}{{}}")
     with pytest.raises(InvalidArgument, match="280 names") as raised:
         Guard(usual=HIDDEN).find(tmp_path)
-    assert "bytes long, and 65536 are the most" in str(raised.value)
+    assert "bytes, and a message to the wall has room for 65536" in str(raised.value)
     assert "\x1b" not in str(raised.value)
     assert "of them lie in" not in str(raised.value)
     assert len(str(raised.value)) < 1500

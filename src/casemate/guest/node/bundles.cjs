@@ -1,5 +1,5 @@
 'use strict';
-// Values as MIME bundles, as Jupyter knows them, and what `display` does.
+// Values as MIME bundles, as in Jupyter, and `display`.
 
 const { Buffer } = require('node:buffer');
 const { inspect, types } = require('node:util');
@@ -16,7 +16,7 @@ const bufferFrom = Buffer.from;
 const base64 = Buffer.prototype.toString;
 const { Object: ObjectOfUsers, Array: ArrayOfUsers } = main;
 
-/** Every representation that `value` offers, always text/plain. */
+/** Collect every representation that `value` offers, always including text/plain. */
 function bundleOf(value) {
   const bundle = isObject(value) ? richBundle(value) : {};
   bundle['text/plain'] ??= plainText(value);
@@ -34,7 +34,7 @@ function richBundle(value) {
   return bundle;
 }
 
-// A proxy answers to every name: it is asked for nothing.
+// A proxy has every property, so its methods mean nothing.
 function ask(value, method) {
   if (types.isProxy(value)) return undefined;
   try {
@@ -50,7 +50,7 @@ function isClass(value) {
   return Object.getOwnPropertyDescriptor(value, 'prototype')?.writable === false;
 }
 
-/** The entries of a bundle made by the user that can be sent: base64 for bytes, JSON for JSON types, else text. */
+/** Keep the entries of a user's bundle that can be sent: base64 for bytes, JSON for JSON types, else text. */
 function clean(value, given) {
   const bundle = {};
   for (const [type, data] of Object.entries(given)) {
@@ -86,7 +86,7 @@ function addJson(bundle, value) {
   try {
     bundle['application/json'] ??= strictJson(value, LARGEST_JSON);
   } catch {
-    // It has no JSON form, or a large one: its text is enough.
+    // It has no JSON form, or a large one; its text is enough.
   }
 }
 
@@ -122,7 +122,7 @@ function sendBundle(frame) {
   }
 }
 
-/** `display(value, { raw, id, update })`; `raw`: the value is a bundle itself. */
+/** `display(value, { raw, id, update })`. `raw`: the value is already a bundle. */
 function display(value, options = {}) {
   const { raw = false, id = null, update = false } = options ?? {};
   const step = currentStep();

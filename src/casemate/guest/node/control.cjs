@@ -18,7 +18,7 @@ const INTEGER = new RegExp(`"${TAG}(-?\\d+)"`, 'g');
 const STRING_OR_NUMBER = /"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*/g;
 const pause = new Int32Array(new SharedArrayBuffer(4));
 
-/** Write all of `data`, also where the pipe is full and does not block. */
+/** Write all of `data`, even if the pipe is full and non-blocking. */
 function writeAll(descriptor, data) {
   for (let sent = 0; sent < data.length; ) {
     try {
@@ -30,15 +30,15 @@ function writeAll(descriptor, data) {
   }
 }
 
-// Integers that a number would round are bigints here, in every version of Node: in between they are strings with a tag.
+// Integers that a number would round become bigints, in every version of Node. Tagged strings carry them in between.
 
-/** A value that may hold bigints as JSON, or with them as tagged strings. */
+/** Encode a value that may hold bigints as JSON, or with them as tagged strings. */
 function write(value, isTagged = false) {
   const text = JSON.stringify(value, (_, one) => (typeof one === 'bigint' ? TAG + one : one));
   return isTagged ? text : text.replace(INTEGER, '$1');
 }
 
-/** What `write` has tagged, with bigints. */
+/** Decode what `write` has tagged, with bigints. */
 function readTagged(text, parse) {
   return parse(text, (_, one) => (typeof one === 'string' && one.startsWith(TAG) ? BigInt(one.slice(TAG.length)) : one));
 }
@@ -51,7 +51,7 @@ function read(text) {
   return readTagged(tagged, JSON.parse);
 }
 
-/** The frame as it is sent, or null where it is too long. */
+/** Encode the frame; null if it is too long. */
 function encode(frame) {
   const text = frame.type === 'reply' ? write(frame) : JSON.stringify(frame);
   const size = byteLength(text);
@@ -69,7 +69,7 @@ function send(frame) {
   return true;
 }
 
-/** Call `take` with every request; the end of the pipe is the end of the process. */
+/** Call `take` with every request. The process ends when the pipe does. */
 function listen(take) {
   let data = alloc(0);
   const socket = new net.Socket({ fd: REQUESTS, readable: true, writable: false });

@@ -1,5 +1,5 @@
 'use strict';
-// What was thrown, as a frame and as text.
+// Describes thrown values for frames and as text.
 
 const { inspect, types } = require('node:util');
 
@@ -7,7 +7,7 @@ const LONGEST = 2 ** 20;
 const { Error: ErrorOfUsers } = main;
 const { toString: toStringOfUsers } = ErrorOfUsers.prototype;
 
-/** Name, value, traceback and errno of what was thrown; it may be anything, and may throw itself when it is asked. */
+/** Name, value, traceback and errno of a thrown value. It may be anything, and reading it may throw. */
 function described(thrown) {
   const isError = isErrorLike(thrown);
   return {
@@ -21,7 +21,7 @@ function described(thrown) {
 function textOf(thrown) {
   const stack = isErrorLike(thrown) ? ask(() => thrown.stack, null) : null;
   const text = ask(() => inspect(thrown), null) ?? stack ?? '[an error that cannot be shown]';
-  // An error without any frame is shown in brackets, which is for values.
+  // inspect shows an error without frames in brackets, as a value.
   return `${cut(typeof stack === 'string' ? text.replace(`[${stack}]`, () => stack) : text, LONGEST)}\n`;
 }
 
@@ -37,7 +37,7 @@ function ask(question, otherwise) {
   }
 }
 
-/** As much of its text as `length` allows. An ellipsis says so: the host hides half secrets there. */
+/** Cut its text to `length`. The ellipsis tells the host to hide a partial secret there. */
 function cut(value, length) {
   const text = String(value);
   return text.length <= length ? text : `${text.slice(0, length - 1)}…`;
@@ -47,7 +47,7 @@ function cut(value, length) {
 
 const CALLERS = /^node:(?:vm|inspector|async_hooks|internal\/async_local_storage|internal\/vm)/;
 
-/** From now on stacks end where the user's code does, and not with what called it. */
+/** Make stacks end with the user's code, without its callers. */
 function hideOwnFrames() {
   ErrorOfUsers.prepareStackTrace = function prepareStackTrace(error, frames) {
     return [heading(error), ...framesOfUsers(frames)].join('\n    at ');
@@ -68,7 +68,7 @@ function fileOf(frame) {
   return String(frame.getFileName() ?? '');
 }
 
-// As Node's own: with the code of its own errors.
+// As in Node: with the code of Node's own errors.
 function heading(error) {
   const text = ask(() => toStringOfUsers.call(error), '[an error that cannot be shown]');
   const code = ask(() => error.code, null);
@@ -76,4 +76,4 @@ function heading(error) {
   return isNodes ? `${error.name} [${code}]${text.slice(error.name.length)}` : text;
 }
 
-Object.assign(exports, { cut, described, hideOwnFrames, isErrorLike, textOf });
+Object.assign(exports, { cut, described, hideOwnFrames, textOf });

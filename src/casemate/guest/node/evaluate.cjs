@@ -1,5 +1,5 @@
 'use strict';
-// How a step's text is run: as a script, or, where it may await, in the engine's own REPL mode. Both end at SIGINT.
+// Runs a step's text: as a script, or in V8's REPL mode if it may await. SIGINT ends both.
 
 const inspector = require('node:inspector');
 const v8 = require('node:v8');
@@ -37,8 +37,8 @@ function evaluate(code, filename, done) {
   apply(thenOfUsers, settled, [(result) => done({ value: result?.['.repl_result'] }), (thrown) => done({ thrown })]);
 }
 
-// The changed text; the given one where only that is right, and where neither is, for its error. What has import
-// statements is never right as it was given.
+// Use the changed text if it compiles; otherwise the given text, also for its error. Text with import statements never
+// compiles as given.
 function chosen(code, filename) {
   const given = { text: code, waits: AWAIT.test(code) };
   let changed = given;
@@ -53,7 +53,7 @@ function chosen(code, filename) {
   return changed;
 }
 
-// Where it may await it is only looked at, for an error that shows its line.
+// Text that may await is compiled only for an error that shows its line.
 function compiled(text, waits, filename) {
   if (!waits) return new Script(text, { filename });
   return new Script(`${WRAPPER}${text}\n})`, { filename, lineOffset: -1 });
@@ -80,8 +80,8 @@ function guarded(run) {
   return ENTRY.runInContext(realm, { breakOnSigint: true, displayErrors: false });
 }
 
-// The promise of the whole step is the first that its code makes. It has to be held: the engine dies of an
-// unsettled one that it has collected.
+// The first promise that the code makes is that of the whole step. It must be kept: V8 crashes if it collects an
+// unsettled one.
 const unsettled = new Set();
 
 function runAwaiting(text, filename) {

@@ -1,7 +1,7 @@
 'use strict';
-// SIGINT. What node:vm runs it ends by itself; here is the rest: a step that waits, and code that node:vm did not start:
-// what follows an `await`, and callbacks. Such code is stopped by a thread that waits for the signal, through the
-// inspector. Node 24 survives that, where it was started with --no-force-async-hooks-checks; older ones do not.
+// SIGINT. node:vm itself ends the code that it runs. This file handles the rest: a step that waits, and code that
+// node:vm did not start (callbacks, and code after an `await`). A thread waits for the signal and stops such code
+// through the inspector. Node 24 survives that if started with --no-force-async-hooks-checks; older versions do not.
 
 const path = require('node:path');
 const process = require('node:process');
@@ -11,8 +11,8 @@ const { Worker } = require('node:worker_threads');
 const FLAG = '--no-force-async-hooks-checks';
 const NEWEST_WITHOUT = 23;
 const LOOKS_EVERY = 20; // milliseconds
-// What the thread shares: how many of its messages were seen, the step that runs (0: none), the one
-// whose rest is to be stopped (0: none).
+// Indexes of the memory shared with the thread: the number of its messages seen, the running step (0: none), and the
+// step whose remaining code must be stopped (0: none).
 const SEEN = 0;
 const STEP = 1;
 const CALL = 2;
@@ -25,11 +25,11 @@ let interrupted = null;
 let watcher = null;
 let looking = null;
 
-/** Call `take(number)` when the step of that number is interrupted while it waits. */
+/** Call `take(number)` when a step is interrupted while it waits. */
 function install(take) {
   interrupted = take;
-  // From now on the signal ends nothing, and it is kept until somebody asks for it.
-  // Twice, so that to stop and to start again, which forgets a signal, never gives it back to the system.
+  // From now on the signal ends nothing and stays pending until it is read. Started twice, so that stop and start,
+  // which drop a signal, never restore the default action.
   binding.startSigintWatchdog();
   binding.startSigintWatchdog();
   if (binding.listens) return;
@@ -44,7 +44,7 @@ function bindingOf() {
   }
 }
 
-// For a Node that does not give its own away; it takes no notice of the signal for moments now and then.
+// For a Node without that binding. It misses signals at times.
 function listening() {
   let pending = false;
   process.on('SIGINT', () => (pending = true));
@@ -56,7 +56,7 @@ function listening() {
   };
 }
 
-// A listener for SIGINT would make Node take the signal away.
+// A listener for SIGINT would make Node take over the signal.
 function leaveSignalAlone(event) {
   for (const listener of process.listeners(event)) {
     process.off(event, listener);
@@ -64,7 +64,7 @@ function leaveSignalAlone(event) {
   }
 }
 
-/** Before each step: what came between steps was for none of them. */
+/** Begin a step. A signal that came between steps is dropped. */
 function begin(number) {
   Atomics.store(shared, STEP, number);
   if (binding.watchdogHasPendingSigint()) {
@@ -73,7 +73,7 @@ function begin(number) {
   }
 }
 
-/** Before code that may await. The thread costs some 9 MB, so that it comes with the first such code. */
+/** Start the thread before the first code that may await; it costs some 9 MB. */
 function watch() {
   if (!canStop || binding.listens || watcher !== null) return;
   const options = { workerData: shared, env: {}, execArgv: [], stdin: false, trackUnmanagedFds: false };
@@ -91,14 +91,14 @@ function watch() {
   });
 }
 
-// Where limits leave no room for the thread.
+// When limits do not allow the thread.
 function goWithout() {
   canStop = false;
   watcher = null;
   if (Atomics.load(shared, STEP) !== 0) look(Atomics.load(shared, STEP));
 }
 
-/** While a step waits and there is no thread. */
+/** Poll for the signal while a step waits, if there is no thread. */
 function look(number) {
   if (watcher === null) looking ??= setInterval(() => isPending() && interrupted(number), LOOKS_EVERY);
 }
@@ -108,7 +108,7 @@ function stopLooking() {
   looking = null;
 }
 
-/** What a step that was interrupted has left to run may be endless: the thread stops it where it is. */
+/** Make the thread stop an interrupted step's remaining code, which may be endless. */
 function stopRest(number) {
   if (watcher === null) return;
   Atomics.store(shared, CALL, number);
@@ -120,7 +120,7 @@ function end() {
   Atomics.notify(shared, STEP);
 }
 
-/** Whether the signal came too late for node:vm to see it, and nobody else will. */
+/** Whether a signal is pending that node:vm missed and no thread handles. */
 function isPending() {
   return watcher === null && binding.watchdogHasPendingSigint();
 }

@@ -1,12 +1,12 @@
 'use strict';
-// Values of the user's as JSON, strictly: what JSON cannot hold is an error that says what it is and where.
+// Converts the user's values to JSON strictly. The error says what JSON cannot hold, and where.
 
 const { types } = require('node:util');
 const { readTagged, write } = require('./control.cjs');
 const { Object: ObjectOfUsers, JSON: JsonOfUsers } = main;
 
 const DEEPEST = 500;
-const LONGEST_INTEGER = 4300; // digits that the host reads
+const LONGEST_INTEGER = 4300; // digits; the host reads no more
 const plainPrototypes = new Set([ObjectOfUsers.prototype, null]);
 const parseOfUsers = JsonOfUsers.parse;
 
@@ -14,7 +14,7 @@ const NAMES = { bigint: 'a BigInt', undefined: 'undefined' };
 
 class NotJson extends Error {}
 
-/** A copy of `value` that is this realm's own; raises `NotJson`. With `bigints` these are integers of any size. */
+/** Copy `value` into this realm. Throws `NotJson`. `bigints` allows integers of any size. */
 function strictJson(value, most = Infinity, bigints = false) {
   const state = { path: [], open: new Set(), left: most, bigints };
   return copied(value, state);
@@ -92,7 +92,7 @@ function fail(what, { path }) {
   throw new NotJson(`${what}${place.length > 0 ? ` at ${place.join('')}` : ''} is not JSON`);
 }
 
-/** What came as JSON, as objects of the user's realm. */
+/** Convert parsed JSON to objects of the user's realm. */
 function forUsers(value) {
   return readTagged(write(value, true), parseOfUsers);
 }

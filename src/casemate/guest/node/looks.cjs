@@ -1,5 +1,5 @@
 'use strict';
-// What a value looks like in a line, found out without running code of the user's: by V8's own previews.
+// Describes a value in a line by V8's previews, without running the user's code.
 
 const { Buffer } = require('node:buffer');
 const inspector = require('node:inspector');
@@ -25,7 +25,7 @@ function remoteOf(value) {
   try {
     return previewOf(value) ?? { type: typeof value };
   } catch {
-    return { type: typeof value, description: `[${typeof value}]` }; // code of the user's has broken node:inspector
+    return { type: typeof value, description: `[${typeof value}]` }; // the user's code has broken node:inspector
   }
 }
 
@@ -38,7 +38,7 @@ function previewOf(value) {
   return answer?.result;
 }
 
-/** What V8 answers. It holds on to no object of the answer. */
+/** Ask V8, and release the objects of its answer. */
 function ask(method, question) {
   let answer = null;
   const options = { generatePreview: true, objectGroup: 'looks' };
@@ -58,7 +58,7 @@ function lookOfName(name) {
   return `${name}: ${className ?? subtype ?? type}\n${text.slice(0, LONGEST_LOOK)}`;
 }
 
-// What the inspector says is made of the users' arrays and objects.
+// The inspector's answers consist of arrays and objects of the user's realm.
 function ownCopy(answer) {
   return answer === undefined ? null : JSON.parse(JSON.stringify(answer));
 }
@@ -107,7 +107,7 @@ function reprOf(value, remote = remoteOf(value)) {
   return previewed(remote);
 }
 
-// Whether its description says all.
+// Whether its description suffices.
 function isTold(value) {
   if (typeof value !== 'object' || value === null) return true;
   return types.isNativeError(value) || types.isDate(value) || types.isRegExp(value);

@@ -1,5 +1,5 @@
 'use strict';
-// `require`, `import` and the modules that a REPL shows as globals; all are resolved from the working directory at start.
+// `require`, `import` and the modules that are globals in a REPL, resolved from the working directory at start.
 
 const fs = require('node:fs');
 const path = require('node:path');
@@ -7,8 +7,8 @@ const process = require('node:process');
 const { pathToFileURL } = require('node:url');
 const { defineLazily } = require('./names.cjs');
 
-// In the users' realm: what it makes is theirs. A name that a CommonJS module does not export by analysis may still be
-// one of its properties.
+// Runs in the users' realm, so that its objects are theirs. A name that static analysis of a CommonJS module does not
+// find may still be one of its properties.
 const IMPORTS = `
 exports.require = require;
 const plain = (specifier, options) => import(specifier, options);
@@ -41,10 +41,9 @@ function install() {
   defineBuiltins(requireFromThere);
 }
 
-// What was looked for in vain, Node does not look for again at the same path. So what is installed has another one after
-// each installation, which leads to the same files.
-const LAYER = `${process.env.CASEMATE_CELL ?? ''}/packages/node`; // below the cell's folder, where there are no mounts
-const LAST = '/node_modules'; // where Node would look last; there is nothing
+// Node does not repeat a failed lookup at the same path. So each installation gets a new path to the same files.
+const LAYER = `${process.env.CASEMATE_CELL ?? ''}/packages/node`; // below the cell's folder on walls without mounts
+const LAST = '/node_modules'; // the last place where Node looks; it does not exist
 const { existsSync, readlinkSync } = fs;
 const loaders = new Map();
 
@@ -52,7 +51,7 @@ function installed() {
   try {
     return path.resolve(LAYER, readlinkSync(`${LAYER}/current`));
   } catch {
-    return LAYER; // nothing is: casemate's own are there
+    return LAYER; // nothing is installed; casemate's own packages are there
   }
 }
 
@@ -87,7 +86,7 @@ function defineModule(values) {
   }
 }
 
-// What the changed text of a step calls, see source.cjs.
+// Called by the changed text of a step; see source.cjs.
 function defineImports(load, named, filename) {
   const meta = new main.Object();
   const url = pathToFileURL(filename).href;

@@ -1,5 +1,5 @@
 'use strict';
-// The names that steps have bound: all of them are properties of the global object, as `var` makes them.
+// The names that steps have bound. All are properties of the global object, as with `var`.
 
 const vm = require('node:vm');
 const { NotJson, forUsers, strictJson } = require('./json.cjs');
@@ -8,20 +8,20 @@ const { lookOf, shortened } = require('./looks.cjs');
 const MOST = 10000;
 const LONGEST = 200;
 const { Script } = vm;
-// Node makes some of its globals when they are first looked at, and only in the realm that it knows: not in this one.
+// Node creates some globals on first access, and only in its own realm, not in this one.
 const { getOwnPropertyDescriptor } = main.Object;
 const propertyOf = (name) => getOwnPropertyDescriptor(main, name);
 
 const IDENTIFIER = /^[\p{ID_Start}$_][\p{ID_Continue}$\u200c\u200d]*$/u;
-const given = new Set(); // what there was at the beginning
+const given = new Set(); // names that existed at the beginning
 const bound = new Set(); // in order of definition
 
-/** What there is now is nobody's. */
+/** Treat all current names as not the user's. */
 function settle() {
   for (const name of Object.getOwnPropertyNames(main)) given.add(name);
 }
 
-/** What was bound and deleted since the last time. */
+/** Return the names bound and deleted since the last call. */
 function changes() {
   const now = new Set(Object.getOwnPropertyNames(main).filter(isBound));
   const fresh = [...now].filter((name) => !bound.has(name));
@@ -31,7 +31,7 @@ function changes() {
   return { new: sent(fresh), gone: sent(gone) };
 }
 
-// Node's own lazy modules (`fs`, `path`) become the user's when something else is put there.
+// Node's lazy modules (`fs`, `path`) become the user's when they are assigned.
 function isBound(name) {
   if (!given.has(name)) return true;
   return replaceable.has(name) && propertyOf(name)?.get !== replaceable.get(name);
@@ -41,11 +41,11 @@ function sent(names) {
   return names.slice(0, MOST).map(shortened);
 }
 
-// --- what a REPL has besides -------------------------------------------------------------------------------------
+// --- globals of a REPL -------------------------------------------------------------------------------------------
 
 const replaceable = new Map(); // name to getter
 
-/** Make `name` a property that is computed when it is first wanted, and that can be declared anew. */
+/** Make `name` a property that is computed on access and can be redeclared. */
 function defineLazily(name, get) {
   const attributes = { writable: true, configurable: true, enumerable: true };
   const set = (value) => Object.defineProperty(main, name, { value, ...attributes });
@@ -53,9 +53,9 @@ function defineLazily(name, get) {
   replaceable.set(name, get);
 }
 
-/** A `const navigator = 1` of the user's would be lost in a getter that nothing can be assigned to. */
+/** Make `navigator` assignable: its getter would discard a user's `const navigator = 1`. */
 function makeAssignable() {
-  // By name: to look at every property makes Node load what is behind it.
+  // By name, because reading every property would make Node load what is behind it.
   const navigator = propertyOf('navigator');
   if (navigator?.get !== undefined && navigator.set === undefined) defineLazily('navigator', navigator.get.bind(main));
 }

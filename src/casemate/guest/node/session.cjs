@@ -1,5 +1,5 @@
 'use strict';
-// The session: requests in order, one step at a time.
+// A session: handles requests in order, one step at a time.
 
 const process = require('node:process');
 const { setImmediate } = require('node:timers');
@@ -51,7 +51,7 @@ function prepare() {
   rehearse();
 }
 
-// What the first step would have to load and to compile.
+// Load and compile now what the first step needs.
 function rehearse() {
   const codes = ['(() => { const a = [1]; return a; })()', 'await (() => { let a; })()'];
   for (const code of codes) storage.run(null, () => evaluate(code, 'rehearsal', () => undefined));
@@ -91,7 +91,7 @@ function reply(id, fields) {
 
 // --- steps -------------------------------------------------------------------------------------------------------
 
-/** A place of the cell lies below the folder that its program's lies in, where that is not the root. */
+/** Return the real path of a cell path. On walls without mounts it is below the folder of the program's folder. */
 function placeOf(place) {
   return /^\/(program\/|workspace)/.test(place) ? ROOT + place : place;
 }
@@ -115,7 +115,7 @@ function run(request) {
   if (!step.ended) interrupts.look(step.number);
 }
 
-/** Answer what an editor asks about the name at its cursor. `cursor` counts code points. */
+/** Answer an editor's question about the name at its cursor. `cursor` counts code points. */
 function lookUp(step, { code, cursor }) {
   const characters = Array.from(code);
   const before = characters.slice(Math.max(cursor - LONGEST_NAME, 0), cursor).join('');
@@ -124,14 +124,14 @@ function lookUp(step, { code, cursor }) {
   try {
     look = lookOfName(/([\w$.]*)\(?$/.exec(before)[1] + /^[\w$]*/.exec(after)[0]);
   } catch {
-    // user code has broken node:inspector
+    // the user's code has broken node:inspector
   }
   const bundle = { 'application/json': look === null ? {} : { 'text/plain': look } };
   bundles.sendBundle({ type: 'result', step: step.number, at: step.at, bundle });
   finish(step, {});
 }
 
-/** What came of the step's code; what comes later is the code of a step that was interrupted. */
+/** Finish the step with the outcome of its code. Later outcomes, after an interrupt, are ignored. */
 function finish(step, outcome) {
   if (step === null || step !== running || step.ended) return;
   step.ended = true;
@@ -143,7 +143,7 @@ function finish(step, outcome) {
   } catch (error) {
     failWith(step, error);
   }
-  // What the code has left to be done at once, a rejection that nobody handles too, is still its own.
+  // Work that the code left for this turn, such as an unhandled rejection, still belongs to the step.
   setImmediate(() => end(step));
 }
 
@@ -182,7 +182,7 @@ function end(step) {
   next();
 }
 
-// --- what a REPL has besides ---------------------------------------------------------------------------------------
+// --- globals of a REPL ---------------------------------------------------------------------------------------------
 
 const last = { value: undefined, error: undefined };
 
@@ -191,7 +191,7 @@ function defineLast() {
   names.defineLazily('_error', () => last.error);
 }
 
-// --- errors of nobody's ------------------------------------------------------------------------------------------
+// --- uncaught errors ---------------------------------------------------------------------------------------------
 
 function onUncaught(thrown, origin) {
   const event = typeof origin === 'string' ? 'uncaughtException' : 'unhandledRejection';

@@ -1,12 +1,12 @@
 'use strict';
-// What is changed in a step's text before it runs, so that steps behave as one module that goes on: what is declared at
-// the top may be declared again later (`var`), `import` works as a statement and as a call. Lines stay where they are.
+// Changes a step's text before it runs, so that steps behave like one continued module: top-level names can be declared
+// again (`var`), and `import` works as a statement and as a call. Line numbers stay the same.
 
 const { tokensOf } = require('./tokens.cjs');
 
 const NAMELESS = new Set(['in', 'instanceof']);
 
-/** The text to run, and whether it has to be run as what may await. */
+/** Return the text to run, and whether it may await. */
 function prepared(code) {
   const changed = /\b(?:import|let|const|class)\b/.test(code) ? rewritten(code) : code;
   return { text: changed, waits: /\bawait\b/.test(changed) };
@@ -49,7 +49,7 @@ function startsBinding(token) {
   return token.kind === 'word' ? !NAMELESS.has(token.text) : token.text === '[' || token.text === '{';
 }
 
-// A `let x` without a value has to forget the one of an earlier step.
+// A `let x` without a value must reset the variable of an earlier step.
 function editLet(tokens, at, edits) {
   edits.push({ start: tokens[at].start, end: tokens[at].end, text: 'var' });
   for (let name = at + 1; tokens[name]?.kind === 'word'; name += 2) {
@@ -74,7 +74,7 @@ function editClass(tokens, at, edits) {
 
 // --- imports -----------------------------------------------------------------------------------------------------
 
-/** Where to go on: at the import's last token. */
+/** Edit an import. Returns the index of its last token. */
 function editImport(code, tokens, at, edits) {
   const token = tokens[at];
   const next = tokens[at + 1];
@@ -116,7 +116,7 @@ function statementOf({ names, namespace, from, attributes }) {
   return names.length > 0 ? `var ${pattern} = ${load};` : `${load};`;
 }
 
-/** `import a, * as b from 'c'` and its kind as data; null where it is none. */
+/** Parse `import a, * as b from 'c'` and the like; null if it is not an import. */
 function importAt(code, tokens, at) {
   let index = at + 1;
   const is = (text) => tokens[index]?.text === text;

@@ -1,5 +1,5 @@
 'use strict';
-// Steps and their pipes: which step some code belongs to, and what is written where.
+// Steps and their pipes: which step code belongs to, and where its output goes.
 
 const { AsyncLocalStorage } = require('node:async_hooks');
 const { Buffer } = require('node:buffer');
@@ -18,7 +18,7 @@ const bufferFrom = Buffer.from;
 const NOTHING = '/dev/null';
 const TEMPORARY = os.tmpdir();
 const KEPT = 16;
-const SHORT = 1365; // characters that are at most 4096 bytes: written whole or not at all
+const SHORT = 1365; // characters; at most 4096 bytes, which a pipe takes whole or not at all
 const CHUNK = 2 ** 17;
 
 const storage = new AsyncLocalStorage();
@@ -64,7 +64,7 @@ class Step {
     } catch (error) {
       if (error.code !== 'EPIPE' && error.code !== 'EBADF') throw error;
       if (error.code === 'EPIPE') this.close(stream);
-      this.descriptors[stream] = -1; // nobody reads it, or the user's code has closed it
+      this.descriptors[stream] = -1; // it has no reader, or the user's code closed it
     }
   }
 
@@ -82,7 +82,7 @@ class Step {
   writeLong(stream, descriptor, text) {
     for (let start = 0; start < text.length; ) {
       let end = start + CHUNK;
-      if (end < text.length && (text.charCodeAt(end) & 0xfc00) === 0xdc00) end -= 1; // the second half of a pair
+      if (end < text.length && (text.charCodeAt(end) & 0xfc00) === 0xdc00) end -= 1; // do not split a surrogate pair
       this.writeBytes(stream, descriptor, bufferFrom(text.slice(start, end)));
       start = end;
     }
@@ -99,12 +99,12 @@ class Step {
   }
 }
 
-/** The step that the code which runs now belongs to; null before the first. */
+/** The step that the running code belongs to; null before the first. */
 function currentStep() {
   return storage.getStore() ?? latest;
 }
 
-/** Before Node 24 promises and timers have fields that say where they belong: not for those who look at them. */
+/** Hide the fields in which Node before 24 stores a promise's or timer's context, so that inspect omits them. */
 function hideMarks() {
   const promise = storage.run(null, () => new main.Promise(() => {}));
   const timers = [setTimeout(() => undefined, 0), setImmediate(() => undefined)];
@@ -125,7 +125,7 @@ function hiding(marks) {
   };
 }
 
-/** Open the pipes and put them at 1 and 2. */
+/** Open the step's pipes as descriptors 1 and 2. */
 function begin(request) {
   const step = new Step(request);
   step.descriptors = [openSync(step.paths[0], O_WRONLY), openSync(step.paths[1], O_WRONLY)];
@@ -144,8 +144,8 @@ function begin(request) {
 
 const placed = new Map();
 
-// There is no dup2 in Node: what is opened after a close gets the lowest number. Where something else has taken the
-// number in between it is left alone.
+// Node has no dup2, but a file opened after a close gets the lowest free number. If another file has taken the number
+// meanwhile, it is left alone.
 function place(descriptor, path, flags) {
   if (placed.has(descriptor) && placed.get(descriptor) !== identity(descriptor)) return;
   closeSync(descriptor);
@@ -154,7 +154,7 @@ function place(descriptor, path, flags) {
   else placed.set(descriptor, identity(descriptor));
 }
 
-// A number that stayed free would be the next file's.
+// A free number would go to the next file that is opened.
 function openedOrNothing(path, flags) {
   try {
     return openSync(path, flags);
@@ -196,14 +196,14 @@ function readable(data) {
 
 let sink = -1;
 
-/** Where `step` writes; what comes after its pipes were closed goes nowhere. */
+/** Where `step` writes. Output after its pipes were closed is discarded. */
 function descriptorOf(step, stream) {
   if (step.descriptors[stream] !== -1) return step.descriptors[stream];
   if (sink === -1) sink = openSync(NOTHING, O_WRONLY);
   return sink;
 }
 
-/** A descriptor of its own for a child: one that sets it non-blocking sets it for nobody else. */
+/** Open the pipe again for a child, so that making it non-blocking affects only the child. */
 function descriptorForChild(step, stream) {
   return openSync(`/proc/self/fd/${descriptorOf(step, stream)}`, O_WRONLY);
 }

@@ -1,6 +1,6 @@
 'use strict';
-// process.stdin, stdout and stderr, the console, fs and child processes, as far as they meet descriptors 0, 1 and 2:
-// each belongs to the step whose code uses it.
+// Connects process.stdin, stdout and stderr, the console, and descriptors 0 to 2 in fs and child processes to the step
+// whose code uses them.
 
 const childProcess = require('node:child_process');
 const fs = require('node:fs');
@@ -30,7 +30,7 @@ class Output extends Writable {
     return true;
   }
 
-  // Like Node's own it cannot be closed.
+  // It cannot be closed, as in Node.
   end(chunk, encoding, callback) {
     const done = [chunk, encoding, callback].find((argument) => typeof argument === 'function');
     if (chunk !== undefined && chunk !== null && typeof chunk !== 'function') this.write(chunk, encoding);
@@ -60,7 +60,7 @@ function isUtf8(encoding) {
   return typeof encoding !== 'string' || encoding === 'utf8' || encoding === 'utf-8';
 }
 
-// Node's own console also tells the inspector of every line, which costs more than writing it.
+// Node's console also reports every line to the inspector, which costs more than writing it.
 function plainConsole(stdout, stderr) {
   const plain = new main.console.Console({ stdout, stderr, ignoreErrors: false });
   for (const name of Object.keys(plain)) {
@@ -118,7 +118,7 @@ function stepAt(descriptor) {
 
 // --- child processes ---------------------------------------------------------------------------------------------
 
-/** Call `start` with `stdio` in which 1 and 2 are this step's; what is opened for it is closed again. */
+/** Call `start` with this step's pipes for 1 and 2 in `stdio`, then close the descriptors opened for it. */
 function withStepsOwn(stdio, start) {
   const step = currentStep();
   if (step === null || stdio === undefined || stdio === null) return start(stdio);
@@ -144,7 +144,7 @@ function listOfUsers(length, item) {
   return list;
 }
 
-// 0 for stdout, 1 for stderr, -1 for what is neither.
+// 0 for stdout, 1 for stderr, else -1.
 function streamOf(entry, index) {
   if (entry === 'inherit') return index === 1 || index === 2 ? index - 1 : -1;
   const descriptor = typeof entry === 'number' ? entry : entry?.fd;

@@ -1,6 +1,6 @@
 'use strict';
-// The tokens of a program, as far as they are needed to tell declarations and imports from what looks like them in
-// strings, templates, comments and regular expressions.
+// Tokenizes a program, just enough to tell declarations and imports from similar text in strings, templates, comments
+// and regular expressions.
 
 const SPACE = /(?:\s+|\/\/[^\n\r\u2028\u2029]*|\/\*[^]*?\*\/)+/y;
 const LINE_BREAK = /[\n\r\u2028\u2029]/;
@@ -18,8 +18,8 @@ const BEFORE_EXPRESSION = words(
 );
 const BEFORE_CONDITION = words('if while for with');
 const BEFORE_BLOCK = words('else do try finally static catch');
-// Each token knows how deep in brackets it stands, whether a line break comes before it, whether it is a property's
-// name, whether it begins a statement, and, where it opens a bracket, which token closes that (`closer`).
+// A token has its bracket depth, whether a line break precedes it, whether it is a property name, whether it begins a
+// statement, and for an opening bracket the index of the closing token (`closer`).
 function tokensOf(code) {
   const scanner = { code, at: 0, tokens: [], open: [], operand: true, newline: false };
   if (code.startsWith('#!')) scanner.at = code.search(LINE_BREAK);
@@ -65,7 +65,7 @@ function kindsFor(scanner, character) {
   return [WORDS, PUNCTUATORS];
 }
 
-// Up to the end of the template or to its next `${`, whose code stands one bracket deeper.
+// Scan to the end of the template or to its next `${`, whose code is one bracket deeper.
 function scanTemplate(scanner, from) {
   const start = scanner.at;
   scanner.at = from;

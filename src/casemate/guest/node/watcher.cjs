@@ -1,11 +1,11 @@
 'use strict';
-// A thread that waits for SIGINT, or for a call. It tells the main thread; where that does not hear, its code is stopped.
+// A thread that waits for SIGINT or a call, and notifies the main thread. If that does not react, its code is stopped.
 
 const { Session } = require('node:inspector');
 const vm = require('node:vm');
 const { parentPort, workerData: shared } = require('node:worker_threads');
 
-const HEARS_WITHIN = 100; // milliseconds
+const HEARS_WITHIN = 100; // milliseconds for the main thread to react
 const SEEN = 0;
 const STEP = 1;
 const CALL = 2;
@@ -13,14 +13,14 @@ const CALL = 2;
 const binding = process.binding('contextify');
 const waiting = new vm.Script('wait()');
 
-// From here on node:vm watches: what came before is kept, what comes ends the wait.
+// node:vm watches from here on: an earlier signal is pending, a later one ends the wait.
 globalThis.wait = () => {
   if (binding.watchdogHasPendingSigint()) return true;
   Atomics.wait(shared, CALL, 0);
   return false;
 };
 
-/** Until the signal comes, or a call; whether it was the signal. */
+/** Wait for the signal or a call. Returns whether it was the signal. */
 function waitForSignal() {
   try {
     return waiting.runInThisContext({ breakOnSigint: true });
@@ -38,7 +38,7 @@ function interrupt() {
   if (!isHeard && Atomics.load(shared, STEP) === step) stop();
 }
 
-// The step is over already, as far as it is told; what is left of it may keep the main thread from its end.
+// The step was already reported as interrupted, but its remaining code may block the main thread.
 function stopRest(step) {
   if (Atomics.wait(shared, STEP, step, HEARS_WITHIN) === 'timed-out') stop();
 }

@@ -1,6 +1,6 @@
-"""The control pipe to the host: length-prefixed JSON objects on descriptor 3, sent whole or not at all.
+"""The control pipe to the host: length-prefixed JSON objects on descriptor 3, each sent whole or not at all.
 
-An uncaught exception is reported through it.
+Also reports uncaught exceptions.
 """
 
 import _thread
@@ -14,21 +14,21 @@ import time
 import _casemate  # type: ignore[import-not-found]
 
 FRAME_LIMIT = 16 * 2**20
-ORDER_TRIES, ORDER_PAUSE = 400, 0.0005  # a fifth of a second in all: a twentieth was too little on a busy machine
+ORDER_TRIES, ORDER_PAUSE = 400, 0.0005  # 0.2 s in all; 0.05 s was too little on a busy machine
 
 _lock = _thread.allocate_lock()
 _LONGEST = 2**20
 
 
 def encode(frame: "dict[str, object]") -> bytes:
-    """The frame's bytes without its length. Raises ``ValueError`` or ``TypeError`` for what JSON does not have."""
+    """Encode a frame without its length. Raises ``ValueError`` or ``TypeError`` for values that JSON cannot hold."""
     return json.dumps(frame, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
 
 
 def is_open() -> bool:
-    """Whether descriptor 3 still is the control pipe, and this is the process that it was given to.
+    """Whether descriptor 3 is still the control pipe, and this is the process that owns it.
 
-    Frames of several processes would mix; and a program may have closed the pipe and opened a file in its place.
+    Frames of several processes would mix, and a program may have closed the pipe and opened another file in its place.
     """
     control = _casemate.control
     if control is None or os.getpid() != control[3]:
@@ -42,7 +42,7 @@ def is_open() -> bool:
 
 
 def send(payload: bytes) -> bool:
-    """Send one encoded frame; False when there is nobody to send it to, or when it is too large."""
+    """Send one encoded frame. Returns False if the pipe is not open or the frame is too large."""
     if len(payload) > FRAME_LIMIT or not is_open():
         return False
     data = memoryview(len(payload).to_bytes(4, "big") + payload)
@@ -58,9 +58,9 @@ def send(payload: bytes) -> bool:
 
 
 def _wait_until_read(*descriptors: int) -> None:
-    """Wait a moment until the host has read what is in these pipes, so that it sees text and displays in order.
+    """Wait a moment until the host has read these pipes, so that it sees text and displays in order.
 
-    There is no order between pipes but this. A host that does not read holds nothing up for longer than the moment.
+    Separate pipes have no other order. A host that does not read delays the program by no more than this moment.
     """
     for _ in range(ORDER_TRIES):
         if not any(_has_unread(descriptor) for descriptor in descriptors):
@@ -73,11 +73,11 @@ def _has_unread(descriptor: int) -> bool:
         waiting = fcntl.ioctl(descriptor, termios.FIONREAD, b"\0\0\0\0")
         return stat.S_ISFIFO(os.fstat(descriptor).st_mode) and any(waiting)
     except OSError:
-        return False  # it is closed, or something that holds nothing for the host
+        return False  # it is closed, or holds nothing for the host
 
 
 def report_error(error: BaseException) -> None:
-    """Send one error frame. Never raises for a broken exception: the program has already failed in its own way."""
+    """Send one error frame. Never raises, even if the exception itself is broken."""
     number = getattr(error, "errno", None) if isinstance(error, OSError) else None
     frame: "dict[str, object]" = {
         "type": "error",
@@ -92,18 +92,18 @@ def report_error(error: BaseException) -> None:
 
 
 def _cut_end(text: str) -> str:
-    """``text``, or as much of it as is sent. Where it is cut an ellipsis says so: the host hides half secrets there."""
+    """Return ``text`` up to the size limit. The ellipsis at a cut tells the host to hide a partial secret there."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def _cut_beginning(text: str) -> str:
-    """The same with the end, which says most in a traceback."""
+    """Keep the end of a traceback, which matters most."""
     return text if len(text) <= _LONGEST else f"…{text[1 - _LONGEST :]}"
 
 
 def _stay_interrupted() -> None:
-    """Python remembers that Ctrl-C ended the program, to die by SIGINT, until the next text is evaluated. The imports
-    above did that (named tuples are made so); this makes it remember again."""
+    """Make Python die by SIGINT again after Ctrl-C ended the program. It forgets that when it next evaluates text,
+    which the imports above did for named tuples."""
 
     def interrupt() -> None:
         raise KeyboardInterrupt

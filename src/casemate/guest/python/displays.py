@@ -1,6 +1,6 @@
-"""What ``display`` does: the MIME bundle of any object, sent to the host.
+"""Implements ``display``: sends the MIME bundle of any object to the host.
 
-Pictures of matplotlib and IPython come here too. Both are patched when they are imported, never before.
+matplotlib and IPython are patched when they are imported, never before.
 """
 
 import binascii
@@ -28,13 +28,15 @@ _METHODS = (
     ("application/json", "_repr_json_"),
     ("application/javascript", "_repr_javascript_"),
 )
-# An object that claims to have this method answers to every name (a mock, a proxy): ask it for nothing.
+# An object with this method has every attribute (a mock or a proxy), so its methods mean nothing.
 _CANARY = "_repr_of_no_object_"
 
 
 def bundle_of(value: object) -> "dict[str, object]":
-    """Every representation that ``value`` offers, always ``text/plain``; what fails is left out, and said on stderr."""
-    bundle = _own_bundle(value)
+    """Collect every representation that ``value`` offers, always including ``text/plain``. Failures are reported on
+    stderr."""
+    own = _without_metadata(_call_method(value, "_repr_mimebundle_", include=None, exclude=None))
+    bundle: "dict[object, object]" = dict(own) if isinstance(own, dict) else {}
     for media_type, method in _METHODS:
         if media_type not in bundle and not (media_type == "image/jpeg" and "image/png" in bundle):
             data = _call_method(value, method)
@@ -50,7 +52,7 @@ def bundle_of(value: object) -> "dict[str, object]":
 
 
 def clean(bundle: "dict[object, object]") -> "dict[str, object]":
-    """The entries that can be sent: base64 for bytes, anything for JSON types, text for the rest."""
+    """Keep the entries that can be sent: base64 for bytes, anything for JSON types, text for the rest."""
     cleaned: "dict[str, object]" = {}
     for media_type, data in bundle.items():
         if not isinstance(media_type, str) or data is None:
@@ -65,16 +67,11 @@ def clean(bundle: "dict[object, object]") -> "dict[str, object]":
 
 
 def complain(value: object, what: str, error: Exception) -> None:
-    """Say on stderr why a representation is missing, as a notebook does."""
+    """Report on stderr why a representation is missing, as a notebook does."""
     try:
         print(f"display: {type(value).__name__}.{what} failed: {type(error).__name__}: {error}", file=sys.stderr)
     except Exception:
         return
-
-
-def _own_bundle(value: object) -> "dict[object, object]":
-    bundle = _without_metadata(_call_method(value, "_repr_mimebundle_", include=None, exclude=None))
-    return dict(bundle) if isinstance(bundle, dict) else {}
 
 
 def _without_metadata(data: object) -> object:
@@ -82,7 +79,7 @@ def _without_metadata(data: object) -> object:
 
 
 def _call_method(value: object, method: str, **arguments: object) -> object:
-    """What ``value.method()`` gives; None when there is no such method, or when it fails."""
+    """Call ``value.method()``. Returns None if it does not exist or fails."""
     if isinstance(value, type):
         return None
     try:
@@ -106,7 +103,7 @@ def _text(value: object) -> str:
 
 
 def _picture(value: object) -> "bytes | None":
-    """PNG of a matplotlib figure or a PIL image; neither is imported for it."""
+    """Return a PNG of a matplotlib figure or a PIL image. Imports neither."""
     try:
         if _is(value, "matplotlib.figure", "Figure"):
             return _save(value, "savefig", format="png", bbox_inches="tight")
@@ -142,7 +139,8 @@ def show(objects: "tuple[object, ...]", options: "dict[str, object]") -> None:
 
 
 def _encode_frame(value: object, bundle: "dict[str, object]") -> bytes:
-    """The frame for ``bundle``, without what JSON cannot hold and without the largest parts where it is too large."""
+    """Encode the frame for ``bundle``, without entries that JSON cannot hold, and without the largest ones if it is too
+    large."""
     for media_type in list(bundle):
         try:
             encode({media_type: bundle[media_type]})
@@ -159,7 +157,7 @@ def _encode_frame(value: object, bundle: "dict[str, object]") -> bytes:
 
 
 def _flush() -> None:
-    """What was printed before comes before."""
+    """Flush the streams, so that earlier text comes first."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -168,7 +166,7 @@ def _flush() -> None:
 
 
 def patched_spec(name: str, path: "Sequence[str] | None", target: object, skip: object) -> "ModuleSpec | None":
-    """What the other finders say of ``name``; its loader will patch the module once, after running it."""
+    """Return the other finders' spec of ``name``, with a loader that patches the module once after running it."""
     spec = _find_spec(name, path, target, skip)
     loader: Any = getattr(spec, "loader", None)
     if loader is None or not hasattr(loader, "exec_module"):
@@ -199,7 +197,7 @@ def _find_spec(name: str, path: "Sequence[str] | None", target: object, skip: ob
 
 
 def _patch_pyplot(pyplot: "Any") -> None:
-    """``plt.show()`` and ``figure.show()`` send what they show and close it, as a window is closed."""
+    """Make ``plt.show()`` and ``figure.show()`` send their figures and then close them."""
     show_windows = pyplot.show
     show_window = pyplot.Figure.show
 
@@ -221,7 +219,7 @@ def _patch_pyplot(pyplot: "Any") -> None:
 
 
 def _patch_display_functions(module: "Any") -> None:
-    """IPython's ``display`` shows things here, unless the program runs an IPython shell of its own."""
+    """Show what IPython's ``display`` gets, unless the program runs its own IPython shell."""
     show_in_shell = module.display
 
     def show(*objects: "Any", **options: "Any") -> "Any":
@@ -234,14 +232,14 @@ def _patch_display_functions(module: "Any") -> None:
 
 
 def _patch_comm(module: "Any") -> None:
-    """Comms of widgets reach the front end of a session, where it has one."""
+    """Pass a widget's comms to the session's front end, if any."""
     front = sys.modules.get("_casemate.session_front")
     if front is not None:
         front.install(module)
 
 
 def show_all_columns(pandas: "Any") -> None:
-    """Show as many columns as a notebook: pandas takes a session for a terminal, and leaves some out."""
+    """Show as many columns as a notebook does. pandas takes a session for a terminal and would leave some out."""
     pandas.set_option("display.max_columns", 20)
 
 

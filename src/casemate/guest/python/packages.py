@@ -1,4 +1,5 @@
-"""Packages that were installed later: found after the standard library and casemate's own, before the environment's."""
+"""Makes packages that were installed later importable: after the stdlib and casemate's own, before the
+environment's."""
 
 import importlib
 import os
@@ -19,9 +20,9 @@ _current_generation: "Optional[str]" = None
 
 
 def use_installed() -> None:
-    """Find what is installed now. Cheap when nothing has changed."""
+    """Make the packages installed by now importable. Cheap if nothing has changed."""
     global _current_generation
-    current = _environ.get("CASEMATE_CELL", "") + _PLACE  # below the cell's folder, where there are no mounts
+    current = _environ.get("CASEMATE_CELL", "") + _PLACE  # below the cell's folder on walls without mounts
     try:
         generation = _readlink(current)
     except OSError:
@@ -32,7 +33,7 @@ def use_installed() -> None:
     packages = f"{current}/site"
     if packages not in sys.path:
         before = list(sys.path)
-        site.addsitedir(packages)  # .pth files, too: they run behind the wall, as everything here
+        site.addsitedir(packages)  # also runs .pth files; they are behind the wall like everything here
         new = [place for place in sys.path if place not in before]
         sys.path[:] = before
         at = next(

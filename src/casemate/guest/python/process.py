@@ -1,11 +1,12 @@
 """The start and the end of a program's process that was forked from a warm interpreter.
 
-At its start the child becomes the fresh process that its program expects. Only what is loaded already is renewed.
+At its start the child becomes the fresh process that its program expects. Only modules that are already loaded are
+renewed.
 
-It ends as any other, but leaves alone what it shares. The interpreter takes every object apart when it ends. That would
-copy the pages of all that was preloaded, only to throw them away, so what was preloaded is kept out of it. After a
-program that ran to its last line, what is the program's own is taken apart here, in the interpreter's order, and the
-process ends. The warm interpreter imports this before anything else that it preloads, so that `_leave` runs last.
+At its end it leaves shared memory alone. An ending interpreter takes every object apart, which would copy the pages of
+everything that was preloaded, only to discard them. So preloaded objects are kept out of the teardown. If a program ran
+to its last line, its own objects are taken apart here, in the interpreter's order, and the process exits. The warm
+interpreter imports this module before all others that it preloads, so that `_leave` runs last.
 """
 
 import _thread
@@ -30,7 +31,7 @@ ORDER_LIMIT = 4 * 2**20
 _SETTERS = ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads")
 _UUID_STATE = {
     "_node": None,
-    "_generate_time_safe": None,  # the C library remembers its own node
+    "_generate_time_safe": None,  # the C library keeps its own node
     "_last_timestamp": None,
     "_last_timestamp_v6": None,
     "_last_timestamp_v7": None,
@@ -39,24 +40,24 @@ _UUID_STATE = {
 _blas: "list[Any]" = []
 _prepared: "list[bool]" = []
 _program: "str | None" = None
-_MOST_READ = 1 << 16  # bytes; longer programs end as any other does
-# Of what an end is known by, and of what can tell how things are taken apart.
+_MOST_READ = 1 << 16  # bytes; longer programs end in the normal way
+# A program with one of these may change the signs of a normal end, or observe the teardown.
 _WORDS = (b"__file__", b"__cached__", b"excepthook", b"sys.modules", b"__del__", b"_loop", b"exec", b"eval",
           b"globals", b"builtins", b"sys.stdout =")  # fmt: skip
 _loaded: "dict[str, ModuleType]" = {}
-rehearsal_end: "list[Callable[[], None]]" = []  # of a program that is only rehearsed
-# Of programs that may have had C code register something for the end.
+rehearsal_end: "list[Callable[[], None]]" = []  # called at the end of a rehearsal
+# In programs whose C code may have registered exit functions.
 _C_WORDS = (b"ctypes", b"cffi")
-# The C library's: `exit` runs what C code has registered and the ends of all libraries, and writes out its streams,
-# which is all that `fflush` does. Called with the interpreter's lock main_module, so that no thread goes on meanwhile.
+# Of the C library. `exit` runs exit functions and library destructors and flushes C's streams; `fflush` only flushes.
+# PyDLL keeps the GIL during the call, so that no thread goes on meanwhile.
 _exit, _flush_c = ctypes.PyDLL(None).exit, ctypes.PyDLL(None).fflush
 
 
 def read_order(descriptor: int) -> "dict[str, Any]":
-    """The order that arrives at ``descriptor``: the program's whole environment and its arguments. Nothing else comes
-    there, and it is closed, unless the program is a session's interpreter.
+    """Read the order from ``descriptor``: the program's whole environment and its arguments. Then the descriptor is
+    closed, unless the program is a session's interpreter.
 
-    Ends the process when the other end is closed before an order came. Raises ``ValueError`` for what is no order.
+    Ends the process if the other end closes before an order came. Raises ``ValueError`` for an invalid order.
     """
     size = int.from_bytes(_read(descriptor, 4), "big")
     if size > ORDER_LIMIT:
@@ -71,7 +72,7 @@ def read_order(descriptor: int) -> "dict[str, Any]":
 
 
 def prepare() -> None:
-    """Everything that needs no order, so that it is done while the process waits for one."""
+    """Do everything that needs no order, while the process waits for one."""
     _prepared.append(True)
     _renew_streams()
     _renew_randomness()
@@ -81,7 +82,7 @@ def prepare() -> None:
 
 
 def take_order(order: "dict[str, Any]") -> None:
-    """Be the process that ``order`` asks for, with nothing random, timed or named that a sibling has as well."""
+    """Become the process that ``order`` asks for. It shares no random state, time or name with its siblings."""
     if not _prepared:
         prepare()
     _set_environment(order["env"])
@@ -90,7 +91,7 @@ def take_order(order: "dict[str, Any]") -> None:
         sys.orig_argv += order["arguments"]
     for path in (os.getcwd(), os.path.dirname(sys.argv[0])):
         sys.path_importer_cache.pop(path, None)
-    sys.path_importer_cache[sys.argv[0]] = None  # what the interpreter finds out of every file that is no archive
+    sys.path_importer_cache[sys.argv[0]] = None  # as the interpreter notes for a file that is not an archive
     _renew_times()
     if "matplotlib" in sys.modules and os.path.isfile("matplotlibrc"):
         sys.modules["matplotlib"].rc_file("matplotlibrc")
@@ -99,7 +100,7 @@ def take_order(order: "dict[str, Any]") -> None:
 
 
 def find_blas() -> None:
-    """Look for the function that sets the number of OpenBLAS' threads."""
+    """Find the functions that set OpenBLAS's number of threads."""
     if "numpy" not in sys.modules or _blas:
         return
     with open("/proc/self/maps") as maps:
@@ -110,7 +111,7 @@ def find_blas() -> None:
 
 
 def _read(descriptor: int, size: int) -> bytes:
-    """So many bytes; ends the process when the pipe ends before."""
+    """Read exactly ``size`` bytes. Ends the process if the pipe ends first."""
     data = b""
     while len(data) < size:
         piece = os.read(descriptor, size - len(data))
@@ -121,7 +122,8 @@ def _read(descriptor: int, size: int) -> bytes:
 
 
 def _set_environment(env: "dict[str, str]") -> None:
-    """Only these variables, for C code too; and their time zone. What is right already is left alone."""
+    """Set exactly these variables, for C code too, and their time zone. Variables that are already right are left
+    alone."""
     for name in [name for name in os.environ if name not in env]:
         del os.environ[name]
     for name, value in env.items():
@@ -131,7 +133,7 @@ def _set_environment(env: "dict[str, str]") -> None:
 
 
 def _renew_streams() -> None:
-    """A stream remembers whether its file can be sought; open those anew that had another file before."""
+    """Reopen standard streams whose file differs in being seekable, since a stream remembers that."""
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         old: "Any" = getattr(sys, name)
         raw = getattr(getattr(old, "buffer", None), "raw", None)
@@ -155,7 +157,8 @@ def _is_seekable(descriptor: int) -> bool:
 
 
 def _renew_randomness() -> None:
-    """What the siblings would draw alike. They may have the same process id too, so libraries cannot see the fork."""
+    """Reseed what siblings would draw alike. Siblings may have the same process id, so libraries cannot detect the
+    fork."""
     loaded: Any = sys.modules
     if "random" in loaded:
         loaded["random"].seed()
@@ -172,14 +175,14 @@ def _renew_randomness() -> None:
 
 
 def begin_randomness() -> None:
-    """In the warm interpreter: have OpenSSL make its generators. They take three megabytes, which each process would
-    have of its own otherwise; what it adds to them makes all that follows its own (`_renew_randomness`)."""
+    """In the warm interpreter, make OpenSSL create its generators, so that processes share their 3 MB.
+    `_renew_randomness` later adds entropy in each process."""
     if "_ssl" in sys.modules:
         sys.modules["_ssl"].RAND_bytes(1)
 
 
 def _renew_names() -> None:
-    """Identities, times, counters and places of the process that was there before."""
+    """Renew ids, counters and paths of the warm interpreter."""
     loaded: Any = sys.modules
     if "uuid" in loaded:
         uuid_state = vars(loaded["uuid"])
@@ -197,7 +200,7 @@ def _renew_names() -> None:
 
 
 def _renew_matplotlib() -> None:
-    """It made its folders when it was imported, elsewhere, and knows only their names."""
+    """Create matplotlib's folders, which it made elsewhere when it was imported."""
     matplotlib: "Any" = sys.modules.get("matplotlib")
     if matplotlib is None:
         return
@@ -209,14 +212,14 @@ def _renew_matplotlib() -> None:
 
 
 def _renew_times() -> None:
-    """The program starts now."""
+    """Make the program's start time now."""
     logging: Any = sys.modules.get("logging")
     if logging is not None:
         logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()
 
 
 def _set_threads(env: "dict[str, str]") -> None:
-    """As many threads for OpenBLAS as it would have taken from ``env``; the warm interpreter has one."""
+    """Give OpenBLAS the number of threads that ``env`` asks for; the warm interpreter has one."""
     threads = env.get("OPENBLAS_NUM_THREADS") or env.get("OMP_NUM_THREADS") or ""
     if threads.isdecimal() and int(threads) > 1:
         find_blas()
@@ -225,8 +228,8 @@ def _set_threads(env: "dict[str, str]") -> None:
 
 
 def keep_loaded_modules() -> None:
-    """Keep every object that is there now out of the end of the process: it would write to all of their memory, which
-    is shared with the warm interpreter. A ring that the garbage collector leaves alone is never freed."""
+    """Keep all current objects out of the teardown, which would write to their memory, shared with the warm
+    interpreter. A reference cycle that the garbage collector ignores is never freed."""
     _loaded.update(sys.modules)
     for name in ("__main__", "sys", "builtins"):
         del _loaded[name]
@@ -236,7 +239,7 @@ def keep_loaded_modules() -> None:
 
 
 def make_main_module() -> None:
-    """The program's own module must not be among what the collector leaves alone: what it holds is freed at the end."""
+    """Make a ``__main__`` module that the collector does not ignore, so that its contents are freed at the end."""
     if not _loaded:
         keep_loaded_modules()
     gc.freeze()
@@ -248,14 +251,14 @@ def make_main_module() -> None:
 
 
 def _leave() -> None:
-    """The last thing that the interpreter calls before it takes itself apart."""
+    """Run last before the interpreter tears itself down."""
     try:
         if _has_run_to_its_end() and _has_flushed():
             imported = _imported_since()
             _free_modules([*imported, "__main__"])
             if _has_flushed():
                 _end(imported)
-    except BaseException:  # whatever the program has done to what this needs: it ends as in plain Python
+    except BaseException:  # the program may have broken what this needs; it ends as in plain Python
         pass
     for name, module in _loaded.items():
         if sys.modules.get(name) is module:
@@ -263,7 +266,7 @@ def _leave() -> None:
 
 
 def _end(imported: "list[str]") -> None:
-    """End the process. Only what was ``imported``, or has C code called, can have registered more than Python knows."""
+    """Exit. Only ``imported`` modules and C calls can have registered exit functions that Python does not know."""
     if imported or _text_has(_C_WORDS):
         _exit(0)
     _flush_c(None)
@@ -273,7 +276,8 @@ def _end(imported: "list[str]") -> None:
 
 
 def _imported_since() -> "list[str]":
-    """What the program has imported, the last first. Asking after every module would write to all of their names."""
+    """Return the modules that the program imported, the last first. A full search would write to all module names'
+    memory."""
     names = []
     for name in reversed(sys.modules):
         if name in _loaded:
@@ -284,10 +288,10 @@ def _imported_since() -> "list[str]":
 
 
 def _has_run_to_its_end() -> bool:
-    """Whether the program has ended after its last line, and nothing but the interpreter's own end is left.
+    """Whether the program ended after its last line, so that only the interpreter's own end is left.
 
-    The interpreter removes both names when it has run a program, also one that failed, but not when that called
-    sys.exit; and it keeps the exception that ended a program, unless a hook of the program's has removed it.
+    The interpreter removes both names after running a program, even a failed one, but not after sys.exit. It keeps the
+    exception that ended a program, unless a hook of the program removed it.
     """
     main = sys.modules.get("__main__")
     if main is None or _text_has(_WORDS):
@@ -304,7 +308,7 @@ def _has_run_to_its_end() -> bool:
 
 
 def _text_has(words: "tuple[bytes, ...]") -> bool:
-    """Whether the program's text has one of ``words``; its end then takes a millisecond more."""
+    """Whether the program's text contains one of ``words``. Such a program takes 1 ms longer to end."""
     try:
         with open(sys.argv[0] if _program is None else _program, "rb") as file:
             text = file.read(_MOST_READ)
@@ -314,7 +318,7 @@ def _text_has(words: "tuple[bytes, ...]") -> bool:
 
 
 def _has_flushed() -> bool:
-    """Whether the standard streams are written out; what cannot be is the interpreter's to complain about."""
+    """Flush the standard streams. Returns False on failure; then the interpreter reports it."""
     try:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None and not stream.closed:
@@ -325,9 +329,9 @@ def _has_flushed() -> bool:
 
 
 def _free_modules(names: "list[str]") -> None:
-    """As the interpreter does: forget the modules, collect, and clear those that something still holds."""
+    """As the interpreter does: drop the modules, collect, and clear those that are still referenced."""
     references = [_weakref.ref(sys.modules[name]) for name in names if isinstance(sys.modules[name], type(sys))]
-    main_module = sys.modules.get("__main__")  # as the interpreter holds it
+    main_module = sys.modules.get("__main__")  # held, as the interpreter does
     for name in names:
         del sys.modules[name]
     gc.collect()
@@ -339,25 +343,21 @@ def _free_modules(names: "list[str]") -> None:
     gc.collect()
     for value in gc.get_objects():
         if isinstance(value, (io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)):
-            _write_out(value)
+            try:
+                if not value.closed:
+                    value.flush()
+            except Exception:
+                continue
 
 
 def _clear(namespace: "dict[str, object]") -> None:
-    """Names with one underscore first, then the others, as ``_PyModule_Clear`` does it."""
+    """Clear names with one underscore first, then the others, like ``_PyModule_Clear``."""
     for name, value in list(namespace.items()):
         if value is not None and name[:1] == "_" and name[1:2] != "_":
             namespace[name] = None
     for name, value in list(namespace.items()):
         if value is not None and name != "__builtins__":
             namespace[name] = None
-
-
-def _write_out(stream: "io.IOBase") -> None:
-    try:
-        if not stream.closed:
-            stream.flush()
-    except Exception:
-        return
 
 
 atexit.register(_leave)

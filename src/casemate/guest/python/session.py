@@ -1,12 +1,11 @@
-"""The Python interpreter of a session: takes steps from the host and runs them, one at a time, in one namespace.
+"""The Python interpreter of a session: runs steps from the host, one at a time, in one namespace.
 
-docs/internals/session-protocol.md describes the pipes. Around this file: session_shell runs code, session_steps knows
-whose output is whose, session_streams are the standard streams, session_interrupts is SIGINT. Their code uses nothing
-that user code can replace: neither the builtins, nor modules it would have to look up.
+docs/internals/session-protocol.md describes the pipes. session_shell runs code, session_steps assigns output to steps,
+session_streams are the standard streams, session_interrupts handles SIGINT. Their code uses nothing that user code can
+replace: neither builtins nor modules that it would have to look up.
 
-The shell is made when this is imported: in a zygote that is before any cell is forked from it. Whatever else runs in
-such a cell must not see it. What IPython puts into the interpreter is taken out again here, and put back when a session
-begins.
+The shell is made on import, in a zygote before any cell is forked. A cell that is not a session must not see it. So
+this module removes what IPython puts into the interpreter, and restores it when a session begins.
 """
 
 import atexit
@@ -35,7 +34,7 @@ _OLDEST = (8, 0)
 _BUILTINS = ("__IPYTHON__", "display", "get_ipython")
 _PROMPTS = ("ps1", "ps2", "ps3")
 _LAST = ("last_type", "last_value", "last_traceback", "last_exc")
-# Runs once before any session: what the first steps of any session load lazily is loaded then.
+# Runs once before any session, to load what first steps load lazily.
 _REHEARSAL = (
     "import sys as _sys\nx = [f'{n!r} {n / 2:.1f}' for n in range(3)]\nprint(x)\nprint(1, file=_sys.stderr)\n{1: x}",
     "x",
@@ -72,12 +71,12 @@ def main() -> "NoReturn":
             if request is None:
                 end(0)
             serving.answer(request)
-    except BaseException:  # what the session stands on is gone: its descriptors, its memory
+    except BaseException:  # the session's descriptors or memory are gone
         _exit(CANNOT_SPEAK)
 
 
 def _flush_before_exit_functions() -> None:
-    """What ends the interpreter without its own end would lose the lines that are collected just now."""
+    """Flush before calls that end the process abruptly, which would lose collected lines."""
     for name in ("_exit", "abort", "execv", "execve"):
         setattr(os, name, _with_flush(getattr(os, name)))
 
@@ -92,7 +91,7 @@ def _with_flush(function: "Any") -> "Any":
 
 
 def end(code: int) -> "NoReturn":
-    """End the process as an interpreter ends: what was written is put, what was registered is run."""
+    """End the process like an interpreter: flush output and run exit functions."""
     if pipes.are_mine():
         _casemate.control = None  # the one-shot hook would report the last error of the session
         process = _modules.get("_casemate.process")
@@ -106,7 +105,7 @@ def end(code: int) -> "NoReturn":
 
 
 def _claim_shell() -> "Any":
-    """Make the shell the interpreter's own, and return it."""
+    """Install the shell in the interpreter, and return it."""
     _shell.starting_dir = os.getcwd()
     _shell.home_dir = os.path.expanduser("~")
     _shell.history_manager.dir_hist[:] = [_shell.starting_dir]
@@ -122,7 +121,7 @@ def _claim_shell() -> "Any":
 
 
 def _create_shell() -> "Any":
-    """The shell; None, and why, where it cannot be made."""
+    """Make the shell. If that fails, return None and set ``problem``."""
     global problem
     fix = f"sessions of Python run on it: install it into the environment ({sys.executable} -m pip install ipython)"
     try:
@@ -143,7 +142,7 @@ def _create_shell() -> "Any":
 
 
 def _rehearse(shell: "Any") -> None:
-    """Run what steps run, without output, and forget it."""
+    """Run typical steps without output, and forget them."""
     from _casemate import session_errors, session_names, session_streams
 
     before = sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__, sys.modules["__main__"], steps.running
@@ -169,7 +168,7 @@ def _rehearse(shell: "Any") -> None:
 
 
 def _reset(shell: "Any") -> None:
-    """The state of a shell that has run nothing."""
+    """Reset the shell to the state before any step."""
     loop.close()
     shell.reset(new_session=False)
     shell.execution_count = 1
@@ -201,8 +200,8 @@ _prompts: "dict[str, Any]" = {}
 _before = {name: vars(builtins)[name] for name in _BUILTINS if name in vars(builtins)}
 _shell = _create_shell()
 if _shell is not None:
-    if getattr(_casemate, "rehearses", True):  # not where somebody waits for the first step already
+    if getattr(_casemate, "rehearses", True):  # False if a caller already waits for the first step
         _rehearse(_shell)
     _hide_shell(_shell)
-    __import__("_casemate.session_serving")  # what a session begins with
+    __import__("_casemate.session_serving")  # needed when a session begins
 vars(builtins).update(_before)

@@ -1,14 +1,14 @@
 """``!command`` and ``%%bash``: their output is the step's, in order and byte for byte, and an interrupt ends them.
 
-The output of a command goes through pipes and is written here, not by the command into the step's own pipes: only so
-the host knows what came before a picture and what after it. IPython itself gives the command a terminal, which colours
-and folds its output for a person and needs a /dev/pts of the cell's own. Commands that are left behind (``cmd &``) go
-on writing into the step that started them.
+Their output goes through pipes and is written here, not by the command into the step's own pipes. Only then does the
+host know what came before a picture and what after it. IPython itself gives the command a terminal, which adds colours
+and line breaks and needs a private /dev/pts. Background commands (``cmd &``) keep writing to the step that started
+them.
 
-Where the host wants that, it is asked before a command runs, or before Python code starts a program in its own ways,
-which an audit hook sees (PEP 578). This keeps nothing in: the walls do. The answer comes
-through the pipe of requests, where nothing else comes while a step runs. Whoever waits reads it, for the others too.
-When the step ends nobody waits any more, and an answer that is still on its way is passed over.
+If the host wants approvals, it is asked before a command runs, or before Python code starts a program by other means,
+which an audit hook sees (PEP 578). This is no protection: the walls are. The answer comes through the pipe of requests,
+which carries nothing else during a step. Any waiting thread reads it, also for the others. When the step ends all
+waiting ends, and a late answer is ignored.
 """
 
 import codecs
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionScripts", "__builtins__", "approvals", "output_of", "run_pip", "run_shell"]
 
-_MOST = 1 << 20  # characters of a command: nobody looks through more
+_MOST = 1 << 20  # characters of a command; a person cannot review more
 _MOST_PROMPT = 10_000  # characters
-_LOOK_MS = 50  # how long a thread waits at most before it sees that its step is over
+_LOOK_MS = 50  # the longest time until a waiting thread sees that its step is over
 _PIECE = 1 << 16
 _PIP = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}/pip_command.py"
-_LOOK_SECONDS = 0.05  # how long a command has ended at most before that is seen, when others hold its pipes
-_END_SECONDS = 0.5  # how long an interrupted command has to end, and then once more
+_LOOK_SECONDS = 0.05  # the longest time until a command's end is seen if other processes hold its pipes
+_END_SECONDS = 0.5  # time for an interrupted command to end after each signal
 _Popen: "Any" = subprocess.Popen
 _PIPE, _STDOUT = subprocess.PIPE, subprocess.STDOUT
 
 
 class _CommandApprovals:
-    """``asks``: the kinds of commands that the host wants to be asked about in the step that runs."""
+    """Asks the host before commands. ``asks``: the kinds that need approval in the current step."""
 
     __slots__ = ("_answers", "_count", "_is_watching", "_lock", "asks")
 
@@ -62,10 +62,9 @@ class _CommandApprovals:
         self._answers: "dict[int, dict[str, Any]]" = {}
         self._count = 0
         self._is_watching = False
-        self._lock = allocate_lock()  # of who reads
+        self._lock = allocate_lock()  # held by the thread that reads
 
     def begin(self, asks: "list[str]") -> None:
-        """A step begins."""
         self._answers.clear()
         self.asks = tuple(asks)
         if "process" in self.asks and not self._is_watching:
@@ -73,13 +72,13 @@ class _CommandApprovals:
             sys.addaudithook(_watch_starts)
 
     def end(self) -> None:
-        """The step is over: wait until nobody reads any more."""
+        """End the step, and wait until no thread reads."""
         self.asks = ()
         with self._lock:
             return
 
     def require(self, command: str, input_text: "str | None" = None, kind: str = "shell") -> None:
-        """Wait until the host allows it. Raises ``PermissionError`` when it does not."""
+        """Wait until the host allows it. Raises ``PermissionError`` if it does not."""
         if kind not in self.asks:
             return
         if len(command) + len(input_text or "") > _MOST:
@@ -92,7 +91,7 @@ class _CommandApprovals:
             raise PermissionError("the command was not allowed: " + (answer["reason"] or "it was denied"))
 
     def read_line(self, prompt: str, hidden: bool) -> "str | None":
-        """A line that a person types in; None where there is none."""
+        """Return a line that a person types, or None."""
         answer = self._wait(
             self._send_request("input", "a line is wanted", prompt=prompt[:_MOST_PROMPT], hidden=hidden)
         )
@@ -110,7 +109,7 @@ class _CommandApprovals:
         return number
 
     def _wait(self, number: int) -> "dict[str, Any] | None":
-        """The answer; None when the step is over."""
+        """Return the answer, or None if the step is over."""
         while self.asks:
             with self._lock:
                 answer = self._answers.pop(number, None)
@@ -121,7 +120,7 @@ class _CommandApprovals:
         return None
 
     def _read(self) -> None:
-        """One more answer, if it is there soon. Under the lock."""
+        """Read one more answer if it comes soon. Call under the lock."""
         waiter = poll()
         waiter.register(REQUESTS, POLLIN)
         if not waiter.poll(_LOOK_MS):
@@ -137,7 +136,7 @@ class _CommandApprovals:
             interrupts.release()
 
     def renew_lock(self) -> None:
-        """In a forked child."""
+        """Replace the lock in a forked child."""
         self._lock = allocate_lock()
 
 
@@ -145,14 +144,12 @@ approvals = _CommandApprovals()
 
 
 class _Starts(threading.local):
-    """Of each thread: ``is_ours``: what it starts now is a command's; ``allowed``: the last one that may start."""
-
-    is_ours = False
-    allowed = ""
+    is_ours = False  # whether this thread is starting a command
+    allowed = ""  # the last program that this thread may start
 
 
 _starts = _Starts()
-# Where the command is among an event's arguments: https://docs.python.org/3/library/audit_events.html
+# The index of the command among an event's arguments: https://docs.python.org/3/library/audit_events.html
 _COMMAND_OF = {"subprocess.Popen": 1, "os.system": 0, "pty.spawn": 0, "os.posix_spawn": 1, "os.exec": 1}
 _WITHIN_ANOTHER = ("os.posix_spawn", "os.exec")
 
@@ -176,7 +173,7 @@ def _text_of(command: "Any") -> str:
 
 
 def _popen(command: "list[str]", **options: "Any") -> "Any":
-    """Start what was asked about as a command, or need not be."""
+    """Start a command that was approved or needs no approval."""
     _starts.is_ours = True
     try:
         return _Popen(command, **options)
@@ -185,26 +182,27 @@ def _popen(command: "list[str]", **options: "Any") -> "Any":
 
 
 def run_shell(command: str) -> int:
-    """Run a line of shell; its exit code, negative for the signal that ended it."""
+    """Run a line of shell. Returns its exit code, negative for the signal that ended it."""
     approvals.require(command)
     steps.current().flush()
     if command.rstrip().endswith("&"):
         return _start_in_background(command)
-    process = _popen(_shell(command), stdout=_PIPE, stderr=_PIPE, start_new_session=True)
-    return _wait_for(process, {process.stdout.fileno(): _writer(OUT), process.stderr.fileno(): _writer(ERR)})
+    return _run(_shell(command))
 
 
 def run_pip(line: str) -> int:
-    """Run casemate's pip, as `run_shell`; what it asks for is asked about on the host."""
+    """Run casemate's pip, like `run_shell`. The host asks for approval."""
     steps.current().flush()
-    process = _popen(
-        [sys.executable, "-I", _PIP, *shlex.split(line)], stdout=_PIPE, stderr=_PIPE, start_new_session=True
-    )
+    return _run([sys.executable, "-I", _PIP, *shlex.split(line)])
+
+
+def _run(words: "list[str]") -> int:
+    process = _popen(words, stdout=_PIPE, stderr=_PIPE, start_new_session=True)
     return _wait_for(process, {process.stdout.fileno(): _writer(OUT), process.stderr.fileno(): _writer(ERR)})
 
 
 def output_of(command: str, split: bool) -> "tuple[object, int]":
-    """What a line of shell writes (to both streams, as IPython does), and its exit code."""
+    """Return the output of a line of shell (both streams, as in IPython) and its exit code."""
     approvals.require(command)
     pieces: "list[bytes]" = []
     process = _popen(_shell(command), stdout=_PIPE, stderr=_STDOUT, start_new_session=True)
@@ -219,14 +217,14 @@ def _shell(command: str) -> "list[str]":
 
 
 def _start_in_background(command: str) -> int:
-    """Start it and look no further; it has the step's own pipes."""
+    """Start it with the step's own pipes."""
     process = _popen(_shell(command), start_new_session=True)
     code: int = process.wait()
     return code
 
 
 def _writer(which: int) -> "Callable[[bytes], object]":
-    """Where output goes: into the step, or to what the program has put in the place of the stream (``%%capture``)."""
+    """Return where output goes: to the step, or to the program's replacement for the stream (``%%capture``)."""
     stream: "Any" = sys.stdout if which == OUT else sys.stderr
     if stream is streams[which] or stream is None:
         step = steps.current()
@@ -236,11 +234,12 @@ def _writer(which: int) -> "Callable[[bytes], object]":
 
 
 def _wait_for(process: "Any", writers: "Writers") -> int:
-    """Hand on what the command writes, until it has ended. An interrupt ends it."""
+    """Copy the command's output until it has ended. An interrupt ends it."""
     try:
         remaining = _copy_output(process, dict(writers))
-        if remaining:
-            _copy_output_later(process, remaining)
+        if remaining:  # background processes still write, and closing their pipes would end them
+            copying = (process, remaining, True)
+            threading.Thread(target=_copy_output, args=copying, name="casemate-output", daemon=True).start()
         code: int = process.wait()
     except BaseException:
         _end(process, writers)
@@ -248,8 +247,9 @@ def _wait_for(process: "Any", writers: "Writers") -> int:
     return code
 
 
-def _copy_output(process: "Any", writers: "Writers") -> "Writers":
-    """Until the command has ended; the pipes that something it has left behind still holds."""
+def _copy_output(process: "Any", writers: "Writers", to_their_end: bool = False) -> "Writers":
+    """Copy until the command, or with ``to_their_end`` each pipe, has ended. Returns the pipes that background
+    processes still hold."""
     waiter = select.poll()
     for descriptor in writers:
         waiter.register(descriptor, select.POLLIN)
@@ -265,38 +265,21 @@ def _copy_output(process: "Any", writers: "Writers") -> "Writers":
             else:
                 waiter.unregister(descriptor)
                 del writers[descriptor]
-        has_ended = has_ended or (not ready and process.poll() is not None)
+        has_ended = has_ended or not (ready or to_their_end or process.poll() is None)
     return writers
 
 
-def _copy_output_later(process: "Any", writers: "Writers") -> None:
-    """What the command has left behind goes on writing: closing its pipes would end it."""
-
-    def copy() -> None:
-        _copy_output(_BackgroundProcess(process), writers)
-
-    threading.Thread(target=copy, name="casemate-output", daemon=True).start()
-
-
-class _BackgroundProcess:
-    """Stands for what a command has left behind, which ends when its pipes do. Holds them open."""
-
-    def __init__(self, process: "Any") -> None:
-        self._process = process
-
-    def poll(self) -> None:
-        """Never."""
-
-
 def _end(process: "Any", writers: "Writers") -> None:
-    """Ask it to end as Ctrl-C does, then make it; what it says meanwhile is still read."""
+    """End it with SIGINT, then stronger signals. Its output until then is still read."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
+            process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
         except OSError:
-            break
-        if _ends_in_time(process):
-            break
+            pass
+        break
     for descriptor, put in writers.items():
         while select.select([descriptor], [], [], 0)[0]:
             data = os.read(descriptor, _PIECE)
@@ -305,23 +288,15 @@ def _end(process: "Any", writers: "Writers") -> None:
             put(data)
 
 
-def _ends_in_time(process: "Any") -> bool:
-    try:
-        process.wait(_END_SECONDS)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
-
-
 @magics_class
 class SessionScripts(ScriptMagics):  # type: ignore[misc]
-    """``%%bash``, ``%%sh``, ``%%script`` and the like without the thread and the event loop of IPython's own."""
+    """``%%bash``, ``%%sh``, ``%%script`` and the like, without IPython's thread and event loop."""
 
     @magic_arguments()  # type: ignore[untyped-decorator]
     @script_args  # type: ignore[untyped-decorator]
     @cell_magic("script")  # type: ignore[untyped-decorator]
     def shebang(self, line: str, cell: str) -> None:
-        """Run the cell by the program that the line names; options as in IPython."""
+        """Run the cell with the program that the line names; options as in IPython."""
         arguments, command = self.shebang.parser.parse_known_args(shlex.split(line))
         approvals.require(" ".join(command), cell)
         if arguments.bg:

@@ -1,6 +1,6 @@
-"""What IPython shows, as frames: displays, results, clearing; and figures of matplotlib.
+"""Sends IPython's displays, results and clear requests, and matplotlib's figures, as frames.
 
-Figures that are still open when a step ends are shown without being asked for, as in a notebook.
+Figures that are still open when a step ends are shown automatically, as in a notebook.
 """
 
 import sys
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["InlineBackend", "Publisher", "ResultHook", "__builtins__", "show_open_figures"]
 
 _MOST_METADATA = 2**14  # characters
-_BUNDLE_LIMIT = FRAME_LIMIT - 2**17  # for a bundle, so that the rest of its frame fits too
+_BUNDLE_LIMIT = FRAME_LIMIT - 2**17  # leaves room for the rest of the frame
 _PLAIN = (int, float, bool, str, complex, type(None))
 _KINDS = {
     "png": "image/png",
@@ -33,11 +33,11 @@ _KINDS = {
     "pdf": "application/pdf",
 }
 _FORMATS = (*_KINDS, "retina", "png2x")
-_shown: "list[Any]" = []  # the figures that this step has shown already
+_shown: "list[Any]" = []  # the figures that this step has shown
 
 
 class Publisher(DisplayPublisher):  # type: ignore[misc]
-    """Where ``display()`` ends."""
+    """Receives what ``display()`` shows."""
 
     def publish(self, data: "Any", metadata: "Any" = None, *_source: object, **options: "Any") -> None:
         """Send the bundle. A child process, which has no pipe, prints its text."""
@@ -48,16 +48,15 @@ class Publisher(DisplayPublisher):  # type: ignore[misc]
         _send("display", data, metadata, f',"id":{encode(display_id)},"update":{encode(bool(options.get("update")))}')
 
     def clear_output(self, wait: bool = False) -> None:
-        """What was shown so far is to go, at once or (``wait``) when the next comes."""
+        """Remove what was shown so far: at once, or with ``wait`` when the next display comes."""
         steps.current().send_fields("clear", wait=bool(wait))
 
 
 class ResultHook(DisplayHook):  # type: ignore[misc]
-    """Shows the value of a step's last expression, and keeps it in ``_`` and ``Out`` as IPython does. ``is_at_work``:
-    the value is being turned into texts and pictures; ``failure``: the error of its ``__repr__``."""
+    """Shows the value of a step's last expression, and keeps it in ``_`` and ``Out`` as IPython does."""
 
-    is_at_work = False
-    failure: "BaseException | None" = None
+    is_at_work = False  # whether a value is being formatted
+    failure: "BaseException | None" = None  # the error of its ``__repr__``
 
     def quiet(self) -> bool:
         """Whether the code ends with a semicolon."""
@@ -68,7 +67,7 @@ class ResultHook(DisplayHook):  # type: ignore[misc]
         return ";" in code and bool(self.semicolon_at_end_of_expression(code))
 
     def compute_format_data(self, result: object) -> "Any":
-        """Return the bundle of a value, and its metadata. Raises what its ``__repr__`` raises."""
+        """Return the bundle of a value, and its metadata. Raises the error of its ``__repr__``."""
         self.is_at_work, self.failure = True, None
         try:
             formats = self._formats_of(result)
@@ -79,7 +78,7 @@ class ResultHook(DisplayHook):  # type: ignore[misc]
             self.is_at_work, self.failure = False, None
 
     def _formats_of(self, result: object) -> "Any":
-        """A plain value has only its text, unless the user has registered another format for its type."""
+        """Format a value. A plain one has only text, unless the user registered another format for its type."""
         formatter = self.shell.display_formatter
         if type(result) in _PLAIN and not any(
             type(result) in each.type_printers for name, each in formatter.formatters.items() if name != "text/plain"
@@ -88,7 +87,7 @@ class ResultHook(DisplayHook):  # type: ignore[misc]
         return super().compute_format_data(result)
 
     def update_user_ns(self, result: object) -> None:
-        """Keep it, also after code that has deleted every name it saw."""
+        """Keep the result, even if the code deleted ``_oh``."""
         self.shell.user_ns.setdefault("_oh", self.shell.history_manager.output_hist)
         super().update_user_ns(result)
 
@@ -97,21 +96,21 @@ class ResultHook(DisplayHook):  # type: ignore[misc]
         self._is_active = True
 
     def write_output_prompt(self) -> None:
-        """There is none."""
+        """Write no prompt."""
 
     def write_format_data(self, format_dict: "Any", md_dict: "Any" = None) -> None:
         """Send the result."""
         _send("result", format_dict, md_dict, "")
 
     def log_output(self, format_dict: "Any") -> None:
-        """Results are kept once, in ``Out``."""
+        """Do nothing; ``Out`` already keeps results."""
 
     def finish_displayhook(self) -> None:
         """Nothing is left to do."""
         self._is_active = False
 
     def cull_cache(self) -> None:
-        """Forget the oldest results, without a word."""
+        """Forget the oldest results silently."""
         results = self.shell.user_ns.get("_oh", {})
         for number in sorted(results)[: max(len(results) // 5, 2)]:
             for place in (self.shell.user_ns, self.shell.user_ns_hidden):
@@ -134,7 +133,7 @@ def _send(kind: str, data: "Any", metadata: "Any", rest: str) -> None:
 
 
 def _encode_metadata(metadata: "Any") -> str:
-    """How to show the bundle, where JSON can hold that and it is short."""
+    """Encode the display metadata if JSON can hold it and it is short."""
     try:
         text = encode(metadata)
     except (TypeError, ValueError, RecursionError):
@@ -143,7 +142,7 @@ def _encode_metadata(metadata: "Any") -> str:
 
 
 def _encode_bundle(bundle: "dict[str, object]") -> str:
-    """The bundle's JSON, without what JSON cannot hold and without the largest parts where it is too large."""
+    """Encode the bundle, without parts that JSON cannot hold, and without the largest ones if it is too large."""
     parts = {}
     for media_type, data in bundle.items():
         try:
@@ -159,7 +158,7 @@ def _encode_bundle(bundle: "dict[str, object]") -> str:
 
 
 class InlineBackend(SingletonConfigurable):  # type: ignore[misc]
-    """The settings of ``%config InlineBackend.…``, as matplotlib_inline has them."""
+    """The settings of ``%config InlineBackend.…``, as in matplotlib_inline."""
 
     figure_formats = Set(Enum(_FORMATS), {"png"}, help="png, retina, jpeg, svg, pdf").tag(config=True)
     figure_format = Enum(_FORMATS, None, allow_none=True, help="one format").tag(config=True)
@@ -178,7 +177,7 @@ class InlineBackend(SingletonConfigurable):  # type: ignore[misc]
         self._register()
 
     def _register(self) -> None:
-        """Have IPython show figures in the formats that are set. This does not import matplotlib."""
+        """Make IPython show figures in the chosen formats. Does not import matplotlib."""
         for media_type in set(_KINDS.values()):
             self._formatters[media_type].pop("matplotlib.figure.Figure", None)
         for kind in self.figure_formats:
@@ -200,7 +199,7 @@ def _saver(kind: str, scale: int, options: "dict[str, Any]") -> "Any":
         figure.savefig(buffer, format=kind, **{"dpi": figure.dpi * scale, **options})
         figure.stale = False  # with bbox_inches="tight", savefig leaves it stale
         data = buffer.getvalue()
-        if scale > 1:  # with its size in a PNG's head, for screens that have more pixels than that
+        if scale > 1:  # for high-resolution screens: give the size to show, from the PNG's header
             width, height = (int.from_bytes(data[at : at + 4], "big") // scale for at in (16, 20))
             return data, {"width": width, "height": height}
         return data.decode() if kind == "svg" else data
@@ -209,8 +208,8 @@ def _saver(kind: str, scale: int, options: "dict[str, Any]") -> "Any":
 
 
 def show_open_figures() -> None:
-    """Show the figures that the step has not shown itself, and close all. With ``close_figures`` off, show only those
-    that have changed."""
+    """Show the figures that the step has not shown itself, and close all. Without ``close_figures``, show only changed
+    ones."""
     gcf: "Any" = getattr(sys.modules.get("matplotlib._pylab_helpers"), "Gcf", None)
     managers = [] if gcf is None else gcf.get_all_fig_managers()
     closes = InlineBackend.instance().close_figures

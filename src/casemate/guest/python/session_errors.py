@@ -1,4 +1,4 @@
-"""An exception as it is reported to the host, whatever the exception does when it is asked about itself."""
+"""Reports an exception to the host, whatever the exception does when it is inspected."""
 
 import inspect
 import sys
@@ -11,12 +11,13 @@ from IPython.core.error import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 __all__ = ["__builtins__", "describe", "exit_code", "remember", "text_of"]
 
 _LONGEST = 2**20
-_MOST_FRAMES = 50  # longer tracebacks are written as plain Python does, which joins repetitions
+_MOST_FRAMES = 50  # longer tracebacks are formatted by plain Python, which folds repetitions
 _INTERRUPTED = 130
 _Traceback = types.TracebackType
 _format_exception = traceback.format_exception
@@ -25,7 +26,7 @@ _type_name = type.__dict__["__name__"].__get__
 
 
 def describe(shell: "Any", error: BaseException) -> "dict[str, object]":
-    """What an error frame says of ``error``."""
+    """Return the fields of an error frame."""
     number = _attribute(error, "errno") if issubclass(type(error), OSError) else None
     return {
         "name": _type_name(type(error)),
@@ -36,12 +37,12 @@ def describe(shell: "Any", error: BaseException) -> "dict[str, object]":
 
 
 def _end(text: str) -> str:
-    """As much of its end as is sent, which says most in a traceback; an ellipsis says that it was cut."""
+    """Keep the end of a traceback, which matters most. An ellipsis marks the cut."""
     return text if len(text) <= _LONGEST else f"…{text[1 - _LONGEST :]}"
 
 
 def exit_code(error: "BaseException | None") -> int:
-    """As the process of a program would end with it."""
+    """Return the exit code of a program that ends with this error."""
     if error is None:
         return 0
     if issubclass(type(error), SystemExit):
@@ -51,14 +52,14 @@ def exit_code(error: "BaseException | None") -> int:
 
 
 def remember(error: BaseException) -> None:
-    """Where Python's own tools look for it: ``%tb``, ``%debug``, ``pdb.pm()``."""
+    """Store the error where Python's own tools expect it: ``%tb``, ``%debug``, ``pdb.pm()``."""
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, _users_part(_trace_of(error))
     if sys.version_info >= (3, 12):
         sys.last_exc = error
 
 
 def text_of(shell: "Any", error: BaseException) -> str:
-    """Its traceback as IPython writes it; as plain Python where IPython cannot."""
+    """Return the traceback as IPython formats it, or as plain Python does if IPython fails."""
     if issubclass(type(error), UsageError):
         return f"UsageError: {_value(error)}"
     try:
@@ -73,7 +74,7 @@ def text_of(shell: "Any", error: BaseException) -> str:
 
 
 def _ipython_lines(shell: "Any", error: BaseException) -> "list[str] | None":
-    """IPython's lines; None where plain Python's are better."""
+    """Return IPython's lines, or None if plain Python's are better."""
     if hasattr(error, "_render_traceback_"):
         lines: "list[str] | None" = error._render_traceback_()
         return lines
@@ -81,7 +82,7 @@ def _ipython_lines(shell: "Any", error: BaseException) -> "list[str] | None":
         frames = [] if _is_of_the_code(error) else traceback.extract_tb(_users_part(_trace_of(error)))
         written: "list[str]" = shell.SyntaxTB.structured_traceback(type(error), error, frames)
         return written
-    if _frames(_trace_of(error)) > _MOST_FRAMES or _has_group(error):
+    if sum(1 for _ in _links(_trace_of(error))) > _MOST_FRAMES or _has_group(error):
         return None
     trace = _users_part(_trace_of(error))
     search, inspect.getmodule = inspect.getmodule, _module_of  # type: ignore[assignment]
@@ -93,27 +94,22 @@ def _ipython_lines(shell: "Any", error: BaseException) -> "list[str] | None":
 
 
 def _module_of(thing: "Any", _filename: "str | None" = None) -> "Any":
-    """The module of a frame or a function: as ``inspect.getmodule``, which asks every module that is loaded for its
-    file. That takes milliseconds, and a copy of the memory of all of them in a process forked from a zygote."""
+    """Return the module of a frame or a function. ``inspect.getmodule`` asks every loaded module for its file, which
+    takes milliseconds and copies their memory in a process forked from a zygote."""
     names = getattr(thing, "f_globals", None) or getattr(thing, "__globals__", None) or {}
     return sys.modules.get(names.get("__name__") or getattr(thing, "__module__", None) or "")
 
 
 def _is_of_the_code(error: BaseException) -> bool:
-    """Whether a syntax error is the step's own: nothing of it was run."""
-    trace = _trace_of(error)
+    """Whether a syntax error is the step's own, so that none of it ran."""
+    return all(link.tb_frame.f_globals.get("__name__") != "__main__" for link in _links(_trace_of(error)))
+
+
+def _links(trace: "Any") -> "Iterator[Any]":
+    """Yield the links of a traceback, outermost first."""
     while trace is not None:
-        if trace.tb_frame.f_globals.get("__name__") == "__main__":
-            return False
+        yield trace
         trace = trace.tb_next
-    return True
-
-
-def _frames(trace: "Any") -> int:
-    count = 0
-    while trace is not None:
-        count, trace = count + 1, trace.tb_next
-    return count
 
 
 def _has_group(error: "BaseException | None") -> bool:
@@ -133,15 +129,15 @@ def _plain(error: BaseException) -> str:
 
 
 def _users_part(trace: "Any") -> "Any":
-    """The traceback without the session's own frames, and without IPython's before the user's code."""
+    """Return the traceback without the session's frames, and without IPython's before the user's code."""
     links: "list[Any]" = []
-    while trace is not None:
-        module = str(trace.tb_frame.f_globals.get("__name__"))
+    for link in _links(trace):
+        module = str(link.tb_frame.f_globals.get("__name__"))
         if not (module.startswith("_casemate.") or (not links and module.startswith("IPython."))):
-            links.append(trace)
-        trace = trace.tb_next
+            links.append(link)
+    trace = None
     for link in reversed(links):
-        line = link.tb_lineno  # None where an interrupt met an instruction that belongs to no line
+        line = link.tb_lineno  # None if an interrupt hit an instruction without a line
         trace = _Traceback(
             trace, link.tb_frame, link.tb_lasti, link.tb_frame.f_code.co_firstlineno if line is None else line
         )

@@ -1,6 +1,6 @@
 """The two pipes to the host: frames out on descriptor 3, requests in on descriptor 6.
 
-Nothing here looks anything up that user code could have changed: JSON is written and read by the C functions below.
+Nothing here uses anything that user code could have changed: the C functions below read and write JSON.
 """
 
 import json
@@ -20,7 +20,7 @@ __all__ = ["__builtins__", "encode", "pipes"]
 
 CONTROL = 3
 FRAME_LIMIT = 16 * 2**20
-CANNOT_SPEAK = 70  # exit code of an interpreter whose pipes its own program has closed
+CANNOT_SPEAK = 70  # exit code if the program has closed its interpreter's pipes
 _read, _write, _fstat, _close, _getpid, _exit = os.read, os.write, os.fstat, os.close, os.getpid, os._exit
 _set_inheritable = os.set_inheritable
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
@@ -31,13 +31,13 @@ def _refuse(value: object) -> object:
 
 
 def encode(value: object) -> str:
-    """JSON of ``value``. Raises ``TypeError``, ``ValueError`` or ``RecursionError`` for what JSON does not have."""
+    """Encode ``value`` as JSON. Raises ``TypeError``, ``ValueError`` or ``RecursionError`` if JSON cannot hold it."""
     encoder = make_encoder({}, _refuse, encode_basestring, None, ":", ",", False, False, False)
     return "".join(encoder(value, 0))
 
 
 class _Pipes:
-    """Both pipes and whose they are: a forked child has neither."""
+    """Both pipes and their owner process. A forked child has neither."""
 
     __slots__ = ("_control", "_lock", "_requests", "pid")
 
@@ -47,9 +47,9 @@ class _Pipes:
         self._lock = allocate_lock()
 
     def take(self) -> None:
-        """Remember the pipes as they are now, and keep them from programs that this process starts.
+        """Remember the pipes, and do not pass them to child programs.
 
-        Raises ``OSError`` when they are not there.
+        Raises ``OSError`` if they do not exist.
         """
         for descriptor in (CONTROL, REQUESTS):
             _set_inheritable(descriptor, False)
@@ -60,14 +60,15 @@ class _Pipes:
         return _getpid() == self.pid
 
     def leave_to_parent(self) -> None:
-        """In a forked child: close both, whoever held the lock."""
+        """Close both in a forked child, whichever thread held the lock."""
         self._lock = allocate_lock()
         for descriptor, identity in ((CONTROL, self._control), (REQUESTS, self._requests)):
             if _identity(descriptor) == identity:
                 _close(descriptor)
 
     def send(self, payload: str) -> bool:
-        """Send one frame; False in a child, and for one that is too large. Ends the process when it cannot speak."""
+        """Send one frame. Returns False in a child and for a frame that is too large. Ends the process if the pipe is
+        gone."""
         if not self.are_mine():
             return False
         data = payload.encode("utf-8", "replace")
@@ -84,14 +85,14 @@ class _Pipes:
         return True
 
     def wait(self) -> None:
-        """Until a request has begun to arrive, or there will be none."""
+        """Wait until a request begins to arrive, or the pipe ends."""
         if _identity(REQUESTS) == self._requests:
             waiter = poll()
             waiter.register(REQUESTS, POLLIN)
             waiter.poll()
 
     def receive(self) -> "dict[str, Any] | None":
-        """The next request; None when there will be none."""
+        """Return the next request, or None at the end of the pipe."""
         if not self.are_mine():
             _exit(0)
         head = self._read_all(4)
@@ -102,7 +103,7 @@ class _Pipes:
         return request
 
     def _read_all(self, size: int) -> bytes:
-        """So many bytes; none when the pipe has ended."""
+        """Read exactly ``size`` bytes; returns b"" if the pipe has ended."""
         pieces, missing = [], size
         while missing:
             if _identity(REQUESTS) != self._requests:

@@ -1,8 +1,8 @@
-"""What a step does for a front end, such as a notebook: runs code, hands on a widget's message, or answers what an
-editor asks about code.
+"""Steps for a front end such as a notebook: they run code, deliver a widget's message, or answer an editor's question
+about code.
 
-Widgets speak through comms: https://jupyter-client.readthedocs.io/en/stable/messaging.html#custom-messages. The package
-``comm`` is the environment's own; it is taught to send frames when it is imported.
+Widgets use comms: https://jupyter-client.readthedocs.io/en/stable/messaging.html#custom-messages. The package ``comm``
+is the environment's. When it is imported it is patched to send frames.
 """
 
 import json
@@ -26,13 +26,11 @@ _MOST_MATCHES = 500
 
 
 class _Front:
-    """``message``: what the step answers, by the front end's name for it; None where there is no front end."""
-
-    message: "str | None" = None
+    message: "str | None" = None  # the front end's id of the message that the step answers; None without a front end
     has_colours = False
 
     def get_parent(self, *_: object) -> "dict[str, Any]":
-        """So widgets of output find out what is theirs, as from ipykernel's kernel."""
+        """Let output widgets find their messages, as with ipykernel's kernel."""
         return {"header": {"msg_id": self.message}}
 
 
@@ -40,8 +38,8 @@ _front = _Front()
 
 
 def begin(shell: "Any", message: "str | None", *, has_colours: bool) -> None:
-    """Prepare a step. Colours are turned on once, so that ``%colors`` can turn them off. Where widgets are shown, rich
-    and tqdm see a notebook, as with ipykernel."""
+    """Prepare a step. Colours are enabled only once, so that ``%colors`` can disable them. With a front end, rich and
+    tqdm see a notebook, as with ipykernel."""
     _front.message = message
     if has_colours and not _front.has_colours:
         _front.has_colours = True
@@ -61,7 +59,7 @@ def _run_code(shell: "Any", request: "dict[str, Any]") -> "BaseException | None"
 
 
 def _take_message(_shell: "Any", request: "dict[str, Any]") -> None:
-    """Hand on a message of the front end's to the comm that it is for."""
+    """Deliver a front end's message to its comm."""
     message = json.loads(request["code"])
     message["buffers"] = [memoryview(a2b_base64(data)) for data in message["buffers"]]
     manager = __import__("comm").get_comm_manager()
@@ -74,8 +72,8 @@ def _complete(shell: "Any", request: "dict[str, Any]") -> None:
     found = _completions(shell, code, cursor)
     _answer_completions(found, cursor)  # jedi may be interrupted
     if found and re.search(r"\.\w*$", code[:cursor]):
-        return  # for the names of a module jedi would read all of its files
-    # jedi knows what the code itself imports or assigns, and not the objects of the session.
+        return  # to complete a module's names, jedi would read all of its files
+    # jedi knows what the code itself imports or assigns, but not the session's objects.
     before, shell.Completer.use_jedi = shell.Completer.use_jedi, True
     try:
         more = _completions(shell, code, cursor)
@@ -94,7 +92,7 @@ def _completions(shell: "Any", code: str, cursor: int) -> "list[Any]":
 
 def _answer_completions(found: "list[Any]", cursor: int) -> None:
     start, end = (found[0].start, found[0].end) if found else (cursor, cursor)
-    dot = int(bool(found) and all(one.text.startswith(".") for one in found))  # it is there, and no part of a name
+    dot = int(bool(found) and all(one.text.startswith(".") for one in found))  # typed already, not part of the name
     _answer({"start": start + dot, "end": end, "matches": [[one.text[dot:], one.type or ""] for one in found]})
 
 
@@ -124,7 +122,7 @@ TASKS = {"code": _run_code, "comm": _take_message, "complete": _complete, "look_
 
 
 def install(module: "Any") -> None:
-    """``comm`` has been imported: what it makes from now on reaches the front end."""
+    """Make comms that are created from now on reach the front end."""
     create_plain = module.create_comm
 
     class FrontComm(module.base_comm.BaseComm):  # type: ignore[misc]
@@ -155,7 +153,7 @@ def install(module: "Any") -> None:
 
 
 def _plain(value: "Any") -> object:
-    """What JSON has no type for: numbers of numpy's, dates, sets."""
+    """Convert values that JSON lacks: numpy numbers, dates, sets."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return b2a_base64(value, newline=False).decode()
     if hasattr(value, "isoformat"):

@@ -1,8 +1,8 @@
-"""SIGINT: it ends the user's code, and nothing else, ever.
+"""SIGINT handling: an interrupt ends the user's code and nothing else.
 
-The handler raises only while user code is on the stack, so the session's own control flow cannot be torn. What must be
-whole even inside user code (a frame, a write and its count) is done between `hold` and `release`. The functions of
-`_signal` are those of `signal` without the translation of what they take and give.
+The handler raises only while user code is on the stack, so the session's own control flow stays intact. What must not
+be interrupted even inside user code (a frame, a write and its count) happens between `hold` and `release`. The
+functions of `_signal` are those of `signal` without conversions.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
     from typing import Any
 
-__all__ = ["__builtins__", "interrupts", "own"]
+__all__ = ["__builtins__", "interrupts", "is_inside", "own"]
 
-# The builtins as they are before any user code runs. The session's modules bind this copy as their ``__builtins__``:
-# whatever user code does to the real ones, they go on.
+# The builtins before any user code runs. The session's modules bind this copy as their ``__builtins__``, so that they
+# work whatever user code does to the real ones.
 own: "dict[str, object]" = dict(vars(builtins))
 __builtins__ = own  # type: ignore[assignment]
 
@@ -34,12 +34,11 @@ _set_handler, _get_handler, _SIGINT = _signal.signal, _signal.getsignal, int(_si
 class _Interrupts:
     """What an interrupt does now.
 
-    ``state``: STARTING from the arrival of a request on, USER while a step's code runs, OTHER after and between steps.
-    ``depth``: how many things that must be whole are under way in the main thread.
-    ``pending``: an interrupt came that has not been raised yet; ``came``: one has come for the last code called.
-    ``callback``: the code that runs callbacks of the event loop, once there is one. An exception anywhere else in the
-    loop would lose a callback, and a task would never go on.
-    ``cancel``: what ends the step instead, while it runs in the loop.
+    ``state``: STARTING from the arrival of a request, USER while a step's code runs, OTHER after and between steps.
+    ``depth``: the number of open `hold` blocks in the main thread. ``pending``: an interrupt came and has not been
+    raised yet. ``came``: one came for the last code called. ``callback``: the code object that runs callbacks of the
+    event loop, if any. An exception anywhere else in the loop would lose a callback, and a task would never continue.
+    ``cancel``: called instead of raising, while the step runs in the loop.
     """
 
     __slots__ = ("callback", "came", "cancel", "depth", "main", "pending", "state")
@@ -50,13 +49,13 @@ class _Interrupts:
         self.cancel: "Callable[[], None] | None" = None
 
     def install(self) -> None:
-        """Take SIGINT, also back from a step that took it. Only for the main thread."""
+        """Take SIGINT, also back from a step that took it. Main thread only."""
         self.main = get_ident()
         if _get_handler(_SIGINT) != self._handle_signal:
             _set_handler(_SIGINT, self._handle_signal)
 
     def watch_finalizers(self) -> None:
-        """Python drops what is raised in a finalizer or a weak reference's callback: interrupt once more then."""
+        """Interrupt once more if Python drops the exception, as it does in finalizers and weak reference callbacks."""
         plain = sys.unraisablehook
 
         def handle_unraisable(what: "Any") -> None:
@@ -68,7 +67,7 @@ class _Interrupts:
         sys.unraisablehook = handle_unraisable
 
     def _interrupt_frame(self, frame: "FrameType") -> None:
-        """Interrupt ``frame``, which the finalizer has returned to, at its next instruction: as a debugger stops it."""
+        """Interrupt ``frame``, which the finalizer returns to, at its next instruction, as a debugger does."""
         if get_ident() == self.main and _get_trace() is None:
             frame.f_trace, frame.f_trace_opcodes = self._raise_at_next_instruction, True
             _set_trace(self._raise_at_next_instruction)
@@ -79,7 +78,7 @@ class _Interrupts:
         self._handle_signal(_SIGINT, frame)
 
     def call(self, function: "Callable[..., Any]", *arguments: object) -> "Any":
-        """What ``function`` gives; it runs the user's code, and is what an interrupt ends."""
+        """Call ``function``, which runs the user's code and can be interrupted."""
         self.came = self.pending
         self.state = USER
         try:
@@ -89,12 +88,12 @@ class _Interrupts:
             self.pending = False
 
     def hold(self) -> None:
-        """What follows is whole: an interrupt waits for `release`."""
+        """Delay interrupts until `release`."""
         if get_ident() == self.main:
             self.depth += 1
 
     def release(self) -> None:
-        """Let the interrupt through that has come meanwhile."""
+        """Raise an interrupt that came meanwhile."""
         if get_ident() == self.main:
             self.depth -= 1
             if self.pending and not self.depth:
@@ -110,7 +109,7 @@ class _Interrupts:
     def _handle_signal(self, _number: int, frame: "FrameType | None") -> None:
         if self.state == USER:
             self.came = True
-            if self.depth or not _is_inside(frame, _ENTERED):
+            if self.depth or not is_inside(frame, _ENTERED):
                 self.pending = True
             elif self.cancel is not None and not self._is_in_callback(frame):
                 self.cancel()
@@ -119,13 +118,13 @@ class _Interrupts:
         elif self.state == STARTING:
             self.pending = True
         elif _request_waits():
-            # The step before has ended: it is for the next. A task that holds the loop would keep that from starting.
+            # The last step has ended, so the interrupt is for the next. A task that blocks the loop would delay it.
             self.pending = True
             if not self.depth and self._is_in_callback(frame):
                 raise KeyboardInterrupt
 
     def _is_in_callback(self, frame: "FrameType | None") -> bool:
-        """Whether the event loop has called code of somebody else's that has not returned."""
+        """Whether the event loop called code outside asyncio that has not returned."""
         callee = None
         while frame is not None and self.callback is not None:
             if frame.f_code is self.callback:
@@ -135,7 +134,7 @@ class _Interrupts:
 
 
 def _is_the_loops(frame: "FrameType") -> bool:
-    """Whether it is asyncio that puts a task back in its queue; what it runs for a task is a coroutine."""
+    """Whether it is asyncio itself, rescheduling a task. Code that asyncio runs for a task is a coroutine."""
     name = frame.f_globals.get("__name__", "")
     return name.startswith("asyncio.") and not frame.f_code.co_flags & _COROUTINE
 
@@ -147,7 +146,8 @@ def _enter(function: "Callable[..., Any]", arguments: "tuple[object, ...]") -> "
     return function(*arguments)
 
 
-def _is_inside(frame: "FrameType | None", code: "CodeType") -> bool:
+def is_inside(frame: "FrameType | None", code: "CodeType") -> bool:
+    """Whether the frame, or one of its callers, runs that code."""
     while frame is not None:
         if frame.f_code is code:
             return True

@@ -1,7 +1,7 @@
-"""The event loop of a session: ``await`` at the top level runs in it, and its tasks go on between steps.
+"""The event loop of a session: top-level ``await`` runs in it, and its tasks continue between steps.
 
-Code without ``await`` runs outside of it, so ``asyncio.run`` works there as in a program. There is no loop until a step
-needs one.
+Code without ``await`` runs outside it, so ``asyncio.run`` works there as in a program. The loop is made when a step
+first needs it.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 __all__ = ["__builtins__", "loop"]
 
 _NO_DESCRIPTOR = -1
-_MANY = 1 << 12  # more bytes than signals that come between two looks
+_MANY = 1 << 12  # bytes; more than the signals between two reads
 _wake_by, _pipe, _read, _close = _signal.set_wakeup_fd, os.pipe2, os.read, os.close
 _NO_WAITING = os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class _Waker:
-    """Wakes the loop by a signal that comes in the instant before it waits: Python's handler would run after the wait.
+    """Wakes the loop on a signal that comes just before it waits, when Python's handler would only run after the wait.
 
-    What a step has put in its place (``add_signal_handler`` does) wakes the loop as well, and stays. It is made for one
-    step: what a zygote had made would be shared by all of its cells.
+    A step's replacement (from ``add_signal_handler``) also wakes the loop, and stays. A waker is made for one step,
+    because all cells of a zygote would share one made earlier.
     """
 
     def __init__(self, running: "Any") -> None:
@@ -48,7 +48,7 @@ class _Waker:
         try:
             _read(self._read_end, _MANY)
         except OSError:
-            pass  # a child that the step has forked has read it, or the step has closed it
+            pass  # a forked child has read it, or the step has closed it
 
     def remove(self) -> None:
         replaced = _wake_by(_NO_DESCRIPTOR)
@@ -65,20 +65,20 @@ class _Waker:
 
 
 class _Loop:
-    """The loop, once there is one."""
+    """The session's loop, once there is one."""
 
     def __init__(self) -> None:
         self._loop: "Any" = None
 
     def run(self, coroutine: "Coroutine[Any, Any, Any]") -> object:
-        """What the coroutine returns. An interrupt cancels it, and is raised when it has ended."""
+        """Run the coroutine and return its result. An interrupt cancels it, and is raised when it has ended."""
         running = self._running_loop()
         task = running.create_task(coroutine)
         interruptions: "list[bool]" = []
 
         def cancel() -> None:
             interruptions.append(True)
-            task.cancel()  # now: a callback would come after the task's next step, which may block for ever
+            task.cancel()  # now: a callback would run after the task's next step, which may block forever
             running.call_soon_threadsafe(_wake_up)
 
         interrupts.cancel = cancel
@@ -100,16 +100,16 @@ class _Loop:
         return result
 
     def offer(self) -> None:
-        """Let ``asyncio.get_event_loop()`` find the loop: ``asyncio.run`` takes it away."""
+        """Make ``asyncio.get_event_loop()`` return the loop again, since ``asyncio.run`` removes it."""
         asyncio = sys.modules.get("asyncio")
         if asyncio is not None and self._is_usable():
             try:
                 asyncio.set_event_loop(self._loop)
             except Exception:
-                return  # asyncio itself has been patched away
+                return  # the user's code has broken asyncio
 
     def adopt(self) -> None:
-        """Take the loop that the step has made by ``asyncio.get_event_loop()``."""
+        """Use the loop that the step made with ``asyncio.get_event_loop()``."""
         if self._is_usable():
             return
         policy = getattr(sys.modules.get("asyncio.events"), "_event_loop_policy", None)
@@ -119,28 +119,28 @@ class _Loop:
             interrupts.callback = _callback_code()
 
     def wait(self) -> None:
-        """Run the tasks that are left until a request arrives; return at once when there is no loop."""
+        """Run the remaining tasks until a request arrives. Returns at once if there is no loop."""
         if not self._is_usable():
             return
         try:
             self._loop.add_reader(REQUESTS, self._loop.stop)
             self._loop.run_forever()
         except (KeyboardInterrupt, SystemExit):
-            pass  # a task's: the loop goes on when it is waited for again
+            pass  # from a task; the loop continues in the next wait
         except Exception:
             self._loop = None
         finally:
             self._stop_reading()
 
     def close(self) -> None:
-        """After a rehearsal: there is no loop."""
+        """Discard the loop after a rehearsal."""
         if self._is_usable():
             self._loop.close()
             sys.modules["asyncio"].set_event_loop(None)
         self._loop = None
 
     def stop_in_child(self) -> None:
-        """A child that was forked by a task, between steps, ends instead of serving."""
+        """End a child that a task forked between steps, so that it does not serve requests."""
         if self._loop is not None and interrupts.state == OTHER:
             self._loop.stop()
 
@@ -165,13 +165,13 @@ class _Loop:
 
 
 def _wake_up() -> None:
-    """Only so that a loop that waits looks again."""
+    """Do nothing; the call itself wakes the loop."""
 
 
 def _create_waker(running: "Any") -> "_Waker | None":
     try:
         return _Waker(running)
-    except Exception:  # no descriptors are left, or asyncio has been patched: the host interrupts again after a second
+    except Exception:  # no descriptors are left, or asyncio is broken; the host interrupts again after a second
         return None
 
 
@@ -184,7 +184,7 @@ def _remove_waker(waker: "_Waker | None") -> None:
 
 
 def _callback_code() -> "Any":
-    """The code that every callback of a loop is called by; None for a loop that is not Python's own."""
+    """Return the code object that calls every callback; None for a loop that is not Python's own."""
     return getattr(getattr(sys.modules.get("asyncio.events"), "Handle", None), "_run", _callback_code).__code__
 
 

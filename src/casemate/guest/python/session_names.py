@@ -1,6 +1,6 @@
-"""The user's names: which the step has bound or deleted, what they hold, getting and setting one.
+"""The user's names: which a step bound or deleted, what they hold, and how to get and set them.
 
-Nothing here runs code of the user's: of what is not a well-known type, only the type's name is reported.
+Nothing here runs the user's code. Of values that are not of a well-known type, only the type's name is reported.
 """
 
 import keyword
@@ -18,7 +18,7 @@ __all__ = ["UserNames", "__builtins__", "cut", "describe", "json_of"]
 
 _MOST_NAMES, _LONGEST_NAME, _LONGEST_REPR, _LONGEST_KEY = 10_000, 200, 200, 50
 _DEEPEST_REPR, _DEEPEST_JSON = 4, 200
-_LARGEST_INT = 10_000  # bits; more digits than JSON readers take
+_LARGEST_INT = 10_000  # bits; JSON readers do not accept more
 _getsizeof = sys.getsizeof
 _type_name, _type_qualname = type.__dict__["__name__"].__get__, type.__dict__["__qualname__"].__get__
 _type_module = type.__dict__["__module__"].__get__
@@ -26,21 +26,21 @@ _function = type(lambda: None)
 _builtin, _module = type(len), type(sys)
 _BRACKETS: "dict[type, Any]" = {list: "[]", tuple: "()", set: "{}", frozenset: ("frozenset({", "})")}
 _SIZED = (int, float, bool, str, bytes, bytearray, list, dict, tuple, set, frozenset, complex, range, type(None))
-# Types of the standard library whose repr is their own business alone.
+# Stdlib types whose repr calls no code of the user.
 _SAFE = {("builtins", "range"), ("builtins", "slice"), ("decimal", "Decimal"), ("datetime", "date"),
          ("datetime", "timedelta"), ("fractions", "Fraction"), ("uuid", "UUID"),
          ("pathlib", "PosixPath"), ("pathlib._local", "PosixPath")}  # fmt: skip
 
 
 class UserNames:
-    """The user's part of a namespace. ``hidden``: what IPython has put there, by name."""
+    """The user's part of a namespace. ``hidden`` has the names that IPython put there."""
 
     def __init__(self, namespace: "dict[str, Any]", hidden: "dict[str, Any]") -> None:
         self._namespace, self._hidden = namespace, hidden
         self._known = set(namespace)
 
     def changes(self) -> "tuple[list[str], list[str]]":
-        """The names that were bound, and those deleted, since this was asked last."""
+        """Return the names bound, and those deleted, since the last call."""
         now, before = set(self._namespace), self._known
         self._known = now
         new = [name for name in _last_of(self._namespace, now - before) if self._is_users(name)]
@@ -48,7 +48,7 @@ class UserNames:
         return _cut_names(new), _cut_names(gone)
 
     def variables(self) -> "list[dict[str, object]]":
-        """All of them, in order of definition."""
+        """List all variables, in order of definition."""
         variables = []
         for name in list(self._namespace):
             if name in self._namespace and self._is_users(name):
@@ -59,13 +59,13 @@ class UserNames:
         return variables
 
     def get(self, name: str) -> object:
-        """The value as JSON. Raises ``ValueError`` that says what JSON cannot hold, and where."""
+        """Return the value as JSON. Raises ``ValueError`` that says what JSON cannot hold, and where."""
         if name not in self._namespace:
             raise ValueError(f"there is no variable {name!r}")
         return json_of(self._namespace[name], name)
 
     def set(self, name: str, value: object) -> None:
-        """Bind a name. Raises ``ValueError`` for what cannot be one."""
+        """Bind a name. Raises ``ValueError`` for an invalid name."""
         if not name.isidentifier() or keyword.iskeyword(name):
             raise ValueError(f"{cut(name, _LONGEST_NAME)!r} cannot be a name in Python")
         self._namespace[name] = value
@@ -78,7 +78,7 @@ class UserNames:
 
 
 def _last_of(namespace: "dict[str, Any]", names: "set[str]") -> "list[str]":
-    """``names`` in order of definition; they are the last that were bound, or nearly."""
+    """Return ``names`` in order of definition. They are among the last that were bound."""
     found: "list[str]" = []
     if names:
         for name in reversed(namespace):
@@ -95,7 +95,7 @@ def _cut_names(names: "list[str]") -> "list[str]":
 
 
 def _is_ipythons(name: str) -> bool:
-    """Whether IPython makes names like this one: ``_``, ``_i3``, ``_7``, ``__name__``."""
+    """Whether the name has the form of one of IPython's: ``_``, ``_i3``, ``_7``, ``__name__``."""
     if not name.startswith("_"):
         return name in ("In", "Out")
     rest = name[1:]
@@ -108,12 +108,12 @@ def _is_ipythons(name: str) -> bool:
 
 
 def cut(text: str, most: int) -> str:
-    """``text``, or as much of it as ``most`` allows. An ellipsis says so: the host hides half secrets there."""
+    """Return ``text``, cut to ``most`` characters. The ellipsis tells the host to hide a partial secret there."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def describe(value: object) -> "dict[str, object]":
-    """Type, size and a short text of ``value``."""
+    """Return the type, size and a short text of ``value``."""
     kind = type(value)
     return {"type": cut(_name_of(kind), _LONGEST_REPR), "size": _size_of(value), "repr": _repr_of(value)}
 
@@ -121,7 +121,7 @@ def describe(value: object) -> "dict[str, object]":
 def _repr_of(value: object) -> str:
     try:
         text = _brief(value, 0)
-    except Exception:  # it changes while it is looked at
+    except Exception:  # a thread changes it meanwhile
         text = f"<{_name_of(type(value))} object>"
     return cut(text, _LONGEST_REPR)
 
@@ -142,7 +142,7 @@ def _size_of(value: object) -> "int | None":
 
 
 def _brief(value: "Any", depth: int) -> str:
-    """Its repr, or the beginning of it; of other types' values, what they are."""
+    """Return the repr or its beginning; for other types, a description."""
     kind = type(value)
     if kind is int:
         return repr(value) if value.bit_length() < _LARGEST_INT else f"<int of {value.bit_length()} bits>"
@@ -167,15 +167,12 @@ def _brief_container(value: "Any", kind: type, depth: int) -> str:
         if budget <= 0:
             pieces.append("…")
             break
-        piece = _brief_pair(item, depth) if kind is dict else _brief(item, depth + 1)
+        parts = item if kind is dict else (item,)
+        piece = ": ".join([_brief(part, depth + 1) for part in parts])
         pieces.append(piece)
         budget -= len(piece) + 2
     comma = "," if kind is tuple and len(value) == 1 else ""
     return f"{opening}{', '.join(pieces)}{comma}{closing}"
-
-
-def _brief_pair(item: "tuple[object, object]", depth: int) -> str:
-    return f"{_brief(item[0], depth + 1)}: {_brief(item[1], depth + 1)}"
 
 
 def _brief_object(value: "Any", kind: type) -> str:
@@ -193,7 +190,7 @@ def _brief_object(value: "Any", kind: type) -> str:
 
 
 def _brief_data(value: "Any", kind: type) -> str:
-    """Arrays and tables by their shape."""
+    """Describe arrays and tables by their shape."""
     if _is_from("numpy", "ndarray", value):
         return f"ndarray {value.dtype.name} {'x'.join(map(str, value.shape)) or 'scalar'}"
     if _is_numpy_scalar(kind):
@@ -206,12 +203,12 @@ def _brief_data(value: "Any", kind: type) -> str:
 
 
 def _is_from(module: str, name: str, value: object) -> bool:
-    """Whether the value is of exactly that class, without importing anything."""
+    """Whether the value is of exactly that class. Imports nothing."""
     return type(value) is vars(sys.modules.get(module, _EMPTY)).get(name, _EMPTY)
 
 
 def _is_genuine(kind: type) -> bool:
-    """Whether a class that says that it is the standard library's is."""
+    """Whether a class that claims to be in the stdlib really is."""
     module = _type_module(kind)
     return vars(sys.modules.get(module, _EMPTY)).get(_type_name(kind)) is kind
 
@@ -220,7 +217,7 @@ _EMPTY = _module("empty")
 
 
 def _is_numpy_scalar(kind: type) -> bool:
-    """A number, a bool, a date or a text of numpy's own."""
+    """Whether it is numpy's type of a number, a bool, a date or a text."""
     known: "dict[str, Any]" = vars(sys.modules.get("numpy", _EMPTY))
     generic = known.get("generic")
     return (
@@ -232,7 +229,7 @@ def _is_numpy_scalar(kind: type) -> bool:
 
 
 def json_of(value: "Any", path: str, depth: int = 0, budget: "list[int] | None" = None) -> object:
-    """The same value in JSON's types. Raises ``ValueError`` naming what cannot be, and its place."""
+    """Convert the value to JSON's types. Raises ``ValueError`` that names what cannot be converted, and its place."""
     budget = [FRAME_LIMIT] if budget is None else budget
     _take(budget, 2, path)
     if depth > _DEEPEST_JSON:

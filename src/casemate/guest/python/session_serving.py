@@ -1,4 +1,4 @@
-"""What a session does with each request."""
+"""Handles each request of a session."""
 
 import os
 import sys
@@ -33,7 +33,7 @@ _plain_breakpoint = sys.breakpointhook
 
 
 class Serving:
-    """One session. ``end``: what ends the process."""
+    """One session. ``end`` ends the process."""
 
     def __init__(self, shell: "Any", end: "Callable[[int], Any]") -> None:
         self._shell, shell.end = shell, end
@@ -50,14 +50,15 @@ class Serving:
         self._names = UserNames(shell.user_ns, shell.user_ns_hidden)
 
     def _place(self, path: str) -> str:
-        """Where a place of the cell is: below the folder that its program's lies in, where that is not the root."""
+        """Return the real path of a cell path. On walls without mounts it is below the folder of the program's
+        folder."""
         return self._root + path if path.startswith(_OWN_PLACES) else path
 
     def answer(self, request: "dict[str, Any]") -> None:
-        """Do what the request asks for, and send the outcome."""
+        """Carry out the request, and send the outcome."""
         if request["op"] == "run":
             self._run(request)
-        elif request["op"] == "answer":  # of a step that is over
+        elif request["op"] == "answer":  # for a step that is over
             interrupts.state, interrupts.pending = OTHER, False
         else:
             interrupts.state, interrupts.pending = OTHER, False
@@ -87,12 +88,13 @@ class Serving:
         step.send_fields("done", exit=errors.exit_code(error), new=new, gone=gone)
 
     def _execute(self, request: "dict[str, Any]") -> "BaseException | None":
-        """Run the code and show its figures; the error that ended it."""
+        """Run the code and show its figures. Returns the error that ended it."""
         try:
             self._prepare(request)
             error: "BaseException | None" = interrupts.call(front.TASKS[request["task"]], self._shell, request)
         except BaseException as failure:
-            error = _classify_failure(failure)
+            # IPython itself fails if a second interrupt comes while it handles the first.
+            error = KeyboardInterrupt() if interrupts.came and isinstance(failure, Exception) else failure
             interrupts.state = OTHER
         if pipes.are_mine():
             try:
@@ -113,7 +115,7 @@ class Serving:
             _chdir(self._place(request["cwd"]))
 
     def _describe_error(self, error: BaseException) -> "dict[str, object]":
-        """What is said of it. Exceptions answer for themselves, so this too can be interrupted."""
+        """Describe the error. This runs the exception's own code, so it can be interrupted too."""
         for _ in range(2):
             try:
                 fields: "dict[str, object]" = interrupts.call(errors.describe, self._shell, error)
@@ -124,7 +126,7 @@ class Serving:
         return {"name": name, "value": "<its description failed>", "traceback": "", "errno": None}
 
     def _end_child(self, error: "BaseException | None") -> None:
-        """A process that the step has forked has come to the step's end: it is not the interpreter."""
+        """End a process that the step forked and that reached the step's end."""
         try:
             if error is not None and not issubclass(type(error), SystemExit):
                 steps.running.write_text(ERR, errors.text_of(self._shell, error) + "\n")
@@ -152,14 +154,8 @@ class Serving:
         raise ValueError(f"no such request: {request['op']}")
 
 
-def _classify_failure(failure: BaseException) -> BaseException:
-    """What ended a step whose result IPython did not give: it fails itself where a second interrupt comes while it
-    deals with the first."""
-    return KeyboardInterrupt() if interrupts.came and isinstance(failure, Exception) else failure
-
-
 def _set_up_child() -> None:
-    """Called in a process that was forked from the interpreter: it is a process of the user's."""
+    """Set up a process forked from the interpreter as the user's."""
     pipes.leave_to_parent()
     steps.renew_locks()
     approvals.renew_lock()

@@ -1,9 +1,8 @@
-"""IPython's shell as a session has it: no terminal, no history file, no configuration, and frames instead of prints."""
+"""A session's IPython shell: no terminal, no history file, no configuration, and frames instead of prints."""
 
 import contextlib
 import fnmatch
 import functools
-import os
 import sys
 
 from _casemate import session_display  # type: ignore[import-not-found]
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Shell", "__builtins__", "make_shell"]
 
-_RESULTS_KEPT = 50  # in Out: each may hold a table, and a session may be idle for long
+_RESULTS_KEPT = 50  # in Out; results may be large, and a session may be idle for long
 _NEXT_INPUT = "application/vnd.casemate.next-input+json"
-_INLINE = (None, "inline", "agg", "auto", "asyncio")  # asyncio tasks go on between steps anyway
+_INLINE = (None, "inline", "agg", "auto", "asyncio")  # asyncio tasks run between steps anyway
 _MISSING = {
     "edit": "there is no editor: write files with %%writefile",
     **dict.fromkeys(("less", "more", "man"), "there is no pager: print the text, or show it with !cat"),
@@ -42,58 +41,58 @@ _IPYTHONS_OWN = ("_run_cell", "run_cell_async", "run_ast_nodes", "run_code")
 
 
 class _Exit(ExitAutocall):  # type: ignore[misc]
-    """``exit``, ``exit()``, ``exit(3)``: the interpreter ends."""
+    """``exit``, ``exit()``, ``exit(3)``: end the interpreter."""
 
     def __call__(self, code: object = None) -> None:
         self._ip.ask_exit(code)
 
 
 class Shell(InteractiveShell):  # type: ignore[misc]
-    """What runs a step. ``end``: what ends the process, set when the session begins."""
+    """Runs steps. ``end`` ends the process and is set when the session begins."""
 
-    __qualname__ = "ZMQInteractiveShell"  # pandas finds "zmq" in it, and knows a notebook; rich looks at `__name__`
+    __qualname__ = "ZMQInteractiveShell"  # pandas takes "zmq" for a notebook; rich checks `__name__`
     display_pub_class = Type(Publisher)
     displayhook_class = Type(ResultHook)
     end = AnyTrait()
 
-    # --- nothing of the user's machine is read or written -----------------------------------------------------------
+    # --- no access to the user's machine -----------------------------------------------------------------------------
 
     def init_ipython_dir(self, ipython_dir: "Any") -> None:
-        """There is none."""
+        """Use no folder."""
 
     def init_profile_dir(self, profile_dir: "Any") -> None:  # noqa: ARG002 - IPython's
-        """There is none; IPython asks it where it is."""
+        """Use no folder; IPython needs the object."""
         self.profile_dir = ProfileDir()
 
     def init_virtualenv(self) -> None:
-        """The environment is the cell's."""
+        """The cell has set up the environment."""
 
     def init_sys_modules(self) -> None:
-        """The session puts its main module there when it begins: a zygote has another."""
+        """Do nothing. The session sets its main module when it begins, because a zygote has another."""
 
     @property
     def db(self) -> "Any":
-        """What ``%store`` and ``%bookmark`` keep, as long as the session lives."""
+        """The storage of ``%store`` and ``%bookmark``, for the session's life."""
         return self.__dict__.setdefault("_kept_things", _StoredThings())
 
     @db.setter
     def db(self, value: "Any") -> None:
-        """IPython offers a folder of files."""
+        """Ignore IPython's folder."""
 
     # --- running ----------------------------------------------------------------------------------------------------
 
     def run_cell(self, *arguments: "Any", **options: "Any") -> "Any":
-        """Run a cell within a step, as ``%%capture`` does, and show its figures there."""
+        """Run a cell within a step, as ``%%capture`` does, and show its figures."""
         result = super().run_cell(*arguments, **options)
         session_display.show_open_figures()
         return result
 
     def set_next_input(self, s: str, replace: bool = False) -> None:
-        """``%load`` and ``%recall``: a notebook puts the text into a cell. Without a notebook it is shown."""
+        """Offer text for the next cell (``%load``, ``%recall``). Without a notebook the text is shown."""
         display({"text/plain": s, _NEXT_INPUT: {"text": s, "replace": replace}}, raw=True)
 
     async def run_code(self, code_obj: "Any", result: "Any" = None, *, async_: bool = False) -> bool:
-        """Run compiled code; whether it failed. The session reports the error when the step ends."""
+        """Run compiled code. Returns whether it failed. The session reports the error when the step ends."""
         __tracebackhide__ = "__ipython_bottom__"
         hook, sys.excepthook = sys.excepthook, self.excepthook
         self.sys_excepthook = hook
@@ -121,15 +120,15 @@ class Shell(InteractiveShell):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def _tee(self, channel: str) -> "Iterator[None]":  # noqa: ARG002 - IPython's
-        """IPython keeps what a step prints; the host does that here."""
+        """Do nothing. IPython would keep what a step prints; here the host does."""
         yield
 
     def _format_exception_for_storage(self, *_: object, **__: object) -> "dict[str, Any]":
-        """IPython keeps tracebacks, too."""
+        """Keep nothing. IPython would keep tracebacks."""
         return {}
 
     def safe_execfile(self, fname: "Any", *where: "Any", **options: "Any") -> None:
-        """What ``%run`` does. A script's error is the step's; IPython would only print it."""
+        """Run a script for ``%run``. Its error becomes the step's; IPython would only print it."""
         quiet = options.pop("exit_ignore", False)
         options["raise_exceptions"] = True
         try:
@@ -139,13 +138,13 @@ class Shell(InteractiveShell):  # type: ignore[misc]
                 raise
 
     def safe_execfile_ipy(self, fname: "Any", shell_futures: bool = False, raise_exceptions: bool = True) -> None:  # noqa: ARG002
-        """The same for a file of IPython's."""
+        """The same for an IPython file."""
         super().safe_execfile_ipy(fname, shell_futures=shell_futures, raise_exceptions=True)
 
     # --- errors -----------------------------------------------------------------------------------------------------
 
     def showtraceback(self, exc_tuple: "Any" = None, *_: object, **__: object) -> None:
-        """Print a traceback, unless the step fails with the error: then it goes to the host."""
+        """Print a traceback, unless the error fails the step, which reports it to the host."""
         caller = sys._getframe(1)
         formatter = caller.f_locals.get("self")
         if self.displayhook.is_at_work and formatter is self.display_formatter.formatters["text/plain"]:
@@ -161,7 +160,7 @@ class Shell(InteractiveShell):  # type: ignore[misc]
             errors.remember(exc_tuple[1])
 
     def showsyntaxerror(self, *_: object, **__: object) -> None:
-        """As `showtraceback`."""
+        """Like `showtraceback`."""
         error = sys.exc_info()[1]
         if error is not None:
             errors.remember(error)
@@ -169,7 +168,7 @@ class Shell(InteractiveShell):  # type: ignore[misc]
                 print(errors.text_of(self, error), file=sys.stderr)
 
     def debugger(self, force: bool = False) -> None:
-        """``%debug``: it asks for commands."""
+        """Start ``%debug``, which needs input."""
         if force or self.call_pdb:
             stdin.require("the debugger")
             super().debugger(force)
@@ -177,22 +176,21 @@ class Shell(InteractiveShell):  # type: ignore[misc]
     # --- commands ---------------------------------------------------------------------------------------------------
 
     def system(self, cmd: str) -> None:
-        """``!command``."""
+        """Run ``!command``."""
         self._record_exit_code(cmd, run_shell(self.var_expand(cmd, depth=1) if _holds_names(cmd) else cmd))
         use_installed()
 
     system_piped = system_raw = system
 
     def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> "Any":
-        """``x = !command``."""
+        """Run ``x = !command``."""
         output, code = output_of(self.var_expand(cmd, depth=depth + 1) if _holds_names(cmd) else cmd, split)
         self._record_exit_code(cmd, code)
         use_installed()
         return output
 
     def pip(self, line: str) -> None:
-        """``%pip install name``: the host does it. What comes after it in the step would miss what was not installed,
-        so the step ends where it fails."""
+        """Run ``%pip``; the host installs. A failure ends the step, because its later code would miss the package."""
         code = run_pip(line)
         self._record_exit_code(f"pip {line}", code)
         use_installed()
@@ -207,37 +205,37 @@ class Shell(InteractiveShell):  # type: ignore[misc]
             raise CalledProcessError(code, command)
 
     def ask_exit(self, code: object = None) -> None:
-        """``exit``: the process ends, now."""
+        """End the process now, for ``exit``."""
         self.end(code if isinstance(code, int) else 0 if code is None else 1)
 
     # --- pictures ---------------------------------------------------------------------------------------------------
 
     def enable_gui(self, gui: "str | None" = None) -> None:
-        """There are no windows."""
+        """Refuse windows."""
         if gui not in _INLINE:
             raise UsageError(
                 f"there are no windows here for {gui!r}: figures are shown in the step without being asked for"
             )
 
     def enable_matplotlib(self, gui: "str | None" = None) -> "tuple[str, str]":
-        """``%matplotlib inline``: so it is without it."""
+        """Accept ``%matplotlib inline``, which is already the behaviour."""
         self.enable_gui(gui)
         return "inline", "inline"
 
 
 def _holds_names(command: str) -> bool:
-    """Whether anything in it is to be filled in: looking for that takes IPython minutes in a very long line."""
+    """Whether the command may contain names to expand. IPython's own search takes minutes for a very long line."""
     return "$" in command or "{" in command or "}" in command
 
 
 def make_shell() -> Shell:
-    """A shell that has run nothing. It starts no thread and opens no file."""
+    """Make a shell that has run nothing. It starts no thread and opens no file."""
     config = Config()
     config.HistoryManager.enabled = False
     config.HistoryManager.hist_file = ":memory:"
     shell = _create_shell(config)
     shell.loop_runner = loop.run
-    shell.Completer.use_jedi = False  # it takes seconds to look at a library, and does not know what objects hold
+    shell.Completer.use_jedi = False  # it takes seconds per library, and does not know the contents of objects
     shell.exiter = _Exit(shell)
     for name in ("exit", "quit"):
         shell.user_ns[name] = shell.user_ns_hidden[name] = shell.exiter
@@ -255,9 +253,8 @@ def make_shell() -> Shell:
 
 def _create_shell(config: "Any") -> Shell:
     share_db = getattr(interactiveshell, "PickleShareDB", None)
-    if share_db is not None:  # IPython 8 makes a folder when it starts
+    if share_db is not None:  # IPython 8 creates a folder when it starts
         interactiveshell.PickleShareDB = lambda _folder: None
-    previous = os.environ.get("IPYTHONDIR")
     try:
         shell: Shell = Shell.instance(
             config=config, colors="nocolor", cache_size=_RESULTS_KEPT, display_page=True, profile_dir=None
@@ -265,7 +262,6 @@ def _create_shell(config: "Any") -> Shell:
     finally:
         if share_db is not None:
             interactiveshell.PickleShareDB = share_db
-    assert os.environ.get("IPYTHONDIR") == previous
     return shell
 
 
@@ -274,15 +270,15 @@ def _refuse(why: str, _line: str) -> None:
 
 
 class _StoredThings(dict):  # type: ignore[type-arg]
-    """What IPython would keep in files."""
+    """Holds what IPython would keep in files."""
 
     def keys(self, pattern: str = "*") -> "Any":
-        """The names that match ``pattern``, such as ``autorestore/*``."""
+        """Return the names that match ``pattern``, such as ``autorestore/*``."""
         return fnmatch.filter(list(self), pattern)
 
 
 class _EmptyHistory(dict):  # type: ignore[type-arg]
-    """Where IPython would keep everything that was ever shown."""
+    """Replaces IPython's record of everything ever shown."""
 
     def __setitem__(self, key: object, value: object) -> None:
         """Keep nothing."""

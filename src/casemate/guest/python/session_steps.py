@@ -1,7 +1,7 @@
-"""The steps that can still speak, each with pipes of its own; and which of them the code that runs now belongs to.
+"""The steps whose pipes are still open, and which of them the running code belongs to.
 
-A thread belongs to the step that started it, a task of asyncio to the step that created it (a context variable goes
-with it), a thread that Python knows nothing of to the step in which it was first seen.
+A thread belongs to the step that started it. A task of asyncio belongs to the step that created it, through a context
+variable. A thread unknown to Python belongs to the step in which it was first seen.
 """
 
 import functools
@@ -26,16 +26,16 @@ __all__ = ["ERR", "OUT", "Step", "__builtins__", "steps"]
 
 OUT, ERR = 0, 1
 _MOST_OPEN = 16
-_MOST_PENDING = 8192  # characters without a line's end
+_MOST_PENDING = 8192  # characters without a newline
 _SLICE = 1 << 17
-_HIGH_DESCRIPTOR = 200  # the first descriptor that a step's pipes may have, at most: programs expect low ones
+_HIGH_DESCRIPTOR = 200  # the lowest descriptor of a step's pipes, at most; programs expect low ones to be free
 _write, _open, _close, _dup2 = os.write, os.open, os.close, os.dup2
 _HOW = os.O_WRONLY | os.O_CLOEXEC
 _mine: "ContextVar[Step]" = ContextVar("casemate_step")
 
 
 class _PipeWriter:
-    """One of a step's two pipes. ``written``: how many bytes this process has put there; ``pending``: text to come."""
+    """One of a step's two pipes. ``written`` counts this process's bytes; ``pending`` is text still to be written."""
 
     __slots__ = ("descriptor", "pending", "pending_size", "written")
 
@@ -45,7 +45,7 @@ class _PipeWriter:
         self.pending_size = 0
 
     def write(self, data: bytes) -> None:
-        """Write everything. When nobody reads any more it is dropped, now and from then on."""
+        """Write everything. If the pipe has no reader, drop this and all later data."""
         if self.descriptor < 0:
             return
         try:
@@ -53,7 +53,7 @@ class _PipeWriter:
             self.written += count
             if count != len(data):
                 self._write_rest(memoryview(data)[count:])
-        except BlockingIOError:  # a child process can make the pipe so, for all that have it open
+        except BlockingIOError:  # a child process can make the pipe non-blocking for all that share it
             self._write_rest(memoryview(data))
         except OSError:
             self.close()
@@ -73,11 +73,11 @@ class _PipeWriter:
                 data = data[count:]
 
     def write_text(self, text: str) -> None:
-        """Put ``text`` at once, or keep it until its line ends."""
+        """Write ``text`` at once, or keep it until its line ends."""
         size = len(text)
         if size > _SLICE:
             self.flush()
-            for at in range(0, size, _SLICE):  # to encode it whole would take its memory once more
+            for at in range(0, size, _SLICE):  # encoding all at once would double its memory
                 self.write(text[at : at + _SLICE].encode("utf-8", "backslashreplace"))
             return
         self.pending.append(text)
@@ -86,7 +86,7 @@ class _PipeWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write out the text that waits for its line's end."""
+        """Write text that waits for the end of its line."""
         if self.pending:
             text = "".join(self.pending)
             self.pending.clear()
@@ -103,9 +103,9 @@ class _PipeWriter:
 
 
 class Step:
-    """What one step says: text into its two pipes, and frames that name it.
+    """A step's output: text into its two pipes, and frames with its number.
 
-    ``last``: the stream that spoke last; ``batch``: what collects lines just now, when many come at once.
+    ``last`` is the stream written last; ``batch`` collects lines while many come at once.
     """
 
     __slots__ = ("_lock", "batch", "is_open", "last", "number", "writers")
@@ -119,11 +119,11 @@ class Step:
 
     @property
     def has_more(self) -> bool:
-        """Whether something waits to be flushed."""
+        """Whether something must be flushed."""
         return self.batch is not None or any(writer.pending for writer in self.writers)
 
     def write_text(self, which: int, text: str) -> None:
-        """Write ``text``: at once to its last line's end. Nothing at all (what ``print(end="")`` ends with) flushes."""
+        """Write ``text``; complete lines at once. Empty text (from ``print(end="")``) flushes."""
         interrupts.hold()
         try:
             with self._lock:
@@ -137,7 +137,7 @@ class Step:
             interrupts.release()
 
     def write_bytes(self, which: int, data: bytes) -> None:
-        """Write bytes, after what was written before."""
+        """Write bytes, after all earlier text."""
         interrupts.hold()
         try:
             with self._lock:
@@ -159,7 +159,7 @@ class Step:
             interrupts.release()
 
     def send_frame(self, kind: str, rest: str) -> bool:
-        """Send a frame, after what was written before. ``rest``: its other fields as JSON, without the braces."""
+        """Send a frame, after all earlier text. ``rest``: its other fields as JSON, without the braces."""
         if not self.number:
             return False
         interrupts.hold()
@@ -176,15 +176,15 @@ class Step:
             interrupts.release()
 
     def send_fields(self, kind: str, /, **fields: object) -> bool:
-        """`send_frame`, from values."""
+        """Like `send_frame`, from values."""
         return self.send_frame(kind, encode(fields)[1:-1])
 
     def renew_lock(self) -> None:
-        """In a forked child: whoever held it is not there."""
+        """Replace the lock in a forked child, where its holder does not exist."""
         self._lock = RLock()
 
     def close(self) -> None:
-        """Close the pipes: what comes now goes elsewhere."""
+        """Close the pipes. Later output goes to another step."""
         self.flush()
         self.is_open = False
         for writer in self.writers:
@@ -204,17 +204,17 @@ class Step:
 
 
 class _Steps:
-    """The last steps, which hold their pipes open; what older ones say goes into the oldest of these."""
+    """The last steps, whose pipes are open. Output of older steps goes to the oldest of these."""
 
     def __init__(self) -> None:
-        self.running = Step(0, 1, 2)  # before the first: the cell's own streams, and no frames
+        self.running = Step(0, 1, 2)  # before the first step: the cell's own streams, no frames
         self._open_steps: "deque[Step]" = deque([self.running])
         self._threads: "dict[int, Any]" = {}
 
     def begin(self, number: int, out: str, err: str) -> Step:
-        """Make the step's pipes the standard ones, and what runs from now on in the main thread its own.
+        """Make the step's pipes the standard ones, and the main thread part of the step.
 
-        Raises ``OSError`` when there are no such pipes; then what is written reaches nobody.
+        Raises ``OSError`` if the pipes cannot be opened; the step's output is then dropped.
         """
         step = Step(number, -1, -1)
         self.running = step
@@ -227,7 +227,7 @@ class _Steps:
         return step
 
     def current(self) -> Step:
-        """The step that the code which runs now belongs to."""
+        """Return the step that the running code belongs to."""
         step = _mine.get(None)
         if step is None:
             thread = self._threads.get(get_ident())
@@ -236,24 +236,24 @@ class _Steps:
         return step if step.is_open else self._open_steps[0]
 
     def flush(self) -> None:
-        """Put everything that any step has written."""
+        """Flush all steps."""
         for step in self._open_steps:
             if step.has_more:
                 step.flush()
 
     def renew_locks(self) -> None:
-        """In a forked child."""
+        """Replace the locks in a forked child."""
         for step in self._open_steps:
             step.renew_lock()
 
     def rehearse(self, step: Step) -> None:
-        """Let ``step`` be all there is."""
+        """Make ``step`` the only step."""
         self.running = step
         self._open_steps = deque([step])
         _mine.set(step)
 
     def watch_threads(self) -> None:
-        """From now on a thread that starts remembers whose it is."""
+        """Make new threads remember the step that started them."""
         import threading
 
         self._threads = threading._active  # type: ignore[attr-defined]
@@ -261,13 +261,13 @@ class _Steps:
 
 
 def _most_open() -> int:
-    """How many descriptors the process may have."""
+    """Return how many descriptors the process may have."""
     most: int = getrlimit(RLIMIT_NOFILE)[0]
     return most if most > 0 else 1 << 20
 
 
 def first_high_descriptor() -> int:
-    """The first descriptor for what must not be among the low ones that programs expect."""
+    """Return the first descriptor above those that programs expect."""
     return min(_HIGH_DESCRIPTOR, max(8, _most_open() // 2))
 
 
@@ -283,7 +283,7 @@ def _start_with_step(start: "Callable[..., None]") -> "Callable[..., None]":
 
 
 def _open_pipe(path: str, standard: int) -> int:
-    """A descriptor for the pipe at ``path``, which becomes the ``standard`` one too."""
+    """Open the pipe at ``path``, and make it the ``standard`` descriptor too."""
     descriptor = _open(path, _HOW)
     try:
         _dup2(descriptor, standard)

@@ -1,11 +1,11 @@
-"""The standard streams of a session: one object each for its whole life.
+"""The standard streams of a session. Each is one object for the session's whole life.
 
-What is written goes into the pipes of the step that the writing code belongs to. A line is written when it ends. That
-costs a system call each, so where a program prints thousands of lines without a pause they are collected into batches,
-for a fiftieth of a second at most.
+Output goes to the pipes of the step that the writing code belongs to. A line is written when it ends, which costs a
+system call. So when a program prints thousands of lines without a pause, they are collected into batches, for at most
+20 ms.
 
-What a step may read is the text that the host gave with it, on descriptor 0, or nothing. The text lies in a file
-without a name, so that the step's child processes go on reading where the step itself stopped.
+A step can read the text that the host gave with it, on descriptor 0, or nothing. The text is in an unnamed file, so
+that child processes continue to read where the step stopped.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -21,7 +21,7 @@ from binascii import a2b_base64
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 from time import monotonic
 
-from _casemate.session_interrupts import USER, interrupts  # type: ignore[import-not-found]
+from _casemate.session_interrupts import USER, interrupts, is_inside  # type: ignore[import-not-found]
 from _casemate.session_interrupts import own as __builtins__  # type: ignore[no-redef]
 from _casemate.session_steps import ERR, OUT, first_high_descriptor, steps  # type: ignore[import-not-found]
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NoStandardInput", "__builtins__", "file_of", "install", "stdin", "streams"]
 
-_BATCH_LINES, _BATCH_SECONDS = 4096, 0.1  # so many lines in less than so long
+_BATCH_LINES, _BATCH_SECONDS = 4096, 0.1  # this many lines within this time start a batch
 _COLLECTED_BYTES, _COLLECTED_SECONDS = 1 << 16, 0.02
 _setitimer, _getitimer, _TIMER = _signal.setitimer, _signal.getitimer, _signal.ITIMER_REAL
 _set_handler, _get_handler, _ALARM = _signal.signal, _signal.getsignal, int(_signal.SIGALRM)
@@ -44,16 +44,16 @@ _memory_file = getattr(os, "memfd_create", None)
 
 
 class _ToStep:
-    """What a stream and its ``buffer`` have in common."""
+    """The common part of a stream and its ``buffer``."""
 
     _which: int
 
     def flush(self) -> None:
-        """Write out what has no line's end yet."""
+        """Write out an incomplete line."""
         steps.current().flush()
 
     def fileno(self) -> int:
-        """The descriptor that child processes write to."""
+        """Return the descriptor that child processes write to."""
         return self._which + 1
 
     def writable(self) -> bool:
@@ -61,12 +61,12 @@ class _ToStep:
         return True
 
     def close(self) -> None:
-        """It stays open: later steps need it."""
+        """Only flush, because later steps need the stream."""
         self.flush()
 
 
 class _OutputStream(_ToStep, io.TextIOBase):
-    """A text stream that cannot fail: what is no UTF-8 is written as an escape, what nobody reads is dropped."""
+    """A text stream that cannot fail. Invalid characters are written as escapes; output without a reader is dropped."""
 
     encoding = "utf-8"
     errors = "backslashreplace"
@@ -95,11 +95,11 @@ class _OutputStream(_ToStep, io.TextIOBase):
         self.write("".join(lines))
 
     def detach(self) -> "Any":
-        """Not possible."""
+        """Refuse."""
         raise io.UnsupportedOperation("the standard streams of a session cannot be detached")
 
     def reconfigure(self, **_options: object) -> None:
-        """It stays as it is."""
+        """Only flush."""
         self.flush()
 
     def __repr__(self) -> str:
@@ -112,7 +112,7 @@ class _OutputStream(_ToStep, io.TextIOBase):
 
 
 class _OutputBytes(_ToStep, io.BufferedIOBase):
-    """The stream's ``buffer``: bytes go to the pipe as they are, at once."""
+    """The stream's ``buffer``. Bytes go to the pipe unchanged and at once."""
 
     mode = "wb"
 
@@ -133,9 +133,10 @@ class _OutputBytes(_ToStep, io.BufferedIOBase):
 
 
 class _Batch:
-    """Collects lines: the stream's ``write`` is that of a C text stream meanwhile. A timer ends it when the lines stop.
+    """Collects lines: the stream's ``write`` is temporarily that of a C text stream. A timer ends the batch when no
+    more lines come.
 
-    Whatever else writes to the step, or sends a frame, or starts a thread or a process by fork, ends it first.
+    Any other write to the step, a frame, a new thread or a fork ends it first.
     """
 
     def __init__(self, stream: _OutputStream, which: int, step: "Any") -> None:
@@ -150,16 +151,16 @@ class _Batch:
         _setitimer(_TIMER, _COLLECTED_SECONDS)
 
     def write(self, data: bytes) -> None:
-        """Into the step's pipe."""
+        """Write to the step's pipe."""
         self._has_new_lines = True
         step = steps.current() if self._is_over else self._step
         step.write_bytes(self._which, data)
 
     def end(self) -> None:
-        """Put what was collected, and let the stream write its lines again.
+        """Write what was collected, and restore the stream's ``write``.
 
-        Who has looked up ``write`` before may call it only now: `print` does, which looks for signals in between. What
-        comes that way from here on is put at once.
+        Code that looked up ``write`` earlier may call it only now, as `print` does, which handles signals in between.
+        Such text is written at once.
         """
         self._step.batch = None
         vars(self._stream).pop("write", None)
@@ -172,7 +173,8 @@ class _Batch:
     def _look(self, _number: int, frame: "Any") -> None:
         if self._step.batch is not self:
             return
-        if interrupts.depth or _is_being_written(frame):
+        # The text stream stores text only after the current write, so text would be stuck in a batch ended now.
+        if interrupts.depth or is_inside(frame, _BatchBuffer.write.__code__):
             _setitimer(_TIMER, _COLLECTED_SECONDS)
         elif self._has_new_lines:
             self._text.flush()
@@ -182,16 +184,8 @@ class _Batch:
             self._step.flush()
 
 
-def _is_being_written(frame: "Any") -> bool:
-    """Whether what was collected is on its way: what the text stream is just given it keeps only after that, and in a
-    batch that was ended meanwhile nobody would come for it."""
-    while frame is not None and frame.f_code is not _BatchBuffer.write.__code__:
-        frame = frame.f_back
-    return frame is not None
-
-
 class _BatchBuffer(io.BufferedIOBase):
-    """Takes what a batch has collected."""
+    """Receives what a batch has collected."""
 
     def __init__(self, batch: _Batch) -> None:
         self._put = batch.write
@@ -201,13 +195,13 @@ class _BatchBuffer(io.BufferedIOBase):
         return True
 
     def write(self, data: "Any") -> int:
-        """Into the pipe."""
+        """Write to the pipe."""
         self._put(data)
         return len(data)
 
 
 def _can_batch(step: "Any") -> bool:
-    """Only where nobody else can write meanwhile, and where the timer is not the program's."""
+    """Whether no other code can write meanwhile, and the program does not use the timer."""
     return (
         interrupts.state == USER
         and get_ident() == interrupts.main
@@ -233,7 +227,7 @@ _original_attributes = [dict(vars(stream)) for stream in streams]
 
 
 def install() -> None:
-    """Make them the standard streams, as they were, whatever a step has put in their place."""
+    """Make them the standard streams in their original state, whatever a step put in their place."""
     for stream, attributes in zip(streams, _original_attributes):  # noqa: B905 - strict is not known before 3.10
         if len(vars(stream)) != len(attributes):
             vars(stream).clear()
@@ -250,15 +244,10 @@ def _no_input(what: str) -> NoStandardInput:
     return NoStandardInput(f"{what}: this step was given no standard input; give it with stdin=…")
 
 
-class _InputBytes(io.BufferedIOBase):
-    """Descriptor 0, without reading more than was asked for: the rest may be a child's."""
+class _FromStep:
+    """The common part of ``sys.stdin`` and its ``buffer``."""
 
     name = "<stdin>"
-    mode = "rb"
-
-    @property
-    def raw(self) -> "Any":
-        return self
 
     def readable(self) -> bool:
         """It always is."""
@@ -268,8 +257,21 @@ class _InputBytes(io.BufferedIOBase):
         """Descriptor 0."""
         return 0
 
+    def close(self) -> None:
+        """Stay open, because later steps need it."""
+
+
+class _InputBytes(_FromStep, io.BufferedIOBase):
+    """Reads descriptor 0, and never more than requested, because a child may read the rest."""
+
+    mode = "rb"
+
+    @property
+    def raw(self) -> "Any":
+        return self
+
     def read(self, size: "int | None" = -1) -> bytes:
-        """So many bytes, fewer only at the end; all of them by default."""
+        """Read ``size`` bytes, fewer only at the end; all by default."""
         pieces, missing = [], -1 if size is None else size
         while missing:
             piece = _read(0, _PIECE if missing < 0 else missing)
@@ -280,18 +282,18 @@ class _InputBytes(io.BufferedIOBase):
         return b"".join(pieces)
 
     def read1(self, size: int = -1) -> bytes:
-        """What one read gives."""
+        """Return the result of one read."""
         return _read(0, _PIECE if size < 0 else size)
 
     def readinto(self, buffer: "Any") -> int:
-        """As `read`, into ``buffer``."""
+        """Like `read`, into ``buffer``."""
         view = memoryview(buffer).cast("B")
         data = self.read(len(view))
         view[: len(data)] = data
         return len(data)
 
     def readline(self, size: "int | None" = -1) -> bytes:
-        """The next line, and not a byte more."""
+        """Read the next line, and not a byte more."""
         limit = -1 if size is None else size
         pieces: "list[bytes]" = []
         while limit and not (pieces and pieces[-1].endswith(b"\n")):
@@ -302,31 +304,19 @@ class _InputBytes(io.BufferedIOBase):
             limit -= len(piece) if limit > 0 else 0
         return b"".join(pieces)
 
-    def close(self) -> None:
-        """It stays open: later steps need it."""
 
-
-class _InputText(io.TextIOBase):
+class _InputText(_FromStep, io.TextIOBase):
     """``sys.stdin``."""
 
     encoding = "utf-8"
     errors = "replace"
-    name = "<stdin>"
     mode = "r"
 
     def __init__(self) -> None:
         self.buffer = _InputBytes()
 
-    def readable(self) -> bool:
-        """It always is."""
-        return True
-
-    def fileno(self) -> int:
-        """Descriptor 0."""
-        return 0
-
     def read(self, size: "int | None" = -1) -> str:
-        """So many characters; all by default."""
+        """Read ``size`` characters; all by default."""
         if size is None or size < 0:
             return self.buffer.read().decode(self.encoding, self.errors)
         return self._characters(size)
@@ -337,11 +327,8 @@ class _InputText(io.TextIOBase):
             return self.buffer.readline().decode(self.encoding, self.errors)
         return self._characters(size, "\n")
 
-    def close(self) -> None:
-        """It stays open: later steps need it."""
-
     def _characters(self, most: int, last: "str | None" = None) -> str:
-        """So many; fewer at the end, or where ``last`` has come."""
+        """Read ``most`` characters; fewer at the end, or after ``last``."""
         text = ""
         while len(text) < most and not (last and text.endswith(last)):
             character = self._character()
@@ -366,11 +353,11 @@ class _StandardInput:
     def __init__(self) -> None:
         self.text = _InputText()
         self.has_text = False
-        self.ask: "Callable[[str, bool], str | None] | None" = None  # what a person types in, where one is asked
+        self.ask: "Callable[[str, bool], str | None] | None" = None  # asks a person for a line, if allowed
         self._empty = -1
 
     def install(self) -> None:
-        """Remember what empty is, and answer ``getpass`` too."""
+        """Open the empty input, and replace ``getpass`` too."""
         empty = _open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._empty = fcntl(empty, F_DUPFD_CLOEXEC, first_high_descriptor())
         _close(empty)
@@ -378,7 +365,7 @@ class _StandardInput:
         self.set_text(None)
 
     def set_text(self, data: "str | None") -> None:
-        """What the next step reads, as base64. Raises ``OSError`` when there is no place to keep it."""
+        """Set what the next step reads, as base64. Raises ``OSError`` if it cannot be stored."""
         sys.stdin = sys.__stdin__ = self.text  # type: ignore[misc,assignment]
         builtins.input = self._read_line
         self.has_text = data is not None
@@ -390,7 +377,7 @@ class _StandardInput:
             _close(source)
 
     def _read_line(self, prompt: object = "", *_stream: object, **_options: object) -> str:
-        """What ``input`` and ``getpass`` do."""
+        """Implement ``input``."""
         if sys.stdin is not self.text:
             return _plain_input(prompt)
         if not self.has_text:
@@ -405,7 +392,7 @@ class _StandardInput:
         return line.removesuffix("\n")
 
     def _read_hidden(self, prompt: object = "", *_stream: object, **_options: object) -> str:
-        """What ``getpass`` does."""
+        """Implement ``getpass``."""
         if self.has_text or sys.stdin is not self.text:
             return self._read_line(prompt)
         return self._ask(str(prompt), hidden=True)
@@ -421,13 +408,13 @@ class _StandardInput:
         return line
 
     def require(self, what: str) -> None:
-        """Raise :class:`NoStandardInput` unless the step has some."""
+        """Raise :class:`NoStandardInput` unless the step has input."""
         if not self.has_text and self.ask is None and sys.stdin is self.text:
             raise _no_input(what)
 
 
 def file_of(data: bytes) -> int:
-    """A descriptor of a file without a name that holds ``data``, at its beginning."""
+    """Return a descriptor of an unnamed file that holds ``data``, positioned at its start."""
     descriptor = _nameless_file()
     view = memoryview(data)
     while view:
@@ -437,7 +424,7 @@ def file_of(data: bytes) -> int:
 
 
 def _nameless_file() -> int:
-    """In memory where that is allowed, else where temporary files are."""
+    """Open an unnamed file: in memory if allowed, else among the temporary files."""
     try:
         if _memory_file is not None:
             descriptor: int = _memory_file("stdin", os.MFD_CLOEXEC)
@@ -449,7 +436,7 @@ def _nameless_file() -> int:
 
 
 def _line_or_part(size: int) -> bytes:
-    """At most so many bytes, to the end of the line. From what cannot be sought, one byte."""
+    """Read up to ``size`` bytes, to the end of the line at most. Reads one byte if the input cannot seek."""
     try:
         at = _lseek(0, 0, os.SEEK_CUR)
         piece = _pread(0, size, at)

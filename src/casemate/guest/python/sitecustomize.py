@@ -1,9 +1,9 @@
-"""What a one-shot Python program gets besides plain Python. The site module runs it, before the program starts.
+"""Prepares a one-shot Python program's process. The site module runs it before the program starts.
 
-The interpreter runs the program itself, so it is ``__main__`` in every respect and no frame of casemate is
-ever on its stack. This file adds ``display``, makes imports of matplotlib and IPython show pictures, puts the
-working directory on ``sys.path`` (casemate starts Python with ``-P``), and tells of an uncaught exception at
-exit. Everything that costs time is imported only when it is first needed.
+The interpreter runs the program itself, so it is ``__main__`` in every respect, and no frame of casemate is on its
+stack. This file adds ``display``, makes matplotlib and IPython show pictures when they are imported, puts the working
+directory on ``sys.path`` (casemate starts Python with ``-P``), and reports an uncaught exception at exit. Expensive
+modules are imported only when needed.
 """
 
 import atexit
@@ -25,9 +25,9 @@ _PATCHED_WHEN_IMPORTED = frozenset(("matplotlib.pyplot", "IPython.core.display_f
 
 
 def display(*objects: object, **options: object) -> None:
-    """Show each object as rich as it can be: as a picture, HTML, Markdown and so on, and as text.
+    """Show each object in its richest forms (picture, HTML, Markdown and so on) and as text.
 
-    The options are IPython's; ``raw=True`` says that the objects are MIME bundles already.
+    The options are IPython's; ``raw=True`` means that the objects already are MIME bundles.
     """
     from _casemate.displays import show  # type: ignore[import-not-found]
 
@@ -35,11 +35,12 @@ def display(*objects: object, **options: object) -> None:
 
 
 class LazyPatches:
-    """Finds nothing by itself; it notices the import of what must show its pictures."""
+    """A finder that only patches modules whose pictures must be shown."""
 
     @staticmethod
     def find_spec(name: str, path: "Sequence[str] | None" = None, target: object = None) -> "ModuleSpec | None":
-        """The real finder's answer with a patch attached, for the few modules that need one; and casemate's own."""
+        """Return the real finder's spec with a patch attached, for the few modules that need one, and casemate's own
+        modules."""
         if name == "mcptools":
             return _spec_of_tools(name)
         if name not in _PATCHED_WHEN_IMPORTED:
@@ -51,44 +52,44 @@ class LazyPatches:
 
 
 class PreloadedTools:
-    """Gives the package of tools to the program that imports it, where the warm interpreter has loaded it already."""
+    """Loads the tools package that the warm interpreter has already imported."""
 
     def __init__(self, modules: "dict[str, ModuleType]") -> None:
         self._modules = modules
 
     def create_module(self, spec: "ModuleSpec") -> "ModuleType":
-        """The package, as it was loaded."""
+        """Return the preloaded package."""
         package = self._modules[spec.name]
         self._spec = package.__spec__
         return package
 
     def exec_module(self, module: "ModuleType") -> None:
-        """Its modules are there from now on, and what others it has is asked for."""
+        """Register the package's modules; other submodules come from the host."""
         module.__spec__ = self._spec
         sys.modules.update(self._modules)
         sys.modules[f"{module.__name__}._finding"].install()
 
 
 def _spec_of_tools(name: str) -> "ModuleSpec | None":
-    """Where the package of tools is found, or that it was preloaded.
+    """Return the spec of the tools package.
 
-    The preloaded one is given once: a program that imports it anew has it read.
+    The preloaded package is handed out once. A program that imports it again gets it from its file.
     """
     ready = vars(sys.modules["_casemate"]).pop("ready", None)
     if ready is None:
         plain_spec: ModuleSpec | None = sys.modules["_frozen_importlib_external"].PathFinder.find_spec(name, [_MODULES])
         return plain_spec
-    make: Any = type(sys.__spec__)  # ModuleSpec, without importing what imports it
+    make: Any = type(sys.__spec__)  # ModuleSpec, without importing importlib
     spec: ModuleSpec = make(name, PreloadedTools(ready), origin=ready[name].__file__, is_package=True)
     return spec
 
 
 def _leave_the_search_path() -> None:
-    """Neither the program nor its children shall see how this file was found."""
+    """Hide from the program and its children how this file was found."""
     if _HERE in sys.path:
         sys.path.remove(_HERE)
     if _MODULES in sys.path:
-        sys.path.remove(_MODULES)  # it is for children; what is there is found without
+        sys.path.remove(_MODULES)  # only children need it
     for place in (_HERE, _MODULES):
         sys.path_importer_cache.pop(place, None)
     rest = [entry for entry in os.environ.pop("PYTHONPATH", "").split(os.pathsep) if entry and entry != _HERE]
@@ -97,9 +98,9 @@ def _leave_the_search_path() -> None:
 
 
 def _open_package() -> None:
-    """Make this folder importable as ``_casemate``, and remember whose the control pipe is.
+    """Make this folder importable as ``_casemate``, and remember which process owns the control pipe.
 
-    A warm interpreter has it already, with modules that were loaded before there was a pipe.
+    A warm interpreter has the package already, with modules that were loaded before there was a pipe.
     """
     package = sys.modules.get("_casemate") or type(sys)("_casemate")
     package.__path__ = [_HERE]
@@ -114,7 +115,7 @@ def _open_package() -> None:
 
 
 def _report_uncaught() -> None:
-    """The interpreter keeps the exception that ended the program; whatever printed it, tell the host of it."""
+    """Report the exception that ended the program, which the interpreter keeps."""
     error = vars(sys).get("last_value")
     if error is not None:
         try:
@@ -122,11 +123,11 @@ def _report_uncaught() -> None:
 
             report_error(error)
         except Exception:
-            return  # a program can break anything that this needs; it ends as in plain Python all the same
+            return  # the program may have broken what this needs; it still ends as in plain Python
 
 
 def _prefer_workspace() -> None:
-    """Files given to the run are importable, and lines reach the host as they are printed, as on a terminal."""
+    """Make the run's input files importable, and send lines to the host as they are printed."""
     try:
         sys.path.insert(0, os.getcwd())
     except OSError:
@@ -136,7 +137,6 @@ def _prefer_workspace() -> None:
 
 
 def _use_installed_packages() -> None:
-    """Packages that were installed for all cells."""
     if os.path.islink(os.environ.get("CASEMATE_CELL", "") + "/packages/python/current"):
         from _casemate.packages import use_installed  # type: ignore[import-not-found]
 
@@ -144,7 +144,7 @@ def _use_installed_packages() -> None:
 
 
 def _run_the_environments_own() -> None:
-    """Only one sitecustomize is found; give way to the one that this file hid, if there is one."""
+    """Run the sitecustomize that this file hid, if any, since Python finds only one."""
     finder = sys.modules["_frozen_importlib_external"].PathFinder
     if finder.find_spec("sitecustomize") is not None:
         del sys.modules["sitecustomize"]

@@ -1,7 +1,7 @@
-"""Fetches a page, or is given one, and makes text of it, in a cell: one JSON document on standard input, one on output.
+"""Fetches a page, or takes HTML, and converts it to text in a cell. Input and output are one JSON document each.
 
-Parsers of hostile pages can be made to overflow, to take very long or to take all memory: whatever happens to this
-process says so to the host. Each connection, also of each redirect, goes through the cell's network and its rules.
+A hostile page can make parsers overflow, take very long or use all memory; the host learns that from how this process
+ends. Each connection, also for each redirect, goes through the cell's network and its rules.
 """
 
 import codecs
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MOST_BODY = 8 << 20  # bytes that a server sends
-_MOST_DECODED = 16 << 20  # bytes that come of them
+_MOST_DECODED = 16 << 20  # bytes after decoding
 _MOST_TEXT = 1_000_000  # characters
 _MOST_LINKS = 500
 _MOST_REDIRECTS = 10
 _MOST_PAGES = 1000  # of a PDF
 _MOST_ROBOTS = 512 << 10  # bytes; more need not be read (RFC 9309)
 _ROBOTS_WITHIN = 5
-_MOST_DRAINED = 64 << 10  # bytes of a redirect's body, so that its connection can be used again
-_PROXY = ("198.18.0.1", 3128)  # the cell's way out, which can be asked for any port of any name
+_MOST_DRAINED = 64 << 10  # bytes of a redirect's body, read to reuse its connection
+_PROXY = ("198.18.0.1", 3128)  # the egress proxy; it connects to any name and port that is allowed
 _AGENT = "casemate"
 _HEADERS = {
     "User-Agent": f"{_AGENT}/1.0",
@@ -46,7 +46,7 @@ _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.B
 
 
 class PageProblem(Exception):
-    """Why there is no page: a code, words for it, and the address at which it happened."""
+    """Why there is no page: a code, a message, and the address that failed."""
 
     def __init__(self, reason: str, message: str, url: str = "") -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ class PageProblem(Exception):
 
 
 def main() -> None:
-    """Read the order, do it, and print what came of it."""
+    """Read the order, carry it out, and print the result."""
     order = json.loads(sys.stdin.buffer.read())
     try:
         answer = {"fetch": fetch, "convert": convert}[order["do"]](order)
@@ -67,14 +67,15 @@ def main() -> None:
 
 
 class Connections:
-    """Asks one server after another. A connection is used again for the same server: each may have to be allowed."""
+    """HTTP requests to one server after another. A connection to the same server is reused, because a new one may need
+    approval."""
 
     def __init__(self) -> None:
         self._connection: "http.client.HTTPConnection | None" = None
         self._origin: "tuple[str, str, int] | None" = None
 
     def get(self, url: str, headers: "dict[str, str]", *, anew: bool = True) -> http.client.HTTPResponse:
-        """The answer to one request. ``anew``: by a new connection where there is none. Raises :class:`PageProblem`."""
+        """Send one request. The flag permits a new connection. Raises :class:`PageProblem`."""
         origin, target = split(url)
         is_open = self._connection is not None and self._connection.sock is not None
         if origin != self._origin or not is_open:
@@ -98,13 +99,13 @@ class Connections:
             raise PageProblem("protocol", f"no answer in HTTP: {type(error).__name__} {error}"[:300], url) from None
 
     def close(self) -> None:
-        """End the connection, if there is one."""
+        """Close the connection, if any."""
         if self._connection is not None:
             self._connection.close()
 
 
 def split(url: str) -> "tuple[tuple[str, str, int], str]":
-    """Scheme, host and port, and what to ask for there. Raises :class:`PageProblem`."""
+    """Split into (scheme, host, port) and the request target. Raises :class:`PageProblem`."""
     try:
         parts = urlsplit(url)
         name, port = parts.hostname or "", parts.port
@@ -120,7 +121,7 @@ def split(url: str) -> "tuple[tuple[str, str, int], str]":
 
 
 def fetch(order: "dict[str, Any]") -> "dict[str, Any]":
-    """The page at ``url``, as text; or that it is what the host has kept. Raises :class:`PageProblem`."""
+    """Fetch ``url`` as text, unless the host's copy is current. Raises :class:`PageProblem`."""
     connections, url = Connections(), urldefrag(order["url"]).url
     response, url = follow(connections, url, order["kept"])
     page: "dict[str, Any]" = {"final_url": url, "status": response.status}
@@ -143,8 +144,7 @@ def fetch(order: "dict[str, Any]") -> "dict[str, Any]":
 
 
 def follow(connections: Connections, url: str, kept: "dict[str, str]") -> "tuple[http.client.HTTPResponse, str]":
-    """The first answer that leads nowhere else, and where it was. ``kept``: what the host has already, and the
-    validators of that."""
+    """Follow redirects. Returns the final response and its URL. ``kept``: the host's copy and its validators."""
     for _ in range(_MOST_REDIRECTS + 1):
         headers = {}
         if kept.get("url") == url:
@@ -168,7 +168,7 @@ def follow(connections: Connections, url: str, kept: "dict[str, str]") -> "tuple
 
 
 def read_body(response: http.client.HTTPResponse, url: str) -> bytes:
-    """What the server sent, decoded. Raises :class:`PageProblem`."""
+    """Read and decode the body. Raises :class:`PageProblem`."""
     encoding = response.headers.get("content-encoding", "").strip().lower().removeprefix("x-")
     if encoding not in ("", "identity", "gzip", "deflate"):
         raise PageProblem("encoding", f"has the content-encoding {encoding[:100]!r}, which was not asked for", url)
@@ -185,8 +185,8 @@ def read_body(response: http.client.HTTPResponse, url: str) -> bytes:
 
 
 def decompress(data: bytes, encoding: str, url: str) -> bytes:
-    """What ``data`` is without its encoding, up to a bound. Raises :class:`PageProblem`."""
-    for bits in (47, -15) if encoding == "deflate" else (47,):  # some servers mean deflate without a head
+    """Decompress ``data``, up to a limit. Raises :class:`PageProblem`."""
+    for bits in (47, -15) if encoding == "deflate" else (47,):  # some servers send deflate without the zlib header
         decoder = zlib.decompressobj(bits)
         try:
             out = decoder.decompress(data, _MOST_DECODED + 1)
@@ -201,7 +201,7 @@ def decompress(data: bytes, encoding: str, url: str) -> bytes:
 
 
 def robots_of(connections: Connections, url: str) -> str:
-    """What the host's robots.txt says of ``url``: asked by the connection that there is, or not at all."""
+    """Return what the server's robots.txt says about ``url``, using only the open connection."""
 
     def stop(*_: object) -> None:
         raise OSError("it takes too long")
@@ -227,7 +227,7 @@ def robots_of(connections: Connections, url: str) -> str:
 
 
 def sniff(data: bytes, url: str) -> str:
-    """The type of what comes without one. Raises :class:`PageProblem`."""
+    """Guess the type of a body that declares none. Raises :class:`PageProblem`."""
     start = data[:1024].lstrip().lower()
     if start.startswith(b"%pdf-"):
         return "application/pdf"
@@ -239,7 +239,7 @@ def sniff(data: bytes, url: str) -> str:
 
 
 def decode(data: bytes, charset: str, *, is_html: bool) -> str:
-    """``data`` as text, by its mark, by what is said of it, as UTF-8, or as what browsers take instead."""
+    """Decode by the byte order mark, the declared charset or UTF-8, else as browsers do."""
     declared = _META.search(data[:2048]) if is_html else None
     named = declared[1].decode("ascii") if declared else ""
     marks = [name for mark, name in _MARKS if data.startswith(mark)]
@@ -255,13 +255,13 @@ def decode(data: bytes, charset: str, *, is_html: bool) -> str:
 
 
 def _read_as(charset: str) -> str:
-    """What browsers read it as: nobody means control characters by Latin-1."""
+    """Map a charset as browsers do: Latin-1 means windows-1252."""
     name = codecs.lookup(charset).name
     return "windows-1252" if name in ("iso8859-1", "ascii") else name
 
 
 def cut_text(title: str, text: str) -> "dict[str, Any]":
-    """A text with its links, cut where it is too long."""
+    """Collect a text and its links, cut to the limits."""
     text = text.strip()
     kept = text[:_MOST_TEXT]
     found = dict.fromkeys((one[2], one[1].strip()) for one in _LINK.finditer(kept))
@@ -270,24 +270,24 @@ def cut_text(title: str, text: str) -> "dict[str, Any]":
 
 
 def convert(order: "dict[str, Any]") -> "dict[str, Any]":
-    """Markdown of HTML that is given."""
+    """Convert HTML from the order to Markdown."""
     return text_of_html(order["html"], order["url"], whole=order["whole"])
 
 
 def text_of_html(text: str, url: str, *, whole: bool) -> "dict[str, Any]":
-    """Markdown of the main content, or of the whole where that is wanted or nothing is found."""
+    """Convert the main content to Markdown, or the whole page if requested or if no main content is found."""
     title = main = ""
     try:
         title, main = main_text(text, url, whole=whole)
-    except Exception:  # whatever a page does to a parser
+    except Exception:  # a page may break a parser in any way
         main = ""
     return cut_text(title, main or whole_text(text, url))
 
 
 def main_text(text: str, url: str, *, whole: bool) -> "tuple[str, str]":
-    """The title, and unless it is the ``whole`` that is wanted, Markdown of the main content.
+    """Return the title, and Markdown of the main content unless the ``whole`` page is requested.
 
-    What is short or has no heading is looked for once more, with all that trafilatura has.
+    If the result is short or has no heading, trafilatura tries again with all its heuristics.
     """
     import trafilatura
 
@@ -299,7 +299,7 @@ def main_text(text: str, url: str, *, whole: bool) -> "tuple[str, str]":
         title = " ".join((tree.findtext(".//title") or "").split())[:1000]
         if whole:
             break
-        if _RELATIVE.search(text):  # trafilatura takes them to be relative to the host
+        if _RELATIVE.search(text):  # trafilatura resolves them against the host, not the page
             tree.make_links_absolute(url, handle_failures="ignore")
         if not is_fast:
             mark_content(tree)
@@ -314,8 +314,8 @@ def main_text(text: str, url: str, *, whole: bool) -> "tuple[str, str]":
 
 
 def mark_content(tree: "Any") -> None:
-    """Make trafilatura see the element that has most of the text as the content, if it has headings: of a page that
-    says nothing of its parts it takes the paragraphs alone."""
+    """Make trafilatura take the element with the most text as the content, if it has headings. On a page without
+    semantic markup it would keep only paragraphs."""
     weights: "dict[Any, int]" = {}
     for paragraph in tree.iter("p"):
         parent = paragraph.getparent()
@@ -326,11 +326,11 @@ def mark_content(tree: "Any") -> None:
 
 
 def whole_text(text: str, url: str) -> str:
-    """Markdown of all of a page, menus and comments included."""
+    """Convert the whole page to Markdown, including menus and comments."""
     import html2text
 
     why = ""
-    for base in (url, ""):  # an address that is none breaks it where it is to be made whole
+    for base in (url, ""):  # html2text may fail when it resolves a broken link
         maker = html2text.HTML2Text(baseurl=base, bodywidth=0)
         maker.unicode_snob = maker.ignore_images = maker.backquote_code_style = True
         try:
@@ -341,7 +341,7 @@ def whole_text(text: str, url: str) -> str:
 
 
 def text_of_pdf(data: bytes, url: str) -> "dict[str, Any]":
-    """The text of a PDF, page after page. Raises :class:`PageProblem`."""
+    """Extract the text of a PDF, page by page. Raises :class:`PageProblem`."""
     import pypdfium2
 
     try:

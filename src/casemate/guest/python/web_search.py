@@ -1,4 +1,4 @@
-"""Searches in a cell: asks one engine after another until one finds something. JSON comes in, and goes out."""
+"""Searches the web in a cell: asks one engine after another until one finds something. Input and output are JSON."""
 
 import json
 import os
@@ -17,13 +17,13 @@ _MOST_ANSWER = 4 << 20  # bytes
 
 
 def main() -> None:
-    """Read the order, and print the hits and what was said by those that had none."""
+    """Read the order, and print the hits and the failures."""
     order = json.loads(sys.stdin.buffer.read())
     answer: "dict[str, Any]" = {"hits": [], "failed": {}, "empty": []}
     for name in order["engines"]:
         try:
             hits = ask_searxng(order) if name == "searxng" else ask_engine(name, order["query"])
-        except Exception as error:  # whatever it does to a parser
+        except Exception as error:  # a result page may break a parser in any way
             answer["failed"][name] = f"{error}"[:300] or type(error).__name__
             continue
         if hits:
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def ask_searxng(order: "dict[str, Any]") -> "list[dict[str, str]]":
-    """What a SearXNG finds, by its JSON interface."""
+    """Search with a SearXNG server through its JSON API."""
 
     def stop(*_: object) -> None:
         raise OSError(f"has not answered within {_WITHIN} s")
@@ -56,10 +56,10 @@ def ask_searxng(order: "dict[str, Any]") -> "list[dict[str, str]]":
 
 
 def ask_engine(name: str, query: str) -> "list[dict[str, str]]":
-    """What one engine of ddgs finds."""
+    """Search with one engine of ddgs."""
     from ddgs.engines import ENGINES
 
-    # Where TLS ends at the egress proxy, its authority is in that file.
+    # If the egress proxy terminates TLS, that file has its CA.
     engine = ENGINES["text"][name](timeout=_WITHIN, verify=os.environ.get("SSL_CERT_FILE") or True)
     ask, answered = engine.http_client.request, []
 

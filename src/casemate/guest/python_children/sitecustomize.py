@@ -1,4 +1,4 @@
-"""What a Python that a program starts gets, where packages were installed later: it finds them, too."""
+"""Lets the Python processes that a program starts find packages that were installed later."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ def _use_installed_packages() -> None:
         module.use_installed()
         os.environ.update({name: value for name, value in variables.items() if value is not None})
     except OSError:
-        pass  # they were taken away
+        pass  # they were removed
 
 
 _use_installed_packages()

@@ -1,1 +1,1 @@
-"""Node: how its programs start, take steps, are looked at, and get packages."""
+"""Node: how its programs start, take steps and are checked, and how packages are installed."""

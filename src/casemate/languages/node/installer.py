@@ -1,4 +1,4 @@
-"""How packages of Node are installed: by the npm that came with it, and whether what it left is what was served."""
+"""Installs Node packages with npm, and checks the result against the served files."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NodeInstaller:
-    """``npm``: the program, where it is on the host and in the cell; None for the one beside the cell's own Node.
-    ``host``: where cells find the gateway."""
+    """The npm installer."""
 
     package_set: NodePackageSet
+    # Path of npm on the host and in the cell; None for the one beside the cell's own Node.
     npm: Path | None
-    host: str
+    host: str  # where cells find the gateway
     language: str = "node"
     program: str = f"require('{BESIDE_PROGRAM}/install_node.cjs')\n"
 
@@ -35,8 +35,8 @@ class NodeInstaller:
         terms: InstallTerms,
         environment: Environment,  # noqa: ARG002
     ) -> tuple[dict[str, Any], tuple[str, ...], tuple[Entry, ...]]:
-        """What the program is told, its arguments, and what else its cell has. It is told everything that is wanted by
-        now: npm makes a whole tree of it, anew."""
+        """The program's order, its arguments, and what else its cell sees. The order names all packages wanted so far,
+        because npm always makes a whole tree."""
         told = {
             "wanted": self._add_wanted(requirements), "scripts": terms.sources, "registry": f"http://{self.host}/",
             "npm": str(self.npm or ""), "lock": "" if terms.upgrade else self.package_set.lock,
@@ -44,7 +44,7 @@ class NodeInstaller:
         return told, (), ()
 
     def match_files(self, new: Path, served: dict[str, Served]) -> tuple[tuple[InstalledPackage, ...], list[str]]:
-        """The packages that came newly, each with the file that was served for it; and what has come otherwise."""
+        """The new packages with their served files, and the names of those that no served file explains."""
         left = modules(new / MODULES)
         by_place = {one.place: one for one in left}
         before = (
@@ -57,7 +57,7 @@ class NodeInstaller:
         for one in left:
             file = served.get(f"{one.name}@{one.version}")
             if one.place == "mcptools":
-                strangers.append("mcptools, which casemate has there itself")
+                strangers.append("mcptools, a name that casemate itself uses")
             elif file is not None and (one.name, one.version) not in before:
                 found[one.name, one.version] = package_of(one.name, one.version, file)
             elif file is None and not _is_bundled(one.place, by_place, served):
@@ -65,7 +65,7 @@ class NodeInstaller:
         return tuple(found[key] for key in sorted(found)), strangers
 
     def publish(self, new: Path, requirements: Sequence[Requirement]) -> None:
-        """Keep it. Raises ``OSError``."""
+        """Keep the result. Raises ``OSError``."""
         self.package_set.publish(new)
         self.package_set.wanted = self._add_wanted(requirements)
 
@@ -74,7 +74,7 @@ class NodeInstaller:
 
 
 def _is_bundled(place: str, by_place: dict[str, Any], served: dict[str, Served]) -> bool:
-    """Whether it came in the file of a package around it, of which its registry says that it has others in it."""
+    """Whether it came in the file of a package around it that bundles others, according to the registry."""
     while f"/{MODULES}/" in place:
         place = place.rpartition(f"/{MODULES}/")[0]
         around = by_place.get(place)

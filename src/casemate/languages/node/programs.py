@@ -1,4 +1,4 @@
-"""What runs in cells besides Node programs: the interpreter of sessions, and the checker. Pure."""
+"""What else runs in cells for Node: the interpreter of sessions, and the checker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SESSION = JsonProgram(f"require('{BESIDE_PROGRAM}/node_session.cjs')\n".encode()
 
 
 _HINTS = (
-    Harm("eval(), Function(), vm", "dangerous-eval", "this runs whatever text it is given",
+    Harm("eval(), Function(), vm", "dangerous-eval", "this runs any text it is given",
          r"""(?<![\w.])(?:eval|Function)\s*\(|['"`](?:node:)?vm['"`]"""),
     Harm("child_process", "dangerous-process", "this starts programs", r"\bchild_process\b"),
     Harm("exec('text'), shell: true", "dangerous-shell", "a shell runs the text",

@@ -1,4 +1,4 @@
-"""Node programs: the ``node`` extra's Node where it is installed, as somebody asked for it; else the one on PATH."""
+"""Node programs. Uses the ``node`` extra's Node if installed, because it was asked for, or else the one on PATH."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from casemate.errors import RuntimeMissing, Unavailable
 from casemate.languages.places import entries_for, hops, is_program, is_system, stamp_of, too_wide, unreadable
@@ -19,9 +18,6 @@ from casemate.languages.waiting import RequestedProgram, json_order, read_at_sta
 from casemate.model.plan import GUEST, NODE_PACKAGES, NODE_PROGRAMS, PROGRAM, Entry, Launch, ReadyStart, Symlink
 from casemate.version import how_to_install
 
-if TYPE_CHECKING:
-    pass
-
 _HOOK = f"{GUEST}/node_hook.cjs"
 _MIB = 2**20
 _REMEDY = how_to_install("node")
@@ -29,28 +25,25 @@ _OLDEST = (18, 0)
 _NPM = Path("node_modules", "npm", "bin", "npm-cli.js")
 _TYPESCRIPT = (".ts", ".mts", ".cts")
 _READ_AT_START = re.compile(r"NODE|UV_|V8_|CASEMATE_WAIT|TERM|COLORTERM|NO_COLOR|FORCE_COLOR")
-_COST = 20 * _MIB  # bytes that one that waits holds, its init included
+_COST = 20 * _MIB  # bytes that a waiting process holds, including its init
 _STARTS_WITHIN = 10.0
-# Without it Node 24 aborts when code that waits for something is stopped; older ones know it, too, and do not need it.
+# Without it Node 24 aborts when a step that awaits something is stopped. Older versions accept it and do not need it.
 _INTERRUPTIBLE = ("--no-force-async-hooks-checks",)
-# V8 since Node 22 makes 512 MiB of address space writable for each isolate, without touching them: the main
-# thread's and four workers'.
+# V8 since Node 22 makes 512 MiB of address space writable for each isolate without touching it: for the main thread and
+# four workers.
 _RESERVE = 5 * 512 * _MIB
-# Of a cell's memory: the rest is for the young generation, code, buffers and Node itself.
+# Share of a cell's memory. The rest is for the young generation, code, buffers and Node itself.
 _HEAP_SHARE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class NodeInterpreter:
-    """One Node: ``program`` as it is to be called, ``chain`` every link from there to the real file."""
-
-    program: Path
+    program: Path  # the path to call
     version: str
-    chain: tuple[Path, ...]
+    chain: tuple[Path, ...]  # each link from there to the real file
 
     @property
     def release(self) -> tuple[int, int]:
-        """Major and minor version."""
         numbers = [int(part) for part in self.version.split(".")[:2] if part.isdigit()]
         return (numbers[0], numbers[1]) if len(numbers) == 2 else (0, 0)
 
@@ -61,12 +54,12 @@ class NodeInterpreter:
 
     @property
     def transforms_types(self) -> bool:
-        """Whether it can also run what is more than types, such as ``enum``. Node 26 cannot any more."""
+        """Whether it also runs TypeScript that is more than types, such as ``enum``. Node 26 no longer does."""
         return self.strips_types and self.release < (26, 0)
 
 
 class NodeRuntime(Runtime):
-    """``node main.js``, with what guest/node_hook.cjs adds."""
+    """``node main.js``, with guest/node_hook.cjs."""
 
     language = "node"
     extensions = (".js", ".mjs", ".cjs", *_TYPESCRIPT)
@@ -77,7 +70,7 @@ class NodeRuntime(Runtime):
     reserve = _RESERVE
 
     def __init__(self, packages: Iterable[str] | None = None, path: str | None = None) -> None:
-        """Search the site-packages folders ``packages`` and the program folders ``path``; this process's if None."""
+        """Search site-packages folders ``packages`` and program folders ``path``; None for this process's."""
         self._packages = None if packages is None else tuple(packages)
         self._path = path
         self._known: tuple[NodeInterpreter, tuple[int, int], str] | None = None
@@ -97,7 +90,7 @@ class NodeRuntime(Runtime):
         return launch_of(found, program_name, arguments, memory, _INTERRUPTIBLE if session else ())
 
     def ready_start(self, asked: RequestedProgram) -> ReadyStart | str:
-        # What is required before the program waits for it.
+        # These are read before the program waits.
         why = too_special(asked, self.default_name) or read_at_start(asked, _READ_AT_START)
         if why:
             return why
@@ -105,7 +98,7 @@ class NodeRuntime(Runtime):
         if isinstance(order, str):
             return order
         argv = asked.launch.argv[: len(asked.launch.argv) - len(asked.arguments)]
-        # The heap's size is given when Node starts, so that limits cannot be narrowed later.
+        # The heap's size is fixed when Node starts, so limits cannot be narrowed later.
         return ReadyStart(argv, {**asked.base_env, "CASEMATE_WAIT": "6"}, order, asked.limits, _COST)
 
     def examples(self, preload: tuple[str, ...] | None) -> tuple[str, ...]:  # noqa: ARG002 - only Python has any
@@ -118,7 +111,6 @@ class NodeRuntime(Runtime):
         return name.replace("$", "_").isidentifier()
 
     def find_installation(self, environment: Environment = None) -> LanguageInstallation:  # noqa: ARG002 - only Python has any
-        """The Node that is used."""
         found = self._find()
         if found is None:
             return LanguageInstallation(self.language, missing="no Node was found", remedy=_REMEDY)
@@ -126,7 +118,7 @@ class NodeRuntime(Runtime):
         return LanguageInstallation(self.language, version=found.version, path=str(found.program), source=source)
 
     def _find(self) -> NodeInterpreter | None:
-        """What was found before, as long as it is what it was; a search takes longer than starting a cell may."""
+        """The previous result if it is unchanged: a search takes longer than starting a cell may."""
         path = os.environ.get("PATH", SYSTEM_PATH) if self._path is None else self._path
         if self._known is not None and self._known[1:] == (stamp_of(self._known[0].program), path):
             return self._known[0]
@@ -142,7 +134,7 @@ def launch_of(
     memory: int | None,
     flags: tuple[str, ...] = (),
 ) -> Launch:
-    """How ``found`` starts a program: decided from what is known of it alone. Raises ``RuntimeMissing``."""
+    """How ``found`` starts a program, from its known facts alone. Raises ``RuntimeMissing``."""
     if program_name.endswith(_TYPESCRIPT) and not found.strips_types:
         raise RuntimeMissing(
             "node",
@@ -163,21 +155,21 @@ def launch_of(
 
 
 def npm_of(program: str) -> Path:
-    """The npm of the installation that the Node at ``program`` is of, which cells see, too. Raises ``Unavailable``."""
+    """The npm of the installation that has the Node at ``program``. Cells see it, too. Raises ``Unavailable``."""
     real = Path(os.path.realpath(program))
     places = (real.parent.parent / "lib" / _NPM, Path("/usr/share/nodejs", *_NPM.parts[1:]))
     for place in places if is_system(real) else places[:1]:
         if place.is_file():
             return place
     raise Unavailable(
-        f"there is no npm beside {program}, to install packages with",
-        remediation=f"Install it there, or get a Node that has it: {_REMEDY}",
+        f"packages need npm, and there is none beside {program}",
+        remediation=f"Install it there, or get a Node that includes it: {_REMEDY}",
     )
 
 
 @functools.lru_cache(maxsize=16)
 def _entries(found: NodeInterpreter) -> tuple[Entry, ...]:
-    # Not at the root, where npm would take it for the project that every folder is part of.
+    # Not at the root, where npm would take it for a project that contains every folder.
     packages = Symlink(f"{PROGRAM}/node_modules", NODE_PACKAGES)
     return (*entries_for(_trees(found), found.chain), packages)
 
@@ -189,14 +181,14 @@ def _trees(found: NodeInterpreter) -> list[Path]:
 
 
 def find(packages: Iterable[str], path: str) -> NodeInterpreter | None:
-    """The Node to use, if there is one that works: in the site-packages folders first, then on ``path``."""
+    """The first Node that works, in the site-packages folders, then on ``path``; None if none does."""
     for program in _candidates(packages, path):
         try:
             chain = tuple(hops(program))
         except OSError:
             continue
         real = chain[-1]
-        # Version managers put a program of another name, or a script, in its place; it would look for its home folder.
+        # Version managers use a program of another name, or a script, which would look for its home folder.
         if real.name not in ("node", "nodejs") or not is_program(real) or unreadable([real]) is not None:
             continue
         version = _version(program, real.stat().st_mtime_ns)
@@ -223,7 +215,7 @@ def _candidates(packages: Iterable[str], path: str) -> Iterator[Path]:
 
 @functools.lru_cache(maxsize=16)
 def _version(program: Path, changed: int) -> str:  # noqa: ARG001 - the time of change is part of the key
-    """``24.1.0``, from the header beside the program or by asking it; empty when it does not say."""
+    """``24.1.0``, from the header beside the program or from the program itself; empty if neither states it."""
     return _version_in_header(program) or _version_told(program)
 
 

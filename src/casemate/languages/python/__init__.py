@@ -1,1 +1,1 @@
-"""Python: how its programs start, take steps, are looked at, and get packages."""
+"""Python: how its programs start, take steps and are checked, and how packages are installed."""

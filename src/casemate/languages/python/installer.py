@@ -1,10 +1,12 @@
-"""How Python packages are installed: the cell's program, and whether what it left is what was served."""
+"""Installs Python packages in a cell, and checks the result against the served files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,23 +14,22 @@ from casemate.languages.python.runtime import PythonRuntime
 from casemate.model.overview import InstalledPackage, InstallTerms
 from casemate.model.plan import BESIDE_PROGRAM, LAYERED, Bind, Entry
 from casemate.packages.gateway import Served
-from casemate.packages.names import Requirement, normalize
+from casemate.packages.names import Requirement, project_in
 from casemate.packages.package_sets import PackageSet, projects
 
 if TYPE_CHECKING:
     from casemate.languages.runtime import Environment
 
-_UV = "/packages/uv"  # where the host's is, in the cell
+_UV = "/packages/uv"  # the host's uv in the cell
 
 
 @dataclass(frozen=True, slots=True)
 class PythonInstaller:
-    """uv, or the environment's pip; ``uv``: the host's, None for pip, its name alone for what cells have. ``host``:
-    where cells find the gateway."""
+    """Installs with uv or the environment's pip."""
 
     package_set: PackageSet
-    uv: Path | None
-    host: str
+    uv: Path | None  # the host's uv, or the name of one that cells have; None for pip
+    host: str  # where cells find the gateway
     language: str = "python"
     program: str = (
         f"__file__ = __file__.rpartition('/')[0] + '/{BESIDE_PROGRAM}/install_python.py'\n"
@@ -38,7 +39,7 @@ class PythonInstaller:
     def order(
         self, requirements: Sequence[Requirement], terms: InstallTerms, environment: Environment
     ) -> tuple[dict[str, Any], tuple[str, ...], tuple[Entry, ...]]:
-        """What the program is told, its arguments, and what else its cell has."""
+        """The program's order, its arguments, and what else its cell sees."""
         runtime = PythonRuntime()
         uv, shown = _uv_in_the_cell(self.uv, runtime.launch(environment, runtime.default_name, ()).entries)
         there = () if self.package_set.current is None else (Bind(str(self.package_set.folder), LAYERED),)
@@ -49,11 +50,13 @@ class PythonInstaller:
         return told, (uv, *((f"{LAYERED}/current/site",) if there else ())), (*shown, *there)
 
     def match_files(self, new: Path, served: dict[str, Served]) -> tuple[tuple[InstalledPackage, ...], list[str]]:
-        """The projects that the cell left, each with the file that was served for it; and those without one."""
-        files = {key: one for one in served.values() if (key := _project_in(one.filename)) is not None}
+        """The installed projects with their served files, and the names of those without one."""
+        from packaging.utils import canonicalize_version
+
+        files = {key: one for one in served.values() if (key := project_in(one.filename)) is not None}
         found, strangers = [], []
         for name, version in projects(new):
-            file = files.get((name, _version(version)))
+            file = files.get((name, canonicalize_version(version, strip_trailing_zero=False)))
             if file is None:
                 strangers.append(f"{name} {version}")
             else:
@@ -61,47 +64,27 @@ class PythonInstaller:
         return tuple(found), strangers
 
     def publish(self, new: Path, requirements: Sequence[Requirement]) -> None:  # noqa: ARG002
-        """Keep it. Raises ``OSError``."""
+        """Keep the result. Raises ``OSError``."""
         self.package_set.publish(new)
 
 
 def package_of(name: str, version: str, file: Served) -> InstalledPackage:
-    """It, with what is known of the file that it came in."""
-    return replace(
-        InstalledPackage(name, version, file.filename),
-        source=file.url.partition("?")[0],
-        sha256=file.sha256,
-        size=file.size,
-    )
+    """The package, with the facts of the file that it came in."""
+    return InstalledPackage(name, version, file.filename, file.url.partition("?")[0], file.sha256, file.size)
+
+
+def find_uv(env: Mapping[str, str]) -> Path | None:
+    """The host's uv: beside casemate's own interpreter, or on PATH."""
+    beside = Path(sys.executable).parent / "uv"
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("uv", path=env.get("PATH", os.defpath))
+    return Path(found) if found else None
 
 
 def _uv_in_the_cell(uv: Path | None, entries: Iterable[Entry]) -> tuple[str, tuple[Bind, ...]]:
-    """Where it is in the cell, and what it takes for that: a cell like the others may be ready, another is not."""
+    """The path of uv in the cell, and the binds that it needs. Without binds, a ready cell may fit."""
     if uv is None or not uv.is_absolute():
         return str(uv or ""), ()
     places = [entry.target for entry in entries if isinstance(entry, Bind) and entry.source == entry.target]
     if any(uv.is_relative_to(place) for place in places) and not uv.is_symlink():
         return str(uv), ()
     return _UV, (Bind(os.path.realpath(uv), _UV),)
-
-
-def _project_in(filename: str) -> tuple[str, str] | None:
-    from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
-
-    try:
-        if filename.endswith(".whl"):
-            name, version, *_ = parse_wheel_filename(filename)
-        else:
-            name, version = parse_sdist_filename(filename)
-    except (InvalidSdistFilename, InvalidWheelFilename):
-        return None
-    return normalize(name), str(version)
-
-
-def _version(text: str) -> str:
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        return str(Version(text))
-    except InvalidVersion:
-        return text

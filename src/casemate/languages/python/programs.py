@@ -1,4 +1,4 @@
-"""What runs in cells besides Python programs: the interpreter of sessions, and the checker. Pure."""
+"""What else runs in cells for Python: the interpreter of sessions, and the checker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from casemate.model.front_end import Task
 from casemate.model.overview import Fix, Issue
 from casemate.model.plan import BESIDE_PROGRAM
 
-# A file of the user's that is called like a module of IPython's must not keep the next interpreter from starting.
+# A user's file named like a module of IPython must not keep the next interpreter from starting.
 _PROGRAM = b"""import sys
 sys.path.pop(0)
 import _casemate
@@ -29,14 +29,14 @@ _COLON = re.compile(r"expected ':'")
 
 
 def repair(text: str, issues: Sequence[Issue], *, has_moved: bool) -> tuple[str, list[Fix]]:
-    """Indentation of the whole, tabs among spaces, and a colon that is missing where the parser says so."""
+    """Repair indentation of the whole text, tabs among spaces, and a missing colon that the parser reports."""
     fixes: list[Fix] = []
     if (plain := textwrap.dedent(text)) != text and text[:1] in (" ", "\t", "\n"):
         text = plain
-        fixes.append(Fix("Take away the indentation of the whole", 1, "indentation"))
+        fixes.append(Fix("Remove the indentation of the whole text", 1, "indentation"))
     if any("inconsistent use of tabs" in issue.message for issue in issues):
         text = text.expandtabs(8)
-        fixes.append(Fix("Write spaces for tabs", 0, "tabs"))
+        fixes.append(Fix("Replace tabs by spaces", 0, "tabs"))
     colon = next((issue for issue in issues if _COLON.match(issue.message)), None)
     if colon is not None and not has_moved and not fixes:
         lines = text.split("\n")
@@ -44,13 +44,13 @@ def repair(text: str, issues: Sequence[Issue], *, has_moved: bool) -> tuple[str,
             line = lines[colon.line - 1]
             lines[colon.line - 1] = f"{line[: colon.column - 1].rstrip()}:{line[colon.column - 1 :]}"
             text = "\n".join(lines)
-            fixes.append(Fix("Write a colon at the end of what begins a block", colon.line, "colon"))
+            fixes.append(Fix("Add a colon at the end of the line that begins a block", colon.line, "colon"))
     return text, fixes
 
 
 _HINTS = (
-    Harm("eval, builtins.eval", "dangerous-eval", "this runs whatever text it is given"),
-    Harm("exec, builtins.exec", "dangerous-exec", "this runs whatever text it is given"),
+    Harm("eval, builtins.eval", "dangerous-eval", "this runs any text it is given"),
+    Harm("exec, builtins.exec", "dangerous-exec", "this runs any text it is given"),
     Harm("__import__, builtins.__import__, importlib.import_module", "dangerous-import", "this can load any module"),
     Harm("__builtins__, .__builtins__, .__globals__, .__subclasses__", "dangerous-builtins", "this hides what runs"),
     Harm("pickle.load, pickle.loads, pickle.Unpickler, shelve.open, marshal.load, marshal.loads", "dangerous-pickle",

@@ -1,4 +1,4 @@
-"""Python programs: the interpreter and packages that casemate runs on, or those of another environment."""
+"""Python programs, with casemate's own interpreter and packages or those of another environment."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     from casemate.languages.interpreters import Interpreter
 
 _HOOK = f"{GUEST}/python"
-# The first Python that knows -P: without it the program's folder comes before the workspace on sys.path.
+# The first Python with -P. Without it, the program's folder comes before the workspace on sys.path.
 _SAFE_PATH = (3, 11)
 _OLDEST_ZYGOTE = (3, 11)
-# What most programs of agents import, where it is installed; sessions run on IPython.
+# What most programs of agents import, if installed. Sessions run on IPython.
 PRELOADED = ("IPython.core.interactiveshell", "numpy", "pandas", "matplotlib.pyplot")
-_SESSION = "_casemate.session"  # makes IPython's shell when it is imported
+_SESSION = "_casemate.session"  # its import makes IPython's shell
 _WATCHED = ("IPython", "numpy", "pandas", "matplotlib")
-_COST, _COST_PRELOADED = 3 << 20, 8 << 20  # bytes that one that waits holds, its init included
-_LOOKS_A_SECOND = 10  # at an environment on the disk
-# Read when Python starts, or when what is preloaded is imported.
+_COST, _COST_PRELOADED = 3 << 20, 8 << 20  # bytes that a waiting process holds, including its init
+_LOOKS_A_SECOND = 10  # checks of an environment on disk
+# Variables read when Python starts, or when preloaded modules are imported.
 _READ_AT_START = re.compile(
     r"PYTHON|CASEMATE|MPL|NPY_|PANDAS|NUMEXPR|IPYTHON|JUPYTER|OMP_|OPENBLAS|MKL_|BLIS_|VECLIB|HOME\Z|XDG_"
 )
 
 
 class PythonRuntime(Runtime):
-    """``python main.py``, with what guest/python/sitecustomize.py adds. Normal start: the environment's own .pth files
-    and sitecustomize run, because they run behind the wall."""
+    """``python main.py``, with guest/python/sitecustomize.py. The start is normal: the environment's .pth files and
+    sitecustomize run, because they run behind the wall."""
 
     language = "python"
     extensions = (".py", ".pyw")
@@ -66,17 +66,18 @@ class PythonRuntime(Runtime):
         return launch_of(_find(environment), program_name, arguments)
 
     def ready_start(self, asked: RequestedProgram) -> ReadyStart | str:
-        # A program is forked from the zygote of its environment.
+        # Programs are forked from the zygote of their environment.
         why = too_special(asked, self.default_name) or read_at_start(asked, _READ_AT_START) or _unfit(asked)
         if why:
             return why
         env = {name: value for name, value in asked.env.items() if name != "PYTHONPATH"}
         if asked.env.get("PYTHONPATH", "").endswith(MODULES):
-            env["PYTHONPATH"] = MODULES  # for its children; it has its hook already
+            env["PYTHONPATH"] = MODULES  # for its child processes; it has its hook already
         order = json_order(env, asked.arguments, session=asked.session)
         if isinstance(order, str):
             return order
         preload = _preload(asked)
+        tick = int(time.monotonic() * _LOOKS_A_SECOND)  # packages are checked again only after this changes
         return ReadyStart(
             argv=asked.launch.argv[: len(asked.launch.argv) - len(asked.arguments)],
             env={**asked.base_env, **dict.fromkeys(THREAD_COUNTS, "1")},
@@ -85,7 +86,7 @@ class PythonRuntime(Runtime):
             cost=_COST_PRELOADED if preload else _COST,
             preload=preload,
             optional=asked.preload is None,
-            stamp=_stamp_of(asked.launch.entries, asked.launch.argv[0], asked.launch.version, _current_tick()),
+            stamp=_stamp_of(asked.launch.entries, asked.launch.argv[0], asked.launch.version, tick),
             fuller=() if preload else _modules_to_preload(asked),
             fuller_cost=_COST_PRELOADED,
         )
@@ -99,7 +100,7 @@ class PythonRuntime(Runtime):
         return prepend_path((f"{GUEST}/python_bin",), env, asked)
 
     def find_installation(self, environment: Environment = None) -> LanguageInstallation:
-        """The interpreter that casemate runs on, or that of an environment."""
+        """The interpreter that casemate runs on, or an environment's."""
 
         try:
             found = _find(environment)
@@ -112,7 +113,7 @@ class PythonRuntime(Runtime):
 
 
 def _unfit(asked: RequestedProgram) -> str:
-    """Why its environment has no zygote; empty when it has."""
+    """Why its environment has no zygote; empty if it has one."""
     release = tuple(int(part) for part in asked.launch.version.split(".")[:2])
     if release < _OLDEST_ZYGOTE:
         return f"zygotes need Python {'.'.join(map(str, _OLDEST_ZYGOTE))} or newer"
@@ -125,16 +126,16 @@ def _unfit(asked: RequestedProgram) -> str:
 
 
 def _preload(asked: RequestedProgram) -> tuple[str, ...]:
-    """The modules that the program will find loaded: those of the sandbox when it may want any of them, else none.
+    """The modules to load before the program starts: the sandbox's if the program may need any of them, or else none.
 
-    A wrong guess costs time and nothing else: a cell with them takes several times as long to make, and a program
-    that imports one that is not loaded waits for it as in plain Python.
+    A wrong guess only costs time. A cell with these modules takes several times as long to make; without them, a
+    program that imports one waits for it as in plain Python.
     """
     names = _modules_to_preload(asked)
     if asked.session:
         return (*names, _SESSION)
     if asked.folder is not None:
-        return names  # what its own modules import is not known
+        return names  # imports of modules in the folder are not known
     texts = [asked.code, *(content for name, content in asked.files.items() if name.endswith(".py"))]
     roots = {name.partition(".")[0].encode() for name in names}
     named = any(not isinstance(text, bytes) or any(root in text for root in roots) for text in texts)
@@ -151,7 +152,7 @@ def _trees(launch: Launch) -> list[Path]:
 
 @functools.lru_cache(maxsize=64)
 def _packages_of(entries: tuple[Entry, ...], executable: str, version: str) -> tuple[str, ...]:
-    """Files and folders whose times of change tell that an environment is another: packages come and go in them."""
+    """Files and folders whose modification times show that packages were added to or removed from an environment."""
     name = f"python{'.'.join(version.split('.')[:2])}"
     sources = [entry.source for entry in entries if isinstance(entry, Bind)]
     prefixes = [executable.rpartition("/bin/")[0], *sources, *(source.rpartition("/lib")[0] for source in sources)]
@@ -169,7 +170,7 @@ def _stamp_of(entries: tuple[Entry, ...], executable: str, version: str, now: in
 
 @functools.lru_cache(maxsize=64)
 def launch_of(found: Interpreter, program_name: str, arguments: tuple[str, ...]) -> Launch:
-    """How ``found`` starts a program: decided from what is known of it alone."""
+    """How ``found`` starts a program, from its known facts alone."""
     flags = ("-P",) if found.release >= _SAFE_PATH else ()
     return Launch(
         language=PythonRuntime.language,
@@ -192,18 +193,13 @@ def _entries(found: Interpreter) -> tuple[Entry, ...]:
 
 @functools.lru_cache(maxsize=64)
 def _env_of(found: Interpreter) -> dict[str, str]:
-    """The hook is found by PYTHONPATH (and removes it); no __pycache__ is left among the program's files; ``python``
-    means this interpreter for the program's children too."""
+    """PYTHONPATH leads to the hook, which removes it. No __pycache__ is left among the program's files. ``python``
+    means this interpreter for child processes, too."""
     env = {"PYTHONPATH": f"{_HOOK}:{MODULES}", "PYTHONDONTWRITEBYTECODE": "1"}
     folder = str(found.executable.parent)
     if not is_system(folder):
         env["PATH"] = f"{folder}:{CELL_PATH}"
     return env
-
-
-def _current_tick() -> int:
-    """Changes a few times a second: for how long an environment's packages are not looked at again."""
-    return int(time.monotonic() * _LOOKS_A_SECOND)
 
 
 def _find(environment: Environment) -> Interpreter:
@@ -221,7 +217,7 @@ def _find_cached(path: str | None, stamps: tuple[tuple[int, int], ...]) -> Inter
 
 
 def _stamps(path: str) -> tuple[tuple[int, int], ...]:
-    """Changes when what is there is replaced: the interpreter itself, its link, or the environment's settings."""
+    """Changes when the interpreter, its link, or the environment's settings are replaced."""
     home = os.path.dirname(os.path.dirname(path))
     inside = () if path == sys.executable else (f"{path}/bin/python", f"{path}/pyvenv.cfg")
     return tuple(map(stamp_of, (path, f"{home}/pyvenv.cfg", *inside)))
@@ -230,9 +226,4 @@ def _stamps(path: str) -> tuple[tuple[int, int], ...]:
 def ruff_path() -> Path | None:
     """The ruff of casemate's own environment (the extra ``check``), or None."""
     place = Path(sys.executable).parent / "ruff"
-    return _find_ruff(place, stamp_of(place))
-
-
-@functools.lru_cache(maxsize=4)
-def _find_ruff(place: Path, stamp: tuple[int, int]) -> Path | None:  # noqa: ARG001 - it is part of the key
     return place if is_program(place) else None

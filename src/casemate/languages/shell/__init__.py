@@ -1,1 +1,1 @@
-"""Shell: how its programs start, take steps and are looked at."""
+"""Shell: how its programs start, take steps and are checked."""

@@ -1,4 +1,4 @@
-"""What runs in cells besides Shell programs: the interpreter of sessions, and the checker. Pure."""
+"""What else runs in cells for Shell: the interpreter of sessions, and the checker."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from casemate.model.plan import BESIDE_PROGRAM
 
 
 class ShellInterpreter:
-    """Bash reads a line of words, and as many bytes more as it says."""
+    """The protocol of bash: a line of words, followed by as many bytes as it states."""
 
     tasks: tuple[Task, ...] = ("code",)
-    repeat = 0.15  # bash may miss one in the moment when it forks
+    repeat = 0.15  # bash may miss an interrupt while it forks
 
-    # A step's code is evaluated by this line, so that errors name the program and a line of the step.
+    # This line evaluates a step's code, so that errors name the program and a line of the step.
     program = (
         f'\\builtin eval "${{__casemate_code-. ${{BASH_SOURCE%/*}}/{BESIDE_PROGRAM}/shell_session.sh}}"\n'.encode()
     )
@@ -57,7 +57,7 @@ _HINTS = (
     Harm("curl ... | sh, sh <(curl ...)", "dangerous-shell", "a shell runs what comes from the network",
          r"\b(?:curl|wget)\b[^|;]{0,300}\|\s*(?:sudo\s+)?(?:ba|z|da)?sh\b|\b(?:ba|z|da)?sh\s+<\(\s*(?:curl|wget)\b"),
     Harm("sh -c, bash -c", "dangerous-shell", "a shell runs the text", r"\b(?:ba|z|da|k)?sh\s+(?:-\w+\s+)*-\w*c\b"),
-    Harm("eval", "dangerous-eval", "eval runs whatever text it is given", r"\beval\b"),
+    Harm("eval", "dangerous-eval", "eval runs any text it is given", r"\beval\b"),
     Harm("nc -l, socat, /dev/tcp", "dangerous-network", "this connects to the network or listens",
          r"\b(?:nc|ncat|netcat)\s[^;|]{0,200}-\w*l|\bsocat\s|/dev/(?:tcp|udp)/"),
     Harm("kill -9 -1, killall, pkill", "dangerous-kill", "this can end every process",
@@ -73,14 +73,14 @@ _HINTS = (
 
 
 def repair_line_ends(text: str, issues: Sequence[Issue], *, has_moved: bool) -> tuple[str, list[Fix]]:  # noqa: ARG001
-    """Line feeds alone."""
+    """Use plain line feeds."""
     if "\r\n" not in text:
         return text, []
-    return text.replace("\r\n", "\n"), [Fix("End lines with a line feed alone", 0, "line-ends")]
+    return text.replace("\r\n", "\n"), [Fix("End lines with just a line feed", 0, "line-ends")]
 
 
 def read_lines(lines: Iterable[str]) -> Iterable[Issue]:
-    """Errors, and doubts. The line after an error repeats what is in it."""
+    """Errors and warnings. The line after an error repeats its content."""
     seen: set[int] = set()
     for line in lines:
         match = _SAID.match(line)

@@ -1,4 +1,4 @@
-"""Shell programs: bash, or sh where there is no bash."""
+"""Shell programs: bash, or sh if there is no bash."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from casemate.model.plan import GUEST, LAYERED, NODE_PROGRAMS, PROGRAM, Entry, L
 _REMEDY = "apt-get install bash"
 _FOLDERS = (*SYSTEM_PATH.split(":"), "/run/current-system/sw/bin")
 _WAIT = f"{GUEST}/shell_wait.sh"
-_COST = 3 << 20  # bytes that one that waits holds, its init included
-# Bash sets these itself, or reads them when it starts.
+_COST = 3 << 20  # bytes that a waiting process holds, including its init
+# Variables that bash sets itself, or reads when it starts.
 _READ_AT_START = re.compile(
     r"BASH|SHELLOPTS|SHLVL|POSIXLY_CORRECT|PS\d|IFS|PWD|OLDPWD|_\Z|ENV\Z|HOSTNAME|HOSTTYPE|MACHTYPE|OSTYPE|"
     r"E?UID\Z|PPID|GROUPS|DIRSTACK|FUNCNAME|LINENO|RANDOM|SRANDOM|SECONDS|EPOCH|OPT|HIST|MAIL|COLUMNS|LINES|"
@@ -28,7 +28,7 @@ _READ_AT_START = re.compile(
 
 
 class ShellRuntime(Runtime):
-    """Plain ``bash main.sh``: no hook, so nothing of it speaks on the control pipe."""
+    """Plain ``bash main.sh``. It has no hook, so it does not use the control pipe."""
 
     language = "shell"
     extensions = (".sh", ".bash")
@@ -86,7 +86,6 @@ class ShellRuntime(Runtime):
         return changed
 
     def find_installation(self, environment: Environment = None) -> LanguageInstallation:  # noqa: ARG002 - only Python has any
-        """The shell that is used."""
         shell = _find()
         if shell is None:
             return LanguageInstallation(self.language, missing="neither bash nor sh was found", remedy=_REMEDY)
@@ -95,7 +94,7 @@ class ShellRuntime(Runtime):
 
 
 def _exports(asked: RequestedProgram) -> bytes:
-    """What of the program's environment is not that of the process that waits, as shell text."""
+    """The variables that differ from the waiting process's, as shell text."""
     changed = (item for item in asked.env.items() if asked.base_env.get(item[0]) != item[1])
     return os.fsencode("".join(f"export {name}={shlex.quote(value)}\n" for name, value in changed))
 
@@ -106,12 +105,13 @@ def _find() -> Path | None:
 
 
 def _look_at(shell: Path) -> tuple[str, tuple[Entry, ...]]:
-    """Its version and what it needs, found out again where it was replaced: each look at the disk delays every run."""
+    """Its version and what it needs, cached until it is replaced: each disk access delays every run."""
     return _facts_of(shell, stamp_of(shell))
 
 
 @functools.lru_cache(maxsize=8)
 def _facts_of(shell: Path, stamp: tuple[int, int]) -> tuple[str, tuple[Entry, ...]]:  # noqa: ARG001 - part of the key
-    """The version is read from the program file: a shell is not worth starting for it. Empty when it does not say."""
+    """Read the version from the program file, which is faster than to start it. Empty if the file does not state
+    one."""
     match = re.search(rb"version (\d+\.\d+\.\d+)", shell.read_bytes())
     return match[1].decode() if match else "", entries_for([shell], hops(shell))

@@ -1,5 +1,5 @@
-"""One cell in a container of its own: the container is the wall, and the host at the other end of a stream.
+"""One cell in its own container: the container is the wall, and the host is at the other end of a stream.
 
-`main` is the first process of the container, `maker` what it makes its cell with, `host` whom it serves. What the
-stream carries is in `casemate.supervisor.carriage`, what becomes of files in `casemate.supervisor.trees.records`.
+`main` is the container's first process, `maker` makes the cell, `host` talks to the host. The stream's protocol is in
+`casemate.supervisor.carriage`, changes of files in `casemate.supervisor.trees.records`.
 """

@@ -1,4 +1,4 @@
-"""The host at the other end of a stream, as the supervisor in a container has it."""
+"""The supervisor's side of the stream to the host, for a supervisor in a container."""
 
 from __future__ import annotations
 
@@ -11,50 +11,52 @@ from collections import deque
 from casemate.supervisor import carriage, wire
 from casemate.supervisor.frames import StepEnds
 from casemate.supervisor.trees.records import Bounds, Tree
-from casemate.supervisor.trees.walk import open_beneath
+from casemate.supervisor.trees.walk import open_beneath, opened
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+    from casemate.supervisor.readiness import Poller
+
 _READ = 1 << 18
-_DATAGRAM = 4096  # bytes; questions for names are shorter
+_DATAGRAM = 4096  # bytes; name queries are shorter
 _ADDRESS = 6  # bytes of an IPv4 address and a port
-_MOST_STEP_PIPES = 8  # of the last steps
+_MOST_STEP_PIPES = 8  # pipes of recent steps
 _MOST_UNSENT = 1 << 16  # bytes
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-ANY = Bounds(1 << 40, 1 << 24)  # from the host, and bounded by the container's own file systems
+ANY = Bounds(1 << 40, 1 << 24)  # for the trusted host; the container's file systems are the bound
 
 
 class StreamHost:
-    """The host, at the other end of a stream; as `serve.HostSocket`."""
+    """The host at the other end of a stream, as `main.HostSocket`."""
 
     def __init__(
-        self, stream_in: int, stream_out: int, poller: carriage.Poller, report_step: Callable[[str, int], None]
+        self, stream_in: int, stream_out: int, poller: Poller, report_step: Callable[[str, int], None]
     ) -> None:
-        """``report_step``: is called when an interpreter says that a step is over, with its cell and number."""
+        """``report_step`` is called with cell and step when an interpreter says that a step is over."""
         self._in, self._out = stream_in, stream_out
         self._frames = carriage.CarriageReader()
         self._poller = poller
         self._channels = carriage.Channels(self._write_frame, poller, 2, _memory_file, 1 << 40)
-        self._orders: dict[str, carriage.CarriedPipe] = {}  # what leads to the processes of cells, by cell
-        self._outputs: dict[str, list[carriage.CarriedPipe]] = {}  # what comes from them
-        self._inputs: dict[str, int] = {}  # files that will be their standard input
+        self._orders: dict[str, carriage.CarriedPipe] = {}  # order pipes, by cell
+        self._outputs: dict[str, list[carriage.CarriedPipe]] = {}  # output pipes, by cell
+        self._inputs: dict[str, int] = {}  # files of the standard input of waiting cells
         self._datagrams: dict[int, _socket.socket] = {}
         self._unsent = bytearray()
-        self._reported = ("", 0)  # the last step that was over, by its cell
+        self._reported = ("", 0)  # cell and number of the last step reported over
         self._is_urgent = False
         self._step_pipes: deque[int] = deque(maxlen=_MOST_STEP_PIPES)
         self._report_step = report_step
         self.scratch: Any = None  # of the cell
 
     def fileno(self) -> int:
-        """To wait for its messages by."""
+        """The stream's descriptor, for polling."""
         return self._in
 
     def read(self) -> list[tuple[dict[str, Any], dict[str, int]]] | None:
-        """The messages that have come, with their descriptors; None when the host is gone."""
+        """The messages that have arrived, with their descriptors; None if the host is gone."""
         data = os.read(self._in, _READ)
         if not data:
             return None
@@ -72,7 +74,7 @@ class StreamHost:
         return messages
 
     def _descriptors(self, message: dict[str, Any], channels: list[list[Any]]) -> dict[str, int]:
-        """What comes with a message, as the supervisor has it; pipes are put together here."""
+        """The descriptors of a message. Ends of pipes are made here."""
         cell = message.get("id", "")
         fds: dict[str, int] = {}
         carried: dict[str, carriage.CarriedPipe] = {}
@@ -102,7 +104,7 @@ class StreamHost:
         elif message["op"] == "begin":
             _fill(self._inputs.pop(cell), fds.pop("stdin"))
             fds["order"] = os.dup(self._orders[cell].fd)
-        elif "tree" in fds:  # what the host has changed in the workspace, before what comes after it
+        elif "tree" in fds:  # the host's changes of the workspace come before the message itself
             records = fds.pop("tree")
             if self.scratch:
                 self.scratch.tree.apply(records, ANY)
@@ -121,24 +123,18 @@ class StreamHost:
         return look
 
     def _take_folder(self, message: dict[str, Any], place: str, records: int) -> None:
-        """What is new in a folder that the host shows; the message gets the errno where there is no room for it."""
+        """Apply the host's changes of a shown folder. On failure the message gets the errno as ``problem``."""
         try:
-            top = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                folder = open_beneath(top, place.strip("/").split("/"), make=True)
-            finally:
-                os.close(top)
-            try:
+            with (
+                opened(records),
+                opened(os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as top,
+                opened(open_beneath(top, place.strip("/").split("/"), make=True)) as folder,
+            ):
                 Tree(folder).apply(records, ANY)
-            finally:
-                os.close(folder)
         except OSError as error:
             message["problem"] = error.errno or 5
-        finally:
-            os.close(records)
 
     def send(self, message: dict[str, Any], fds: Sequence[int] | None = None) -> None:
-        """Send it a message; ``fds`` stay the caller's."""
         match message["op"]:
             case "ended":
                 self._channels.drain(self._outputs.pop(message["id"], []))
@@ -153,7 +149,7 @@ class StreamHost:
             case "pipes":
                 channels = [["read", self._carry_pipe(message["id"], fd)] for fd in fds or ()]
                 self._step_pipes += [number for _, number in channels]
-                if message["step"] > 1:  # nobody needs them before this step is over
+                if message["step"] > 1:  # not needed before this step is over
                     self._unsent += carriage.frame(carriage.MESSAGE, 0, wire.encode([message, channels]))
                     return
             case "listening":
@@ -163,17 +159,14 @@ class StreamHost:
         self._write(carriage.frame(carriage.MESSAGE, 0, wire.encode([message, channels])))
 
     def _send_changes(self) -> list[list[Any]]:
-        """What has changed in the workspace, if anything has."""
         records = self.scratch.tree.write_changes(_memory_file) if self.scratch else None
         if records is None:
             return []
-        try:
-            number = self._channels.new_number()
+        number = self._channels.new_number()
+        with opened(records):
             for piece in carriage.content_frames(number, records, os.fstat(records).st_size):
                 self._write(piece)
-            return [["content", number]]
-        finally:
-            os.close(records)
+        return [["content", number]]
 
     def _carry_pipe(self, cell: str, fd: int) -> int:
         number = self._channels.new_number()
@@ -194,7 +187,7 @@ class StreamHost:
         return number
 
     def _close_listener(self, sock: _socket.socket) -> None:
-        self._poller.set_interest(sock.fileno(), 0, lambda: None)
+        self._poller.set_interest(sock.fileno(), 0)
         sock.close()
 
     def _accept(self, number: int, sock: _socket.socket) -> None:
@@ -214,10 +207,9 @@ class StreamHost:
         self._write(carriage.frame(carriage.DATA, number, _socket.inet_aton(address) + port.to_bytes(2, "big") + data))
 
     def _write_frame(self, data: bytes) -> None:
-        """A frame of a channel."""
         kind, number, _ = carriage.HEADER.unpack_from(data)
         if kind == carriage.END and number in self._step_pipes:
-            self._unsent += data  # nobody waits for the end of a step's pipe
+            self._unsent += data  # the end of a step's pipe is not urgent
         else:
             self._write(data)
 
@@ -228,7 +220,7 @@ class StreamHost:
             self.flush()
 
     def flush(self) -> None:
-        """Send what has been written since the last time, if any of it is urgent. Blocks."""
+        """Send what has been written, if any of it is urgent. Blocks."""
         if not self._is_urgent:
             return
         data, self._unsent, self._is_urgent = self._unsent, bytearray(), False
@@ -237,7 +229,7 @@ class StreamHost:
             while view:
                 view = view[os.write(self._out, view) :]
         except OSError:
-            os._exit(0)  # the host is gone, and the container ends with us
+            os._exit(0)  # the host is gone, and the container ends with this process
 
 
 def _kind_of(fd: int) -> str:
@@ -249,7 +241,7 @@ def _send_datagram(sock: _socket.socket, payload: bytes) -> None:
         address = _socket.inet_ntoa(payload[:4]), int.from_bytes(payload[4:_ADDRESS], "big")
         sock.sendto(payload[_ADDRESS:], address)
     except OSError:
-        return  # it asks again
+        return  # the resolver asks again
 
 
 def _memory_file() -> int:
@@ -257,7 +249,7 @@ def _memory_file() -> int:
 
 
 def _fill(target: int, source: int) -> None:
-    """The standard input of a program that has been waited for; nobody can change it afterwards."""
+    """Write the standard input of a program that waited, and seal it."""
     at, size = 0, os.fstat(source).st_size
     while at < size:
         at += os.sendfile(target, source, at, size - at)

@@ -1,7 +1,7 @@
-"""The entry of a supervisor in a container: serve the host at our standard streams, until it is gone.
+"""The entry point of a supervisor in a container, which serves the host on its standard streams.
 
-It is the container's process 1 and its only trusted one, as far as anybody outside trusts what it says: the engine
-holds the cell, whatever becomes of it.
+It is the container's process 1 and the only process there that is trusted at all: the engine confines the cell even if
+this process is taken over.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from casemate.supervisor.contained.maker import ContainedMaker
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _GUEST = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "guest")
 _PATH = "/usr/local/bin:/usr/bin:/bin"
-_NEVER = float("inf")
 _NO_CGROUPS = cgroups.Cgroups(None, None)  # the engine limits
 
 
 def main() -> None:
-    """Serve the host at our standard streams, until it is gone."""
+    """Serve the host on the standard streams until it is gone."""
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
-    kernel.default_signal(2)  # as pid 1 we then do not get it from inside
+    kernel.default_signal(2)  # pid 1 then does not get it from inside
     stream_in, stream_out = (init.duplicate_high(fd) for fd in (0, 1))
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -41,7 +40,7 @@ def main() -> None:
 
 
 def _make_places() -> None:
-    """casemate's programs where every cell has them, and folders for what is shown."""
+    """Put casemate's programs where every cell has them, and make folders for shown packages."""
     for name in os.listdir(_GUEST):
         if not os.path.lexists(f"/opt/casemate/{name}"):
             os.symlink(f"{_GUEST}/{name}", f"/opt/casemate/{name}")
@@ -52,7 +51,7 @@ def _make_places() -> None:
 
 
 def _interpreters() -> dict[str, str]:
-    """The program of each language that this image has."""
+    """The interpreter of each language in this image; empty if missing."""
     found = {"python": sys.executable}
     for language, names in (("node", ("node", "nodejs")), ("shell", ("bash", "sh"))):
         places = [f"{folder}/{name}" for name in names for folder in _PATH.split(":")]
@@ -62,26 +61,24 @@ def _interpreters() -> dict[str, str]:
     return found
 
 
-class ContainedLoop(serve.SupervisorLoop, carriage.Poller):
-    """The supervisor's loop, for a host behind a stream."""
-
+class ContainedLoop(serve.SupervisorLoop):
     def __init__(self, stream_in: int, stream_out: int) -> None:
         host = StreamHost(stream_in, stream_out, self, self._report_step)
         super().__init__(host, ContainedMaker(host), _NO_CGROUPS, sockets.NetlinkCalls())
-        self._pool = ContainedPool(self._maker, _NO_CGROUPS)
+        self._pool = pool.CellPool(self._maker, _NO_CGROUPS, ahead=False)  # one cell at a time
         self._stream = host
 
     def greet(self) -> None:
-        """Say that it is there, and what is."""
+        """Report this supervisor and its interpreters to the host."""
         self._pool.try_cgroups()
-        self._pool.seccomp_program()  # which takes a while, before anybody waits for it
+        self._pool.seccomp_program()  # slow, so compiled before a cell needs it
         interpreters = _interpreters()
         hello = {"version": carriage.VERSION, "kernel": os.uname().release, "interpreters": interpreters}
         self._host.send({"op": "ready", **hello})
 
     def _report_step(self, cell_id: str, step: int) -> None:
-        """What the host would ask for next, so that it has the changed files when it hears of the step's end. The step
-        is over when the host says so."""
+        """Send usage and changed files early, so that the host has them when it sees the step's end. The host decides
+        when the step is over."""
         cell = self._cells.get(cell_id)
         if cell is not None and cell.reason is None:
             cell.count_files()
@@ -107,13 +104,3 @@ class ContainedLoop(serve.SupervisorLoop, carriage.Poller):
             else:
                 self._refuse(cell, "root", f"packages: {os.strerror(number)}", number)
         return bool(messages)
-
-
-class ContainedPool(pool.CellPool):
-    """There is one cell at a time; the process of the next is made when it is asked for."""
-
-    def prepare(self) -> None:
-        """Nothing is made before it is asked for."""
-
-    def next_time(self) -> float:
-        return _NEVER

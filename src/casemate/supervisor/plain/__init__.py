@@ -1,5 +1,5 @@
-"""Cells without namespaces and mounts: folders on the disk, Landlock, a narrower seccomp filter, and an init for each.
+"""Cells without namespaces and mounts: folders on disk, Landlock, a narrower seccomp filter, and an init for each cell.
 
-`main` is the supervisor's entry for these, and `maker` what it makes cells with. What every cell has at the same path
-elsewhere is a folder of its own here (`places`, `files`). `init` is the first process of a cell and ends all of it.
+`main` is the supervisor's entry point, and `maker` makes the cells. Places such as /workspace, which other walls mount
+at that path, are folders of each cell here (`places`, `files`). `init` is a cell's first process and ends it.
 """

@@ -1,4 +1,4 @@
-"""The files of cells without mounts: a folder for each, which is removed when neither a cell nor the host uses it."""
+"""The files of cells without mounts: a folder for each, removed once neither a cell nor the host uses it."""
 
 from __future__ import annotations
 
@@ -14,26 +14,22 @@ from casemate.supervisor.trees.copies import FolderCopy
 from casemate.supervisor.trees.remove import remove_entry, remove_folder, remove_when_unused
 from casemate.supervisor.trees.walk import Entry, Visitor, enter_folder, open_folder, walk
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
     from casemate.supervisor.plain.places import Table
 
-_FOLDERS = (("workspace", 0o755), ("tmp", 0o700), ("tmp/.home", 0o700))  # that the cell writes in
-_STEPS_LINK = "../steps/in_cell"  # what /program/steps is
-_CURRENT = "current"  # in a folder that is installed into: a link that changes with what is in it
+_FOLDERS = (("workspace", 0o755), ("tmp", 0o700), ("tmp/.home", 0o700))  # where the cell can write
+_STEPS_LINK = "../steps/in_cell"  # target of the link /program/steps
+_CURRENT = "current"  # a link in a package folder that changes with each installation
 _GUEST = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "guest")
-_MOST_DEPTH = 200  # folders in each other that one look goes through
+_MOST_DEPTH = 200  # nested folders that a count visits
 
 
 class CellFiles(scratch.Scratch):
-    """The writable part of one cell, the folder ``path``. Whoever holds a copy of ``tree_fd`` keeps it from being
-    removed (flock(2)).
-
-    ``places``: where the cell's places are; ``readable`` and ``writable``: what of the machine it may use.
-    """
+    """The writable part of one cell, in the folder ``path``. Copies of ``tree_fd`` keep the folder (flock(2))."""
 
     is_watched = True
 
@@ -42,18 +38,18 @@ class CellFiles(scratch.Scratch):
         fcntl.flock(self.tree_fd, fcntl.LOCK_SH)
         self.path = path
         self.limits = limits
-        self.is_kept = False  # whether its folder outlives it
-        self._own = (0, 0)  # bytes and files that are not the program's
-        self.workspace: dict[str, Any] | None = None  # a caller's folder that is to be copied
+        self.is_kept = False  # whether its folder stays after `close`
+        self._own = (0, 0)  # bytes and number of files that the program did not make
+        self.workspace: dict[str, Any] | None = None  # a caller's folder that is still to be copied
         self.copy: FolderCopy | None = None  # of a caller's folder
-        self.places: Table = []
-        self.readable: list[str] = []
+        self.places: Table = []  # real paths of the cell's places
+        self.readable: list[str] = []  # paths of the machine that the cell may read
         self.writable: list[str] = []
-        self.packages: dict[str, str] = {}  # folders that were installed into for all cells, by their places in cells
+        self.packages: dict[str, str] = {}  # folders of packages installed for all cells, by place
         self._shown: dict[str, str] = {}
 
     def show_packages(self) -> None:
-        """Have it see what was installed for all cells since the last time. Raises ``OSError``."""
+        """Show the packages that were installed for all cells since the last call. Raises ``OSError``."""
         for place, source in self.packages.items():
             link = f"{source}/{_CURRENT}"
             current = os.readlink(link) if os.path.islink(link) else ""
@@ -62,17 +58,16 @@ class CellFiles(scratch.Scratch):
                 self._shown[place] = current
 
     def add_program(self, message: dict[str, Any], fds: dict[str, int]) -> None:
-        """Put the program and the input files of a cell that waited where they belong. Raises ``ScratchError``."""
+        """Write the program and the input files of a cell that waited. Raises ``ScratchError``."""
         self.limits = message["limits"]
         with scratch.part("environment"):
             self.show_packages()
         program = message["program"]
-        if program:  # else it lies there since the session's first cell
+        if program:  # else the session's first cell has it
             self.put_program(program, fds, fds["order_file"], message["order_size"])
 
     def put_program(self, program: dict[str, Any], fds: dict[str, int], source: int, offset: int) -> None:
-        """Copy the caller's folder as it is now, and put the program and the input files where they belong. Raises
-        ``ScratchError``."""
+        """Copy the caller's folder as it is now. Write the program and the input files. Raises ``ScratchError``."""
         self.copy_folder()
         with scratch.part("program"):
             place = f"{self.path}/program/{program['name']}"
@@ -83,11 +78,10 @@ class CellFiles(scratch.Scratch):
 
     @property
     def lays_out(self) -> bool:  # type: ignore[override]
-        """Whether there is a caller's folder."""
         return self.copy is not None
 
     def copy_folder(self) -> None:
-        """Copy the caller's folder, where there is one. Raises ``ScratchError``."""
+        """Copy the caller's folder, if any. Raises ``ScratchError``."""
         workspace, self.workspace = self.workspace, None
         if workspace:
             with scratch.part("workspace"):
@@ -96,7 +90,7 @@ class CellFiles(scratch.Scratch):
 
     def _copy_in(self, copy: FolderCopy, workspace: dict[str, Any]) -> None:
         if workspace["kind"] == "direct":
-            raise OSError(errno.EOPNOTSUPP, "on this wall a folder is copied into the cell, and not written through")
+            raise OSError(errno.EOPNOTSUPP, "this wall copies a folder into the cell and cannot write through to it")
         os.close(enter_folder(self.tree_fd, "upper"))
         folder = folders.open_folder(workspace)
         try:
@@ -106,33 +100,32 @@ class CellFiles(scratch.Scratch):
             os.close(folder)
 
     def note_folder(self) -> None:
-        """What is in the workspace now is no change. Raises ``OSError``."""
+        """Take the workspace in its current state as unchanged. Raises ``OSError``."""
         with self._open("workspace") as place:
             if self.copy:
                 self.copy.note(place)
                 self._own = self._usage()
-            with contextlib.suppress(OSError):  # the caller's own is something else
+            with contextlib.suppress(OSError):  # the caller's folder has something else of that name
                 os.close(enter_folder(place, "output", self.identity.owner))
 
     def lay_out(self) -> None:
-        """What has become of a caller's folder, for the host. Raises ``OSError``."""
+        """Lay out the changes of a caller's folder for the host. Raises ``OSError``."""
         if self.copy:
             os.close(enter_folder(self.tree_fd, "upper"))
             try:
                 with self._open("workspace") as place, self._open("upper") as upper:
                     self.copy.lay_out(place, upper)
-            except BaseException:  # then nothing is applied
+            except BaseException:  # so that nothing is applied
                 remove_entry(self.tree_fd, "upper")
                 raise
 
     def put_off_layout(self) -> None:
-        """As of `Scratch`: the host looks whether there is something new."""
+        """See `Scratch`. A new entry makes the host notice a change."""
         with contextlib.suppress(OSError), self._open("upper") as upper:
             os.mkdir(os.urandom(8).hex(), dir_fd=upper)
 
     @contextlib.contextmanager
     def _open(self, name: str) -> Iterator[int]:
-        """A folder of the cell's, as a descriptor."""
         folder = open_folder(self.tree_fd, name, unlock=True)
         try:
             yield folder
@@ -140,11 +133,11 @@ class CellFiles(scratch.Scratch):
             os.close(folder)
 
     def files_bytes(self) -> int:
-        """Of memory none: they are on a disk."""
+        """0, because the files are on disk and take no memory."""
         return 0
 
     def space_left(self) -> dict[str, int]:
-        """What of its limits is not used, for the host."""
+        """What is left of its limits, for the host."""
         size, count = self._usage()
         disk, inodes = self.limits["disk"] - size + self._own[0], self.limits["inodes"] - count + self._own[1]
         return {"space_left": max(0, disk), "inodes_left": max(0, inodes)}
@@ -162,16 +155,13 @@ class CellFiles(scratch.Scratch):
             remove_when_unused(self.path)
 
     def open_session(self) -> None:
-        """The cell is one of a session: its steps have pipes, and the host sees its workspace."""
+        """Open the descriptors for a session: of its workspace for the host, and of its steps' pipes."""
         self.workspace_fd = open_folder(self.tree_fd, "workspace", unlock=True)
         self.steps_fd = open_folder(self.tree_fd, "steps")
 
 
 def create(path: str, request: dict[str, Any], fds: dict[str, int], identity: Identity) -> CellFiles:
-    """Make the folder ``path`` with the program and the input files in it, as far as they are known.
-
-    Raises ``ScratchError``.
-    """
+    """Make the folder ``path`` with the program and the input files that are already known. Raises ``ScratchError``."""
     with scratch.part("scratch"):
         if not os.path.isdir(f"{path}/program"):
             make_folders(path, identity)
@@ -190,7 +180,7 @@ def create(path: str, request: dict[str, Any], fds: dict[str, int], identity: Id
 
 
 def make_folders(path: str, identity: Identity) -> None:
-    """The empty folders of a cell at ``path``. Raises ``OSError``."""
+    """Make the empty folders of a cell at ``path``. Raises ``OSError``."""
     os.makedirs(path, 0o700, exist_ok=True)
     for name, mode in _FOLDERS:
         folders.make_folder(f"{path}/{name}", mode, identity)
@@ -207,7 +197,7 @@ def make_folders(path: str, identity: Identity) -> None:
 
 
 class _DiskUse(Visitor):
-    """A walk that counts files, and their bytes on the disk; what cannot be read is not counted."""
+    """Counts files and their bytes on disk, without unreadable ones."""
 
     def __init__(self) -> None:
         self.size = self.count = 0

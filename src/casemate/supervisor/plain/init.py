@@ -1,9 +1,9 @@
-"""The first process of a cell without namespaces: it forks the program behind its walls, reaps, and ends all of it.
+"""The first process of a cell without namespaces: it forks the program behind its walls, reaps, and ends the cell.
 
-It is trusted, and out of the program's reach: in a Landlock domain around the program's, so that no signal and no
-ptrace comes from there. All orphans become its children (PR_SET_CHILD_SUBREAPER). It ends everything when the program
-ends, or the supervisor, or when that lets go of its channel: kill(-1) reaches the domain and nothing outside. What
-forks while that happens does not escape, for the kernel goes over all processes at once (kill(2), fork(2)).
+It is trusted and out of the program's reach: its Landlock domain contains the program's, so no signal and no ptrace
+gets to it. All orphans become its children (PR_SET_CHILD_SUBREAPER). It ends everything when the program or the
+supervisor ends or the supervisor shuts the channel. kill(-1) reaches only its domain, and processes that fork at that
+moment do not escape, because the kernel visits all processes at once (kill(2), fork(2)).
 
     cgroup · id · signals scoped · request · fork · capabilities · Landlock · seccomp · resource limits · program
 """
@@ -21,11 +21,11 @@ from casemate.supervisor import init, kernel, landlock, wire
 from casemate.supervisor.calls import SetupPhase
 from casemate.supervisor.plain import places
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-LISTENER = b"n"  # the message that brings the descriptor on which the supervisor answers calls of the program's
+LISTENER = b"n"  # the message with the listener on which the supervisor answers the program's calls
 _CHANNEL = init.FIRST_FREE
 _SIGKILL, _SIGTERM, _SIGCHLD = 9, 15, 17
 _MAX_PAYLOAD = 64 << 20
@@ -33,11 +33,10 @@ _NAME = b"casemate-init"
 
 
 def run(channel: int, status: int, cgroup_fds: list[int], settings: dict[str, Any]) -> places.Table:
-    """The life of a cell's first process: prepare, wait for the request on ``channel``, fork the program, wait for it.
+    """Run a cell's first process: prepare, wait for the request on ``channel``, fork the program, wait for it.
 
-    ``settings``: the seccomp ``program``. Returns only where the program is forked and not executed, in its process and
-    behind every wall, the table of its places.
-    """
+    Returns only if the program is forked and not executed, and then in its process, behind every wall, with the table
+    of its places. ``settings`` has the seccomp ``program``."""
     phase = SetupPhase()
     kernel.set_name(_NAME)
     try:
@@ -52,12 +51,12 @@ def run(channel: int, status: int, cgroup_fds: list[int], settings: dict[str, An
         link.send(init.PREPARED)
         request, fds = init.receive_request(link)
         phase.name = "capabilities"
-        kernel.give_up_rights(request["ids"])  # the cell's own user, where it has one
+        kernel.give_up_rights(request["ids"])  # the cell's own user, if it has one
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
-        kernel.prctl(kernel.PR_SET_PDEATHSIG, _SIGTERM)  # from the supervisor's end; cleared with the user before
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, _SIGTERM)  # sent at the supervisor's end; changing the user clears it
         phase.name = "landlock"
         if not landlock.restrict_signals():
-            raise OSError(95, "Landlock cannot keep signals inside a cell")  # EOPNOTSUPP; kill(-1) would reach anybody
+            raise OSError(95, "Landlock cannot keep signals inside a cell")  # EOPNOTSUPP; kill(-1) would reach all
         init.do(init.add_descriptors, {**fds, "status": status, "channel": link.detach()}, "channel")
         status = init.STATUS
         phase.name = "fork"
@@ -73,14 +72,13 @@ def run(channel: int, status: int, cgroup_fds: list[int], settings: dict[str, An
 
 
 def _become_program(request: dict[str, Any], settings: dict[str, Any], phase: SetupPhase) -> None:
-    """In the program's process: restrict it, and execute its command where there is one."""
     link = _socket.socket(fileno=_CHANNEL)
     kernel.prctl(kernel.PR_SET_PDEATHSIG, _SIGKILL)
     os.setsid()
     if request["cpu_set"]:
         os.sched_setaffinity(0, request["cpu_set"])
     os.chdir(places.real(request["cwd"], request["places"]))
-    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # what it uses is read from outside
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # lets the supervisor measure it
     phase.name = "landlock"
     if "landlock" in request["layers"]:
         names = ("/proc/self/fd", "/proc/self/task")
@@ -91,11 +89,11 @@ def _become_program(request: dict[str, Any], settings: dict[str, Any], phase: Se
     if "seccomp" in request["layers"]:
         _install_filter(settings, link)
     link.close()
-    phase.name = "limits"  # after the listener is sent, which a low one of open files may refuse (ETOOMANYREFS)
+    phase.name = "limits"  # sending the listener may fail with a low NOFILE (ETOOMANYREFS)
     if "rlimits" in request["layers"]:
         init.do(init.add_rlimits, request["rlimits"])
     if request["awaits_order"]:
-        os.write(init.STATUS, init.SET_UP)  # from here on its limits can be narrowed
+        os.write(init.STATUS, init.SET_UP)  # its limits can be narrowed from now on
     if command is not None:
         phase.name = "exec"
         _execute(*command, control=request["control"])
@@ -111,11 +109,10 @@ def _install_filter(settings: dict[str, Any], link: _socket.socket) -> None:
 
 
 def _command(request: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """The command in the descriptor that only this cell holds."""
     given = wire.decode_command(os.pread(init.PAYLOAD, _MAX_PAYLOAD, 0))
     argv, env = places.command(*given[:2], request["places"])
     if request["awaits_order"]:
-        env["CASEMATE_PLACES"] = "\n".join("\t".join(row) for row in request["places"])  # for its order
+        env["CASEMATE_PLACES"] = "\n".join("\t".join(row) for row in request["places"])  # to translate its order
     return argv, env
 
 
@@ -128,10 +125,9 @@ def _execute(argv: list[str], env: dict[str, str], *, control: bool) -> NoReturn
 
 
 def _wait_for_program(pid: int) -> NoReturn:
-    """Wait for the end of the program ``pid``, end what is left in the cell, report, and exit."""
     for fd in (0, 1, 2, init.CONTROL, init.PAYLOAD, init.ORDER):
         init.close(fd)
-    kernel.default_signals()  # what a preloaded module handles must not run in here
+    kernel.default_signals()  # handlers of preloaded modules must not run here
     woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     _signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     for number in (_SIGCHLD, _SIGTERM):
@@ -145,7 +141,7 @@ def _wait_for_program(pid: int) -> NoReturn:
         for fd, _ in poll.poll(0 if end else None):
             if fd == _CHANNEL or _SIGTERM in os.read(woken, 4096):
                 _end_all(pid, end)
-                os._exit(125)  # nobody wants to know
+                os._exit(125)  # no report is wanted
     _end_all(pid, end)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = int((used.ru_utime + used.ru_stime) * 1e6)
@@ -154,14 +150,12 @@ def _wait_for_program(pid: int) -> NoReturn:
 
 
 def _wake(_number: int, _frame: object) -> None:
-    """Of the signal, the descriptor tells."""
+    """The wakeup descriptor reports the signal."""
 
 
 def _reap(program: int, end: list[int], flags: int) -> bool:
-    """Reap what has ended, without ``flags`` one after waiting for it; whether there is anything that has not.
-
-    ``end`` gets the status of ``program``.
-    """
+    """Reap what has ended; without ``flags``, wait for one process. ``end`` gets the status of ``program``. Whether any
+    process is left."""
     try:
         while True:
             pid, code = os.waitpid(-1, flags)
@@ -174,7 +168,6 @@ def _reap(program: int, end: list[int], flags: int) -> bool:
 
 
 def _end_all(program: int, end: list[int]) -> None:
-    """End and reap everything in the cell but this process."""
     while _reap(program, end, os.WNOHANG):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(-1, _SIGKILL)

@@ -1,4 +1,4 @@
-"""Cells without namespaces and mounts: the maker of the landlock wall, and of a container that is one cell's wall."""
+"""The maker of the landlock wall: cells without namespaces and mounts."""
 
 from __future__ import annotations
 
@@ -26,43 +26,43 @@ from casemate.supervisor.plain import connections, files, notify, packages, plac
 from casemate.supervisor.plain import init as plain_init
 from casemate.supervisor.trees.remove import remove_folder
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any, NoReturn
 
 _EOPNOTSUPP = 95
-_TERMINALS = ("/dev/ptmx", "/dev/pts")  # others' are closed to a user of the cell's own
+_TERMINALS = ("/dev/ptmx", "/dev/pts")  # a cell's own user cannot open other users' terminals
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
-# Of the machine's own settings, what a root of its own would have as casemate makes it; but for /etc/hosts (`names`).
+# Files of /etc that a cell may read, as casemate would make them in a cell's root. Not /etc/hosts (`names`).
 _ETC = ("passwd", "group", "resolv.conf", "nsswitch.conf", "host.conf", "shells")
-# Files of /proc that tell of no process, and those that tell the program's first process of itself alone.
+# Files of /proc that concern no other process; those in self/ are the program's first process's own.
 _PROC = ("cpuinfo", "meminfo", "stat", "loadavg", "uptime", "version", "filesystems",
          "self/auxv", "self/cmdline", "self/comm", "self/environ", "self/fdinfo", "self/io", "self/limits", "self/maps",
          "self/mem", "self/smaps", "self/smaps_rollup", "self/stat", "self/statm", "self/status",
          "sys/vm/overcommit_memory", "sys/kernel/osrelease", "sys/kernel/pid_max", "sys/kernel/cap_last_cap",
          "sys/fs/pipe-max-size", "sys/net/core/somaxconn", "sys/kernel/random/boot_id")  # fmt: skip
 _ZYGOTE = "casemate.supervisor.plain.zygote"
-_ROUNDS = 1000  # in which what a killed init has left is ended, each generation of it in one
-_NAME_BYTES = 6  # of randomness in the name of a cell's folder: all are of one length
+_ROUNDS = 1000  # rounds of killing a dead init's orphans; each round ends a generation
+_NAME_BYTES = 6  # of randomness in a cell folder's name; all names have one length
 
 
 class PlainRoot:
-    """What cells of one environment see of the machine: where, if not at the same path, and which of it; and
-    ``packages``: the folders of those that were installed for all of them, by place."""
+    """What cells of one environment see of the machine."""
 
     def __init__(self, entries: list[dict[str, Any]]) -> None:
         self._entries = entries
         binds = [entry for entry in entries if entry["kind"] == "bind" and not entry["device"]]
         pairs = [(entry["target"], entry["source"]) for entry in binds]
         pairs += [(entry["target"], entry["target"]) for entry in entries if entry["kind"] == "link"]
+        # The folders of packages that are installed for all cells, by place.
         self.packages = {place: source for place, source in pairs if place in places.PACKAGES}
         self.pairs = [(place, source) for place, source in pairs if place not in places.PACKAGES]
-        shown = self.packages.values()  # by other names, in each cell's own folder
+        shown = self.packages.values()  # shown under other names in each cell's folder
         self.readable = list(dict.fromkeys(entry["source"] for entry in binds if entry["source"] not in shown))
 
     def with_own(self, own_entries: list[dict[str, Any]]) -> PlainRoot:
-        """With those that lie in a folder such as /tmp, at the same place on the machine. Raises ``RootError``."""
+        """With entries that lie in a folder such as /tmp, if they have the same path. Raises ``RootError``."""
         if not own_entries:
             return self
         binds = [_reachable(one, "") for one in own_entries if one["kind"] == "bind" and one["source"] == one["target"]]
@@ -71,9 +71,9 @@ class PlainRoot:
 
 
 def _reachable(entry: dict[str, Any], place: str) -> dict[str, Any]:
-    """``entry``, or where what is at another place in cells lies in a folder that none of their users may enter, a copy
-    of it at ``place``. Raises ``OSError`` and ``RootError``."""
-    if entry["kind"] != "bind" or entry["target"] in places.PACKAGES:  # which each cell is shown as they are then
+    """``entry``, or with a copy at ``place`` as its source if the cells' users cannot enter a folder above the source
+    and the cell has it at another path. Raises ``OSError`` and ``RootError``."""
+    if entry["kind"] != "bind" or entry["target"] in places.PACKAGES:  # packages are shown to each cell separately
         return entry
     parts = os.path.realpath(entry["source"]).split("/")
     folders = ["/".join(parts[:depth]) for depth in range(2, len(parts))]
@@ -81,14 +81,13 @@ def _reachable(entry: dict[str, Any], place: str) -> dict[str, Any]:
     if not closed:
         return entry
     if entry["source"] == entry["target"]:
-        why = f"as root each cell has a user of its own, who may not enter {closed}"
+        why = f"as root, each cell has its own user, which cannot enter {closed}"
         raise roots.RootError(f"{entry['source']}: {why}; run casemate as an ordinary user, or: chmod o+x {closed}")
     packages.copy(entry["source"], place)
     return {**entry, "source": place}
 
 
 def _put_environment(made: files.CellFiles, own_entries: list[dict[str, Any]]) -> None:
-    """Packages that were installed for all cells, and links of the cell's own. Raises ``OSError``."""
     made.show_packages()
     for entry in own_entries:
         there = places.real(entry["target"], made.places)
@@ -97,7 +96,7 @@ def _put_environment(made: files.CellFiles, own_entries: list[dict[str, Any]]) -
 
 
 def _open_files(pid: int) -> int:
-    """How many descriptors it has (proc(5), since Linux 6.2); 0 where it has ended."""
+    """The number of open descriptors (proc(5), since Linux 6.2); 0 if the process has ended."""
     try:
         return os.stat(f"/proc/{pid}/fd").st_size
     except OSError:
@@ -105,7 +104,7 @@ def _open_files(pid: int) -> int:
 
 
 def _socket_inodes(pid: int) -> Iterator[int]:
-    """The numbers of its open sockets; none of a process that has ended or cannot be looked at."""
+    """The inode numbers of open sockets; none if the process has ended or cannot be read."""
     with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
         for entry in entries:
             with contextlib.suppress(OSError):  # it was just closed
@@ -114,21 +113,19 @@ def _socket_inodes(pid: int) -> Iterator[int]:
 
 
 class PlainCell(pool.ReadyCell):
-    """A process that waits to become a cell, or is the first of one, which ends with all that it has begun when its
-    channel is shut."""
+    """A process that waits to become a cell, or a cell's first process. It ends its cell when its channel is shut."""
 
     has_own_network = False
-    calls: notify.NotifiedCalls | None = None  # of its program, from when that begins
+    calls: notify.NotifiedCalls | None = None  # the calls of its program, once that runs
 
     def __init__(self, pid: int, pending: pool.PendingCell, tasks: user_tasks.UserTasks) -> None:
         super().__init__(pid, pending)
         self.terminals_of = self.identity.uid if self.identity.release else None
         self.network = connections.HostConnections()
         self._tasks = tasks
-        self._sockets: sockets.CellSockets | None = None  # where it has many
 
     def send_request(self, request: dict[str, Any], made: scratch.Scratch, fds: dict[str, int]) -> None:
-        """Give it its request and all descriptors. Raises ``OSError`` when it is dead."""
+        """Send it its request and all descriptors. Raises ``OSError`` when it is dead."""
         assert isinstance(made, files.CellFiles)
         identity = self.identity
         message = {
@@ -144,40 +141,35 @@ class PlainCell(pool.ReadyCell):
         kernel.send_fds(self.channel, wire.encode(message), fds.values())
 
     def socket_memory(self, pids: list[int]) -> int:
-        """As of `pool.ReadyCell`, asked of the network that all cells have in common."""
+        """See `pool.ReadyCell`. Asks the network namespace that all cells share."""
         if sum(map(_open_files, pids)) <= sockets.FEW:
             return 0
         if self._sockets is None:
             self._sockets = sockets.CellSockets(-1)
         if self.identity.mapped:
-            kernel.set_file_ids(self.identity.uid, self.identity.gid)  # who may look at what they have open
+            kernel.set_file_ids(self.identity.uid, self.identity.gid)  # this user may read their descriptors
         try:
             return self._sockets.memory({number for pid in pids for number in _socket_inodes(pid)})
         finally:
             if self.identity.mapped:
                 kernel.set_file_ids(0, 0)
 
-    def close(self) -> None:
-        super().close()
-        if self._sockets is not None:
-            self._sockets.close()
-
     def bounds(self, rlimits: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
-        """The same, and the size of a file. The kernel counts all processes of a user: where the cell has none of its
-        own, it is looked at now and then, and the kernel bounds what it can begin meanwhile."""
-        file = limits["disk"] - limits["disk"] // 16  # so that one file alone is no reason to end it
+        """Add a limit on the size of a file. Without its own user, a cell's tasks are counted at intervals, and NPROC
+        bounds only what it can start in between."""
+        file = limits["disk"] - limits["disk"] // 16  # so that a single file cannot exceed the disk limit
         if self.identity.mapped:
             return {**rlimits, "FSIZE": file}
-        self.processes = rlimits["NPROC"] - 1  # it holds init, too
+        self.processes = rlimits["NPROC"] - 1  # NPROC includes init
         return {**rlimits, "NPROC": rlimits["NPROC"] + self._tasks.most(time.monotonic()), "FSIZE": file}
 
     def wait_prepared(self) -> None:
-        """Wait until it is in its cgroups. Raises ``OSError`` when it could not enter them."""
+        """Wait until it is in its cgroups. Raises ``OSError`` if it could not enter them."""
         if self.channel.recv(1) != init.PREPARED:
             raise OSError(1, "a cell could not be prepared")
 
     def end(self) -> None:
-        """Have it end everything in the cell, and itself."""
+        """Make it end everything in the cell, and itself."""
         try:
             self.channel.shutdown(2)  # SHUT_RDWR
         except OSError:
@@ -185,14 +177,14 @@ class PlainCell(pool.ReadyCell):
 
 
 class PlainMaker:
-    """See `maker.Maker`. ``base``: where the folders of cells are made."""
+    """See `maker.Maker`. ``base`` is the folder for the cells' folders."""
 
     def __init__(self, base: str, identities: Identities) -> None:
         self.identities = identities
         self._base = base.rstrip("/")
         self._tasks = user_tasks.UserTasks()
-        self._pids: set[int] = set()  # our children that are of use: the first processes of cells, and zygotes
-        self._stops: dict[str, Callable[[], None]] = {}  # of cells, what ends the answering of their calls
+        self._pids: set[int] = set()  # children in use: first processes of cells, zygotes, and helpers
+        self._stops: dict[str, Callable[[], None]] = {}  # by cell: stops the answering of its calls
 
     def seccomp_program(self, *, memory_is_counted: bool) -> bytes:
         return seccomp.program(kernel.machine, memory_is_counted=memory_is_counted, policy=syscall_policy.policy())
@@ -237,7 +229,7 @@ class PlainMaker:
     def _run_zygote(
         self, root: PlainRoot, request: dict[str, Any], fds: dict[int, int], path: str, table: places.Table
     ) -> NoReturn:
-        """In the new process: give up every right but that of making cells, become the interpreter."""
+        """In the new process: drop every right except those for making cells, become the interpreter."""
         try:
             os.setsid()
             kernel.default_signals()
@@ -264,7 +256,7 @@ class PlainMaker:
         self, request: dict[str, Any], fds: dict[str, int], identity: Identity, root: PlainRoot
     ) -> files.CellFiles:
         if any(one["copied"] or one["hidden"] or one["places"] != [one["source"]] for one in request["shown"]):
-            why = "here nothing of the machine's can be covered, or be at another place"
+            why = "this wall cannot copy a shown folder, hide parts of it, or show it at another path"
             raise scratch.ScratchError("environment", OSError(_EOPNOTSUPP, why))
         path, root = self._new_path(), root.with_own(request["own_entries"])
         made = self._with_places(files.create(path, request, fds, identity), root)
@@ -321,13 +313,13 @@ class PlainMaker:
             try:
                 ready.calls.answer()
             except OSError:
-                stop()  # nobody is left to call
+                stop()  # no process is left to call
 
         def read_channel() -> None:
             try:
                 data, fds = kernel.receive_fds(ready.channel, 1, 1)
             except OSError:
-                data, fds = b"", []  # it died before it had read all (unix(7), ECONNRESET), or no descriptor is left
+                data, fds = b"", []  # the cell died early (unix(7), ECONNRESET), or no descriptor is free
             if data == init.PREPARED:
                 return
             stop()
@@ -343,8 +335,7 @@ class PlainMaker:
         watch(channel, read_channel)
 
     def is_survived(self, cell: cells.CellProcess) -> bool:
-        """As of `maker.Maker`. An init ends by itself when all else has; one that was killed leaves orphans, which are
-        our children now."""
+        """See `maker.Maker`. An init ends last. If it was killed, it leaves orphans, which are now our children."""
         if not os.WIFSIGNALED(cell.init_status):
             return False
         for _ in range(_ROUNDS):
@@ -352,7 +343,7 @@ class PlainMaker:
             if not orphans:
                 return False
             for pid in orphans:
-                os.kill(pid, 9)  # our child, not reaped
+                os.kill(pid, 9)  # an unreaped child, so the pid is not reused
                 os.waitpid(pid, 0)
         return True
 

@@ -1,5 +1,5 @@
-"""The names that a cell without mounts has of its own. It does not read the machine's ``/etc/hosts``, whose names lead
-to addresses instead of to the egress proxy, and so asks for ``localhost`` as for any name.
+"""Answers name queries for a cell's own names, without mounts. The cell cannot read the machine's ``/etc/hosts``, whose
+names lead to addresses and not to the egress proxy, so it queries even ``localhost``.
 
 Sources: RFC 1035, section 4; RFC 3596, section 2.5; RFC 6761, section 6.3.
 """
@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 import struct
 
-MOST_QUESTION = 1232  # bytes: more than any question needs
+MOST_QUESTION = 1232  # bytes; more than any query needs
 _A, _PTR, _LOOPBACK, _LOCALHOST = b"\0\1", b"\0\x0c", b"\x7f\0\0\1", b"\x09localhost"
 _REVERSE = (b"\x03127\x07in-addr\x04arpa", b"\x011" + b"\x010" * 31 + b"\x03ip6\x04arpa")
 
 
 def answer(message: bytes, hostname: str) -> bytes | None:
-    """What a question about a name of the cell's own is answered with: ``localhost``, also with a domain behind it that
-    a resolver looks in first, the machine's ``hostname``, or an address of the loopback. None for all else."""
+    """The answer to a query for the cell's own names: ``localhost`` (also with a search domain appended), the machine's
+    ``hostname``, or a loopback address. None for other names."""
     name, _, rest = message[12:].partition(b"\0")
     if len(rest) < 4 or message[2] & 0xF8 or message[4:10] != b"\0\1\0\0\0\0":
-        return None  # not one question, and nothing else
+        return None  # not a query with exactly one question
     own = b"".join(bytes((len(label),)) + label for label in os.fsencode(hostname.lower()).split(b"."))
     kind, data = rest[:2], b""
     if name.lower().endswith(_REVERSE):
@@ -34,5 +34,5 @@ def answer(message: bytes, hostname: str) -> bytes | None:
 
 
 def refuse(message: bytes) -> bytes:
-    """The answer where no name server can be asked: the name does not exist (NXDOMAIN)."""
+    """The answer without a name server: the name does not exist (NXDOMAIN)."""
     return message[:2] + bytes((message[2] | 0x80, 0x83)) + message[4:] if len(message) >= 12 else b""

@@ -1,6 +1,6 @@
-"""One system call of a cell that we answer, with what it points to.
+"""A system call of a cell that the supervisor answers, with the memory it points to.
 
-Sources: seccomp_unotify(2), and ``linux/seccomp.h``, ``linux/un.h`` and ``linux/in6.h`` of the kernel.
+Sources: seccomp_unotify(2), and the kernel's ``linux/seccomp.h``, ``linux/un.h`` and ``linux/in6.h``.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _ADD_AND_SEND = 2
 _UNIX, _INET, _INET6 = _socket.AF_UNIX, _socket.AF_INET, _socket.AF_INET6
 _MOST_ADDRESS = 128  # bytes: struct sockaddr_storage
 _MOST_PATH = 4096
-_MAPPED = bytes(10) + b"\xff\xff"  # what an IPv4 address follows in an IPv6 one
+_MAPPED = bytes(10) + b"\xff\xff"  # prefix of an IPv4-mapped IPv6 address
 
 
 class NotifiedCall(notifications.WaitingCall):
-    """A call whose arguments can be read in the caller's memory. It may write there meanwhile: read each once."""
+    """A call whose arguments are read from the caller's memory. The cell may change it meanwhile: read each once."""
 
     def add(self, fd: int, cloexec: int) -> None:
-        """Answer with a copy of ``fd`` in the caller. Raises ``OSError``."""
+        """Answer with a copy of ``fd`` for the caller. Raises ``OSError``."""
         addition = _ADDITION.pack(self.id, _ADD_AND_SEND, fd, 0, os.O_CLOEXEC if cloexec else 0)
         fcntl.ioctl(self.listener, _ADD_FD, addition)
 
     def read(self, address: int, size: int) -> bytes:
-        """Bytes of the caller's memory. Raises ``OSError``."""
+        """Read the caller's memory. Raises ``OSError``."""
         fd = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.pread(fd, size, address)
@@ -40,14 +40,14 @@ class NotifiedCall(notifications.WaitingCall):
             os.close(fd)
 
     def is_own(self, number: int) -> bool:
-        """Whether ``number`` is the caller's process or thread. No other process gets that number while it waits."""
+        """Whether ``number`` is the caller's process or thread, whose ids cannot be reused while it waits."""
         with open(f"/proc/{self.pid}/status", "rb") as file:
             own = int(file.read().split(b"\nTgid:\t", 1)[1].split(b"\n", 1)[0])  # a name has no line break
         self.check()
         return number & 0xFFFFFFFF in (own, self.pid)
 
     def path(self, address: int) -> bytes:
-        """The path at ``address``, which ends with NUL. Raises ``OSError``."""
+        """The NUL-terminated path at ``address``. Raises ``OSError``."""
         page = 4096 - address % 4096
         data = self.read(address, page)
         if b"\0" not in data:
@@ -80,14 +80,13 @@ class NotifiedCall(notifications.WaitingCall):
 
 
 def to_int(number: int) -> int:
-    """An argument as a C int, as the kernel reads it."""
+    """An argument as a C int."""
     low = number & 0xFFFFFFFF
     return low - (1 << 32) if low >= 1 << 31 else low
 
 
 def inet(address: bytes) -> tuple[str, int] | None:
-    """The IPv4 address and the port in a ``struct sockaddr``, or None for another family. The loopback and the
-    unspecified address of IPv6 count as the loopback of IPv4."""
+    """The IPv4 address and port in a ``struct sockaddr``, or None. IPv6's ``::`` and ``::1`` count as 127.0.0.1."""
     family, port = int.from_bytes(address[:2], "little"), int.from_bytes(address[2:4], "big")
     if family == _INET and len(address) >= 8:
         return _socket.inet_ntoa(address[4:8]), port
@@ -100,7 +99,7 @@ def inet(address: bytes) -> tuple[str, int] | None:
 
 
 def unix_path(address: bytes) -> bytes:
-    """The path in a ``struct sockaddr``. Raises ``OSError`` if it has none."""
+    """The path in a ``struct sockaddr``. Raises ``OSError`` without one."""
     if int.from_bytes(address[:2], "little") != _UNIX:
         raise OSError(errno.EAFNOSUPPORT, "no path")
     path = address[2:].partition(b"\0")[0]

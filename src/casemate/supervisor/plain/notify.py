@@ -1,15 +1,15 @@
-"""Answers calls of a cell's programs that the filter has notified: sockets, and what changes files by name.
+"""Answers the notified calls of a cell's programs: on sockets, and changes of files by name.
 
-Nothing that the cell can still change decides what happens. A socket is made here, and a copy kept: what is connected
-or bound is the copy. A path is pinned by a descriptor, and must lie in what the cell can write; then the pinned thing
-is changed. The kernel makes no call itself that points to memory which decides anything (seccomp_unotify(2)). A Unix
-socket is bound by the path that the program gives, so that its name is that path: a helper does it, which Landlock
-keeps to what the cell can write.
+Nothing that the cell can still change decides what happens. A socket is made here and a copy kept; the copy is what is
+connected or bound. A path is pinned by a descriptor and must be where the cell can write; then the pinned file is
+changed. The kernel never continues a call that points to memory which decides anything (seccomp_unotify(2)). A Unix
+socket is bound to the path that the program gives, so that its name is that path, by a helper that Landlock confines to
+the folders where the cell can write.
 
-What is called UDP is one end of a pair, whose other end answers names and nothing else: the cell's own here, others at
-the host. Nothing here waits for a cell: a connection that takes time is made in a process of its own.
+A UDP socket is one end of a pair, whose other end only answers name queries: for the cell's own names here, for other
+names at the host. Nothing here waits for a cell: slow connections are made in helper processes.
 
-Sources: seccomp_unotify(2), and ``linux/un.h`` and ``linux/in6.h`` of the kernel.
+Sources: seccomp_unotify(2), and the kernel's ``linux/un.h`` and ``linux/in6.h``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from casemate.supervisor.plain import names, notified
 from casemate.supervisor.plain.connections import BACKLOG, BEGUN, HostConnections, give_up
 from casemate.supervisor.syscall_numbers import numbers
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import NoReturn
@@ -41,23 +41,23 @@ _UNIX, _INET, _INET6 = _socket.AF_UNIX, _socket.AF_INET, _socket.AF_INET6
 _STREAM, _DGRAM, _SEQPACKET = _socket.SOCK_STREAM, _socket.SOCK_DGRAM, _socket.SOCK_SEQPACKET
 _NONBLOCK, _CLOEXEC = _socket.SOCK_NONBLOCK, _socket.SOCK_CLOEXEC
 _DNS = 53
-_WITHIN = 10  # seconds that a helper may take: the cell can keep a connection from being made
-_MOST_HELPERS, _MOST_WAITING = 8, 256  # of a cell, and calls that wait for one of them
+_WITHIN = 10  # seconds that a helper may take: a cell can delay its connection
+_MOST_HELPERS, _MOST_WAITING = 8, 256  # helpers of a cell, and calls that wait for a helper
 _SIGALRM, _MOST_LINGER = 14, 0.005
 _MOST_COPIES = 256  # sockets of a cell that were never connected
 _MOST_PAIRS = 4096
-_MOST_ASKING = 256  # sockets of a cell that have asked for no names but its own: threads look up many at once
-# IP_RECVERR and IPV6_RECVERR, without which glibc's resolver gives up; IP_OPTIONS, of which one is another destination.
+_MOST_ASKING = 256  # sockets of a cell that queried only its own names: threads query many at once
+# IP_RECVERR and IPV6_RECVERR, which glibc's resolver needs; IP_OPTIONS, which can set another destination.
 _OPTIONS = {(0, 11): 0, (41, 25): 0, (0, 4): errno.EPERM}
 _AT_FDCWD, _AT_NOFOLLOW, _AT_EMPTY_PATH = -100, 0x100, 0x1000
 _SET_UID, _SET_GID = 0o4000, 0o2000
-_UNCHANGED = 0xFFFFFFFF  # an owner that stays
-_DESCRIPTORS = re.compile(rb"^/(?:proc/(?:thread-)?self|dev)/fd/")  # the caller's: opened here, it would be ours
+_UNCHANGED = 0xFFFFFFFF  # leaves an owner unchanged
+_DESCRIPTORS = re.compile(rb"^/(?:proc/(?:thread-)?self|dev)/fd/")  # the caller's, not ours
 
 
 class NotifiedCalls:
-    """The notified calls of one cell. ``folders``: those that it can write to; ``ids``: who it is, where it is not
-    us; ``loop``: to watch descriptors, to watch them no more, and our own processes."""
+    """The notified calls of one cell. ``folders``: those that it can write to; ``ids``: its user and group, unless
+    ours; ``loop``: functions to watch and unwatch descriptors, and our set of known children."""
 
     def __init__(
         self, listener: int, network: HostConnections, folders: Sequence[str], ids: list[int] | None, loop: Loop
@@ -65,37 +65,37 @@ class NotifiedCalls:
         self.listener = listener
         self._network, self._ids = network, ids
         self._watch, self._unwatch, self._children = loop
-        self._helpers: dict[int, tuple[int, _socket.socket]] = {}  # by pidfd: its pid, and the copy that it works on
-        self._waiting: list[notified.NotifiedCall] = []  # for a helper
+        self._helpers: dict[int, tuple[int, _socket.socket]] = {}  # by pidfd: its pid and its copy of the socket
+        self._waiting: list[notified.NotifiedCall] = []  # calls that wait for a helper
         self._folders = tuple(f"{folder}/" for folder in folders)
-        self._copies: dict[int, _socket.socket] = {}  # by inode number, the oldest first
-        self._pairs: dict[int, None] = {}  # those of what is called UDP
-        self._asking: dict[int, _socket.socket] = {}  # our ends of them, by descriptor, the oldest first
+        self._copies: dict[int, _socket.socket] = {}  # sockets by inode number, oldest first
+        self._bound: dict[int, int] = {}  # bound TCP sockets: the caller's descriptor of each
+        self._pairs: dict[int, None] = {}  # inode numbers of UDP sockets
+        self._asking: dict[int, _socket.socket] = {}  # our ends of them, by descriptor, oldest first
 
     def close(self) -> None:
-        """Answer nothing more: every notified call fails from now on."""
+        """Stop answering: every notified call fails from now on."""
         os.close(self.listener)
         for helper in list(self._helpers):
             with contextlib.suppress(ProcessLookupError):
                 _signal.pidfd_send_signal(helper, 9)
             self._reap(helper)
-        for copy in self._copies.values():
-            _close(copy)
-        self._copies.clear()
+        for inode in list(self._copies):
+            self._forget(inode)
         for fd in list(self._asking):
             self._stop_asking(fd)
 
     def answer(self) -> None:
-        """Take the next call and answer it. Raises ``OSError`` when there will be none."""
+        """Answer the next call. Raises ``OSError`` if no more can come."""
         if notification := notifications.receive(self.listener):
             self._handle(notified.NotifiedCall(self.listener, notification))
 
     def _handle(self, call: notified.NotifiedCall) -> None:
         try:
             if self._ids is not None:
-                kernel.set_file_ids(*self._ids)  # no more is done for a cell than it might do itself
+                kernel.set_file_ids(*self._ids)  # act with the cell's own rights
             self._answer(call)
-        except Exception as error:  # noqa: BLE001 - whatever one cell asks for, the others' supervisor goes on
+        except Exception as error:  # noqa: BLE001 - a cell's call must not stop the supervisor
             call.send(getattr(error, "errno", None) or errno.EACCES)
         finally:
             if self._ids is not None:
@@ -109,6 +109,8 @@ class NotifiedCalls:
                 self._connect(call)
             case "bind":
                 self._bind(call)
+            case "listen":
+                self._listen(call)
             case "setsockopt":
                 level, name, *_ = (one & 0xFFFFFFFF for one in call.arguments[1:])
                 call.send(_OPTIONS.get((level, name), 0), go_on=(level, name) not in _OPTIONS)
@@ -139,7 +141,7 @@ class NotifiedCalls:
             call.add(made.fileno(), flags & _CLOEXEC)
             self._copies[os.fstat(made.fileno()).st_ino] = made
             if len(self._copies) > _MOST_COPIES:
-                _close(self._copies.pop(next(iter(self._copies))))
+                self._forget(next(iter(self._copies)))
 
     def _make_pair(self, call: notified.NotifiedCall, flags: int) -> None:
         theirs, ours = _socket.socketpair(_UNIX, _SEQPACKET | flags)
@@ -156,8 +158,7 @@ class NotifiedCalls:
             theirs.close()
 
     def _answer_question(self, ours: _socket.socket) -> None:
-        """Answer a question about a name, or hand over who asks it."""
-        with contextlib.suppress(OSError):  # it reads no answers, or is gone
+        with contextlib.suppress(OSError):  # the cell reads no answers, or is gone
             message = ours.recv(names.MOST_QUESTION, _socket.MSG_PEEK | _socket.MSG_DONTWAIT)
             answer, end = names.answer(message, os.uname().nodename), self._network.names_end()
             if message and (answer is not None or end is None):
@@ -212,10 +213,8 @@ class NotifiedCalls:
         return self._network.way(copy, end)
 
     def _has_to_wait(self, call: notified.NotifiedCall) -> bool:
-        """Whether all helpers are busy. Then ``call`` waits for one, or fails if too many others do.
-
-        Callers that have ended are forgotten: a cell could make any number of them.
-        """
+        """Whether all helpers are busy. ``call`` then waits for one, or fails if too many wait. Ended callers are
+        dropped, because a cell could make any number of them."""
         if len(self._helpers) < _MOST_HELPERS:
             return False
         if len(self._waiting) >= _MOST_WAITING:
@@ -226,10 +225,11 @@ class NotifiedCalls:
             call.send(errno.EAGAIN)
         return True
 
-    def _connect_apart(self, call: notified.NotifiedCall, inode: int, connect: Callable[[], int], *fds: int) -> None:
-        """Connect or bind in a helper process, then answer. The helper ends in time, however long the cell keeps it
-        waiting."""
-        copy = _socket.socket(fileno=os.dup(self._copies[inode].fileno()))  # ours, whatever becomes of the other
+    def _connect_apart(
+        self, call: notified.NotifiedCall, inode: int, connect: Callable[[], int], *fds: int, is_kept: bool = False
+    ) -> None:
+        """Connect, bind or listen in a helper process with a time limit, then answer. ``is_kept`` keeps the copy."""
+        copy = _socket.socket(fileno=os.dup(self._copies[inode].fileno()))  # stays open even if the other is forgotten
         try:
             pid = os.fork()
         except OSError:
@@ -242,21 +242,24 @@ class NotifiedCalls:
         self._helpers[helper] = pid, copy
 
         def hear(_keeps_its_listener: object = connect) -> None:
-            self._finish(call, inode, self._reap(helper))
+            number = self._reap(helper)
+            if is_kept:
+                call.send(number)
+            else:
+                self._finish(call, inode, number)
             while self._waiting and len(self._helpers) < _MOST_HELPERS:
                 self._handle(self._waiting.pop(0))
 
         self._watch(helper, hear)
 
     def _reap(self, helper: int) -> int:
-        """Wait for the end of a helper; its errno. A connect that it has not made is stopped: later it could reach
-        another server."""
+        """Reap a helper and return its errno. Abort an unfinished connect: later it could reach another server."""
         self._unwatch(helper)
         os.close(helper)
         pid, copy = self._helpers.pop(helper)
         self._children.discard(pid)
         code = -1
-        with contextlib.suppress(ChildProcessError):  # who looks for orphans took it for one
+        with contextlib.suppress(ChildProcessError):  # the search for orphans reaped it
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if code not in BEGUN:
             give_up(copy)
@@ -265,7 +268,7 @@ class NotifiedCalls:
 
     def _finish(self, call: notified.NotifiedCall, inode: int, number: int) -> None:
         if number in BEGUN and inode in self._copies:
-            _close(self._copies.pop(inode))
+            self._forget(inode)
         call.send(number)
 
     def _bind(self, call: notified.NotifiedCall) -> None:
@@ -283,26 +286,59 @@ class NotifiedCalls:
         there = notified.inet(address)
         if there is None or not _is_loopback(there[0]):
             raise OSError(errno.EADDRNOTAVAIL, "no loopback")
-        self._network.loopback.bind(copy, there[1])
-        self._finish(call, inode, 0)  # our copy would still listen after the cell closes its socket
+        loopback = self._network.loopback
+        try:
+            loopback.bind(copy, there[1])
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.ENOBUFS):
+                raise
+            self._forget_closed(call)
+            loopback.bind(copy, there[1])
+        self._bound[inode] = call.arguments[0]
+        call.send(0)
+
+    def _forget_closed(self, call: notified.NotifiedCall) -> None:
+        """Drop bound sockets that the caller has closed: our copies would hold their ports."""
+        for inode, fd in list(self._bound.items()):
+            is_open = False
+            with contextlib.suppress(OSError):
+                is_open = call.socket_inode(fd) == inode
+            if not is_open:
+                self._forget(inode)
+
+    def _forget(self, inode: int) -> None:
+        _close(self._copies.pop(inode))
+        self._bound.pop(inode, None)
+
+    def _listen(self, call: notified.NotifiedCall) -> None:
+        inode = call.socket_inode(call.arguments[0])
+        copy, loopback = self._copies.get(inode), self._network.loopback
+        if inode in self._pairs:
+            raise OSError(errno.EOPNOTSUPP, "datagrams")
+        if copy is None:
+            call.send(0 if loopback.listens(inode) else errno.EINVAL)
+            return
+        backlog = min(call.arguments[1] & 0xFFFFFFFF, BACKLOG)
+        if copy.family != _UNIX:
+            loopback.listen(copy, backlog)
+            loopback.note_listening(inode)
+            self._finish(call, inode, 0)
+        elif not self._has_to_wait(call):
+            loopback.note_listening(inode)
+            self._connect_apart(call, inode, lambda: _errno_of(lambda: copy.listen(backlog)))
 
     def _bind_unix(self, call: notified.NotifiedCall, inode: int, copy: _socket.socket, path: bytes) -> None:
         if self._has_to_wait(call):
             return
         folder = os.open(f"/proc/{call.pid}/cwd", os.O_PATH | os.O_CLOEXEC)
 
-        def bind() -> int:
-            try:
-                os.fchdir(folder)
-                landlock.restrict((), self._folders, ())
-                copy.bind(path)
-                copy.listen(BACKLOG)
-            except OSError as error:
-                return error.errno or errno.EACCES
-            return 0
+        def bind() -> None:
+            os.fchdir(folder)
+            landlock.restrict((), self._folders, ())
+            copy.bind(path)
 
         try:
-            self._connect_apart(call, inode, bind, folder)
+            self._connect_apart(call, inode, lambda: _errno_of(bind), folder, is_kept=True)
         finally:
             os.close(folder)
 
@@ -334,7 +370,7 @@ class NotifiedCalls:
         call.send(0)
 
     def _keep_owner(self, call: notified.NotifiedCall, name: str) -> None:
-        """Succeed without a change if the file has the owner that the caller asks for, else refuse."""
+        """Succeed without a change if the file already has the requested owner, else refuse."""
         first, second, third, fourth, fifth, *_ = call.arguments
         folder, path, ids, flags = _AT_FDCWD, first, (second, third), 0
         if name == "fchown":
@@ -351,10 +387,8 @@ class NotifiedCalls:
         call.send(0 if is_kept else errno.EPERM)
 
     def _pin(self, call: notified.NotifiedCall, folder: int, path: bytes, flags: int) -> int:
-        """A descriptor of what ``path`` is for the caller, starting at ``folder``. An empty path is ``folder`` itself.
-
-        Raises ``OSError``, also if the file is not in a folder that the cell can write.
-        """
+        """A descriptor of ``path`` as the caller sees it from ``folder``, which an empty path means. Raises
+        ``OSError``, also if the file is not in a folder where the cell can write."""
         flags |= os.O_PATH | os.O_CLOEXEC
         if path.startswith(b"/"):
             place = os.open(_DESCRIPTORS.sub(b"/proc/%d/fd/" % call.pid, path), flags)
@@ -373,7 +407,7 @@ class NotifiedCalls:
         lies = os.readlink(f"/proc/self/fd/{place}")
         if not f"{lies}/".startswith(self._folders):
             os.close(place)
-            raise PermissionError(errno.EACCES, "not in what is a cell's own")
+            raise PermissionError(errno.EACCES, "not in a folder that the cell can write")
         return place
 
 
@@ -381,7 +415,7 @@ _NAMES = {number: name for name, number in numbers(kernel.machine).items()}
 
 
 def _file_arguments(name: str, arguments: Sequence[int]) -> tuple[int, int, int, int]:
-    """Folder, address of the path (0: the folder itself), mode or address of the times, and flags."""
+    """The folder, the address of the path (0: the folder itself), the mode or the address of the times, the flags."""
     first, second, third, fourth, *_ = arguments
     folder = notified.to_int(first)
     if name == "chmod":
@@ -394,22 +428,30 @@ def _file_arguments(name: str, arguments: Sequence[int]) -> tuple[int, int, int,
 
 
 def _close(copy: _socket.socket) -> None:
-    """close(2), which waits for what is not sent yet where the cell has set SO_LINGER, but not beyond a signal."""
+    """close(2). If the cell has set SO_LINGER, it waits for unsent data, so a timer's signal interrupts it."""
     _signal.signal(_SIGALRM, lambda *_: None)
     _signal.setitimer(_signal.ITIMER_REAL, _MOST_LINGER, _MOST_LINGER)
     copy.close()
     _signal.setitimer(_signal.ITIMER_REAL, 0)
 
 
+def _errno_of(act: Callable[[], object]) -> int:
+    try:
+        act()
+    except OSError as error:
+        return error.errno or errno.EACCES
+    return 0
+
+
 def _connect_and_exit(connect: Callable[[], int], fds: Sequence[int], ids: Sequence[int] | None) -> NoReturn:
-    """Run ``connect`` in a helper, with ``fds`` as its only descriptors, and as the user ``ids`` if the cell has one of
-    its own: the kernel tells the other end of a Unix socket who we are (unix(7), SO_PEERCRED)."""
+    """Run ``connect`` in a helper with only the descriptors ``fds``, as the user ``ids`` if the cell has its own: the
+    kernel reports the helper's user to the other end of a Unix socket (unix(7), SO_PEERCRED)."""
     number = errno.EACCES
     try:
         kernel.default_signals()
         if ids is not None:
             kernel.give_up_rights(ids)
-        kernel.prctl(kernel.PR_SET_PDEATHSIG, 9)  # last, for a change of user clears it
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, 9)  # last, because changing the user clears it
         _signal.alarm(_WITHIN)
         first = 0
         for fd in sorted(fds):
@@ -422,4 +464,4 @@ def _connect_and_exit(connect: Callable[[], int], fds: Sequence[int], ids: Seque
 
 
 def _is_loopback(host: str) -> bool:
-    return host == "0.0.0.0" or host.startswith("127.")  # noqa: S104 - which is the loopback to connect to
+    return host == "0.0.0.0" or host.startswith("127.")  # noqa: S104 - connecting to it reaches the loopback

@@ -1,4 +1,4 @@
-"""What cells without mounts see of the machine's files at other places: copies, and other names of the same files."""
+"""Machine files at other paths, for cells without mounts: copies and hard links."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from casemate.supervisor.plain import places
 from casemate.supervisor.trees.copies import FolderCopy, copy_content, copy_file
 from casemate.supervisor.trees.walk import open_folder
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def copy(source: str, place: str) -> None:
-    """Copy a file or a folder of the machine's, which everybody may read then. Raises ``OSError``."""
+    """Copy a file or folder of the machine, so that every user can read it. Raises ``OSError``."""
     if not os.path.isdir(source):
         with open(source, "rb") as file, open(place, "wb") as copied:
             copy_content(file.fileno(), copied.fileno(), os.fstat(file.fileno()).st_size)
@@ -30,9 +30,8 @@ def copy(source: str, place: str) -> None:
 
 
 def show(source: str, place: str, table: places.Table) -> str:
-    """Have ``place`` be a link to what the folder ``source`` of packages has now: other names of the same files, and
-    links in it to places of the cell's as they are. The folder of what was shown before the last time, which can go.
-    Raises ``OSError``."""
+    """Make ``place`` a link to a tree of hard links to the current files of the package folder ``source``. Its symbolic
+    links use real paths. Returns the folder shown before the previous one, which can be removed. Raises ``OSError``."""
     try:
         before = int(os.readlink(place).rpartition(".")[2])
     except (OSError, ValueError):
@@ -75,5 +74,5 @@ def _link(source: int, place: int, name: str, table: places.Table) -> None:
     else:
         try:
             os.link(name, name, src_dir_fd=source, dst_dir_fd=place, follow_symlinks=False)
-        except OSError:  # on another file system, or not ours
+        except OSError:  # another file system, or another owner
             copy_file(source, place, name, status.st_mode & 0o755)

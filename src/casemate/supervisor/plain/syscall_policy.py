@@ -1,9 +1,9 @@
-"""Which system calls a cell without namespaces may make: those of `syscall_policy`, less what namespaces had made
-harmless, and with others answered by the supervisor.
+"""The system call policy of cells without namespaces: that of `syscall_policy`, less calls that only namespaces make
+harmless, and with some calls answered by the supervisor.
 
-Landlock keeps signals and ptrace inside (ABI 6) and files to a list, by path. It does not govern what changes a file
-that is merely readable (chmod, utime, chown, setxattr), watches it, or meets other processes by number: at the same
-user that would reach outside. What such a call is asked to do lies in registers, or the supervisor reads it (`notify`).
+Landlock confines signals and ptrace (ABI 6), and files by path. It does not govern changes of files that are merely
+readable (chmod, utime, chown, setxattr), watching them, or calls on processes by number: with the same user, these
+would reach outside. Such a call's arguments are in registers, or the supervisor reads them (`notify`).
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ import errno
 from types import SimpleNamespace
 
 from casemate.supervisor import syscall_policy
-from casemate.supervisor.syscall_policy import ALLOW, NOTIFY, SKIP, Condition, among, any_bit, not_among
+from casemate.supervisor.syscall_policy import ALLOW, NOTIFY, Condition, among, any_bit, not_among
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from typing import Any
 
-NOTIFIED = "connect bind chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utimensat"
+NOTIFIED = "connect bind listen chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utimensat"
 _REFUSED = """
     utime utimes futimesat
     """
 _ABSENT = "inotify_init inotify_init1 inotify_add_watch inotify_rm_watch"  # ENOSYS: libraries then poll
-_COUNTED = (("files without a name", "memfd_create"),)  # and nothing that all processes of the machine have in common
+_COUNTED = (("files without a name", "memfd_create"),)  # and nothing that is shared by all processes of the machine
 
 _UNIX, _INET, _INET6 = 1, 2, 10
 _PAIRS = (1, 5)  # SOCK_STREAM, SOCK_SEQPACKET
 _KIND_OF_SOCKET = 0xFFFFFFFF & ~(0o4000 | 0o2000000)  # less SOCK_NONBLOCK, SOCK_CLOEXEC
-_FASTOPEN = 0x20000000  # MSG_FASTOPEN: a connect by another name
+_FASTOPEN = 0x20000000  # MSG_FASTOPEN: connects like connect(2)
 _IP, _IPV6, _SOL_SOCKET = 0, 41, 1  # levels of options
-_DEVICES = (25, 62)  # SO_BINDTODEVICE, SO_BINDTOIFINDEX: by which packets to the loopback would leave the machine
-_SET_OWNER = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: whom a file sends signals
-# FIOSETOWN, SIOCSPGRP; and SIOC*, which tell of the machine's interfaces.
+_DEVICES = (25, 62)  # SO_BINDTODEVICE, SO_BINDTOIFINDEX: would let packets for the loopback leave the machine
+_SET_OWNER = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: set the process that a file signals
+# FIOSETOWN, SIOCSPGRP; and SIOC*, which reveal the machine's interfaces.
 _OUTSIDE_IOCTLS = frozenset((0x8901, 0x8902, *range(0x8910, 0x8950)))
 _PROCESS = 0  # PRIO_PROCESS
 _IO_PROCESS = 1  # IOPRIO_WHO_PROCESS
 
 _CHANGED: dict[str, tuple[Condition, ...]] = {
-    "chmod fchmod creat": (),  # those that are not notified are below
+    "chmod fchmod creat": (),  # notified or checked below
     "fchmodat fchmodat2": (),
     "socket socketpair": (),
     "inotify_add_watch": (),
@@ -58,8 +58,7 @@ _MORE = (
         "setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr setxattrat removexattrat",
         (not_among(0, (), errno.EOPNOTSUPP),),
     ),
-    ("the supervisor looks at the path, and does it", NOTIFIED, (not_among(0, (), NOTIFY),)),
-    ("what bind has made listens already; else it would bind, past Landlock", "listen", (not_among(0, (), SKIP),)),
+    ("the supervisor looks at what they name, and does it", NOTIFIED, (not_among(0, (), NOTIFY),)),
     (
         "the supervisor makes them",
         "socket",
@@ -83,7 +82,7 @@ _MORE = (
 
 
 def policy() -> Any:
-    """The names of `syscall_policy`."""
+    """An object with the names of `syscall_policy`."""
     forbidden = (*syscall_policy.FORBIDDEN, ("what would reach files that are merely readable", _REFUSED))
     checked = [
         (reason, names, _conditions(names, conditions))
@@ -107,6 +106,6 @@ def _conditions(names: str, conditions: tuple[Condition, ...]) -> tuple[Conditio
 
 
 def _less(condition: Condition) -> Condition:
-    """Without what tells of the machine's interfaces, or sends signals."""
+    """The condition without ioctls that reveal the machine's interfaces or send signals."""
     values = tuple(value for value in condition.values if value not in _OUTSIDE_IOCTLS)
     return Condition(condition.kind, condition.argument, values, condition.outcome, condition.keep)

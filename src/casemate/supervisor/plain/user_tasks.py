@@ -1,30 +1,28 @@
-"""How many processes and threads the kernel counts for our user, those of other containers among them."""
+"""Counts the processes and threads of our user as the kernel does, including those in other containers."""
 
 from __future__ import annotations
 
 import os
 import resource
 
-_FRESH = 30.0  # seconds for which it is not counted again
-_MORE = 1024  # that others of this user may begin meanwhile, and a cell between two looks at it
+_FRESH = 30.0  # seconds until a count expires
+_MORE = 1024  # headroom for the user's other programs, and for a cell between two looks
 _MOST = 1 << 20
 
 
 class UserTasks:
-    """Counts when it is asked, and not too often."""
-
     def __init__(self) -> None:
         self._most, self._counted_at = 0, -_FRESH
 
     def most(self, now: float) -> int:
-        """A bound for RLIMIT_NPROC of a cell besides what the cell may have."""
+        """The user's other tasks, to add to a cell's own limit in RLIMIT_NPROC."""
         if now - self._counted_at >= _FRESH:
             self._most, self._counted_at = count() + _MORE, now
         return self._most
 
 
 def count() -> int:
-    """How many there are: one more is refused with that as the limit (fork(2), EAGAIN)."""
+    """Count the tasks, by searching for the limit at which fork fails (fork(2), EAGAIN)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
     low, high = 0, _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
     try:

@@ -1,8 +1,7 @@
-"""What a zygote does otherwise where its cells have no mounts: its own places have other names than theirs.
+"""The zygote's variant for cells without mounts, whose own folders differ from the zygote's.
 
-A cell's folder has a name as long as the zygote's. A program's process, forked from the zygote, puts the one for the
-other wherever it names a place: in its variables, its search path, its arguments, and in what the interpreter remembers
-of its command line, which is no Python object.
+A cell's folder has a name as long as the zygote's. A program's process, forked from the zygote, replaces one by the
+other in variables, the search path, arguments, and the interpreter's own C copy of its command line.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import sys
 
 from casemate.supervisor.plain import init, places
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from typing import Any
 
@@ -23,24 +22,20 @@ _CACHED_FOLDERS = ("get_configdir", "get_cachedir")  # of matplotlib
 
 
 class PlainZygote:
-    """``settings``: what the supervisor has sent."""
-
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
         self._places: places.Table = settings["places"]
         self._folder: str = settings["folder"]
-        self._remembered: list[int] = []  # addresses of the program's path in the interpreter's own memory
+        self._remembered: list[int] = []  # addresses of the program's path in the interpreter's C memory
         self._program = sys.argv[0]
 
     def real(self, path: str) -> str:
-        """Where ``path`` of a cell is here."""
+        """The real path of a cell's ``path``."""
         return places.real(path, self._places)
 
     def find_path(self) -> str | None:
-        """Find where the interpreter remembers the program's path; what is wrong where it cannot be found.
-
-        It is looked for in place: what is freed begins otherwise (malloc(3)), and a copy of ours would be found, too.
-        """
+        """Find the program's path in the interpreter's C memory. Returns the problem, or None. The search is in place,
+        because a copied region would be found as well. Freed memory starts with other data (malloc(3))."""
         wanted = ctypes.create_unicode_buffer(self._program)
         size, here = ctypes.sizeof(wanted), ctypes.addressof(wanted)
         with open("/proc/self/maps") as maps:
@@ -55,14 +50,14 @@ class PlainZygote:
         return None if self._remembered else "the interpreter's own record of its program was not found"
 
     def run_init(self, channel: int, status: int, cgroup_fds: list[int]) -> places.Table:
-        """As `init.run`; in a program's process, which then has its own places."""
+        """`init.run`. In a program's process, it then switches to the cell's own places."""
         self._places = init.run(channel, status, cgroup_fds, self._settings)
         before, self._folder = self._folder, self.real("/program").removesuffix("/program")
         self._move(before, self._folder)
         return self._places
 
     def translate(self, order: dict[str, Any]) -> dict[str, Any]:
-        """A program's order, with the places that it names where they are."""
+        """A program's order, with real paths."""
         matplotlib: Any = sys.modules.get("matplotlib")
         for name in _CACHED_FOLDERS:
             _forget(getattr(matplotlib, name, None))
@@ -80,7 +75,7 @@ class PlainZygote:
 
 
 def _forget(function: Any) -> None:
-    """Have matplotlib look for a folder again, which its function remembers in a variable of its own."""
+    """Clear the folder that matplotlib caches in a closure variable of ``function``."""
     names = getattr(getattr(function, "__code__", None), "co_freevars", ())
     for name, variable in zip(names, getattr(function, "__closure__", None) or (), strict=True):
         if name == "called":

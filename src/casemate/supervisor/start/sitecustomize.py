@@ -1,20 +1,20 @@
-"""Stops an interpreter's start where every cell's program begins: the zygote waits here, and its children go on.
+"""Stops an interpreter's start just before the program: the zygote waits here, and its children go on.
 
-The site module runs this last thing before the program. What returns from `wait` is a process of a
-cell, forked and walled in, and the interpreter itself then runs the program as it runs any other.
+The site module runs this last. `wait` returns only in a process of a cell, behind its walls, and the interpreter then
+runs the program in the usual way.
 """
 
 import sys
 
-# Where the zygote, and no cell, sees this casemate; the environment may have another.
+# Only the zygote sees casemate at this path. The environment may have another casemate.
 sys.path.insert(0, __file__.rsplit("/", 4)[0])
 try:
     from casemate.supervisor import zygote
 
     zygote.wait()
-except BaseException:  # noqa: BLE001 - nobody is left to tell
+except BaseException:  # noqa: BLE001 - this is the last handler
     import os
     import traceback
 
-    traceback.print_exc()  # into the zygote's own log, or a cell's: either way it has no program to run
+    traceback.print_exc()  # goes to the log of the zygote or of the cell
     os._exit(125)

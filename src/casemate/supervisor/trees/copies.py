@@ -1,7 +1,7 @@
-"""A copy of a caller's folder for a cell without mounts, and what has become of it, as an overlay would have it.
+"""Copies a caller's folder for a cell without mounts, and lays out the changes as an overlay would.
 
-An upper directory is laid out from the copy: what is new or changed, as another name of the same file, and what is
-removed, as a device 0/0, which needs no right (mknod(2)). So the host applies it as it applies that of an overlay.
+The upper directory holds new and changed files as hard links, and removals as devices 0/0, which need no capability
+(mknod(2)). The host then applies it like an overlay's.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import stat
 
 from casemate.supervisor.trees.remove import remove_entry
 from casemate.supervisor.trees.rights import OwnersRights
-from casemate.supervisor.trees.walk import Entry, Visitor, data_in, identity, open_file, open_folder, walk
+from casemate.supervisor.trees.walk import Entry, Visitor, data_in, identity, open_file, open_folder, opened, walk
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from casemate.supervisor.trees.walk import Owner, Path
 
-    State = tuple[int, int, int]  # inode number, mode, and time of the last change, in nanoseconds
+    State = tuple[int, int, int]  # inode number, mode, and ctime in nanoseconds
 
 _CLONE = 0x40049409  # FICLONE
 _PIECE = 1 << 24
@@ -33,36 +33,32 @@ _WHITEOUT = stat.S_IFCHR
 
 
 class FolderCopy:
-    """A copy of a caller's folder. ``owner``: the cell's user and group, where it has its own, else None."""
+    """A copy of a caller's folder. ``owner`` is the cell's user and group, if it has its own."""
 
     def __init__(self, owner: Owner | None = None) -> None:
         self._owner = owner
         self._before: dict[Path, State] = {}
-        self._unread: list[Path] = []  # what its owner cannot read: where it was moved cannot be told
+        self._unread: list[Path] = []  # entries that their owner cannot read, whose moves cannot be tracked
 
     def fill(self, source: int, place: int, hidden: Iterable[str] = ()) -> None:
-        """Copy the folder ``source`` without the paths ``hidden`` into the empty folder ``place`` (descriptors).
-
-        It is read as its owner reads it. What its owner cannot read has its name in the copy, and cannot be opened.
-        Raises ``OSError``: E2BIG where it is too large to be copied.
-        """
+        """Copy the folder ``source`` less ``hidden`` paths, with its owner's rights, into the empty ``place``.
+        Unreadable entries become names that cannot be opened. Raises ``OSError``: E2BIG if it is too large."""
         copier = _TreeCopier(source, self._owner, hidden)
         copier.copy_folder(source, place, b"", 0)
         self._unread = copier.unread
 
     def note(self, place: int, *, now: dict[Path, State] | None = None) -> None:
-        """What is in the copy ``place`` is no change; ``now``: its state where that is known. Raises ``OSError``."""
+        """Take the copy ``place`` as unchanged, in its current state or in ``now``. Raises ``OSError``."""
         self._before = _states(place) if now is None else {**now}
 
     def lay_out(self, place: int, upper: int, *, now: dict[Path, State] | None = None) -> None:
-        """Make the folder ``upper`` what an overlay with the changes of the copy ``place`` would have; ``now``: as of
-        `note`. Nothing of the cell runs. Raises ``OSError``, also where something has run all the same."""
-        _Layout(changes(self._before, _states(place) if now is None else now, self._unread)).write((), place, upper)
+        """Lay out the changes of the copy ``place`` in the folder ``upper``. ``now`` is the copy's state, if known.
+        Nothing of the cell may run; if it does, this may raise ``OSError``."""
+        wanted = changes(self._before, _states(place) if now is None else now, self._unread)
+        _write_layout(wanted, (), place, upper)
 
 
 class _TreeCopier:
-    """One copy of a folder ``source``."""
-
     def __init__(self, source: int, owner: Owner | None, hidden: Iterable[str]) -> None:
         status = os.fstat(source)
         self._rights, self._source_owner = OwnersRights(source), (status.st_uid, status.st_gid)
@@ -80,7 +76,7 @@ class _TreeCopier:
         for name in names:
             inner = path + b"/" + name if path else name
             if inner not in self._left_out:
-                with contextlib.suppress(PermissionError):  # a folder that may be listed, and not searched
+                with contextlib.suppress(PermissionError):  # a folder that can be listed but not searched
                     self._copy(source, target, inner, depth)
 
     def _copy(self, source: int, target: int, path: bytes, depth: int) -> None:
@@ -113,26 +109,20 @@ class _TreeCopier:
     def _copy_inside(self, folder: int, status: os.stat_result, target: int, path: bytes, depth: int) -> None:
         name = path.rpartition(b"/")[2]
         os.mkdir(name, 0o700, dir_fd=target)
-        copy = open_folder(target, name)
-        try:
+        with opened(open_folder(target, name)) as copy:
             if folder >= 0 and status.st_dev == self._device:
                 self.copy_folder(folder, copy, path, depth + 1)
             self._finish(copy, status, is_readable=folder >= 0)
-        finally:
-            os.close(copy)
 
     def _copy_file(self, file: int, status: os.stat_result, target: int, name: bytes) -> None:
-        copy = os.open(name, _NEW, 0o600, dir_fd=target)
-        try:
+        with opened(os.open(name, _NEW, 0o600, dir_fd=target)) as copy:
             if file >= 0:
                 copy_content(file, copy, status.st_size)
             self._finish(copy, status, is_readable=file >= 0)
-        finally:
-            os.close(copy)
 
     def _mode(self, status: os.stat_result) -> int:
-        """Permission bits with which the cell can do with the copy what it could do behind an overlay: read what the
-        owner of the folder can read, and write to what is the owner's. A cell without a user of its own owns all."""
+        """The mode that gives the cell the rights on the copy that it would have behind an overlay: to read what the
+        folder's owner can read, and to write the owner's files. A cell without its own user owns all of the copy."""
         mode = status.st_mode & 0o777
         if status.st_uid == self._source_owner[0]:
             return mode
@@ -151,7 +141,7 @@ class _TreeCopier:
 
 
 def _open(folder: int, name: bytes, status: os.stat_result) -> int:
-    """A descriptor to read what ``status`` is of; -1 for what has no content, or may not be read."""
+    """Open what ``status`` describes for reading; -1 if it has no content or cannot be read."""
     try:
         if stat.S_ISDIR(status.st_mode):
             opened = open_folder(folder, name)
@@ -170,38 +160,32 @@ def _open(folder: int, name: bytes, status: os.stat_result) -> int:
 def copy_file(source: int, target: int, name: str, mode: int) -> None:
     """Copy the regular file ``name`` from one folder to another (descriptors). Raises ``OSError``."""
     status = os.stat(name, dir_fd=source, follow_symlinks=False)
-    file = open_file(Entry((os.fsencode(name),), status, source), unlock=True)
-    try:
-        copy = os.open(name, _NEW, 0o600, dir_fd=target)
-        try:
-            copy_content(file, copy, status.st_size)
-            os.fchmod(copy, mode)
-            os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
-        finally:
-            os.close(copy)
-    finally:
-        os.close(file)
+    with (
+        opened(open_file(Entry((os.fsencode(name),), status, source), unlock=True)) as file,
+        opened(os.open(name, _NEW, 0o600, dir_fd=target)) as copy,
+    ):
+        copy_content(file, copy, status.st_size)
+        os.fchmod(copy, mode)
+        os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def copy_content(source: int, copy: int, size: int) -> None:
-    """Copy ``size`` bytes of a file into a new one. What is a hole stays one. Raises ``OSError``."""
+    """Copy ``size`` bytes into a new file, keeping holes. Raises ``OSError``."""
     try:
         fcntl.ioctl(copy, _CLONE, source)
         return
-    except OSError:  # on another file system, or on one that cannot share blocks
+    except OSError:  # another file system, or one that cannot share blocks
         os.ftruncate(copy, size)
     for start, end in data_in(source, size):
         at = os.lseek(copy, start, os.SEEK_SET)
         while at < end:
             sent = os.sendfile(copy, source, at, min(end - at, _PIECE))
             if sent == 0:
-                return  # it was cut meanwhile
+                return  # the file was truncated meanwhile
             at += sent
 
 
 class _States(Visitor):
-    """A walk that takes down the state of everything."""
-
     def __init__(self) -> None:
         self.found: dict[Path, State] = {}
 
@@ -213,12 +197,12 @@ class _States(Visitor):
         self.found[entry.path] = entry.stat.st_ino, entry.stat.st_mode, entry.stat.st_ctime_ns
 
     def skip(self, path: Path, reason: str) -> None:
-        if len(path) <= _MOST_DEPTH:  # what lies deeper is not applied
+        if len(path) <= _MOST_DEPTH:  # deeper entries are not applied
             raise _Unseen(f"{b'/'.join(path)!a}: {reason}")
 
 
 class _Unseen(Exception):
-    """Part of a copy was not looked at: what is missing in it cannot be told."""
+    """Part of a copy was not examined, so removals in it are unknown."""
 
 
 def _states(place: int) -> dict[Path, State]:
@@ -233,9 +217,8 @@ def _states(place: int) -> dict[Path, State]:
 def changes(
     before: dict[Path, State], now: dict[Path, State], unread: Iterable[Path] = ()
 ) -> dict[Path, dict[bytes, State]]:
-    """What an upper directory has: by folder, its names, and what each is: the state of what is new or changed, of
-    folders on the way there, or that of a whiteout. Of a folder the mode alone counts. What is ``unread`` stays, and
-    so does a folder that holds it."""
+    """The content of an upper directory: the names of each folder, with their states. Holds what is new or changed, the
+    folders above it, and whiteouts. Of folders only the mode counts. ``unread`` entries and their folders stay."""
     wanted: dict[Path, dict[bytes, State]] = {}
     kept = {path[:depth] for path in unread for depth in range(1, len(path) + 1)}
     without_content = {before[path][0] for path in unread if path in before}
@@ -254,54 +237,41 @@ def changes(
             if folder[:depth] in now:
                 names = wanted.setdefault(folder[: depth - 1], {})
                 if folder[depth - 1] in names:
-                    break  # and so are the folders above it, or they come in their turn
+                    break  # the folders above are there too, or will be added
                 names[folder[depth - 1]] = now[folder[:depth]]
     return wanted
 
 
-class _Layout:
-    """Writes what an upper directory is to have, given as `changes` returns it."""
+def _write_layout(wanted: dict[Path, dict[bytes, State]], path: Path, place: int, upper: int) -> None:
+    """Make the folder ``upper`` what is ``wanted`` at ``path``. ``place`` is the same folder of the copy."""
+    names = wanted.get(path, {})
+    for name in map(os.fsencode, os.listdir(upper)):
+        there = os.stat(name, dir_fd=upper, follow_symlinks=False)
+        if name not in names or not _is_as_wanted(there, names[name]):
+            remove_entry(upper, name)
+    for name, state in names.items():
+        if stat.S_ISDIR(state[1]):
+            _write_folder(wanted, (*path, name), state, place, upper)
+        else:
+            _write_entry(name, state, place, upper)
 
-    def __init__(self, wanted: dict[Path, dict[bytes, State]]) -> None:
-        self._wanted = wanted
 
-    def write(self, path: Path, place: int, upper: int) -> None:
-        """Make ``upper`` what is wanted at ``path``, where the copy has ``place``. Raises ``OSError``."""
-        wanted = self._wanted.get(path, {})
-        for name in map(os.fsencode, os.listdir(upper)):
-            there = os.stat(name, dir_fd=upper, follow_symlinks=False)
-            if name not in wanted or not _is_as_wanted(there, wanted[name]):
-                remove_entry(upper, name)
-        for name, state in wanted.items():
-            if stat.S_ISDIR(state[1]):
-                self._write_folder((*path, name), state, place, upper)
-            else:
-                self._write_entry(name, state, place, upper)
+def _write_folder(wanted: dict[Path, dict[bytes, State]], path: Path, state: State, place: int, upper: int) -> None:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path[-1], 0o700, dir_fd=upper)
+    with opened(open_folder(place, path[-1], unlock=True)) as copy:
+        with opened(open_folder(upper, path[-1], unlock=True)) as there:
+            _write_layout(wanted, path, copy, there)
+            os.fchmod(there, state[1] & 0o777)
+        if state[1] & 0o700 != 0o700:
+            os.fchmod(copy, stat.S_IMODE(state[1]))
 
-    def _write_folder(self, path: Path, state: State, place: int, upper: int) -> None:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path[-1], 0o700, dir_fd=upper)
-        copy = open_folder(place, path[-1], unlock=True)
-        try:
-            there = open_folder(upper, path[-1], unlock=True)
-            try:
-                self.write(path, copy, there)
-                os.fchmod(there, state[1] & 0o777)
-            finally:
-                os.close(there)
-            if state[1] & 0o700 != 0o700:
-                os.fchmod(copy, stat.S_IMODE(state[1]))
-        finally:
-            os.close(copy)
 
-    def _write_entry(self, name: bytes, state: State, place: int, upper: int) -> None:
-        with contextlib.suppress(FileExistsError):  # as it is wanted, else it would have been removed
-            if state[1] == _WHITEOUT:
-                os.mknod(name, _WHITEOUT, os.makedev(0, 0), dir_fd=upper)
-            else:
-                self._link(name, state, place, upper)
-
-    def _link(self, name: bytes, state: State, place: int, upper: int) -> None:
+def _write_entry(name: bytes, state: State, place: int, upper: int) -> None:
+    with contextlib.suppress(FileExistsError):  # it is already as wanted
+        if state[1] == _WHITEOUT:
+            os.mknod(name, _WHITEOUT, os.makedev(0, 0), dir_fd=upper)
+            return
         os.link(name, name, src_dir_fd=place, dst_dir_fd=upper, follow_symlinks=False)
         if not _is_as_wanted(os.stat(name, dir_fd=upper, follow_symlinks=False), state):
             os.unlink(name, dir_fd=upper)
@@ -309,6 +279,5 @@ class _Layout:
 
 
 def _is_as_wanted(there: os.stat_result, state: State) -> bool:
-    """Whether it is a folder or a whiteout where that is wanted, else the very same file."""
     is_same_kind = stat.S_IFMT(there.st_mode) == stat.S_IFMT(state[1])
     return is_same_kind and (stat.S_IFMT(state[1]) in (stat.S_IFDIR, _WHITEOUT) or there.st_ino == state[0])

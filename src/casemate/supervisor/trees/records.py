@@ -1,6 +1,6 @@
-"""A folder and its twin elsewhere: what has changed in one is written down as records, and done again in the other.
+"""Mirrors changes of a folder: writes them as records on one side, and applies the records on the other.
 
-Records come from a stranger. They are parsed strictly, bounded, and done beneath one folder without following links.
+Records are untrusted. They are parsed strictly, bounded, and applied beneath one folder without following links.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from casemate.supervisor.trees.walk import (
     enter_folder,
     open_file,
     open_folder,
+    opened,
     status_of,
     walk,
 )
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the start
+TYPE_CHECKING = False  # importing typing would take half of the start
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
@@ -34,23 +35,23 @@ if TYPE_CHECKING:
 
 _MAX_PATH, _MAX_NAME = 4096, 255
 _MAX_PARTS = 1 << 16  # pieces of data of a file with holes
-_MAX_RECORD = 3 << 20  # bytes: a path, a link's target, and where the data of a file with holes lie
+_MAX_RECORD = 3 << 20  # bytes: a path, a link's target, and a file's list of data pieces
 _CHUNK = 1 << 20
 _KEYS = {"kind", "path", "mode", "mtime", "size", "parts", "target"}
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link"}
-_DEPTH = 100  # folders below each other
+_DEPTH = 100  # nested folders
 _MOST_ENTRIES = 1 << 20
 _MOST_TIME = 1 << 62  # nanoseconds
-_BLOCK = 512  # bytes, in which a file system counts what a file takes; none has shorter holes
+_BLOCK = 512  # bytes; the unit of st_blocks, and the shortest hole
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class RecordsError(ValueError):
-    """Records that our own code does not write, or more than there may be."""
+    """Invalid records, or more than allowed."""
 
 
 class Bounds:
-    """How much data and how many names there may be in a tree, and be done at once."""
+    """How many bytes of data and how many names a tree may have."""
 
     def __init__(self, data: int, entries: int) -> None:
         self.data, self.entries = data, entries
@@ -58,8 +59,7 @@ class Bounds:
 
 class Tree:
     """The folder ``root`` (a descriptor), and its state as both sides know it. ``is_cells``: a program writes in it,
-    which can set every time but that of the last change.
-    """
+    which can forge all times except the ctime."""
 
     def __init__(self, root: int, *, is_cells: bool = False) -> None:
         self.root = root
@@ -67,8 +67,7 @@ class Tree:
         self._is_cells = is_cells
 
     def write_changes(self, new_file: Callable[[], int]) -> int | None:
-        """A file with what has changed since the last time; None where nothing has. What cannot be read is left, and
-        tried again. Raises ``OSError``."""
+        """A file of the changes since the last call, or None. Unreadable entries are retried. Raises ``OSError``."""
         seen = self._scan().found
         gone = sorted((path for path in self.known if path not in seen), reverse=True)
         changed = [path for path, state in seen.items() if self.known.get(path) != state]
@@ -87,9 +86,9 @@ class Tree:
         return out
 
     def apply(self, source: int, bounds: Bounds) -> dict[Path, State]:
-        """Do what is written in the file ``source``; what there is then. Raises :class:`RecordsError`, ``OSError``."""
+        """Apply the records in ``source`` and return the new state. Raises :class:`RecordsError`, ``OSError``."""
         at, size, data = 0, os.fstat(source).st_size, 0
-        done: list[tuple[Path, int]] = []  # with the modes of folders
+        done: list[tuple[Path, int]] = []  # the int is a folder's mode
         with contextlib.closing(_Parents(self.root, unlock=True)) as parents:
             while at < size:
                 record, at = _read_record(source, at)
@@ -97,18 +96,18 @@ class Tree:
                 mode = record["mode"] if record["kind"] == "folder" else 0o700
                 done.append((tuple(record["path"].split(b"/")), mode))
                 if data > bounds.data or len(done) > 2 * bounds.entries:
-                    raise RecordsError("more changes than there may be")
+                    raise RecordsError("more changes than allowed")
                 at = _do(record, done[-1][0], source, at, parents)
             for path, mode in reversed(done):
                 if self._is_cells and mode & 0o700 != 0o700:
                     _set_mode(parents.of(path), path[-1], mode & 0o777)
         scan = self.note(path for path, _ in done)
         if scan.data > bounds.data or len(scan.found) > bounds.entries:
-            raise RecordsError("more files than there may be")
+            raise RecordsError("more files than allowed")
         return scan.found
 
     def note(self, paths: Iterable[Path]) -> _TreeScan:
-        """Both know of these as they are now."""
+        """Record the current state of ``paths`` as known to both sides."""
         scan = self._scan()
         for path in paths:
             self.known.pop(path, None)
@@ -126,8 +125,6 @@ class Tree:
 
 
 class _TreeScan(Visitor):
-    """A walk that takes down the state of everything, and how much data there is."""
-
     def __init__(self, *, is_cells: bool) -> None:
         self.found: dict[Path, State] = {}
         self.unseen: set[Path] = set()
@@ -135,7 +132,7 @@ class _TreeScan(Visitor):
         self._is_cells = is_cells
 
     def enter(self, entry: Entry, _folder: int) -> bool:
-        self.found[entry.path] = 0, entry.stat.st_mode | 0o700, 0  # there is always a way to work in it
+        self.found[entry.path] = 0, entry.stat.st_mode | 0o700, 0  # the owner can always use it
         return True
 
     def visit(self, entry: Entry) -> None:
@@ -150,8 +147,7 @@ class _TreeScan(Visitor):
 
 
 class _Parents:
-    """Opens the folders beneath ``root`` that entries are in, and keeps the way to the last one open. ``unlock``: as of
-    `walk`."""
+    """Opens parent folders of entries beneath ``root``, and keeps the last path open. ``unlock`` is as in `walk`."""
 
     def __init__(self, root: int, *, unlock: bool = False) -> None:
         self._unlock = unlock
@@ -159,13 +155,13 @@ class _Parents:
         self._folders = [os.dup(root)]
 
     def close(self, depth: int = -1) -> None:
-        """Let go of what lies deeper than ``depth`` folders, or of all."""
+        """Close folders deeper than ``depth``, or all."""
         while len(self._folders) > depth + 1:
             os.close(self._folders.pop())
         del self._names[max(0, depth) :]
 
     def of(self, path: Path, *, make: bool = False) -> int:
-        """The folder of the entry ``path``, made where it is missing and that is asked for. Raises ``OSError``."""
+        """The parent folder of ``path``, made if missing and ``make`` is true. Raises ``OSError``."""
         depth = 0
         while depth < min(len(self._names), len(path) - 1) and self._names[depth] == path[depth]:
             depth += 1
@@ -191,11 +187,8 @@ def _write_entry(out: int, path: Path, folder: int) -> None:
     if kind != "file" or status.st_size == 0:
         _write_record(out, record)
         return
-    file = open_file(Entry(path, status, folder))
-    try:
+    with opened(open_file(Entry(path, status, folder))) as file:
         _write_file(out, {**record, "size": status.st_size}, file)
-    finally:
-        os.close(file)
 
 
 def _write_record(out: int, record: dict[str, Any]) -> None:
@@ -215,7 +208,7 @@ def _write_file(out: int, record: dict[str, Any], file: int) -> None:
 
 
 def _read_record(source: int, at: int) -> tuple[dict[str, Any], int]:
-    """The record at ``at``, and where it ends. Raises :class:`RecordsError`."""
+    """The record at ``at``, and its end. Raises :class:`RecordsError`."""
     length = int.from_bytes(os.pread(source, 4, at), "big")
     data = os.pread(source, length, at + 4) if length <= _MAX_RECORD else b""
     try:
@@ -242,7 +235,7 @@ def _is_sound(record: dict[str, Any]) -> bool:
 
 
 def _are_parts(parts: list[Any], size: int) -> bool:
-    """Pieces of a file of that size, one behind the other: blocks, but for the last."""
+    """Whether these are ordered pieces of a file of that size, each at least a block except the last."""
     at = 0
     for part in parts:
         if not isinstance(part, list) or [type(number) for number in part] != [int, int]:
@@ -255,7 +248,7 @@ def _are_parts(parts: list[Any], size: int) -> bool:
 
 
 def _copy(source: int, offset: int, target: int, place: int, length: int) -> None:
-    """Copy so many bytes; zeros stand for what is not there any more."""
+    """Copy ``length`` bytes, with zeros for bytes past the end of the source."""
     end = offset + length
     while offset < end:
         data = os.pread(source, min(_CHUNK, end - offset), offset) or bytes(min(_CHUNK, end - offset))
@@ -264,7 +257,7 @@ def _copy(source: int, offset: int, target: int, place: int, length: int) -> Non
 
 
 def _do(record: dict[str, Any], path: Path, source: int, at: int, parents: _Parents) -> int:
-    """Do one record, whose data begin at ``at``; where they end."""
+    """Apply one record, whose data start at ``at``. Returns their end."""
     kind = record["kind"]
     end: int = at + sum(length for _, length in record["parts"])
     try:
@@ -281,13 +274,11 @@ def _do(record: dict[str, Any], path: Path, source: int, at: int, parents: _Pare
 
 
 def _set_mode(folder: int, name: bytes, mode: int) -> None:
-    made = open_folder(folder, name, unlock=True)
-    os.fchmod(made, mode)
-    os.close(made)
+    with opened(open_folder(folder, name, unlock=True)) as made:
+        os.fchmod(made, mode)
 
 
 def _make(record: dict[str, Any], name: bytes, folder: int, source: int, at: int) -> None:
-    """Make what is not there, or a folder what it is to be."""
     kind, mode = record["kind"], record["mode"] & 0o777
     if kind == "folder":
         with contextlib.suppress(FileExistsError):
@@ -296,15 +287,12 @@ def _make(record: dict[str, Any], name: bytes, folder: int, source: int, at: int
     elif kind == "link":
         os.symlink(record["target"], name, dir_fd=folder)
     elif kind == "pipe":
-        os.mkfifo(name, 0o600, dir_fd=folder)  # what collects files names it, and leaves it
+        os.mkfifo(name, 0o600, dir_fd=folder)  # the collection of files reports pipes and skips them
     elif kind == "file":
-        file = os.open(name, _NEW, 0o600, dir_fd=folder)
-        try:
+        with opened(os.open(name, _NEW, 0o600, dir_fd=folder)) as file:
             os.ftruncate(file, record["size"])
             for offset, length in record["parts"]:
                 _copy(source, at, file, offset, length)
                 at += length
             os.fchmod(file, mode)
             os.utime(file, ns=(record["mtime"], record["mtime"]))
-        finally:
-            os.close(file)

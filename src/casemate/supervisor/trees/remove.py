@@ -1,4 +1,4 @@
-"""Removing a tree that a cell has made, however deep it is and whatever its modes are."""
+"""Removes trees that a cell made, however deep and whatever their modes."""
 
 from __future__ import annotations
 
@@ -8,25 +8,20 @@ import fcntl
 import os
 import stat
 
-from casemate.supervisor.trees.walk import open_folder
+from casemate.supervisor.trees.walk import open_folder, opened
 
 removing = _thread.allocate_lock()
 
 
 def remove_entry(folder: int, name: bytes | str) -> None:
-    """Remove what is at ``name`` in ``folder`` (a descriptor), with all in it. What cannot be removed stays.
-
-    Folders within are moved to the top one after the other: no path gets long, and few descriptors are open.
-    """
+    """Remove ``name`` in ``folder`` (a descriptor) with everything in it. What cannot be removed stays. Inner folders
+    are moved to the top one by one, so no path gets long and few descriptors are open."""
     with contextlib.suppress(OSError):
         if not _is_folder(folder, name):
             os.unlink(name, dir_fd=folder)
             return
-        top = open_folder(folder, name, unlock=True)
-        try:
+        with opened(open_folder(folder, name, unlock=True)) as top:
             _empty(top)
-        finally:
-            os.close(top)
         os.rmdir(name, dir_fd=folder)
 
 
@@ -38,23 +33,20 @@ def _empty(top: int) -> None:
             if not _is_folder(top, name):
                 os.unlink(name, dir_fd=top)
                 continue
-            folder = open_folder(top, name, unlock=True)
-            try:
+            with opened(open_folder(top, name, unlock=True)) as folder:
                 waiting += _raise_folders(folder, top)
-            finally:
-                os.close(folder)
             os.rmdir(name, dir_fd=top)
 
 
 def _raise_folders(folder: int, top: int) -> list[bytes]:
-    """Remove all files in ``folder``, and move its folders to ``top``: their names there."""
+    """Remove all files in ``folder`` and move its folders to ``top``. Returns their names there."""
     raised = []
     for name in os.listdir(folder):
         with contextlib.suppress(OSError):
             if not _is_folder(folder, name):
                 os.unlink(name, dir_fd=folder)
                 continue
-            os.close(open_folder(folder, name, unlock=True))  # only who may write to a folder may move it elsewhere
+            os.close(open_folder(folder, name, unlock=True))  # moving a folder takes write permission on it
             new = os.urandom(8).hex().encode()
             os.rename(name, new, src_dir_fd=folder, dst_dir_fd=top)
             raised.append(new)
@@ -66,13 +58,13 @@ def _is_folder(folder: int, name: bytes | str) -> bool:
 
 
 def remove_when_unused(path: str) -> None:
-    """Have a thread remove the folder of a cell when no process uses it."""
-    with contextlib.suppress(RuntimeError):  # no thread is left: it goes with the folder that it is in
+    """Remove a cell's folder in a thread, once no process uses it."""
+    with contextlib.suppress(RuntimeError):  # no thread can start: the folder goes with its parent
         _thread.start_new_thread(remove_unused, (path,))
 
 
 def remove_unused(path: str) -> None:
-    """Remove the folder of a cell when no process uses it. One at a time: many threads take the loop's time."""
+    """Remove a cell's folder once no process uses it. One at a time, because many threads would slow down the loop."""
     with contextlib.suppress(OSError):
         used = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         fcntl.flock(used, fcntl.LOCK_EX)
@@ -82,10 +74,7 @@ def remove_unused(path: str) -> None:
 
 
 def remove_folder(path: str) -> None:
-    """Remove the folder ``path``, which is a cell's. What cannot be removed stays."""
+    """Remove a cell's folder ``path``. What cannot be removed stays."""
     above, name = os.path.split(path)
-    folder = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
         remove_entry(folder, name)
-    finally:
-        os.close(folder)

@@ -1,4 +1,4 @@
-"""Reaching files as the owner of a folder does, where root would reach everybody's (capabilities(7), setfsuid(2))."""
+"""File access with the rights of a folder's owner, for root (capabilities(7), setfsuid(2))."""
 
 from __future__ import annotations
 
@@ -12,18 +12,15 @@ _SETFSUID, _SETFSGID, _SETGROUPS, _CAPGET, _CAPSET = {
 }.get(os.uname().machine, (-1,) * 5)
 _CAPABILITY_VERSION_3 = 0x20080522
 _FILES_OF_OTHERS = 1 << 1 | 1 << 2  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
-_UNMAPPED = 65534  # who is nobody in this user namespace, so that root has others' rights over the files
-_QUERY = -1  # sets nothing, and returns the id that is set
+_UNMAPPED = 65534  # an owner not mapped in this user namespace; root has others' rights on its files
+_QUERY = -1  # sets nothing and returns the current id
 _libc = ctypes.CDLL(None, use_errno=True)
 _Sets = ctypes.c_uint32 * 6  # effective, permitted and inheritable capabilities, the lower half and then the upper
 
 
 class OwnersRights:
-    """A block in which this thread, where it is root's, reaches files as the owner and the group of ``folder`` (a
-    descriptor) do, with no right over files of others. For one thread; it may be entered many times.
-
-    Raises ``PermissionError`` where the machine does not let root do that.
-    """
+    """A block in which this thread, if root, accesses files with the rights of the owner and group of ``folder`` (a
+    descriptor). Can be entered repeatedly. Raises ``PermissionError`` if root cannot do that here."""
 
     def __init__(self, folder: int) -> None:
         status = os.fstat(folder)
@@ -50,14 +47,13 @@ class OwnersRights:
         if self._groups:
             _set_groups(groups)
         _call(_SETFSGID, gid)
-        _call(_SETFSUID, uid)  # the kernel takes the rights over files from whom is not root, and gives them back
+        _call(_SETFSUID, uid)  # leaving root clears the file capabilities; returning restores them
         if self._stays_root:
             _call(_CAPSET, _header(), capabilities)
 
 
 def _groups_to_set() -> list[int]:
-    """The groups of this thread; none where it cannot change them: a user namespace may keep those that it was made
-    with, or not know them (user_namespaces(7))."""
+    """This thread's groups; none if it cannot change them, as in some user namespaces (user_namespaces(7))."""
     groups = os.getgroups()
     try:
         _set_groups(groups)
@@ -71,7 +67,7 @@ def _set_groups(groups: list[int]) -> None:
 
 
 def _call(number: int, *arguments: object) -> int:
-    """A system call for this thread alone: glibc's setgroups(3) is for all threads of the process."""
+    """Make a system call for this thread alone: glibc's setgroups(3) affects all threads."""
     result = _libc.syscall(number, *arguments)
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

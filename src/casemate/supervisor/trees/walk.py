@@ -1,7 +1,7 @@
-"""A walk through a hostile tree: iterative, by descriptors, without following any link.
+"""Walks a hostile tree iteratively, by descriptors, without following links.
 
-Nothing else may change the tree meanwhile, but nothing depends on it: each folder is opened by one component with
-O_NOFOLLOW beneath the folder it was listed in, and what is opened must be what was looked at.
+Nothing else should change the tree meanwhile, but security does not depend on that: each folder is opened by one
+component with O_NOFOLLOW beneath the folder that listed it, and an opened file must be the one that was checked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from contextvars import ContextVar
 from itertools import islice
 
-TYPE_CHECKING = False  # typing itself is not imported: it would take half of the supervisor's start
+TYPE_CHECKING = False  # importing typing would take half of the supervisor's start
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Self
@@ -27,7 +27,7 @@ _DEADLINES: ContextVar[tuple[Deadline, ...]] = ContextVar("deadlines", default=(
 
 
 class Deadline:
-    """When work on trees must stop that a block does or starts. Another thread may set an earlier ``end``."""
+    """A block whose work on trees must stop at ``end``. Another thread may set an earlier ``end``."""
 
     def __init__(self, seconds: float = float("inf")) -> None:
         self.seconds, self.end = seconds, time.monotonic() + seconds
@@ -41,39 +41,38 @@ class Deadline:
 
 
 def check_deadline() -> None:
-    """Raises ``TimeoutError`` where the work must stop."""
+    """Raise ``TimeoutError`` if a deadline has passed."""
     for one in _DEADLINES.get():
         if time.monotonic() >= one.end:
-            raise TimeoutError(errno.ETIMEDOUT, f"the {one.seconds:g} seconds for this are over")
+            raise TimeoutError(errno.ETIMEDOUT, f"the time limit of {one.seconds:g} seconds has passed")
 
 
 class Visitor:
-    """What is done with each thing that a walk meets: nothing, unless a method is overridden."""
+    """Callbacks of a walk, which do nothing by default."""
 
     def enter(self, _entry: Entry, _folder: int, /) -> bool:
-        """A folder, opened as a descriptor: whether to go in. ``leave`` follows only if so."""
+        """Called for a folder and its descriptor. Whether to go in; ``leave`` is called only then."""
         return True
 
     def leave(self, entry: Entry, /) -> None:
-        """All of a folder was visited."""
+        """Called after everything in a folder."""
 
     def visit(self, entry: Entry, /) -> None:
-        """Anything but a folder."""
+        """Called for anything but a folder."""
 
     def skip(self, path: Path, reason: str, /) -> None:
-        """Something was not looked at: a bound, or the system refused."""
+        """Called for what is not examined, because of a bound or an error."""
 
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-# Where there is no O_PATH, as on macOS, clients of a service load this and walk nowhere.
+# Without O_PATH, as on macOS, clients of a service import this module but never walk.
 _HANDLE = getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Entry:
-    """One thing in a tree: its ``path`` from the root, its ``stat`` (of the thing itself, never of a link's
-    target, and before any unlocking) and ``parent``, the descriptor of its folder during the visit.
-    """
+    """An entry of a tree. ``stat`` is its own, never that of a link's target, from before any unlocking. ``parent`` is
+    the descriptor of its folder during the visit."""
 
     __slots__ = ("parent", "path", "stat")
 
@@ -82,12 +81,11 @@ class Entry:
 
     @property
     def name(self) -> bytes:
-        """The last component."""
         return self.path[-1]
 
 
 class _OpenFolder:
-    """``mode``: the permission bits that it is given back when it is left, None where it keeps those it has."""
+    """``mode``: permission bits to restore on leaving, or None."""
 
     __slots__ = ("entry", "folder", "mode", "names", "path")
 
@@ -125,7 +123,7 @@ class _TreeWalk:
             self._visitor.leave(level.entry)
 
     def _names(self, folder: int, path: Path) -> Iterator[bytes]:
-        count_of_each = 1 + sum(map(len, path)) // 512  # visitors keep paths, and long ones take memory
+        count_of_each = 1 + sum(map(len, path)) // 512  # visitors keep paths, so long ones count more
         try:
             with os.scandir(folder) as listing:
                 names = [os.fsencode(entry.name) for entry in islice(listing, self._left // count_of_each)]
@@ -135,7 +133,7 @@ class _TreeWalk:
             return iter(())
         self._left -= len(names) * count_of_each
         if more:
-            self._visitor.skip(path, f"there are more than {self._entries} entries; the rest was not looked at")
+            self._visitor.skip(path, f"there are more than {self._entries} entries; the rest was skipped")
         return iter(sorted(names))
 
     def _visit(self, level: _OpenFolder, name: bytes) -> _OpenFolder | None:
@@ -172,50 +170,52 @@ class _TreeWalk:
 def walk(
     root: int, visitor: Visitor, *, depth: int, entries: int, at: Path = (), unlock: bool = False, relock: bool = False
 ) -> None:
-    """Visit everything beneath the folder ``root``, in order of names; ``at`` is where it lies, for paths and depth.
+    """Visit everything beneath the folder ``root`` in order of names. ``at`` is its place, for paths and depth.
 
-    ``unlock``: folders without permission bits are given some first; the tree is ours to change. ``relock``: they lose
-    these when they are left. After the deadline the rest is skipped.
-    At most ``depth`` + 1 descriptors are open at a time. What the visitor raises (but not ``OSError``) ends the walk.
-    """
+    ``unlock`` gives folders missing permission bits first, so the tree must be ours to change; ``relock`` takes them
+    away again. After the deadline the rest is skipped. At most ``depth`` + 1 descriptors are open at a time. Exceptions
+    of the visitor, except ``OSError``, end the walk."""
     _TreeWalk(visitor, depth, entries, unlock, relock).through(open_folder(root, b".", unlock=unlock), at)
 
 
+class opened:  # noqa: N801 - reads as a statement
+    """A block that closes the descriptor at its end."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def __enter__(self) -> int:
+        return self._fd
+
+    def __exit__(self, *failure: object) -> None:
+        os.close(self._fd)
+
+
 def open_folder(parent: int, name: bytes | str, *, unlock: bool = False) -> int:
-    """A descriptor of the folder ``name`` (one component) in ``parent``. Raises ``OSError``, also for a link."""
+    """Open the folder ``name`` (one component) in ``parent``. Raises ``OSError``, also for a link."""
     if not unlock:
         return os.open(name, _FOLDER, dir_fd=parent)
-    # A folder that may not be searched has no "." for us, but its descriptor can be unlocked all the same.
-    handle = os.dup(parent) if name in (".", b".") else os.open(name, _HANDLE | os.O_DIRECTORY, dir_fd=parent)
-    try:
+    # A folder without search permission has no ".", but its descriptor can still be unlocked.
+    place = os.dup(parent) if name in (".", b".") else os.open(name, _HANDLE | os.O_DIRECTORY, dir_fd=parent)
+    with opened(place) as handle:
         _unlock(handle, os.fstat(handle).st_mode, 0o700)
         return os.open(".", _FOLDER, dir_fd=handle)
-    finally:
-        os.close(handle)
 
 
 def open_file(entry: Entry, *, unlock: bool = False) -> int:
-    """A descriptor to read the regular file ``entry``; the same file that was seen.
-
-    Never blocks and never opens a link or a device. Raises ``OSError``.
-    """
-    handle = os.open(entry.name, _HANDLE, dir_fd=entry.parent)
-    try:
+    """Open the regular file ``entry`` for reading, if it is still the file that was seen. Never blocks and never opens
+    a link or a device. Raises ``OSError``."""
+    with opened(os.open(entry.name, _HANDLE, dir_fd=entry.parent)) as handle:
         seen = os.fstat(handle)
         if not stat.S_ISREG(seen.st_mode) or identity(seen) != identity(entry.stat):
-            raise OSError(errno.ESTALE, "it changed while it was looked at")
+            raise OSError(errno.ESTALE, "it changed while it was examined")
         if unlock:
             _unlock(handle, seen.st_mode, 0o400)
         return os.open(f"/proc/self/fd/{handle}", _FILE)
-    finally:
-        os.close(handle)
 
 
 def enter_folder(parent: int, name: bytes | str, owner: Owner | None = None) -> int:
-    """A descriptor of the folder ``name`` in ``parent``, made and given to ``owner`` where it is missing.
-
-    Raises ``OSError``, also for a link.
-    """
+    """Open the folder ``name`` in ``parent``; make it for ``owner`` if missing. Raises ``OSError``, also for a link."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o777, dir_fd=parent)
         if owner is not None:
@@ -223,22 +223,18 @@ def enter_folder(parent: int, name: bytes | str, owner: Owner | None = None) -> 
     try:
         return open_folder(parent, name)
     except NotADirectoryError:
-        raise NotADirectoryError(errno.ENOTDIR, "a link or a file lies where a folder is needed", name) from None
+        raise NotADirectoryError(errno.ENOTDIR, "a link or a file is where a folder is needed", name) from None
 
 
-def open_beneath(
-    root: int, path: Sequence[bytes | str], *, make: bool = False, owner: Owner | None = None, unlock: bool = False
-) -> int:
-    """A descriptor of the folder at ``path`` beneath ``root``; no component may be a link, nor lead up.
-
-    ``make``: as of `enter_folder`, with ``owner``; else ``unlock`` as of `open_folder`. Raises ``OSError``.
-    """
+def open_beneath(root: int, path: Sequence[bytes | str], *, make: bool = False, owner: Owner | None = None) -> int:
+    """Open the folder at ``path`` beneath ``root``. No component may be a link or "..". ``make`` makes missing folders,
+    owned by ``owner``. Raises ``OSError``."""
     folder = os.open(".", _FOLDER, dir_fd=root)
     for name in path:
         try:
             if name in (b"..", ".."):
                 raise OSError(errno.EXDEV, "a path leads out of its folder")
-            below = enter_folder(folder, name, owner) if make else open_folder(folder, name, unlock=unlock)
+            below = enter_folder(folder, name, owner) if make else open_folder(folder, name)
         finally:
             os.close(folder)
         folder = below
@@ -246,7 +242,7 @@ def open_beneath(
 
 
 def status_of(folder: int, name: bytes | str) -> os.stat_result | None:
-    """What lies at ``name`` in ``folder`` itself (a link is not followed), or None. Raises other ``OSError``."""
+    """The status of ``name`` in ``folder``, of a link itself, or None if missing. Raises other ``OSError``."""
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -254,26 +250,26 @@ def status_of(folder: int, name: bytes | str) -> os.stat_result | None:
 
 
 def identity(status: os.stat_result) -> tuple[int, int]:
-    """Which file it is: device and inode."""
+    """The file's device and inode."""
     return status.st_dev, status.st_ino
 
 
 def data_in(fd: int, size: int) -> Iterator[tuple[int, int]]:
-    """Where in a file there is data; the rest are holes, which take no room and are not to take any here."""
+    """The ranges of data in a file; holes are left out."""
     end = 0
     while end < size:
         try:
             start = os.lseek(fd, end, os.SEEK_DATA)
             end = min(size, os.lseek(fd, start, os.SEEK_HOLE))
         except OSError as error:
-            if error.errno == errno.EINVAL:  # this file system does not tell
+            if error.errno == errno.EINVAL:  # this file system does not support it
                 yield end, size
-            return  # nothing but a hole follows
+            return  # only a hole follows
         yield start, end
 
 
 def _unlock(handle: int, mode: int, needed: int) -> None:
-    """Give a thing that is ours the permission bits that reading it takes (an O_PATH descriptor has no fchmod)."""
+    """Add the permission bits that reading needs (an O_PATH descriptor has no fchmod)."""
     if mode & needed != needed:
-        with contextlib.suppress(OSError):  # root reads without; for others opening then says what is wrong
+        with contextlib.suppress(OSError):  # root needs none; for other users the open then fails
             os.chmod(f"/proc/self/fd/{handle}", stat.S_IMODE(mode) & 0o777 | needed)

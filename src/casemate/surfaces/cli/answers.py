@@ -1,4 +1,4 @@
-"""How the answer of a command looks: JSON for programs, tables and lines for people."""
+"""Prints answers of commands: JSON for programs, tables and lines for people."""
 
 from __future__ import annotations
 
@@ -9,54 +9,60 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from casemate.model.limits import format_size
+from casemate.model.limits import LIMIT_BOUNDS, format_size
 
 if TYPE_CHECKING:
     from casemate.errors import CasemateError
 
 
-_SIZES = {"memory", "output", "full_output", "disk", "peak_memory", "memory_total"}  # fields that are bytes
+_BYTES = {"peak_memory", "memory_total", *(name for name, one in LIMIT_BOUNDS.items() if one.form == "size")}
 _SPANS = {"age", "idle", "idle_timeout", "wall"}  # seconds
 _MOMENTS = {"since", "expires"}  # seconds since 1970
 _HANDLE = re.compile(r"\A[0-9a-f]{32}\Z")
-_SHOWN = 12  # characters of a handle that people see in a table; the beginning of one is enough
+_SHOWN = 12  # characters of a handle in a table; commands accept a prefix
 
 
 def json_of(value: Any, indent: int | None = 2) -> str:
-    """``value`` as JSON in ASCII: nothing in it is invalid or acts upon a terminal."""
+    """``value`` as ASCII JSON, which is always valid and has nothing that a terminal acts upon."""
     from casemate.operations.documents import sound
 
     return json.dumps(sound(value), indent=indent, allow_nan=False)
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:
-    """``value`` as :func:`json_of` has it."""
+    """Print ``value`` as :func:`json_of` formats it."""
     sys.stdout.write(json_of(value, indent) + "\n")
-    sys.stdout.flush()  # the process ends without, after an error
+    sys.stdout.flush()  # after an error the process ends without a flush
 
 
 def print_error(error: CasemateError) -> None:
-    """An error of casemate's own, which programs tell from an execution by its status."""
+    """Print an error of casemate's own; its status distinguishes it from an execution."""
     said = {"kind": error.kind, "message": error.message, "remediation": error.remediation}
     print_json({"status": "error", **said})
 
 
-def print_done(*, is_json: bool) -> int:
-    """That what was asked for is done and has no answer: null for programs, else nothing; the exit code, 0."""
+def print_done(_answer: object = None, *, is_json: bool) -> int:
+    """Print null as JSON, else nothing, for an operation without an answer. Returns exit code 0."""
     if is_json:
         print_json(None)
     return 0
 
 
+def print_value(value: Any, *, is_json: bool) -> int:  # noqa: ARG001 - people get JSON, too
+    """Print ``value`` as JSON. Returns exit code 0."""
+    print_json(value)
+    return 0
+
+
 def print_lines(lines: Iterable[str]) -> None:
-    """Lines of casemate's own, in which strangers' texts may be: nothing in them acts upon a terminal."""
+    """Print lines that may hold untrusted text, with nothing that a terminal acts upon."""
     from casemate.surfaces.cli.inert import visible
 
     sys.stdout.writelines(f"{visible(line)}\n" for line in lines)
 
 
 def print_answer(value: Any, lines: Iterable[str], *, is_json: bool) -> int:
-    """``value`` for programs, ``lines`` for people; the exit code, 0."""
+    """Print ``value`` as JSON, or ``lines`` for people. Returns exit code 0."""
     if is_json:
         print_json(value)
     else:
@@ -64,24 +70,26 @@ def print_answer(value: Any, lines: Iterable[str], *, is_json: bool) -> int:
     return 0
 
 
-def print_rows(
-    rows: Sequence[dict[str, Any]],
-    columns: Sequence[str],
-    empty: str = "",
-    *,
-    is_json: bool,
-    row: Callable[[dict[str, Any]], dict[str, Any]] = dict,
-) -> int:
-    """``rows`` for programs, and for people a table of what ``row`` makes of each; the exit code, 0."""
-    if is_json:
-        print_json(rows)
-    else:
-        print_table(columns, [row(one) for one in rows], empty)
-    return 0
+def table_of(
+    columns: str = "", empty: str = "", row: Callable[[dict[str, Any]], dict[str, Any]] = dict
+) -> Callable[..., int]:
+    """Make a function that prints a list as JSON, or for people as a table of what ``row`` makes of each entry.
+
+    ``columns``: by default those of the first row. ``empty``: printed on a terminal if there is no row."""
+
+    def show(entries: Sequence[dict[str, Any]], *, is_json: bool) -> int:
+        if is_json:
+            print_json(entries)
+        else:
+            rows = [row(one) for one in entries]
+            print_table(columns.split() or tuple(rows[0] if rows else ()), rows, empty or "The list is empty.")
+        return 0
+
+    return show
 
 
 def print_document(document: Mapping[str, Any], *, is_json: bool) -> int:
-    """A document as it is for programs, and for people a field in each line; the exit code, 0."""
+    """Print a document as JSON, or a field per line for people. Returns exit code 0."""
     return print_answer(document, _lines_of(document), is_json=is_json)
 
 
@@ -100,8 +108,7 @@ def _lines_of(document: Mapping[str, Any], indent: str = "") -> Iterator[str]:
 
 
 def _for_people(name: str, value: Any) -> str:
-    """A field's value in units that people read."""
-    if name in _SIZES and isinstance(value, int):
+    if name in _BYTES and isinstance(value, int):
         return format_size(value)
     if name in _SPANS and isinstance(value, int | float):
         return format_age(value)
@@ -111,7 +118,7 @@ def _for_people(name: str, value: Any) -> str:
 
 
 def print_sound(settings: int, rules: int, warnings: Sequence[str], *, is_json: bool) -> int:
-    """Say of a file that it is sound, how much is in it, and what was noticed; the exit code, 0."""
+    """Report that a file is sound, with its counts and warnings. Returns exit code 0."""
     if is_json:
         print_json({"settings": settings, "rules": rules, "warnings": list(warnings)})
         return 0
@@ -124,8 +131,8 @@ def print_sound(settings: int, rules: int, warnings: Sequence[str], *, is_json: 
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], empty: str) -> None:
-    """Rows by the names of their columns. A person at a terminal gets a table with a head, or the words ``empty``;
-    a program gets lines of fields with tabs between, in which tabs and newlines are escapes."""
+    """Print rows by column name. A terminal gets a table with a head, or ``empty``; a program gets lines of fields
+    separated by tabs, with tabs and newlines in fields escaped."""
     from casemate.surfaces.cli.inert import visible
 
     cells = [[visible(_text(row.get(column))) for column in columns] for row in rows]
@@ -143,7 +150,7 @@ def _print_for_people(columns: Sequence[str], cells: Sequence[Sequence[str]]) ->
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, column in enumerate(columns):  # the first is what a person copies
+    for number, column in enumerate(columns):  # people copy the first one, so it does not wrap
         table.add_column(column.upper().replace("_", " "), overflow="fold", no_wrap=number == 0)
     for line in cells:
         table.add_row(*(Text(_HANDLE.sub(lambda found: found[0][:_SHOWN], one)) for one in line))
@@ -163,7 +170,7 @@ def _text(value: Any) -> str:
 
 
 def format_age(seconds: float) -> str:
-    """A span of time, in its largest unit: 42s, 7m, 3h, 2d."""
+    """A time span in its largest unit: 42s, 7m, 3h, 2d."""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= size:
             return f"{int(seconds // size)}{unit}"
@@ -171,7 +178,7 @@ def format_age(seconds: float) -> str:
 
 
 def align_columns(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    """``rows`` as indented lines whose columns stand below each other."""
+    """``rows`` as indented lines with aligned columns."""
     from casemate.surfaces.cli.inert import visible
 
     cells = [[visible(cell) for cell in row] for row in rows]

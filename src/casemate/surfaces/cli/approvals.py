@@ -1,58 +1,32 @@
-"""``casemate approvals``: what programs wait for, and its answers."""
+"""``casemate approvals``: pending approval requests, and their answers."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 
 from casemate.errors import InvalidArgument, Unavailable
 from casemate.model.events import request_of
 from casemate.surfaces.cli.answers import print_json
-from casemate.surfaces.cli.connection import PLAIN, Filter, Quiet, ServiceOptions, ask, list_rows, with_service
+from casemate.surfaces.cli.commands import asks, lists, row
+from casemate.surfaces.cli.connection import PLAIN, ServiceOptions, with_service
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.following import FOR_LATER, TOO_LATE, decide_at_terminal, explain_withdrawn
-from casemate.surfaces.cli.parameters import Name
 
 if TYPE_CHECKING:
     from casemate.remote.client import RemoteOperations
 
 
-app = App(name="approvals", help="See what programs wait for, and answer it.")
+app = App(name="approvals", help="List and answer approval requests.")
 
 
-@app.default
-@app.command(name="list")
-def list_requests(*, filters: Filter = (), quiet: Quiet = False, service: ServiceOptions = PLAIN) -> int:
-    """List the requests that wait for an answer, the oldest first.
-
-    One whose state is withdrawn has nobody that waits: what asked has ended with the service. It can be answered for
-    when exactly the same is asked again.
-
-    Args:
-        filters: Only those with KEY=VALUE: kind, server, tool, state (asked or withdrawn), session or run (the
-            beginning of its handle), or namespace. May be repeated: of one key any of the values, of several keys all.
-        quiet: Only their ids.
-    """
-    return list_rows(
-        "approvals.pending", filters, service, quiet=quiet, row=lambda one: {**one, "what": one["summary"]},
-        columns=("id", "kind", "what", "session", "run", "state"), empty="Nothing waits for an approval.",
-    )  # fmt: skip
-
-
-@app.command
-def show(request: Name, /, *, service: ServiceOptions = PLAIN) -> int:
-    """Show everything of a request: exactly what would cross.
-
-    Args:
-        request: Its id, or the beginning of it.
-    """
+def _print_request(found: dict[str, Any], *, is_json: bool) -> int:
     from casemate.surfaces.cli.terminal import request_lines
 
-    found = ask(service, "approvals.get", request=request)
-    if service.is_json:
+    if is_json:
         print_json(found)
     else:
         waiting = request_of(found)
@@ -63,61 +37,46 @@ def show(request: Name, /, *, service: ServiceOptions = PLAIN) -> int:
     return 0
 
 
+list_requests = lists(
+    "approvals.pending", "id kind what session run state", "No approval request is pending.",
+    lambda one: {**one, "what": one["summary"]}, "casemate approvals list --filter kind=egress",
+)  # fmt: skip
+app.default(list_requests)
+app.command(list_requests, name="list")
+app.command(row("approvals.get", "request", _print_request), name="show")
+
+
 @app.command
-def approve(
-    *requests: Name,
-    scope: Literal["once", "run", "session"] = "once",
-    uses: int | None = None,
-    expires: float | None = None,
-    reason: str = "",
-    service: ServiceOptions = PLAIN,
-) -> int:
+@asks("approvals.decide", "*requests=request --scope --uses --expires --reason")
+def approve(given: dict[str, Any], *, service: ServiceOptions = PLAIN) -> int:
     """Allow requests.
 
-    casemate approvals approve 1ceca2
-
     casemate approvals approve 1ceca2 --scope session --uses 10 --expires 600
-
-    Args:
-        requests: Their ids, or the beginnings of them.
-        scope: For how long the same may cross again without asking: once (unless given), for the rest of the run, or of
-            the session.
-        uses: How often it may, with this time.
-        expires: Seconds from now after which it may no more.
-        reason: Recorded, and told to the program.
     """
-    more = {"scope": scope, "uses": uses, "expires": expires, "reason": reason}
-    return _decide_requests(
-        requests, {"allow": True, **{name: one for name, one in more.items() if one is not None}}, service
-    )
+    return _decide_requests({**given, "allow": True}, service)
 
 
 @app.command
-def deny(*requests: Name, reason: str = "", service: ServiceOptions = PLAIN) -> int:
+@asks("approvals.decide", "*requests=request --reason")
+def deny(given: dict[str, Any], *, service: ServiceOptions = PLAIN) -> int:
     """Refuse requests.
 
-    casemate approvals deny 1ceca2 --reason 'use the mirror'
-
-    casemate approvals deny $(casemate approvals -q)
-
-    Args:
-        requests: Their ids, or the beginnings of them.
-        reason: Recorded, and told to the program.
+    casemate approvals deny $(casemate approvals -q) --reason 'use the mirror'
     """
-    return _decide_requests(requests, {"allow": False, "reason": reason}, service)
+    return _decide_requests({**given, "allow": False}, service)
 
 
 @app.command
 def watch(*, service: ServiceOptions = PLAIN) -> int:
-    """Be asked about each request as it comes, until Ctrl-C.
+    """Ask about each request as it comes, until Ctrl-C.
 
-    Needs a terminal; what is answered elsewhere meanwhile is taken back here.
+    Needs a terminal. A question that is answered elsewhere is withdrawn here.
     """
     from casemate.surfaces.cli.terminal import somebody_is_there
 
     if not somebody_is_there():
         raise Unavailable(
-            "nobody can be asked here: standard input and standard error are no terminal of casemate's own",
+            "no person can be asked here: standard input and standard error are not one terminal of casemate's own",
             remediation="Use casemate approvals list, approve and deny.",
         )
     with_service(_watch_requests, service)
@@ -129,7 +88,7 @@ async def _watch_requests(remote: RemoteOperations) -> None:
 
     terminal = Terminal(asyncio.Lock())
     questions: dict[str, asyncio.Task[None]] = {}
-    say("asking about what programs want, as it comes; Ctrl-C ends it")
+    say("asking about approval requests as they come; Ctrl-C ends it")
     try:
         async with (
             contextlib.aclosing(remote.stream("approvals.events")) as events,
@@ -140,17 +99,17 @@ async def _watch_requests(remote: RemoteOperations) -> None:
                     if (question := questions.pop(event["id"], None)) is not None:
                         question.cancel()
                 elif event["request"]["kind"] == "elicitation":
-                    say(f"{event['id']} waits for something to be filled in, which cannot be done here")
+                    say(f"{event['id']} asks for a form to be filled in, which cannot be done here")
                 else:
                     request = request_of(event["request"])
                     questions[request.id] = group.create_task(decide_at_terminal(remote, request, terminal))
-    except BaseExceptionGroup as failed:  # what went wrong, and not that it did so beside questions
+    except BaseExceptionGroup as failed:  # raise the error itself, without its group
         raise failed.exceptions[0] from None
 
 
-def _decide_requests(requests: tuple[str, ...], decision: dict[str, Any], service: ServiceOptions) -> int:
-    if not requests:
-        raise InvalidArgument("request_id", "name one or more; casemate approvals list has them")
+def _decide_requests(decision: dict[str, Any], service: ServiceOptions) -> int:
+    if not (requests := decision.pop("request")):
+        raise InvalidArgument("request_id", "name one or more; casemate approvals list shows them")
 
     async def decide_each(remote: RemoteOperations) -> list[dict[str, Any]]:
         answers = []

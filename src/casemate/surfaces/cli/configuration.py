@@ -1,4 +1,4 @@
-"""``casemate config`` and ``policy``: what is in force and where it came from; whether a file is sound."""
+"""``casemate config`` and ``policy``: what is in force, where it came from, and whether a file is sound."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from cyclopts import App
 
+from casemate.api.config_files import why_none
 from casemate.api.keys import KEYS, SECTIONS, Key, foreign_variables
 from casemate.api.keys_page import format_value, without_secrets
 from casemate.api.policy_options import policy_in
@@ -23,18 +24,18 @@ from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.parameters import AsJson, Output
 
 config = App(
-    name="config", help="Show what is configured, and where each value came from.", result_action="return_value"
+    name="config", help="Show the configuration, and where each value came from.", result_action="return_value"
 )
 
 
 @config.default
 def show(key: str | None = None, /, *, output: Output = "text") -> int:
-    """Print each value that is in force, and where it came from: the default, a line of a file, or a variable.
+    """Print each value in force, and where it came from: the default, a line of a file, or a variable.
 
     casemate config limits.memory
 
     Args:
-        key: One key, whose value alone is printed, or a section: policy, limits, sandbox, service or serve.
+        key: A key, to print only its value, or a section: policy, limits, sandbox, service or serve.
     """
     settings = settings_of(os.environ)
     for warning in (*settings.policy.warnings, *foreign_variables(os.environ)):
@@ -55,7 +56,7 @@ def show(key: str | None = None, /, *, output: Output = "text") -> int:
 
 @config.command
 def check(file: str, /, *, output: Output = "text") -> int:
-    """Read a configuration file and say whether it is sound; nothing runs.
+    """Check a configuration file; nothing runs.
 
     Args:
         file: The file: YAML, TOML or JSON, by its ending.
@@ -70,7 +71,7 @@ def check(file: str, /, *, output: Output = "text") -> int:
 
 @config.command
 def reference() -> int:
-    """Print everything that can be configured, as Markdown: keys, their values, defaults and variables."""
+    """Print all configuration keys as Markdown, with their values, defaults and variables."""
     from casemate.api.keys_page import tables
 
     sys.stdout.write(tables())
@@ -78,14 +79,13 @@ def reference() -> int:
 
 
 def _choose_values(found: list[tuple[Key, Setting]], name: str) -> list[tuple[Key, Setting]]:
-    """The key, or those of the section, of that name. Raises ``InvalidArgument``."""
     names = {name} if name in KEYS else {key.name for key in SECTIONS.get(name, ())}
     if not names:
         from casemate.model.foreign import suggest
 
         raise InvalidArgument(
             "KEY",
-            f"{name!r} is no key that casemate knows{suggest(name, [*KEYS, *SECTIONS])}",
+            f"{name!r} is not a known key{suggest(name, [*KEYS, *SECTIONS])}",
             remediation="`casemate config` lists them.",
         )
     return [(key, setting) for key, setting in found if key.name in names]
@@ -95,7 +95,7 @@ def _lines(settings: Settings, found: list[tuple[Key, Setting]]) -> Iterator[str
     from casemate.surfaces.cli.answers import align_columns
     from casemate.surfaces.cli.inert import visible
 
-    yield f"file  {visible(settings.file or 'none')}"
+    yield f"file  {visible(settings.file or f'none: {why_none(os.environ)}')}"
     for section, keys in SECTIONS.items():
         if rows := [(one.name, format_value(key, one.value), one.where) for key, one in found if key in keys]:
             yield f"\n{section}"
@@ -109,18 +109,17 @@ def _document(settings: Settings, found: list[tuple[Key, Setting]]) -> dict[str,
 
 _BUILT_IN = "built in"
 _EVER = float("inf")
-_SIZES = ("limits.memory", "limits.output", "limits.full_output", "limits.disk")
 
 policy = App(name="policy", help="Show what a policy permits, and from which line.")
 
 
 @policy.command(name="show")
 def show_policy(*, file: str | None = None, output: Output = "text", as_json: AsJson = False) -> int:
-    """Print what is in force: each setting, each rule and each default, with the line that it comes from.
+    """Print each setting, rule and default in force, with the line that it comes from.
 
     Args:
-        file: The policy file. Unless given, what is configured: that of CASEMATE_POLICY, or of the user's configuration
-            file; else what is built in.
+        file: The policy file. Default: the configured one, from CASEMATE_POLICY or the user's configuration file, else
+            the built-in policy.
     """
     found = policy_in(file) if file else settings_of(os.environ).policy
     if as_json or output == "json":
@@ -132,12 +131,9 @@ def show_policy(*, file: str | None = None, output: Output = "text", as_json: As
 
 @policy.command(name="check")
 def check_policy(file: str, /, *, output: Output = "text") -> int:
-    """Read a policy file and say whether it is sound; nothing runs.
+    """Check a policy file; nothing runs.
 
     casemate policy check policy.yaml
-
-    Args:
-        file: The policy file.
     """
     found = policy_in(file)
     return print_sound(len(found.settings), len(found.rules.written), found.warnings, is_json=output == "json")
@@ -178,7 +174,6 @@ def _default(rules: Rules, kind: Kind) -> tuple[str, str]:
 
 
 def _about(one: Rule) -> str:
-    """What a rule is about, on one line."""
     named = (
         ("server", one.server), ("tool", one.tool), ("schema", one.schema[:12]), ("host", one.host),
         ("at", ", ".join(map(str, one.addresses))),
@@ -195,7 +190,6 @@ def _about(one: Rule) -> str:
 
 
 def _bounds(one: Rule) -> str:
-    """A rule's budget and end, on one line."""
     parts = [] if one.uses is None else [f"{one.uses} times"]
     if one.lasts < _EVER:
         parts.append(f"for {one.lasts:g} s")
@@ -207,7 +201,7 @@ def _bounds(one: Rule) -> str:
 
 
 def _format_value(name: str, value: Any) -> str:
-    if name in _SIZES and isinstance(value, int):
+    if name in KEYS and KEYS[name].form == "size" and isinstance(value, int):
         return format_size(value)
     return "none" if value is None else str(value)
 

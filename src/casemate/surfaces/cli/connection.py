@@ -1,4 +1,4 @@
-"""Commands that ask the user's service: one connection, started on demand, and closed again."""
+"""Commands of the user's service: one connection each, which starts the service on demand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from casemate.errors import CasemateError, InvalidArgument
 from casemate.surfaces.cli import interrupts
-from casemate.surfaces.cli.answers import print_lines, print_rows
+from casemate.surfaces.cli.answers import print_lines, table_of
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.parameters import Output
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-_MAX_WAIT = 1.0  # seconds between looks whether somebody is asked
+_MAX_WAIT = 1.0  # seconds between checks for pending requests
 Work = Callable[["RemoteOperations"], Awaitable[T]]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class ServiceOptions:
-    """What every command of the service takes.
+    """Options of every command of the service.
 
     Args:
-        namespace: Whose sessions, runs and requests; those of the default one unless given.
+        namespace: The namespace of the sessions, runs and requests; default unless given.
     """
 
     output: Output = "text"
@@ -40,7 +40,6 @@ class ServiceOptions:
 
     @property
     def is_json(self) -> bool:
-        """Whether a program reads the answer."""
         return self.output == "json"
 
 
@@ -48,11 +47,8 @@ PLAIN = ServiceOptions()
 
 
 def with_service(work: Work[T], service: ServiceOptions = PLAIN, *, runs: bool = False) -> T:
-    """Do ``work`` with a connection to the service: the one that ``CASEMATE_URL`` and ``CASEMATE_TOKEN`` name, else the
-    user's own, which is started where none runs. ``runs``: it is to run programs with the packages that are here.
-
-    Raises ``CasemateError``.
-    """
+    """Do ``work`` with a connection to the service that ``CASEMATE_URL`` and ``CASEMATE_TOKEN`` name, or to the user's
+    own, which is started if needed. ``runs``: the service must have this installation's packages."""
     from casemate.remote.client import connect
 
     async def connect_and_work() -> T:
@@ -67,17 +63,17 @@ def with_service(work: Work[T], service: ServiceOptions = PLAIN, *, runs: bool =
 
 
 def ask(service: ServiceOptions, operation: str, **arguments: Any) -> Any:
-    """The answer to one operation; arguments that are None are left out."""
+    """The answer to one operation. Leaves out arguments that are None."""
     sent = {name: value for name, value in arguments.items() if value is not None}
     return with_service(lambda remote: remote(operation, sent), service)
 
 
 def ask_patiently(service: ServiceOptions, operation: str, **arguments: Any) -> Any:
-    """The answer to an operation that may wait for somebody's answer; then it is said where that is given."""
+    """The answer to an operation that may wait for an approval; then says where to give it."""
     sent = {name: value for name, value in arguments.items() if value is not None}
 
     async def ask_and_tell(remote: RemoteOperations) -> Any:
-        asking = asyncio.ensure_future(remote(operation, sent))  # noqa: TID251 - ended here in every case
+        asking = asyncio.ensure_future(remote(operation, sent))  # noqa: TID251 - always ended here
         try:
             while not (await asyncio.wait([asking], timeout=_MAX_WAIT))[0]:
                 if await remote("approvals.pending", {}):
@@ -91,7 +87,7 @@ def ask_patiently(service: ServiceOptions, operation: str, **arguments: Any) -> 
 
 
 def ask_each(service: ServiceOptions, operation: str, argument: str, names: Sequence[str]) -> list[Any]:
-    """The answers to one operation about each of ``names``, of which there is at least one."""
+    """The answers to one operation about each of ``names``. Raises ``InvalidArgument`` if there are none."""
     if not names:
         raise InvalidArgument(argument, "name one or more")
 
@@ -102,8 +98,7 @@ def ask_each(service: ServiceOptions, operation: str, argument: str, names: Sequ
 
 
 def tell_service(operation: str, is_done: type[CasemateError] | tuple[()] = (), **arguments: Any) -> None:
-    """Do in the user's service, where one runs, what was done to a file of the user's, and say where it failed.
-    ``is_done``: the error of a service that has read the file since."""
+    """Repeat in a running service a change to a user's file. ``is_done``: its error if it has read the new file."""
     from casemate.errors import Unavailable
     from casemate.remote.client import attach
     from casemate.surfaces.cli.inert import inert
@@ -115,7 +110,7 @@ def tell_service(operation: str, is_done: type[CasemateError] | tuple[()] = (), 
         except is_done:
             pass
         except CasemateError as error:
-            say(inert(f"the service that runs has not taken it: {error.message}"))
+            say(inert(f"the running service did not accept it: {error.message}"))
         finally:
             await remote.close()
 
@@ -123,15 +118,14 @@ def tell_service(operation: str, is_done: type[CasemateError] | tuple[()] = (), 
         interrupts.run(call_operation())
 
 
-Filter = Annotated[tuple[str, ...], Parameter(name=("--filter", "-f"), allow_leading_hyphen=True)]
-Quiet = Annotated[bool, Parameter(name=("--quiet", "-q"))]
-_NAMESPACE = "namespace"  # whose list is asked for, where the others choose from it
+Quiet = Annotated[bool, Parameter(name=("--quiet", "-q"), help="Only the first column.")]
+_NAMESPACE = "namespace"  # selects the list; other filters select rows from it
 
 
 def _split_filters(
     filters: Sequence[str], service: ServiceOptions
 ) -> tuple[ServiceOptions, dict[str, list[str]] | None]:
-    """What KEY=VALUE filters ask for: whom to ask, and the ``filters`` of the operation. Raises ``InvalidArgument``."""
+    """The service options and the operation's ``filters`` for KEY=VALUE filters. Raises ``InvalidArgument``."""
     chosen: dict[str, list[str]] = {}
     for one in filters:
         key, equals, value = one.partition("=")
@@ -140,7 +134,7 @@ def _split_filters(
         chosen.setdefault(key, []).append(value)
     for namespace in chosen.pop(_NAMESPACE, ()):
         if service.namespace not in (None, namespace):
-            raise InvalidArgument("filters", f"one namespace at a time: {service.namespace!r} is asked for already")
+            raise InvalidArgument("filters", f"one namespace at a time: {service.namespace!r} was given already")
         service = replace(service, namespace=namespace)
     return service, chosen or None
 
@@ -151,15 +145,15 @@ def list_rows(
     service: ServiceOptions,
     *,
     quiet: bool,
-    columns: Sequence[str],
+    columns: str,
     empty: str,
     row: Callable[[dict[str, Any]], dict[str, Any]],
     choose: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] = list,
 ) -> int:
-    """Print what an operation lists: as JSON, as a table, or with ``quiet`` the first column alone, one a line."""
+    """Print an operation's list as JSON or as a table; with ``quiet`` only the first column, one entry per line."""
     service, chosen = _split_filters(filters, service)
     rows = choose(ask(service, operation, filters=chosen))
     if quiet:
-        print_lines(one[columns[0]] for one in rows)
+        print_lines(one[columns.split(maxsplit=1)[0]] for one in rows)
         return 0
-    return print_rows(rows, columns, empty, is_json=service.is_json, row=row)
+    return table_of(columns, empty, row)(rows, is_json=service.is_json)

@@ -27,10 +27,10 @@ def console(
     port: int = 0,
     service: ServiceOptions = PLAIN,
 ) -> int:
-    """Open the console in your browser: what waits for approval, runs and sessions, the record.
+    """Open the console in your browser: approval requests, runs, sessions and the record.
 
-    It is a page of your service, for this machine alone. The link signs in one browser, once, within a minute; the
-    session ends when you sign out, when nobody has looked for twelve hours, or with the service.
+    It is a page of your service, for this machine only. The link signs in one browser, once, within a minute. The
+    session ends when you sign out, after twelve hours without use, or with the service.
 
     casemate console
 
@@ -40,21 +40,21 @@ def console(
 
     Args:
         prints: Print the link, and open nothing.
-        port: Where your service is to listen for browsers on this machine; any free port unless given. Where it listens
-            for them already, it stays.
+        port: The port for browsers on this machine; default any free one. If the service already listens for browsers,
+            its port stays.
     """
     link = with_service(lambda remote: remote.console_link(port), service)
     where = urlsplit(link).netloc
     if port and where != f"127.0.0.1:{port}":
-        say(f"--port {port} was left alone: the service listens at {where} already")
+        say(f"--port {port} was ignored: the service already listens at {where}")
     if prints or service.is_json or not _opens(link):
         return print_answer({"url": link}, [link], is_json=service.is_json)
     return print_answer({}, [f"opened {link.partition('#')[0]} in your browser"], is_json=False)
 
 
 def _opens(link: str) -> bool:
-    """Whether a browser shows ``link``. It gets the name of a file that only the user can read, and that has the link:
-    what a program is started with, everybody on the machine can read."""
+    """Open ``link`` in a browser. Returns whether that worked. The browser gets a private file with the link, because
+    every user of the machine can read a program's arguments."""
     if not any(os.environ.get(name) for name in _SCREENS):
         return False
     places = places_of(os.environ)

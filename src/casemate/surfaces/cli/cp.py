@@ -1,4 +1,4 @@
-"""``casemate cp``: files and whole folders between here and sessions or runs, and from these to sessions."""
+"""``casemate cp``: copies files and folders between this machine, sessions and runs."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from casemate.operations.stores import MOST_BYTES
 from casemate.surfaces.cli.answers import print_json
 from casemate.surfaces.cli.connection import PLAIN, ServiceOptions, with_service
 from casemate.surfaces.cli.failures import WHAT_THERE_IS, say
+from casemate.surfaces.cli.inputs import read, read_file
 from casemate.surfaces.cli.outcome import count_of
 from casemate.surfaces.cli.parameters import Name
 from casemate.surfaces.cli.progress import Progress
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
     from casemate.remote.client import RemoteOperations
 
 
-_NOT_WHOLE = 1  # the exit code where a bound, or a failure, left something behind
-_MOST_SHOWN = 20  # of what was left out, in lines; --format json has more
+_NOT_WHOLE = 1  # the exit code if a bound or a failure left something out
+_MOST_SHOWN = 20  # lines about what was left out; --format json has more
 _PIPE = "-"
-_AWAY_IS = "One of the two is SESSION:PATH or RUN:NAME, and SESSION: alone is a session's workspace."
+_AWAY_IS = "One of the two must be SESSION:PATH or RUN:NAME; SESSION: alone is a session's workspace."
 
 
 def cp(source: Name, target: Name, /, *, service: ServiceOptions = PLAIN) -> int:
@@ -50,15 +51,15 @@ def cp(source: Name, target: Name, /, *, service: ServiceOptions = PLAIN) -> int
 
     casemate cp analysis:results - | tar t
 
-    A folder is copied into a folder that is there, and else becomes what the target names; with /. at its end only what
-    is in it is copied. Regular files and folders are copied, and no links, devices or setuid bits; from a session or
-    run no names, either, that tools of yours act upon by themselves (.git/hooks, .envrc). What was left out is said.
-    The exit code is 1 where a bound or a failure left more behind.
+    A folder is copied into an existing folder, or else becomes what the target names; with /. at its end only its
+    content is copied. Only regular files and folders are copied: no links, devices or setuid bits, and from a session
+    or run no names that your tools act on by themselves (.git/hooks, .envrc). What was left out is listed.
+    The exit code is 1 if a bound or a failure left more out.
 
     Args:
-        source: A path here, or SESSION:PATH, or RUN:NAME, which are relative to the workspace; SESSION:. is all of it,
-            and - a tar archive on standard input. A path here that has a colon begins with ./
-        target: A path here, or SESSION:PATH; SESSION: alone is its workspace, and - a tar archive on standard output.
+        source: A path here, SESSION:PATH or RUN:NAME, relative to the workspace. SESSION:. is all of it, and - is a tar
+            archive on standard input. A path here that has a colon must begin with ./
+        target: A path here, or SESSION:PATH. SESSION: alone is its workspace; - is a tar archive on standard output.
     """
     away, home = _place(source, "source"), _place(target, "target")
     if away is None and home is None:
@@ -81,37 +82,32 @@ def cp(source: Name, target: Name, /, *, service: ServiceOptions = PLAIN) -> int
 
 @dataclass(frozen=True)
 class _RemotePath:
-    """A path of a session or a run. ``of``: which, as operations take it; ``kind``: what lies there, or None."""
-
-    of: dict[str, str]
+    of: dict[str, str]  # the session or run, as operations take it
     path: str
-    kind: str | None
+    kind: str | None  # of the file there, if any
     has_end: bool = False  # a slash: a folder is meant
-    is_content: bool = False  # what is in the folder, and not the folder
+    is_content: bool = False  # only the content of the folder
 
     @property
     def name(self) -> str:
-        """What it is called: nothing for a workspace, or for what is in a folder."""
         return "" if self.is_content else PurePosixPath(self.path).name
 
     def within(self, name: str, kind: str) -> str:
-        """The path that a file or a folder gets which is copied here. Raises ``InvalidArgument``."""
+        """The path of a file or folder that is copied here. Raises ``InvalidArgument``."""
         if self.kind == "folder" or (self.has_end and kind == "file"):
             return f"{self.path}/{name}".strip("/")
         if self.kind not in (None, kind):
-            raise InvalidArgument("target", f"{self.path!r} is there, and is a {self.kind}")
+            raise InvalidArgument("target", f"{self.path!r} exists and is a {self.kind}")
         return self.path
 
 
 class _Copying:
-    """One copy, over one connection."""
-
     def __init__(self, remote: RemoteOperations, progress: Progress) -> None:
         self._remote = remote
         self._progress = progress
 
     async def find_place(self, place: tuple[str, str], argument: str, *, makes: bool = False) -> _RemotePath:
-        """What HANDLE:PATH names; ``makes``: it need not be there. Raises ``InvalidArgument``."""
+        """The path that HANDLE:PATH names; with ``makes`` it need not exist. Raises ``InvalidArgument``."""
         handle, path = place
         of = await self._handle(handle, argument)
         if makes and "run" in of:
@@ -122,14 +118,14 @@ class _Copying:
             kind = (await self._remote("files.info", {"path": plain, **of}))["kind"]
         except InvalidArgument as error:
             if not makes:
-                raise InvalidArgument(argument, error.problem, remediation=error.remediation) from None
+                error.argument = argument
+                raise
             kind = None
         if kind not in (None, "file", "folder"):
             raise InvalidArgument(argument, f"{path!r} is a {kind}; only files and folders are copied")
         return _RemotePath(of, plain, kind, path.endswith("/"), is_content or not plain)
 
     async def _handle(self, handle: str, argument: str) -> dict[str, str]:
-        """A session by its name, or a session or a run by its handle or the beginning of that."""
         sessions = await self._remote("sessions.list")
         if any(handle in (one["session"], one["name"]) for one in sessions):
             return {"session": handle}
@@ -143,7 +139,6 @@ class _Copying:
         return {known[found]: found}
 
     async def fetch_place(self, place: _RemotePath, target: str) -> dict[str, Any]:
-        """From a session or a run to here."""
         if target == _PIPE:
             return await self._to_pipe(place)
         path = _within(target, place)
@@ -153,7 +148,7 @@ class _Copying:
         with tempfile.TemporaryFile(prefix="casemate-") as archive:
             await self._archive(made, archive)
             written = _unpack_archive(archive, path, self._progress)
-        return _sum(written, made)
+        return _sum(made, written)
 
     async def _fetch_file(self, place: _RemotePath, path: Path) -> dict[str, Any]:
         kind, handle = ("files", place.of["session"]) if "session" in place.of else ("artifacts", place.of["run"])
@@ -163,14 +158,14 @@ class _Copying:
 
     async def _to_pipe(self, place: _RemotePath) -> dict[str, Any]:
         if sys.stdout.isatty():
-            raise InvalidArgument("target", "an archive is nothing for a terminal; send it to a file or to tar")
+            raise InvalidArgument("target", "an archive cannot go to a terminal; send it to a file or to tar")
         top = {"top": place.name} if place.kind == "folder" and place.name else {}
         made = await self._remote("archives.pack", {"path": place.path, **top, **place.of})
         with tempfile.TemporaryFile(prefix="casemate-") as archive:
             await self._archive(made, archive)
             shutil.copyfileobj(archive, sys.stdout.buffer, 1 << 20)
         sys.stdout.buffer.flush()
-        return _sum(made, made)
+        return _sum(made)
 
     async def _archive(self, made: dict[str, Any], archive: BinaryIO) -> None:
         try:
@@ -180,17 +175,16 @@ class _Copying:
         archive.seek(0)
 
     async def send_path(self, source: str, place: _RemotePath) -> dict[str, Any]:
-        """From here to a session."""
         if source == _PIPE:
             if place.kind != "folder":
-                raise InvalidArgument("target", f"{place.path!r} is no folder of the session")
+                raise InvalidArgument("target", f"{place.path!r} is not a folder of the session")
             if sys.stdin.isatty():
-                raise InvalidArgument("source", "an archive comes from a file or from tar, and not from a terminal")
-            data = _read_bounded(sys.stdin.buffer, "the archive")
+                raise InvalidArgument("source", "an archive must come from a file or from tar, not from a terminal")
+            data = _check_size(read(0, MOST_BYTES + 1))
             return await self._unpack_upload(await self._upload(data), place, place.path)
         path, is_folder = _resolve_source(source)
         if not is_folder:
-            data = _content(path)
+            data = _check_size(read_file("source", str(path), MOST_BYTES + 1))
             handle = await self._upload(data)
             try:
                 written = {"path": place.within(path.name, "file"), "handle": handle}
@@ -201,12 +195,12 @@ class _Copying:
         is_content = source in (".", "./", "..", "../") or source.endswith("/.")
         into = place.path if is_content else place.within(path.name, "folder")
         if is_content and place.kind == "file":
-            raise InvalidArgument("target", f"{place.path!r} is there, and is a file")
+            raise InvalidArgument("target", f"{place.path!r} exists and is a file")
         with tempfile.TemporaryFile(prefix="casemate-") as archive:
             packed = _pack_folder(path, archive, self._progress)
             archive.seek(0)
             handle = await self._upload(archive.read())
-        return _sum(await self._unpack_upload(handle, place, into), packed)
+        return _sum(packed, await self._unpack_upload(handle, place, into))
 
     async def _upload(self, data: bytes) -> str:
         return await self._remote.upload(data, self._report(len(data)))
@@ -219,47 +213,45 @@ class _Copying:
             unpacked = await self._remote("archives.unpack", {**place.of, "handle": handle, "path": path})
         finally:
             await self._remote("archives.drop", {"handle": handle})
-        return _sum(unpacked, unpacked)
+        return _sum(unpacked)
 
     async def pass_on(self, place: _RemotePath, home: _RemotePath) -> dict[str, Any]:
-        """From a session or a run to a session, within the service."""
+        """Copy from a session or run to a session, within the service."""
         kind = place.kind or "file"
         path = home.path if place.is_content else home.within(place.name, kind)
         if kind == "file" and PurePosixPath(path).name != place.name:
             raise InvalidArgument("target", f"a file keeps its name between sessions: {place.name!r}")
         made = await self._remote("archives.pack", {"path": place.path, **place.of})
         folder = path.rpartition("/")[0] if kind == "file" else path
-        return _sum(await self._unpack_upload(made["handle"], home, folder), made)
+        return _sum(made, await self._unpack_upload(made["handle"], home, folder))
 
 
 def _place(text: str, argument: str) -> tuple[str, str] | None:
-    """The handle and the path of a place that is not here."""
+    """The handle and path of a place in the service; None for a path here."""
     handle, colon, path = text.partition(":")
     if not colon or not handle or "/" in handle or handle.startswith("."):
         return None
     if not path and argument == "source":
         raise InvalidArgument(
-            "source", f"{text!r} has no path behind its colon", remediation=f"{text}. is the whole workspace."
+            "source", f"{text!r} has no path after its colon", remediation=f"{text}. is the whole workspace."
         )
     return handle, _beneath(path, argument)
 
 
 def _beneath(path: str, argument: str) -> str:
-    """A path of a session or a run as one that is relative to its workspace. Raises ``InvalidArgument`` for one that
-    lies elsewhere in a cell."""
+    """The path relative to the workspace. Raises ``InvalidArgument`` for a path elsewhere in a cell."""
     if f"{path}/".startswith(f"{WORKSPACE}/"):
         return path.removeprefix(WORKSPACE).lstrip("/")
     if path.startswith("/"):
         raise InvalidArgument(
             argument,
-            f"{path!r} is not in the workspace, and only what is there is copied",
+            f"{path!r} is not in the workspace, and only files there are copied",
             remediation=f"Paths of a session or run are relative to its workspace, which programs see as {WORKSPACE}.",
         )
     return path
 
 
 def _resolve_source(source: str) -> tuple[Path, bool]:
-    """What is to be copied from here, with a name of its own, and whether it is a folder."""
     try:
         is_folder = stat.S_ISDIR(os.stat(source).st_mode)
     except (OSError, ValueError) as error:
@@ -269,36 +261,26 @@ def _resolve_source(source: str) -> tuple[Path, bool]:
 
 
 def _within(target: str, place: _RemotePath) -> Path:
-    """Where something goes that is copied to ``target`` here. Raises ``InvalidArgument``."""
+    """Where a copy to ``target`` goes on this machine. Raises ``InvalidArgument``."""
     path = Path(target)
     if target.endswith("/") and place.kind == "file" and not path.is_dir():
         raise InvalidArgument("target", f"there is no folder {target!r}")
     if path.is_dir() and place.name:
         path = path / place.name
     if place.kind == "folder" and path.exists() and not path.is_dir():
-        raise InvalidArgument("target", f"{str(path)!r} is there, and is no folder")
+        raise InvalidArgument("target", f"{str(path)!r} exists and is not a folder")
     if place.kind == "file" and path.is_dir():
-        raise InvalidArgument("target", f"{str(path)!r} is there, and is a folder")
+        raise InvalidArgument("target", f"{str(path)!r} exists and is a folder")
     return path
 
 
-def _content(path: Path) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            return _read_bounded(stream, repr(str(path)))
-    except OSError as error:
-        raise InvalidArgument("source", f"cannot read {str(path)!r}: {error.strerror}") from None
-
-
-def _read_bounded(stream: BinaryIO, what: str) -> bytes:
-    data = stream.read(MOST_BYTES + 1)
+def _check_size(data: bytes) -> bytes:
     if len(data) > MOST_BYTES:
-        raise InvalidArgument("source", f"{what} has more than {format_size(MOST_BYTES)}")
+        raise InvalidArgument("source", f"has more than {format_size(MOST_BYTES)}")
     return data
 
 
 def _pack_folder(folder: Path, archive: BinaryIO, progress: Progress) -> dict[str, Any]:
-    """A folder here as an archive; what is in it."""
     packer = Packer(archive, tell=progress.files)
     try:
         root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -312,7 +294,6 @@ def _pack_folder(folder: Path, archive: BinaryIO, progress: Progress) -> dict[st
 
 
 def _unpack_archive(archive: BinaryIO, folder: Path, progress: Progress) -> dict[str, Any]:
-    """An archive as a folder here; what came out of it."""
     masked = os.umask(0o077)
     os.umask(masked)
     try:
@@ -324,19 +305,19 @@ def _unpack_archive(archive: BinaryIO, folder: Path, progress: Progress) -> dict
     try:
         return _document(unpack(archive, root, masked=masked | 0o022, refuses=refuses, tell=progress.files))
     except OSError as error:
-        raise Unavailable(f"{str(folder)!r} has no room for all of it: {error.strerror}") from None
+        raise Unavailable(f"{str(folder)!r} cannot hold all of it: {error.strerror}") from None
     finally:
         os.close(root)
 
 
 def _refusal_of(top: str, path: tuple[bytes, ...], is_folder: bool) -> str | None:
-    """Why what lies in a folder that is called ``top`` here is not copied with it."""
+    """Why a path in a folder called ``top`` is not copied with it; None if it is."""
     why = PROTECTED.reason((*filter(None, (top,)), *map(os.fsdecode, path)), folder=is_folder)
     return f"{why}; copy it by itself" if why else None
 
 
 def write_target(target: Path, data: bytes) -> None:
-    """Put ``data`` at ``target``; a link that was there is replaced, not followed."""
+    """Write ``data`` to ``target``. A link there is replaced, not followed."""
     try:
         folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -357,12 +338,10 @@ def _one(data: bytes) -> dict[str, Any]:
     return {"files": 1, "folders": 0, "bytes": len(data), "left_out": [], "is_whole": True}
 
 
-def _sum(written: dict[str, Any], packed: dict[str, Any]) -> dict[str, Any]:
-    """What was written of what was packed, with what either has left out."""
-    known = {name: written[name] for name in ("files", "folders", "bytes")}
-    both = [packed] if written is packed else [packed, written]
-    left_out = [one for unpacked in both for one in unpacked["left_out"]]
-    return {**known, "left_out": left_out, "is_whole": all(unpacked["is_whole"] for unpacked in both)}
+def _sum(*steps: dict[str, Any]) -> dict[str, Any]:
+    known = {name: steps[-1][name] for name in ("files", "folders", "bytes")}
+    left_out = [one for step in steps for one in step["left_out"]]
+    return {**known, "left_out": left_out, "is_whole": all(step["is_whole"] for step in steps)}
 
 
 def _report_copy(done: dict[str, Any], service: ServiceOptions, *, quiet: bool) -> int:

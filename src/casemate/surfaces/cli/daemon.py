@@ -1,4 +1,4 @@
-"""The service put together: its places, its namespaces' sandboxes, and HTTP."""
+"""Assembles the service: its folders, its namespaces' sandboxes, and HTTP."""
 
 from __future__ import annotations
 
@@ -33,12 +33,10 @@ from casemate.surfaces.http.tokens import Tokens
 def run(
     options: ServiceSettings, environ: Mapping[str, str], mounts: Mapping[str, Application], *, on_demand: bool
 ) -> int:
-    """Serve until told to end; the exit code. ``mounts``: other applications by the first part of their paths.
-
-    Raises ``InvalidArgument`` and ``Unavailable``."""
+    """Serve until stopped. Returns the exit code. ``mounts``: other applications, by the first part of their paths."""
     addresses = _check_addresses(options)
     os.umask(0o077)
-    gc.enable()  # the command line, which ends soon, goes without
+    gc.enable()  # which the command line disables
     take_descriptors()
     places = places_of(environ)
     lock = ServiceLock(places)
@@ -52,7 +50,7 @@ def run(
 
         opened = [f"serving at {places.sockets}"]
 
-        def open_servers(servers: Servers) -> None:  # the Unix socket is the last: whoever finds it is served
+        def open_servers(servers: Servers) -> None:  # the Unix socket last: clients that find it must be served
             def application(listener: Listener) -> HttpApplication:
                 return HttpApplication(service, listener, admitted, settings, mounts, console)
 
@@ -77,22 +75,21 @@ def run(
 
 
 def _load() -> None:
-    """Everything that the first requests need: loading it later would hold up all that are there by then."""
+    """Load all modules for the first requests. Loading them later would delay all requests of that time."""
     import casemate.approvals.broker
     import casemate.execution.capture
     import casemate.execution.pipeline
-    import casemate.sessions.session  # noqa: F401 - loaded, not used
+    import casemate.sessions.session  # noqa: F401 - loaded for later
 
     catalogue()
-    gc.freeze()  # no collection looks at all that again
+    gc.freeze()  # collections skip all that from now on
 
 
-_LONGEST_RUN = 3600.0  # seconds that a run may ask for where nobody has said; 60 where it does not ask
+_LONGEST_RUN = 3600.0  # seconds: the default limit of a run's timeout; a run without a timeout has 60
 
 
 def sandbox_of(environ: Mapping[str, str], namespace: str, **arguments: Any) -> Sandbox:
-    """The sandbox of a namespace, as the user has configured it, with the user's secrets and MCP servers; ``arguments``
-    come before what is configured. Raises as the class."""
+    """The sandbox of a namespace as the user has configured it; ``arguments`` override the configuration."""
     from casemate.api.settings import settings_of
     from casemate.tools.files import begun_at_home, read_file, users_file
     from casemate.vault.vault import users_store
@@ -108,8 +105,8 @@ MakeApplication = Callable[[Listener], HttpApplication]
 
 
 class Loopback:
-    """A place on this machine's loopback that is listened at from when a browser needs one: no page is had over a Unix
-    socket, and a service that nobody looks at has no port."""
+    """A loopback address that is opened when a browser first needs it: browsers cannot use a Unix socket, and without
+    one the service needs no port."""
 
     def __init__(self, options: ServiceSettings, application: MakeApplication, add: Callable[[Server], None]) -> None:
         self._options = replace(options, tls_cert=None, tls_key=None)
@@ -118,8 +115,7 @@ class Loopback:
         self._port = 0
 
     def open(self, port: int = 0) -> int:
-        """The port that is listened at: ``port``, or any where that is 0; another one where it is open already. Raises
-        ``Unavailable``."""
+        """Listen at ``port``, or any free one for 0, unless a port is open already. Returns the open port."""
         if not self._port:
             server = _tcp_server(self._options, self._application, "127.0.0.1", port)
             self._port = server.port
@@ -128,7 +124,6 @@ class Loopback:
 
 
 def _tcp_server(options: ServiceSettings, application: MakeApplication, host: str, port: int) -> Server:
-    """That of an address, listening already. Raises ``Unavailable``."""
     files = (options.tls_cert, options.tls_key) if options.tls_cert and options.tls_key else None
     origins = frozenset(origin.lower().rstrip("/") for origin in options.allow_origins)
     try:
@@ -137,11 +132,11 @@ def _tcp_server(options: ServiceSettings, application: MakeApplication, host: st
         listener = Listener("tcp", names, origins, "https" if files else "http")
         return Server(application(listener), listening, files)
     except OSError as error:
-        raise Unavailable(f"{host}:{port} cannot be listened at: {error.strerror or error}") from None
+        raise Unavailable(f"cannot listen at {host}:{port}: {error.strerror or error}") from None
 
 
 def _check_addresses(options: ServiceSettings) -> list[tuple[str, int]]:
-    """The addresses to listen at. Raises ``InvalidArgument`` for those that would lay open what is said."""
+    """The addresses to listen at. Raises ``InvalidArgument`` for those that would expose traffic."""
     for name, seconds in (("idle_stop", options.idle_stop), ("drain", options.drain)):
         if seconds is not None and not (0 <= seconds < math.inf):
             raise InvalidArgument(name, f"{seconds!r} is not a number of seconds")
@@ -152,8 +147,8 @@ def _check_addresses(options: ServiceSettings) -> list[tuple[str, int]]:
         if not is_loopback(host) and not options.tls_cert and not options.plain_http:
             raise InvalidArgument(
                 "listen",
-                f"{host}:{port} would send tokens, programs and results over the network for everybody to read",
-                remediation="Give --tls-cert and --tls-key; or --plain-http where that network is trusted.",
+                f"{host}:{port} would send tokens, programs and results over the network unencrypted",
+                remediation="Give --tls-cert and --tls-key; or --plain-http if that network is trusted.",
             )
     return addresses
 

@@ -1,4 +1,4 @@
-"""``casemate doctor``: what this machine can do, for people and for programs."""
+"""``casemate doctor``: what this machine supports, for people and for programs."""
 
 from __future__ import annotations
 
@@ -25,23 +25,21 @@ from casemate.surfaces.cli.parameters import Output
 from casemate.surfaces.clients.known import risky_entries
 
 _UNAVAILABLE = 69
-_WIDTH_OF_DETAIL = 60  # characters shown of what a self-test case saw
+_WIDTH_OF_DETAIL = 60  # characters shown of a self-test case's detail
 
 
 class Section(NamedTuple):
-    """A title, and either lines or a table."""
-
     title: str
     rows: tuple[tuple[str, ...], ...]
     heads: tuple[str, ...] = ()
 
 
 def doctor(*, output: Output = "text") -> int:
-    """Say what this machine can do, and what would help.
+    """Show what this machine supports, and what would help.
 
-    Which walls it can have and what their self-test proved, which mechanism enforces each limit, which languages
-    there are. The exit code is 0 when a wall can be had, else 69. Where one can be had, and nothing would run all the
-    same, it is 74 for the record, which cannot be written, and 2 for the configuration, which cannot be read.
+    It lists the walls that "auto" can choose with the results of their self-tests, the mechanism that enforces each
+    limit, and the languages. The exit code is 0 if a wall is available, else 69. If one is available but nothing would
+    run, it is 74 for a record that cannot be written, and 2 for a configuration that cannot be read.
     """
     diagnosis, refusal = _diagnose()
     diagnosis = replace(diagnosis, advice=(*diagnosis.advice, *_closed_folders(), *risky_entries(os.environ)))
@@ -55,7 +53,7 @@ def doctor(*, output: Output = "text") -> int:
 
 
 def _diagnose() -> tuple[Diagnosis, int]:
-    """What there is, also where no sandbox can be made; and the exit code of that, or 0."""
+    """The diagnosis, which needs no sandbox, and the exit code of a sandbox that cannot be made, or 0."""
     try:
         sandbox = Sandbox(**configured_arguments("audit"))
     except CasemateError as error:
@@ -66,7 +64,7 @@ def _diagnose() -> tuple[Diagnosis, int]:
 
 
 def _closed_folders() -> Iterator[str]:
-    """Those of the user's that the service cannot write in, such as a volume that belongs to somebody else."""
+    """Advice on folders of the user's that the service cannot write in, such as a volume owned by another user."""
     for kind in ("state", "cache"):
         with contextlib.suppress(CasemateError):
             folder = user_folder(os.environ, kind, "")
@@ -93,7 +91,7 @@ def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
     if diagnosis.warmth.pools:
         title = "cells that a Sandbox which lives on keeps ready (casemate run does not)"
         yield Section(title, tuple(_kept_ready(diagnosis)), ("language", "", "how"))
-    yield Section("room on this machine, now", ((str(diagnosis.room),),))
+    yield Section("free capacity of this machine", ((str(diagnosis.room),),))
     if diagnosis.advice:
         yield Section("what would help", tuple((line,) for line in diagnosis.advice))
 

@@ -1,4 +1,4 @@
-"""``casemate evidence``, ``keys`` and ``verify``: what proves what ran, made by the service, and checked by anybody."""
+"""``casemate evidence``, ``keys`` and ``verify``: signed proof of what ran, made by the service, verified locally."""
 
 from __future__ import annotations
 
@@ -20,35 +20,34 @@ from casemate.evidence.dsse import PublicKey
 from casemate.evidence.keys import own_signer
 from casemate.evidence.pack import MOST_OF_STATEMENT, check_pack, check_statement
 from casemate.evidence.statement import FILES, subjects_of
-from casemate.surfaces.cli.answers import print_answer, print_rows
+from casemate.surfaces.cli.answers import print_answer, table_of
 from casemate.surfaces.cli.connection import PLAIN, ServiceOptions, ask, with_service
 from casemate.surfaces.cli.inputs import read_file
 from casemate.surfaces.cli.outcome import exported_name
 from casemate.surfaces.cli.parameters import Name, Output
 
-keys = App(name="keys", help="Show, hand out and change the key that signs what ran.")
-_DIFFERS = 1  # the exit code where a file is not what it should be
+keys = App(name="keys", help="Show, export and replace the key that signs what ran.")
+_DIFFERS = 1  # the exit code if a file is not as it should be
 _MOST_KEY = 4096
 
 
 @keys.default
 @keys.command(name="list")
 def list_keys(*, output: Output = "text") -> int:
-    """List the key that signs now, then those that did before, by their ids."""
-    rows = [asdict(one) for one in _own_keys()]
-    return print_rows(rows, ("id", "retired"), is_json=output == "json")
+    """List the ids of the signing key and of the retired keys."""
+    return table_of("id retired")([asdict(one) for one in _own_keys()], is_json=output == "json")
 
 
 @keys.command
 def export() -> int:
-    """Print the public key that signs now, in PEM, for those who verify."""
+    """Print the public signing key in PEM, for those who verify."""
     sys.stdout.write(_own_keys()[0].pem)
     return 0
 
 
 @keys.command
 def rotate() -> int:
-    """Have another key sign from now on, and print its id. What was signed stays provable, with either key."""
+    """Replace the signing key, and print the new id. Earlier signatures stay provable, with either key."""
     sys.stdout.write(f"{own_signer(os.environ).rotate().id}\n")
     return 0
 
@@ -64,7 +63,7 @@ def evidence(
 
     Args:
         of: The handle of a run, or the handle or name of a session.
-        output: The zip; or a name that ends with .json, for the signed statement on a run alone.
+        output: The zip; or a name that ends with .json, for only the signed statement on a run.
     """
     if output.suffix == ".json":
         envelope = ask(service, "evidence.statement", run=of)
@@ -77,7 +76,7 @@ def evidence(
         return made
 
     made = with_service(fetch, service)
-    lines = [f"{output}: {made['size']} bytes", *(f"not in it, but for its hash: {one}" for one in made["left_out"])]
+    lines = [f"{output}: {made['size']} bytes", *(f"only by its hash: {one}" for one in made["left_out"])]
     return print_answer(made, lines, is_json=service.is_json)
 
 
@@ -90,7 +89,7 @@ def verify(
     key: Path | None = None,
     service: ServiceOptions = PLAIN,
 ) -> int:
-    """Say whether a file, a signed statement or an evidence pack is what it was. No service is asked.
+    """Check whether a file, a signed statement or an evidence pack is unchanged. Uses no service.
 
     casemate verify FILE SHA256
 
@@ -98,17 +97,17 @@ def verify(
 
     casemate verify --bundle run.zip
 
-    The exit code is 0 when it is, and 1 when a byte of it differs, or when nobody who is trusted has signed it.
+    The exit code is 0 if it is, and 1 if a byte differs or no trusted key has signed it.
 
     Args:
         file: The file.
-        sha256: As casemate artifacts shows it.
-        bundle: A signed statement or an evidence pack; it has to name the file, where one is given.
-        key: The public key to trust, in PEM, as casemate keys export prints it; the user's own unless given.
+        sha256: Its hash, as casemate artifacts shows it.
+        bundle: A signed statement or an evidence pack, which must name FILE if that is given.
+        key: The trusted public key in PEM, as casemate keys export prints it; your own by default.
     """
     if bundle is None:
         if file is None or sha256 is None:
-            raise InvalidArgument("bundle", "give FILE and SHA256, or what casemate evidence has made")
+            raise InvalidArgument("bundle", "give FILE and SHA256, or a bundle made by casemate evidence")
         return _compare(file, sha256, is_json=service.is_json)
     if sha256 is not None:
         raise InvalidArgument("sha256", "is for a file without --bundle")
@@ -137,28 +136,27 @@ def _keys_in(file: Path | None) -> list[PublicKey]:
 
 
 def _name_in(subjects: Mapping[str, str], file: Path) -> str:
-    """As what a statement names a file. Raises ``NotProved``."""
     digest, path = _digest_of(file), f"/{os.path.abspath(file)}"
     same = {name for name, one in subjects.items() if hmac.compare_digest(one, digest)}
     named = {name for name in subjects if path.endswith(f"/{_path_of(name)}")}
     if found := same & named:
         return min(found)
     if named:
-        raise NotProved(f"{str(file)!r} was changed: it is not what was signed as {min(named)!r}")
-    why = f"what was is called {min(same)!r}" if same else "nothing of its name or content was"
+        raise NotProved(f"{str(file)!r} was changed: it differs from what was signed as {min(named)!r}")
+    why = f"its content is signed as {min(same)!r}" if same else "no file with its name or content is signed"
     raise NotProved(f"{str(file)!r} is not signed: {why}")
 
 
 def _path_of(name: str) -> str:
-    """Where ``--output`` puts what a statement names so. A run may have left a folder that is called as its files are
-    in the statement."""
+    """Where ``--output`` puts the file with this name in a statement. A run may have left a folder with the name of the
+    statement's prefix for files."""
     return exported_name(name.partition(FILES)[2] or name)
 
 
 def _compare(file: str, sha256: str, *, is_json: bool) -> int:
     wanted = sha256.lower().removeprefix("sha256:")
     if len(wanted) != 64 or not set(wanted) <= set("0123456789abcdef"):
-        raise InvalidArgument("sha256", f"{sha256[:80]!r} is no SHA-256, which is 64 hexadecimal digits")
+        raise InvalidArgument("sha256", f"{sha256[:80]!r} is not a SHA-256, which has 64 hexadecimal digits")
     found = _digest_of(Path(file))
     matches = hmac.compare_digest(found, wanted)
     line = f"{file}: {'matches' if matches else 'DIFFERS: it is ' + found}"

@@ -1,14 +1,13 @@
-"""Each ending as an exit code and as a line on stderr: the one place for every error, status and cause."""
+"""The exit code and the line on stderr for every error, status and cause."""
 
 from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING
 
-from casemate.errors import CasemateError, InvalidArgument
+from casemate.errors import CasemateError, InvalidArgument, NotFound
 
 if TYPE_CHECKING:
-    from casemate.errors import CasemateError
     from casemate.model.execution import Execution
 
 
@@ -31,7 +30,7 @@ _OF_CAUSE = {"cpu_limit": 152, "output_limit": 153}  # 128 + SIGXCPU, 128 + SIGX
 
 MEANINGS = (
     (USAGE, "an option, a value or the program's file is wrong; nothing ran"),
-    (69, "unavailable: no wall, no interpreter, something this version cannot do, or no room to wait; nothing ran"),
+    (69, "unavailable: no wall, no interpreter, something this version cannot do, or no capacity; nothing ran"),
     (70, "casemate itself failed; please report it"),
     (74, "the record, or the program's output, could not be written"),
     (75, "casemate was ended from outside while the program ran"),
@@ -39,27 +38,26 @@ MEANINGS = (
     (TIMED_OUT, "the program ran into --timeout"),
     (130, "interrupted (Ctrl-C)"),
     (137, "the program needed more than --memory, or was killed from outside"),
-    (141, "nobody reads casemate's output any more"),
+    (141, "the reader of casemate's output is gone"),
     (143, "terminated (SIGTERM)"),
     (152, "the program used up --cpu-time"),
     (153, "the program wrote more than --full-output"),
 )
 
-EVERYTHING_THERE = "every package that was asked for is there already"
+EVERYTHING_THERE = "all requested packages are already installed"
 
-# The option that moves the limit which a cause names.
-OPTION_OF_CAUSE = {
-    "timeout": "--timeout",
-    "memory_limit": "--memory",
-    "cpu_limit": "--cpu-time",
-    "process_limit": "--processes",
-    "output_limit": "--full-output",
-    "disk_limit": "--disk",
-    "inode_limit": "--inodes",
-    "open_files_limit": "--open-files",
+LIMIT_OF_CAUSE = {
+    "timeout": "wall",
+    "memory_limit": "memory",
+    "cpu_limit": "cpu_time",
+    "process_limit": "processes",
+    "output_limit": "full_output",
+    "disk_limit": "disk",
+    "inode_limit": "inodes",
+    "open_files_limit": "open_files",
 }
 
-# The option that a wrong argument came from, where the names differ by more than a hyphen.
+# The option for an argument, where the names differ by more than a hyphen.
 _OPTION_OF_ARGUMENT = {
     "code": "SCRIPT",
     "arguments": "ARGS",
@@ -73,7 +71,6 @@ _OPTION_OF_ARGUMENT = {
     "command": "COMMAND",
     "name": "NAME",
     "value": "the value",
-    "hosts": "--inject-host",
     "server": "SERVER",
     "tool": "SERVER.TOOL",
     "tools": "the file of servers",
@@ -90,21 +87,19 @@ _OPTION_OF_ARGUMENT = {
     "source": "SOURCE",
     "target": "TARGET",
     "sha256": "SHA256",
-    "domain": "DOMAIN",
     "path": "PATH",
     "paths": "PATHS",
     "query": "WORDS",
-    "wait_for_selector": "--wait-for",
     "token": "CASEMATE_TOKEN",
 }
 
-# What lists those of which one was named that there is not.
+# Commands that list what exists, for errors about an unknown name.
 WHAT_THERE_IS = "`casemate sessions` lists the sessions, `casemate ps --all` the runs."
-_LISTED = {"session": WHAT_THERE_IS, "run": WHAT_THERE_IS}
+_LISTED = {"SESSION": f"{WHAT_THERE_IS} `casemate sessions open NAME` opens a session.", "RUN": WHAT_THERE_IS}
 
 
 def exit_code_of(execution: Execution) -> int:
-    """The program's own exit code where it ended by itself, else what casemate's ending of it means."""
+    """The program's own exit code if it ended by itself, else the one for casemate's reason."""
     if execution.exit_code is not None:
         return execution.exit_code
     if execution.cause is not None and execution.cause.code in _OF_CAUSE:
@@ -113,17 +108,19 @@ def exit_code_of(execution: Execution) -> int:
 
 
 def exit_code_of_error(error: CasemateError) -> int:
-    """What it means that casemate raised ``error``."""
+    """The exit code for an error of casemate's."""
     return _OF_KIND.get(error.kind, 70)
 
 
 def remedy_of(error: CasemateError) -> str:
-    """What to do about it: where it says nothing of that itself, which command lists what there is."""
-    return error.remediation or (_LISTED.get(getattr(error, "argument", ""), "") if error.kind == "not_found" else "")
+    """What to do about an error: its own remediation, or the command that lists what exists."""
+    if error.remediation or not isinstance(error, NotFound):
+        return error.remediation
+    return _LISTED.get(option_of(error.argument), "")
 
 
 def option_of(argument: str) -> str:
-    """How the command line calls an argument of the facade's; what is in capitals, such as a variable, is called so."""
+    """The command line's name of an argument. A name in capitals, such as a variable's, stays."""
     if argument.isupper():
         return argument
     name = argument.removeprefix("limits.").replace("_", "-")
@@ -131,7 +128,7 @@ def option_of(argument: str) -> str:
 
 
 def say(message: str) -> None:
-    """A line of casemate's own; what cannot be written there cannot be helped."""
+    """Print a line of casemate's own on stderr. Failures are ignored."""
     try:
         sys.stderr.write(f"casemate: {message}\n")
         sys.stderr.flush()
@@ -140,11 +137,11 @@ def say(message: str) -> None:
 
 
 def report(error: CasemateError) -> int:
-    """Say what casemate could not do and what would help; the exit code."""
+    """Print an error and its remedy. Returns the exit code."""
     from casemate.surfaces.cli.inert import inert
 
     message = error.message
     if isinstance(error, InvalidArgument):
-        message = f"{option_of(error.argument)}: {message.removeprefix(f'{error.argument}: ')}"
+        message = f"{option_of(error.argument)}: {error.problem}"
     say(inert("\n".join(line for line in (message, remedy_of(error)) if line)))
     return exit_code_of_error(error)

@@ -1,4 +1,4 @@
-"""A run of the service, followed from a terminal: its output as casemate's own, its questions to whoever is there."""
+"""Follows a run of the service from a terminal: prints its output, and asks its approval requests."""
 
 from __future__ import annotations
 
@@ -20,28 +20,25 @@ if TYPE_CHECKING:
     from casemate.surfaces.cli.terminal import Terminal
 
 
-TOO_LATE = "that came too late: somebody else has answered, or the run is over"
-_GONE = "nobody waits for it any more: what asked has ended, as the service was stopped"
-FOR_LATER = f"{_GONE}; an answer is for when exactly the same is asked again"
+TOO_LATE = "too late: it was answered elsewhere, or the run is over"
+_GONE = "the requester is gone, because the service was stopped"
+FOR_LATER = f"{_GONE}; an answer applies when exactly the same is asked again"
 
 
 def explain_withdrawn(*, allow: bool) -> str:
-    """What an answer is good for to a request whose requester is gone."""
-    then = "exactly the same of the same caller is allowed once, within an hour" if allow else "it is no longer listed"
+    """The effect of an answer to a request whose requester is gone."""
+    then = "the same caller may do exactly the same once, within an hour" if allow else "it is no longer listed"
     return f"{_GONE}; {then}"
 
 
 async def follow(remote: RemoteOperations, run: str, *, raw: bool = False) -> int:
-    """Print what a run writes until it is over; its exit code. What it wants to be allowed is asked here, where a
-    person is at the terminal; else the command that answers it is named.
-
-    Raises ``CasemateError``, and ``ReaderGone`` where nobody reads what is printed.
-    """
+    """Print a run's output until it ends. Returns its exit code. Its approval requests are asked here if a person is
+    at the terminal; otherwise the command that answers them is named. Raises ``ReaderGone``."""
     try:
         with Progress(shows=True) as progress:
             progress.wait("running")
             return await _print_events(remote, run, progress, raw=raw)
-    except BaseExceptionGroup as failed:  # what went wrong, and not that it did so beside questions
+    except BaseExceptionGroup as failed:  # raise the error itself, without its group
         raise failed.exceptions[0] from None
 
 
@@ -61,7 +58,7 @@ async def _print_events(remote: RemoteOperations, run: str, progress: Progress, 
                 case ErrorEvent(error) if not _is_exit(error) and await _is_step(remote, run):
                     async with screen:
                         await streams.error(error)
-                case ApprovalRequest() as request:
+                case ApprovalRequest() as request if await _waits_for(remote, run, request.id):
                     questions.create_task(answer_request(remote, request, screen))
                 case Done(execution):
                     await streams.end()
@@ -70,7 +67,7 @@ async def _print_events(remote: RemoteOperations, run: str, progress: Progress, 
 
 
 def report_outcome(execution: Execution, run: str) -> int:
-    """Say what is out of the ordinary of a run that is over; its exit code."""
+    """Print notes on a finished run that was not ordinary. Returns its exit code."""
     from casemate.surfaces.cli.inert import visible
     from casemate.surfaces.cli.outcome import count_of, outcome
 
@@ -78,7 +75,7 @@ def report_outcome(execution: Execution, run: str) -> int:
         say(line)
     if pictures := sum(map(is_picture, execution.results)):
         shown = count_of(pictures, "picture")
-        say(f"shown and not saved: {shown}; --format json has what a program shows, and files that it saves are kept")
+        say(f"displayed but not saved: {shown}; --format json has what a program displays, and saved files are kept")
     if execution.artifacts:
         names = ", ".join(visible(artifact.name) for artifact in execution.artifacts[:8])
         say(f"left {count_of(len(execution.artifacts), 'file')}: {names}; casemate cp {run}:NAME . copies one out")
@@ -92,7 +89,6 @@ def execution_in(state: dict[str, Any]) -> Execution | None:
 
 
 def _is_exit(error: ProgramError) -> bool:
-    """Whether the exit code says all of it."""
     return error.name == "SystemExit" and error.value.lstrip("-").isdecimal()
 
 
@@ -101,8 +97,13 @@ async def _is_step(remote: RemoteOperations, run: str) -> bool:
     return (await remote("runs.get", {"run": run}))["session"] is not None
 
 
+async def _waits_for(remote: RemoteOperations, run: str, request: str) -> bool:
+    """Whether a run still waits for this answer; its stream also has requests that were answered long ago."""
+    return any(one["id"] == request for one in (await remote("runs.get", {"run": run}))["approvals"])
+
+
 async def answer_request(remote: RemoteOperations, request: ApprovalRequest, screen: asyncio.Lock) -> None:
-    """Have a request decided here, or say where it can be."""
+    """Ask about a request here, or say which command answers it."""
     from casemate.surfaces.cli.terminal import Terminal, somebody_is_there
 
     if request.kind == "elicitation" or not somebody_is_there():
@@ -112,7 +113,7 @@ async def answer_request(remote: RemoteOperations, request: ApprovalRequest, scr
 
 
 async def decided_here(remote: RemoteOperations, request: ApprovalRequest, terminal: Terminal) -> None:
-    """Ask the person at the terminal, and tell the service; the question is taken back when somebody else answers."""
+    """Ask the person at the terminal and tell the service. The question is withdrawn if it is answered elsewhere."""
     asking = asyncio.ensure_future(decide_at_terminal(remote, request, terminal))  # noqa: TID251 - awaited or cancelled here
     elsewhere = asyncio.ensure_future(_over(remote, request.id))  # noqa: TID251 - the same
     try:
@@ -126,7 +127,7 @@ async def decided_here(remote: RemoteOperations, request: ApprovalRequest, termi
 
 
 async def decide_at_terminal(remote: RemoteOperations, request: ApprovalRequest, terminal: Terminal) -> None:
-    """Ask the person at the terminal, and tell the service. Cancelling takes the question back."""
+    """Ask the person at the terminal and tell the service. Cancelling withdraws the question."""
     if request.state == "withdrawn":
         say(f"{request.id}: {FOR_LATER}")
     allow = await terminal.ask(request)
@@ -137,9 +138,9 @@ async def decide_at_terminal(remote: RemoteOperations, request: ApprovalRequest,
 
 
 async def _over(remote: RemoteOperations, request: str) -> None:
-    """Wait until a request needs no answer any more."""
+    """Wait until a request needs no answer."""
     async with contextlib.aclosing(remote.stream("approvals.events", {"told": [request]})) as events:
         async for event in events:
             if event["event"] == "over" and event["id"] == request:
                 return
-    raise AssertionError("a stream that ends says that it is lost")
+    raise AssertionError("a lost stream ends with an error")

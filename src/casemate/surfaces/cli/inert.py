@@ -1,14 +1,14 @@
-"""Hostile output made harmless for a terminal: a terminal obeys what it is shown. Pure.
+"""Makes hostile output harmless for a terminal, which obeys what it is shown.
 
-What passes: text, newlines, tabs, and SGR sequences that set colours and styles. Everything else that a terminal
+What passes: text, newlines, tabs, and SGR sequences that set colors and styles. Everything else that a terminal
 acts upon, or that makes text look like other text, is shown as an escape (``\x1b``, ``\u202e``):
 
-- the other control characters, C1 included: no cursor movement, title, clipboard, alternate screen or answerback;
-- what does not show (``casemate.visible``), such as bidirectional formatting and line separators;
+- other control characters, C1 included: no cursor movement, title, clipboard, alternate screen or answerback;
+- invisible characters (``casemate.visible``), such as bidirectional formatting and line separators;
 - SGR sequences that hide text (conceal) or blink.
 
-A carriage return would let a line be written over. It begins a new line instead, so that a progress bar becomes
-one line for each of its states. A backspace is shown as ``\x08``.
+A carriage return, which would let text overwrite a line, begins a new line: each state of a progress bar gets its own.
+A backspace is shown as ``\x08``.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from casemate.visible import BEFORE, SPECIAL, UNDECIDED, escape, inert, visible
 
 __all__ = ["Inert", "inert", "visible"]
 
-_LONGEST_SGR = 64  # characters of parameters; longer ones are no colour
+_LONGEST_SGR = 64  # characters of parameters; a longer one is no color
 _SGR = rf"\x1b\[[0-9;:]{{0,{_LONGEST_SGR}}}m"
 _TOKEN = re.compile(rf"(?P<sgr>{_SGR})|(?P<turn>\r\n?)|{SPECIAL}")
 _UNFINISHED = re.compile(rf"(?:\x1b(?:\[[0-9;:]{{0,{_LONGEST_SGR}}})?|{UNDECIDED})\Z")
 _RESET = "\x1b[0m"
-# Parameters that only set colours and styles that leave the text readable: of the usual and the bright palette, of the
+# Parameters that only set colors and styles which leave text readable: of the standard and the bright palette, of the
 # extended ones (38, 48, 58), and with colons (4:3, a curly underline; 38:5:196; 38:2::255:0:0).
 _STYLE = r"(?:0*(?:[0-4]|7|9|2[1-57-9]|3[0-79]|4[0-79]|53|55|59|9[0-7]|10[0-7]))?"
 _COLOUR = r"0*[345]8(?:;5;[^;]*|;2;[^;]*;[^;]*;[^;]*|:[25](?::[0-9]*){0,5})"
@@ -33,21 +33,21 @@ _READABLE = re.compile(rf"(?:{_COLOUR}|4:[0-5]|{_STYLE})(?:;(?:{_COLOUR}|4:[0-5]
 
 
 class Inert:
-    """Makes a stream of bytes inert, however it is cut into pieces."""
+    """Makes a stream of bytes inert, regardless of how it is split."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._unfinished = ""  # the beginning of what may become an SGR sequence, or part of an emoji
-        self._before = ""  # what was shown last, where what comes may be kept only after that
-        self._turned = False  # the last character was a carriage return: a newline that follows belongs to it
+        self._unfinished = ""  # the start of a possible SGR sequence, or part of an emoji
+        self._before = ""  # the last text shown, if what follows may be kept only after it
+        self._turned = False  # the last character was a carriage return, to which a following newline belongs
         self._styled = False
 
     def feed(self, data: bytes) -> bytes:
-        """What of ``data``, and of what was held back before, can be shown now."""
+        """What can be shown now of ``data`` and of what was held back."""
         return self._inert(self._decoder.decode(data)).encode("utf-8", "replace")
 
     def end(self) -> bytes:
-        """What was held back, and the end of any colour."""
+        """What was held back, and a reset of any style."""
         rest = self._inert(self._decoder.decode(b"", final=True))
         rest += visible(self._before + self._unfinished)[len(self._before) :]
         self._unfinished = self._before = ""

@@ -1,4 +1,4 @@
-"""What a command line names: variables, a program's text, files, the user's secrets, what is configured besides."""
+"""Inputs of a command line: variables, a program's text, files, the user's secrets, and the configuration."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ from casemate.api.config_files import is_configured
 from casemate.errors import InvalidArgument
 from casemate.model.limits import LimitOptions
 
-_MAX_CODE = (8 << 20) + 1  # bytes to read of a program: enough to be told that it is too long
+_MAX_CODE = (8 << 20) + 1  # bytes to read of a program: enough to see that it is too long
 
 
 def configured_arguments(*names: str) -> dict[str, Any]:
-    """What a file and variables say of these arguments of a sandbox, or of all; what they say nothing of is left out.
-
-    Raises ``InvalidArgument``.
-    """
+    """The configured values of these arguments of a sandbox, or of all. Raises ``InvalidArgument``."""
     if not is_configured(os.environ):
         return {}
     from casemate.api.settings import settings_of
@@ -34,13 +31,13 @@ def program_in(script: str) -> bytes:
         raise InvalidArgument(
             "code",
             "standard input is empty, so there is no program",
-            remediation="docker exec and docker run pass it on with -i, kubectl exec too.",
+            remediation="docker exec, docker run and kubectl exec pass it on with -i.",
         )
     return read_file("code", script, _MAX_CODE)
 
 
 def language_of(script: str) -> str:
-    """The language of a program, by its file's name; standard input is Python. Raises ``InvalidArgument``."""
+    """The language of a program, by its file's name; Python for standard input. Raises ``InvalidArgument``."""
     from casemate.api.sandbox import Sandbox
 
     language = "python" if script == "-" else Sandbox.language_of(script)
@@ -51,12 +48,12 @@ def language_of(script: str) -> str:
             remediation="casemate kernel install, then jupyter execute --kernel_name=casemate-python NOTEBOOK.",
         )
     if language is None:
-        raise InvalidArgument("language", f"cannot be told from the name of {script!r}: give python, node or shell")
+        raise InvalidArgument("language", f"is unclear from the name of {script!r}: give python, node or shell")
     return language
 
 
 def sent_options(options: Mapping[str, Any], **arguments: Any) -> dict[str, Any]:
-    """The options and arguments that were given, as operations of the service take them. Raises ``InvalidArgument``."""
+    """The given options and arguments, in the service's form. Raises ``InvalidArgument``."""
     limits = given_limits(options)
     others = {name: value for name, value in options.items() if name not in limits}
     every = {**others, **arguments, "env": env_of(options.get("env", ())), "limits": limits}
@@ -64,12 +61,12 @@ def sent_options(options: Mapping[str, Any], **arguments: Any) -> dict[str, Any]
 
 
 def given_limits(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The limits among the options that were given, by their names."""
+    """The limits among the given options."""
     return {name: options[name] for name in LimitOptions.__annotations__ if options.get(name) is not None}
 
 
 def env_of(variables: Sequence[str]) -> dict[str, str]:
-    """Variables as NAME=VALUE, or NAME with the value that it has here. Raises ``InvalidArgument``."""
+    """Variables from NAME=VALUE, or from NAME with its value here. Raises ``InvalidArgument``."""
     env: dict[str, str] = {}
     for variable in variables:
         name, equals, value = variable.partition("=")
@@ -82,14 +79,14 @@ def env_of(variables: Sequence[str]) -> dict[str, str]:
 
 
 def env_beginning(prefix: str | None) -> dict[str, str]:
-    """The variables whose names begin with ``prefix``, without that beginning; none for no prefix."""
+    """The variables whose names have this prefix, without it; none without a prefix."""
     if not prefix:
         return {}
     return {name[len(prefix) :]: value for name, value in os.environ.items() if name.startswith(prefix)}
 
 
 def read_file(argument: str, path: str, most: int, *, is_log: bool = False) -> bytes:
-    """Up to ``most`` bytes of the file that ``argument`` names; of a log its last lines. Raises ``InvalidArgument``."""
+    """Up to ``most`` bytes of the file that ``argument`` names, the last lines of a log. Raises ``InvalidArgument``."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (OSError, ValueError) as error:

@@ -1,12 +1,11 @@
-"""``casemate install`` and ``completion``: casemate made known to other programs, and to a shell."""
+"""``casemate install`` and ``completion``: adds casemate to MCP clients, and completions to a shell."""
 
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
-import shutil
+import shlex
 import sys
 import termios
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from cyclopts import Parameter
 
 from casemate.errors import InvalidArgument
 from casemate.surfaces.cli.failures import say
-from casemate.surfaces.clients.editing import MalformedSettings, with_member, with_table, without_member, without_table
+from casemate.surfaces.clients.entries import change
 from casemate.surfaces.clients.known import (
     Client,
     SettingsFile,
@@ -24,6 +23,7 @@ from casemate.surfaces.clients.known import (
     client_named,
     entry_of,
     file_of,
+    own_command,
     read_settings,
     replace,
     serve_command,
@@ -31,7 +31,7 @@ from casemate.surfaces.clients.known import (
 
 Toolset = Literal["default", "sandboxmcp", "ipybox", "full"]
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-_LONGEST = 160  # characters of a line of what is shown: a file in one line may hold what others keep there
+_LONGEST = 160  # characters shown of a line; a longer one may hold other settings
 
 
 def install(
@@ -45,10 +45,11 @@ def install(
     print_only: Annotated[bool, Parameter(name="--print")] = False,
     yes: Annotated[bool, Parameter(name=("--yes", "-y"))] = False,
 ) -> int:
-    """Make casemate known to an MCP client.
+    """Add casemate to an MCP client.
 
-    Its configuration file gets an entry that starts this installation's casemate serve; all else in it stays as it
-    is, comments included. What would change is shown first, and you are asked; the earlier content is kept beside it.
+    The client's settings file gets an entry that starts this installation's casemate serve; nothing else changes. The
+    change is shown first, and you are asked; a backup is kept beside the file. If the client has its own command for
+    this, that runs instead. A file with comments is not changed: the entry is printed.
 
     casemate install cursor
 
@@ -59,16 +60,16 @@ def install(
     Args:
         client: claude-desktop, claude-code, cursor, vscode, vscode-insiders, zed, windsurf, gemini-cli, copilot-cli,
             lm-studio or codex.
-        scope: user (unless given): for all projects. project: for the one in the folder that you are in.
-        name: What the server is called there; casemate unless given.
-        toolset: Its tools: default, sandboxmcp, ipybox or full; as configured unless given.
-        remove: Take the entry out.
-        print_only: Print what the file would have to hold, and change nothing.
+        scope: user (default): for all projects. project: for the project in the current folder.
+        name: The server's name there; casemate by default.
+        toolset: Its tools: default, sandboxmcp, ipybox or full; as configured by default.
+        remove: Remove the entry.
+        print_only: Print the content for the file, and change nothing.
         yes: Do not ask.
     """
     known = client_named(client)
     if not _NAME.match(name):
-        raise InvalidArgument("name", f"{name!r} is no name; take letters, digits, _ and -, at most 64")
+        raise InvalidArgument("name", f"{name!r} is not a valid name: use up to 64 letters, digits, _ and -")
     command = serve_command(toolset)
     entry = entry_of(known, command)
     if print_only:
@@ -76,30 +77,23 @@ def install(
         return 0
     if not remove:
         check_start(command)
-    program = shutil.which(known.own) if known.own and scope == "user" else None
-    if program:
-        _hand_over(program, known, name, None if remove else entry, yes=yes)
+    wanted = None if remove else entry
+    if scope == "user" and (argv := own_command(known, name, wanted)):
+        _hand_over(argv, known, yes=yes)
     path = file_of(known, scope, os.environ, os.getcwd())
     if scope == "project":
         _check_inside(path, os.getcwd())
-    return _change(known, path, name, None if remove else entry, yes=yes)
+    return _change(known, path, name, wanted, yes=yes)
 
 
 def _snippet(client: Client, name: str, entry: dict[str, Any]) -> str:
-    if client.is_toml:
-        return with_table("", client.key, name, entry)
-    return json.dumps({client.key: {name: entry}}, indent=2) + "\n"
+    return change("", client.key, name, entry, is_toml=client.is_toml)
 
 
-def _hand_over(program: str, client: Client, name: str, entry: dict[str, Any] | None, *, yes: bool) -> NoReturn:
-    """Have the client's own command do it: this process becomes that one."""
-    if entry is None:
-        argv = [program, "mcp", "remove", "--scope", "user", name]
-    else:
-        argv = [program, "mcp", "add-json", "--scope", "user", name, json.dumps(entry)]
-    _ask(f"{client.title} keeps its servers itself. This will be run:\n  {' '.join(argv)}", yes=yes)
+def _hand_over(argv: list[str], client: Client, *, yes: bool) -> NoReturn:
+    _ask(f"{client.title} manages its servers itself. This will be run:\n  {shlex.join(argv)}", yes=yes)
     sys.stdout.flush()
-    os.execv(program, argv)
+    os.execv(argv[0], argv)
 
 
 def _change(client: Client, path: str, name: str, entry: dict[str, Any] | None, *, yes: bool) -> int:
@@ -112,12 +106,12 @@ def _change(client: Client, path: str, name: str, entry: dict[str, Any] | None, 
         say(f"there is no folder {os.path.dirname(path)} yet: is {client.title} installed here?")
     _ask("\n".join(_difference(path, found.text, changed)), yes=yes)
     kept = replace(found, changed)
-    say(f"{path} is written{'' if kept is None else f'; what it held is in {kept}'}. Restart {client.title}.")
+    say(f"{path} is written{'' if kept is None else f'; the backup is {kept}'}. Restart {client.title}.")
     return 0
 
 
 def _check_inside(path: str, folder: str) -> None:
-    """A project is somebody else's: its links shall not have files of yours written."""
+    """Refuse links that lead out of a project, which may be untrusted: they must not make casemate write elsewhere."""
     place = os.path.realpath(path)
     if not place.startswith(os.path.realpath(folder) + os.sep):
         raise InvalidArgument("scope", f"{path!r} is a link that leads out of the project, to {place!r}")
@@ -125,26 +119,23 @@ def _check_inside(path: str, folder: str) -> None:
 
 def _change_text(client: Client, path: str, found: SettingsFile, name: str, entry: dict[str, Any] | None) -> str:
     try:
-        if entry is None:
-            return (without_table if client.is_toml else without_member)(found.text, client.key, name)
-        return (with_table if client.is_toml else with_member)(found.text, client.key, name, entry)
-    except MalformedSettings as error:
-        raise InvalidArgument(
-            "client",
-            f"{path}:{error.line}:{error.column}: {error.problem}",
-            remediation="Correct the file; or see what it would have to hold: casemate install "
-            f"{client.name} --print. Nothing has been changed.",
-        ) from None
+        return change(found.text, client.key, name, entry, is_toml=client.is_toml)
+    except ValueError as error:
+        only = "" if client.is_toml else "Only JSON without comments is changed. "
+        by_hand = f"Remove {name} from {client.key} by hand."
+        if entry is not None:
+            by_hand = f"Add this by hand:\n{_snippet(client, name, entry)}"
+        raise InvalidArgument("client", f"{path} is unchanged: {error}", remediation=only + by_hand) from None
 
 
 def _difference(path: str, before: str, after: str) -> Iterator[str]:
-    """The lines that change, and no others: what else is in the file is nobody's business."""
+    """Only the lines that change: the rest of the file may be private."""
     for line in difflib.unified_diff(before.splitlines(), after.splitlines(), path, path, lineterm="", n=0):
         yield line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
 
 
 def _ask(question: str, *, yes: bool) -> None:
-    """Show it, and go on only when somebody says yes. Raises ``InvalidArgument`` where nobody is there to ask."""
+    """Show ``question``, and return only after a yes. Raises ``InvalidArgument`` if no person can be asked."""
     from casemate.surfaces.cli.inert import inert
 
     sys.stdout.write(inert(question) + "\n")
@@ -154,19 +145,19 @@ def _ask(question: str, *, yes: bool) -> None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InvalidArgument(
             "yes",
-            "nothing has been changed, for nobody is there to be asked; give --yes to have this done",
+            "nothing was changed, because no person can be asked here; give --yes to do it without asking",
             remediation="",
         )
-    termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # what was typed before is no answer
+    termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # earlier typing is not an answer
     sys.stdout.write("Do it? [y/N] ")
     sys.stdout.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise InvalidArgument("yes", "nothing has been changed, for the answer was not yes")
+        raise InvalidArgument("yes", "nothing was changed, because the answer was not yes")
 
 
 Shell = Literal["bash", "zsh", "fish"]
-# What cyclopts leaves out. Its file for zsh only defines a function, and nothing calls that; and names of files are
-# completed by fish alone.
+# cyclopts leaves this out: its zsh file only defines a function and never calls it, and only its fish file completes
+# file names.
 _BASH = ("complete -F _casemate casemate", "complete -o bashdefault -o default -F _casemate casemate")
 _ZSH = """
 _casemate_or_files() {
@@ -186,12 +177,9 @@ fi
 
 
 def completion(shell: Shell, /) -> int:
-    """Print what makes a shell complete casemate's commands and options; docs/reference/cli.md says where it goes.
+    """Print shell completions for casemate's commands and options; docs/reference/cli.md says where to put them.
 
     casemate completion bash > ~/.local/share/bash-completion/completions/casemate
-
-    Args:
-        shell: bash, zsh or fish.
     """
     from casemate.surfaces.cli import application
 

@@ -1,7 +1,7 @@
-"""An event loop for a command that Ctrl-C wakes in any case.
+"""Runs a command's event loop so that Ctrl-C always wakes it.
 
-Of a signal that comes in the instant before the loop waits, or to another thread, Python's own handler runs when that
-wait is over, which may be long. Its descriptor for signals (``signal.set_wakeup_fd``) is written at once, and ends it.
+Python's own handler runs only after the loop's wait if the signal comes just before it, or to another thread. The
+descriptor of ``signal.set_wakeup_fd`` is written at once, which ends the wait.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MANY = 4096  # bytes: one for each signal
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """As ``asyncio.run``. Raises what ``work`` raises, and ``KeyboardInterrupt``."""
+    """Run ``work`` as ``asyncio.run`` does. Raises what ``work`` raises, and ``KeyboardInterrupt``."""
     with asyncio.Runner(loop_factory=polling_loop) as runner, _bell(runner.get_loop()):
         return runner.run(work)
 
@@ -42,7 +42,7 @@ def run_in(sandbox: Sandbox, work: Callable[[Sandbox], Awaitable[T]]) -> T:
 @contextlib.contextmanager
 def _bell(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals are the main thread's
+        yield  # only the main thread gets signals
         return
     wakeup, rung = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     try:

@@ -1,4 +1,4 @@
-"""``casemate kernel``: kernels for JupyterLab and other front ends."""
+"""``casemate kernel``: installs kernels for JupyterLab and other front ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _MODULE = "casemate.surfaces.kernel"
 
-app = App(name="kernel", help="Have notebooks run in sessions: kernels for Jupyter front ends.")
+app = App(name="kernel", help="Run notebooks in sessions: kernels for Jupyter front ends.")
 
 
 @app.command
@@ -39,33 +39,33 @@ def install(
     prefix: str | None = None,
     sys_prefix: bool = False,
 ) -> int:
-    """Make a kernel known to JupyterLab, nbclient and papermill.
+    """Install a kernel for JupyterLab, nbclient and papermill.
 
     casemate kernel install --sys-prefix
 
     casemate kernel install --workspace review --set allowed_domains=example.org --set limits.memory=4GiB
 
-    Front ends start it in the folder of the notebook. jupyter kernelspec list and remove know it by its name.
+    Front ends start it in the notebook's folder. jupyter kernelspec lists and removes it by its name.
 
     Args:
-        language: python (unless given), or another of casemate runtimes.
-        name: What notebooks call it; casemate-python and its like unless given.
-        title: What people see; for example "Python (casemate)".
-        workspace: How cells see the folder of the notebook. none (unless given): not at all. review: what they changed
-            is written once you allow it (%casemate diff, apply, discard). overlay: it is written after each cell.
-            direct: it is written at once.
-        display: inert (unless given): what cells show can do nothing in the page, so HTML is cleaned, and scripts and
-            widgets are left out. all: it is shown as it is. In JupyterLab a script or a widget of a cell then can do
-            what you can, outside of the sandbox, too.
+        language: python (default), or another of casemate runtimes.
+        name: The kernel's name in notebooks; default casemate-python or the like.
+        title: The name that people see; default "Python (casemate)" or the like.
+        workspace: How cells see the notebook's folder. none (default): not at all. review: their changes are written
+            once you allow it (%casemate diff, apply, discard). overlay: changes are written after each cell. direct:
+            changes are written at once.
+        display: inert (default): output can do nothing in the page, so HTML is cleaned, and scripts and widgets are
+            left out. all: output is shown unchanged. In JupyterLab a cell's script or widget can then do all that you
+            can, also outside of the sandbox.
         settings: KEY=VALUE of its configuration, as casemate config lists them; lists with commas. May be repeated.
-        prefix: Into the environment in this folder. Unless given, it is for you in every environment.
-        sys_prefix: Into the environment that casemate runs in.
+        prefix: Install into the environment in this folder. Default: for you, in every environment.
+        sys_prefix: Install into the environment that casemate runs in.
     """
     if prefix and sys_prefix:
         raise InvalidArgument("prefix", "give one of --prefix and --sys-prefix")
     language = session_runtime(language).language
     known, name = NOTEBOOKS[language], name or f"casemate-{language}"
-    # -P: nothing of the notebook's folder, where front ends start it, is imported.
+    # -P: no module is imported from the notebook's folder, where front ends start it.
     argv = [sys.executable, "-P", "-m", _MODULE, "-f", "{connection_file}", "--language", language]
     argv += ["--workspace", workspace, "--display", display]
     spec = {
@@ -99,13 +99,12 @@ def _specs() -> KernelSpecManager:
 
 
 def _variables(settings: tuple[str, ...]) -> dict[str, str]:
-    """The variables that set what was said. Raises ``InvalidArgument``."""
     variables: dict[str, str] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         known = KEYS.get(key)
         if not equals or known is None or known.variable is None:
-            raise InvalidArgument("set", f"{setting!r} is no KEY=VALUE that casemate config lists")
+            raise InvalidArgument("set", f"{setting!r} is not KEY=VALUE with a key of casemate config")
         variables[known.variable] = os.path.abspath(value) if key == "policy" else value
     arguments_of_environment(variables)
     return variables

@@ -2,250 +2,72 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import time
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
 from casemate.errors import InvalidArgument
 from casemate.model.limits import parse_size
-from casemate.surfaces.cli.answers import format_age, print_answer, print_document, print_done, print_json, print_rows
-from casemate.surfaces.cli.connection import (
-    PLAIN,
-    Filter,
-    Quiet,
-    ServiceOptions,
-    ask,
-    ask_each,
-    ask_patiently,
-    list_rows,
-    with_service,
+from casemate.surfaces.cli.answers import (
+    format_age,
+    print_answer,
+    print_document,
+    print_done,
+    print_json,
+    print_value,
+    table_of,
 )
-from casemate.surfaces.cli.failures import DENIED
+from casemate.surfaces.cli.commands import asks, lists, row
+from casemate.surfaces.cli.connection import PLAIN, ServiceOptions, ask, ask_each, with_service
 from casemate.surfaces.cli.inputs import given_limits, read_file, sent_options
-from casemate.surfaces.cli.parameters import LIMITS, OUTPUT_LIMITS, Name, RunHandle, takes
+from casemate.surfaces.cli.parameters import PROGRAM_LIMITS, Name, takes
 
 if TYPE_CHECKING:
     from casemate.remote.client import RemoteOperations
 
-Command = Callable[..., int]
-_BROKEN = 1  # the exit code where the record is not what it was
-_MOST_ANCHORS = 4 << 20  # bytes of a copy that one request takes: the newest lines say most
+_BROKEN = 1  # the exit code for a record that does not verify
+_MOST_ANCHORS = 4 << 20  # bytes of a copy in one request: its newest lines
 _MOST_DETAIL = 120  # characters in a table; --format json has all
-
-
-# -- commands that are one operation: its arguments, its answer
-
-
-def _parse_value(text: str) -> Any:
-    """``text`` as the JSON value that it is, else as the text."""
-    try:
-        return json.loads(text, parse_constant=lambda _name: text)
-    except (ValueError, RecursionError):
-        return text
-
-
-_READS: dict[str, Callable[[str], Any]] = {"value": _parse_value}  # what is no text for the operation
-_ARGUMENTS = {
-    "session": "Its handle or name.",
-    "name": "The variable's name.",
-    "value": "Its value; what is no JSON is taken for a text.",
-    "source": "Handle or name of the session that has it.",
-    "target": "Handle or name of the session that is to have it.",
-    "path": "Its absolute path.",
-    "run": "Its handle, or a session's handle or name.",
-}
-
-
-def _asks(operation: str, arguments: str, show: Callable[..., int], about: str) -> Command:
-    """The command that asks ``operation``; ``show`` prints the answer, and gives the exit code."""
-    names = arguments.split()
-
-    def command(*values: str, service: ServiceOptions = PLAIN) -> int:
-        named = zip(names, values, strict=True)
-        answer = ask(service, operation, **{name: _READS.get(name, str)(value) for name, value in named})
-        return show(answer, is_json=service.is_json)
-
-    parameters = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.POSITIONAL_ONLY,
-            annotation=Annotated[Name, Parameter(help=_ARGUMENTS[name])],
-        )
-        for name in names
-    ]
-    service = inspect.Parameter("service", inspect.Parameter.KEYWORD_ONLY, default=PLAIN, annotation=ServiceOptions)
-    setattr(command, "__signature__", inspect.Signature([*parameters, service]))  # noqa: B010 - no attribute mypy knows
-    command.__doc__ = about
-    return command
-
-
-def _show_done(_answer: object, *, is_json: bool) -> int:
-    return print_done(is_json=is_json)
-
-
-def _show_value(answer: Any, *, is_json: bool) -> int:  # noqa: ARG001 - JSON for people, too
-    print_json(answer)
-    return 0
-
-
-def _show_rows(columns: tuple[str, ...] = (), row: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> Command:
-    """Prints a list: of the rows' own columns where none are named."""
-
-    def show(answer: list[dict[str, Any]], *, is_json: bool) -> int:
-        named = columns or tuple(answer[0] if answer else ())
-        return print_rows(answer, named, "Nothing is there.", is_json=is_json, row=row)
-
-    return show
-
-
-def _show_verdict(verdict: dict[str, Any], *, is_json: bool) -> int:
-    line = f"BROKEN at row {verdict['first_bad']}: {verdict['reason']}"
-    if verdict["ok"]:
-        line = f"whole: {verdict['head']['count']} rows, the last {verdict['head']['last']}; "
-        line += f"signed up to row {verdict['signed']}" + (f", since {verdict['reason']}" if verdict["reason"] else "")
-        line += f"; the first {verdict['dropped']} were dropped" if verdict["dropped"] else ""
-    print_answer(verdict, [line], is_json=is_json)
-    return 0 if verdict["ok"] else _BROKEN
-
-
-def _show_proposal(proposal: dict[str, Any], *, is_json: bool) -> int:
-    return print_answer(proposal, proposal["yaml"].splitlines(), is_json=is_json)
-
-
-def _show_crossings(programs: list[dict[str, Any]], *, is_json: bool) -> int:
-    rows = [{**one, **use} for one in programs for use in one["uses"]]
-    columns = ("program", "kind", "name", "decision", "times", "run", "reason")
-    return print_rows(programs if is_json else rows, columns, "Nothing crossed.", is_json=is_json)
-
-
-_show_runtimes = _show_rows(
-    ("language", "available", "version", "executable", "source", "wall"),
-    row=lambda one: {**one, "version": one["version"] or one["problem"]},
-)
-# Each operation with its arguments, what shows its answer, and its help. They stand here as well as in the catalogue,
-# which takes several times as long to load as such a command takes to run; a test compares the two.
-SINGLE_OPERATIONS: dict[str, tuple[str, Callable[..., int], str]] = {
-    "inspect": ("session", print_document, "Show what is known of a session: limits, variables' names, what it used."),
-    "stats": ("", print_document, "Show what goes on in the service: queue, cells, sessions, memory and cpu."),
-    "runtimes": ("", _show_runtimes, "List the languages that there are, and the wall that is in force."),
-    "sessions.reset": ("session", _show_done, "Forget everything of a session but its files."),
-    "sessions.interrupt": ("session", _show_done, "Interrupt what runs in a session; its state is kept."),
-    "sessions.variables": ("session", _show_rows(), "List the names that programs of a session have bound."),
-    "sessions.get": ("session name", _show_value, "Print the value of a session's variable, as JSON."),
-    "sessions.set": ("session name value", _show_done, "Bind a name in a session to a JSON value."),
-    "sessions.bridge": ("name source target", _show_value, "Copy a variable to another session, and print it."),
-    "audit.crossings": ("", _show_crossings, "List the hosts, tools and packages that programs used or were refused."),
-    "audit.propose": ("run", _show_proposal, "Print rules for a policy file that allow what a run or session did."),
-    "audit.chart": ("", _show_rows(), "Print how much went on in each minute of the last hour."),
-    "host.access": ("", print_document, "Show the folders that are open, which commands are allowed, and what waits."),
-    "host.list": ("path", _show_rows(("name", "kind", "size")), "List a folder that the policy names, or one in it."),
-}
-COMMANDS = {operation: _asks(operation, *described) for operation, described in SINGLE_OPERATIONS.items()}
-inspect_session, stats, runtimes = COMMANDS["inspect"], COMMANDS["stats"], COMMANDS["runtimes"]
-bridge = _asks("sessions.set", "session name value", _show_done, """\
-Bind a name in a session to a JSON value: casemate bridge SESSION NAME VALUE
-
-casemate sessions bridge NAME SOURCE TARGET copies one from another session.""")  # fmt: skip
-
-sessions = App(name="sessions", help="Keep interpreters with their state, and look into them.")
-audit = App(name="audit", help="Read the record of what happened, and check that it is whole.")
-
-
-# -- sessions
-
-
-@sessions.command(name="open")
-@takes(
-    "language", "env", "secrets", "allowed_domains", *LIMITS, *OUTPUT_LIMITS, "wall", "idle_timeout", "lifetime",
-    defaults=False, language="python (unless given), node or shell.",
-    allowed_domains="A host that it may reach, of those that the service permits.",
-    secrets="A secret that its programs get as a variable.",
-)  # fmt: skip
-def open_session(name: str | None = None, *, service: ServiceOptions = PLAIN, **options: Any) -> int:
-    """Open a session, and print its handle.
-
-    casemate sessions open analysis --memory 2GiB --cpus 4
-
-    casemate exec analysis 'x = 20'
-
-    Args:
-        name: What it can be called besides its handle.
-    """
-    sent = sent_options(options, name=name)
-    state = with_service(lambda remote: remote("sessions.open", sent), service, runs=True)
-    return print_answer(state, [state["session"]], is_json=service.is_json)
-
-
-@sessions.default
-@sessions.command(name="list")
-def list_sessions(*, filters: Filter = (), quiet: Quiet = False, service: ServiceOptions = PLAIN) -> int:
-    """List the sessions that are open.
-
-    casemate sessions list --filter language=python --filter status=idle
-
-    casemate sessions close $(casemate sessions list -q --filter status=idle)
-
-    Args:
-        filters: Only those with KEY=VALUE: status (busy or idle), language, name, owner, session (the beginning of its
-            handle) or namespace. May be repeated: of one key any of the values, of several keys all.
-        quiet: Only their handles.
-    """
-    now = time.time()
-    return list_rows(
-        "sessions.list", filters, service, quiet=quiet, empty="No session is open.",
-        columns=("session", "name", "language", "steps", "busy", "age", "owner"),
-        row=lambda one: {**one, "busy": one["is_busy"], "age": format_age(now - one["created"])},
-    )  # fmt: skip
-
-
-@sessions.command(name=("close", "kill"))
-def close(
-    *names: Name,
-    id: Annotated[tuple[Name, ...], Parameter(name="--id")] = (),  # noqa: A002 - the option's name
-    service: ServiceOptions = PLAIN,
-) -> int:
-    """End sessions and everything in them.
-
-    Args:
-        names: Their handles or names.
-        id: The same, as an option.
-    """
-    ask_each(service, "sessions.close", "session", (*names, *id))
-    return print_done(is_json=service.is_json)
 
 
 # -- what the service has, and may do
 
 
-def queue(action: Annotated[str | None, Parameter(show=False)] = None, /, *, service: ServiceOptions = PLAIN) -> int:  # noqa: ARG001 - "queue status" is what people type
-    """Show how many programs run, how many wait for their turn, and how many may run at once."""
+def _runtime_row(runtime: dict[str, Any]) -> dict[str, Any]:
+    return {**runtime, "version": runtime["version"] or runtime["problem"]}
+
+
+stats = row("stats", "", print_document)
+runtimes = row("runtimes", "", table_of("language available version executable source wall", row=_runtime_row))
+
+
+def queue(action: Annotated[str | None, Parameter(show=False)] = None, /, *, service: ServiceOptions = PLAIN) -> int:  # noqa: ARG001 - for "queue status"
+    """Show how many programs run, how many wait, and how many may run at once."""
     found = ask(service, "stats")
     return print_document(
         {name: found[name] for name in ("running", "waiting", "concurrency")}, is_json=service.is_json
     )
 
 
-@takes(*LIMITS, *OUTPUT_LIMITS, "wall", defaults=False)
+@takes(*PROGRAM_LIMITS, "wall", defaults=False)
 def limits(*, reset: bool = False, caller: str | None = None, service: ServiceOptions = PLAIN, **options: Any) -> int:
-    """Show the limits of what you run in the service; with options, change them from now on, up to the service's.
+    """Show the limits of your runs in the service. Options change them from now on, up to the service's own.
 
     casemate limits --memory 256MiB --processes 16
 
     casemate limits --reset
 
     Args:
-        reset: Undo what was changed before, and then change what the other options say.
-        caller: With --reset: undo what another has changed for itself, by the name that ps shows as its owner.
+        reset: Undo earlier changes first, then apply the other options.
+        caller: With --reset: undo the changes of another caller, named as ps shows its owner.
     """
     narrowed = given_limits(options)
     if caller is not None and (not reset or narrowed):
-        raise InvalidArgument("caller", "is for --reset alone: others change their limits themselves")
+        raise InvalidArgument("caller", "is for --reset alone: callers change their own limits")
 
     async def ask_limits(remote: RemoteOperations) -> dict[str, Any]:
         in_force = await remote("reset_limits", {} if caller is None else {"caller": caller}) if reset else {}
@@ -255,121 +77,205 @@ def limits(*, reset: bool = False, caller: str | None = None, service: ServiceOp
     return print_document(in_force, is_json=service.is_json)
 
 
-def egress(domain: Name, /, *, port: int = 443, reason: str = "", service: ServiceOptions = PLAIN) -> int:
-    """Ask whether a host may be reached, and wait for the answer; the exit code is 77 where it may not.
+# -- sessions
 
-    casemate egress pypi.org --reason 'for pandas'
+sessions = App(name="sessions", help="Keep interpreters with their state, and look into them.")
+
+
+@sessions.command(name="open")
+@takes(
+    "language", "env", "secrets", "allowed_domains", *PROGRAM_LIMITS, "wall", "idle_timeout", "lifetime",
+    defaults=False, allowed_domains="A host that it may reach, of those that the service permits.",
+    language="python (unless given), node or shell.", secrets="A secret that its programs get as a variable.",
+)  # fmt: skip
+def open_session(name: str | None = None, *, service: ServiceOptions = PLAIN, **options: Any) -> int:
+    """Open a session, and print its handle.
+
+    casemate sessions open analysis --memory 2GiB --cpus 4
+
+    casemate exec analysis 'x = 20'
 
     Args:
-        domain: The host's name.
-        port: The port; 443 unless given.
-        reason: Shown to whoever decides.
+        name: A name for it, in addition to its handle.
     """
-    answer = ask_patiently(service, "egress.request", domain=domain, port=port, reason=reason)
-    print_document(answer, is_json=service.is_json)
-    return 0 if answer.get("allowed") else DENIED
+    sent = sent_options(options, name=name)
+    state = with_service(lambda remote: remote("sessions.open", sent), service, runs=True)
+    return print_answer(state, [state["session"]], is_json=service.is_json)
+
+
+@sessions.command(name=("close", "kill"))
+@asks("sessions.close", "*names=session")
+def close(
+    given: dict[str, Any],
+    *,
+    id: Annotated[tuple[Name, ...], Parameter(name="--id", help="A session, given as an option.")] = (),  # noqa: A002 - the option's name
+    service: ServiceOptions = PLAIN,
+) -> int:
+    """End sessions and everything in them."""
+    ask_each(service, "sessions.close", "session", (*given["session"], *id))
+    return print_done(is_json=service.is_json)
+
+
+@asks("sessions.expose", "session? port? --expires? --unix --third-parties")
+def expose(given: dict[str, Any], *, service: ServiceOptions = PLAIN) -> int:
+    """Show the server that listens at a port in a session, and print a link to it. Without a port, list such links.
+
+    casemate expose analysis 8000 --expires 600
+
+    Anyone who has the link may open it until it ends. Its pages reach nothing but their own server.
+    """
+    if "port" not in given:
+        shown = ask(service, "sessions.previews", session=given.get("session"))
+        return _print_previews(shown, is_json=service.is_json)
+    preview = ask(service, "sessions.expose", **given)
+    return print_answer(preview, [preview["url"] or preview["socket"]], is_json=service.is_json)
+
+
+def _preview_row(preview: dict[str, Any]) -> dict[str, Any]:
+    ends = "" if preview["expires"] is None else f"in {format_age(preview['expires'] - time.time())}"
+    return {**preview, "where": preview["url"] or preview["socket"], "ends": ends}
+
+
+_print_previews = table_of("session port where ends", "No port is exposed.", _preview_row)
+unexpose = row("sessions.unexpose", "session port", print_done, "casemate unexpose analysis 8000")
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=lambda _name: text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _session_row(session: dict[str, Any]) -> dict[str, Any]:
+    return {**session, "busy": session["is_busy"], "age": format_age(time.time() - session["created"])}
+
+
+inspect_session = row("inspect", "session", print_document)
+bridge = row(
+    "sessions.set", "session name value", print_done,
+    "casemate sessions bridge NAME SOURCE TARGET copies one from another session.", value=_parse_value,
+)  # fmt: skip
+list_sessions = lists(
+    "sessions.list", "session name language steps busy age owner", "No session is open.", _session_row,
+    "casemate sessions close $(casemate sessions list -q --filter status=idle)",
+)  # fmt: skip
+sessions.default(list_sessions)
+for _name, _command in {
+    "list": list_sessions,
+    "inspect": inspect_session,
+    "variables": row("sessions.variables", "session", table_of()),
+    "get": row("sessions.get", "session name", print_value),
+    "set": row("sessions.set", "session name value", print_done, value=_parse_value),
+    "bridge": row("sessions.bridge", "name source target", print_value),
+    "interrupt": row("sessions.interrupt", "session", print_done),
+    "reset": row("sessions.reset", "session", print_done),
+}.items():
+    sessions.command(_command, name=_name)
 
 
 # -- the record
 
-
-@audit.default
-@audit.command(name="tail")
-def tail(*, limit: int = 50, kind: str | None = None, run: str | None = None, service: ServiceOptions = PLAIN) -> int:
-    """Print the last rows of the record, the newest first.
-
-    Args:
-        limit: How many; 50 unless given.
-        kind: Only rows of this kind, such as intent, outcome, decision or crossing.
-        run: Only rows of this run.
-    """
-    rows = ask(service, "audit.tail", limit=limit, kind=kind, run=run)
-    columns = ("sequence", "when", "kind", "run", "detail")
-    return print_rows(rows, columns, "The record has no such row.", is_json=service.is_json, row=_for_people)
+audit = App(name="audit", help="Read the record of what happened, and verify it.")
 
 
-@audit.command(name="verify")
-def verify_record(*, head: str | None = None, anchor: str | None = None, service: ServiceOptions = PLAIN) -> int:
-    """Check the chain of hashes of the record, and what was signed of it; exit code 1 where it is broken.
-
-    Args:
-        head: The hash of a last row, as this prints it, that was noted elsewhere: it must be there still.
-        anchor: A file of anchors that was kept elsewhere: the record must agree with its last 4 MiB.
-    """
-    lines = None if anchor is None else read_file("anchor", anchor, _MOST_ANCHORS, is_log=True)
-    text = None if lines is None else lines.decode("utf-8", "replace")
-    return _show_verdict(ask(service, "audit.verify", head=head, anchor=text), is_json=service.is_json)
+def _print_verdict(verdict: dict[str, Any], *, is_json: bool) -> int:
+    line = f"BROKEN at row {verdict['first_bad']}: {verdict['reason']}"
+    if verdict["ok"]:
+        line = f"whole: {verdict['head']['count']} rows, the last {verdict['head']['last']}; "
+        line += f"signed up to row {verdict['signed']}" + (f", since {verdict['reason']}" if verdict["reason"] else "")
+        line += f"; the first {verdict['dropped']} were dropped" if verdict["dropped"] else ""
+    print_answer(verdict, [line], is_json=is_json)
+    return 0 if verdict["ok"] else _BROKEN
 
 
-@audit.command(name="export")
-def export_record(
-    *,
-    form: Annotated[Literal["jsonl", "ocsf"], Parameter(name="--format")] = "jsonl",
-    after: int = 0,
-    namespace: str | None = None,
-) -> int:
-    """Print the rows of the record, the oldest first, a line of JSON for each.
-
-    casemate audit export --format ocsf > events.jsonl
-
-    Args:
-        form: jsonl, the rows with their hashes, unless given; or ocsf, events that security programs read.
-        after: The number of the last row that was had: only those after it.
-        namespace: Whose rows; those of the default one unless given.
-    """
-    while rows := ask(ServiceOptions(namespace=namespace), "audit.export", after=after, format=form):
-        for row in rows:
-            print_json(row, indent=None)
-        after = rows[-1]["sequence"] if form == "jsonl" else rows[-1]["metadata"]["sequence"]
-    return 0
+def _print_proposal(proposal: dict[str, Any], *, is_json: bool) -> int:
+    return print_answer(proposal, proposal["yaml"].splitlines(), is_json=is_json)
 
 
-@audit.command(name="prune")
-def prune_record(*, max_age: float | None = None, max_size: str | None = None, service: ServiceOptions = PLAIN) -> int:
-    """Drop the oldest rows of the record; a signed checkpoint takes their place, so that the rest stays provable.
-
-    Args:
-        max_age: Seconds after which rows are dropped.
-        max_size: What the rest may take, such as 1GiB.
-    """
-    try:
-        size = None if max_size is None else parse_size(max_size)
-    except ValueError as error:
-        raise InvalidArgument("max_size", str(error)) from None
-    dropped = ask(service, "audit.prune", max_age=max_age, max_size=size)
-    return print_answer({"dropped": dropped}, [f"{dropped} rows were dropped"], is_json=service.is_json)
+def _print_crossings(programs: list[dict[str, Any]], *, is_json: bool) -> int:
+    rows = [{**one, **use} for one in programs for use in one["uses"]]
+    show = table_of("program kind name decision times run reason", "Nothing crossed.")
+    return show(programs if is_json else rows, is_json=is_json)
 
 
-def _for_people(row: dict[str, Any]) -> dict[str, Any]:
+def _print_dropped(dropped: int, *, is_json: bool) -> int:
+    return print_answer({"dropped": dropped}, [f"{dropped} rows were dropped"], is_json=is_json)
+
+
+def _record_row(row: dict[str, Any]) -> dict[str, Any]:
     when = datetime.fromtimestamp(row["time"]).astimezone().isoformat(sep=" ", timespec="seconds")
     detail = json.dumps(row["detail"])
     more = "..." if len(detail) > _MOST_DETAIL else ""
     return {**row, "when": when, "detail": detail[:_MOST_DETAIL] + more}
 
 
-for _operation, _command in COMMANDS.items():
-    for _app in (sessions, audit):
-        if _operation.startswith(f"{_app.name[0]}."):
-            _app.command(_command, name=_operation.partition(".")[2])
-sessions.command(inspect_session, name="inspect")
+def _anchors_in(path: str) -> str:
+    return read_file("anchor", path, _MOST_ANCHORS, is_log=True).decode("utf-8", "replace")
+
+
+def _size_of(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise InvalidArgument("max_size", str(error)) from None
+
+
+@audit.command(name="export")
+@asks("audit.export", "--format --after")
+def export_record(given: dict[str, Any], *, namespace: str | None = None) -> int:
+    """Print the rows of the record, the oldest first, a line of JSON for each.
+
+    casemate audit export --format ocsf > events.jsonl
+
+    Args:
+        namespace: The namespace of the rows; default unless given.
+    """
+    while rows := ask(ServiceOptions(namespace=namespace), "audit.export", **given):
+        for one in rows:
+            print_json(one, indent=None)
+        given["after"] = rows[-1]["sequence"] if given["format"] == "jsonl" else rows[-1]["metadata"]["sequence"]
+    return 0
+
+
+tail = row(
+    "audit.tail", "--limit --kind --run",
+    table_of("sequence when kind run detail", "The record has no such row.", _record_row),
+)  # fmt: skip
+verify_record = row(
+    "audit.verify", "--head --anchor", _print_verdict,
+    "--anchor names that file, whose last 4 MiB count. The exit code is 1 if the record is broken.",
+    anchor=_anchors_in,
+)  # fmt: skip
+audit.default(tail)
+for _name, _command in {
+    "tail": tail,
+    "verify": verify_record,
+    "prune": row("audit.prune", "--max-age --max-size", _print_dropped, max_size=_size_of),
+    "crossings": row("audit.crossings", "", _print_crossings),
+    "propose": row("audit.propose", "run", _print_proposal),
+    "chart": row("audit.chart", "", table_of()),
+}.items():
+    audit.command(_command, name=_name)
 
 
 # -- files of runs
 
 
-def artifacts(run: RunHandle, /, *, save: str | None = None, service: ServiceOptions = PLAIN) -> int:
-    """List the files that a run has left, with their hashes.
+@asks("artifacts.list", "run")
+def artifacts(given: dict[str, Any], *, save: str | None = None, service: ServiceOptions = PLAIN) -> int:
+    """List the files that a run left, with their hashes.
 
     casemate artifacts 803d94 --save results
 
     Args:
         save: A folder to copy them into.
     """
-    found = ask(service, "artifacts.list", run=run)
+    found = ask(service, "artifacts.list", **given)
     if save is not None:
-        with_service(lambda remote: _save_artifacts(remote, run, found, Path(save)), service)
-    columns = ("name", "size", "media_type", "sha256")
-    return print_rows(found, columns, "The run has left no file.", is_json=service.is_json)
+        with_service(lambda remote: _save_artifacts(remote, given["run"], found, Path(save)), service)
+    show = table_of("name size media_type sha256", "The run left no file.")
+    return show(found, is_json=service.is_json)
 
 
 async def _save_artifacts(remote: RemoteOperations, run: str, found: list[dict[str, Any]], folder: Path) -> None:
@@ -378,7 +284,7 @@ async def _save_artifacts(remote: RemoteOperations, run: str, found: list[dict[s
     for artifact in found:
         relative = Path(artifact["name"])
         if relative.is_absolute() or ".." in relative.parts:
-            raise InvalidArgument("save", f"{artifact['name']!r} is no name of a file below a folder")
+            raise InvalidArgument("save", f"{artifact['name']!r} is not a file name below a folder")
         target = folder / relative
         target.parent.mkdir(parents=True, exist_ok=True)
         write_target(target, await remote.download("artifacts", run, *artifact["name"].split("/")))

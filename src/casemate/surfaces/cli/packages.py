@@ -1,4 +1,4 @@
-"""``casemate packages``: environments of requirements, made ahead, which ``Sandbox(environment=[...])`` finds."""
+"""``casemate packages``: package sets made in advance, which ``Sandbox(environment=[...])`` finds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from casemate.surfaces.cli.inputs import configured_arguments
 from casemate.surfaces.cli.parameters import Name, Output
 from casemate.surfaces.cli.progress import Progress
 
-app = App(name="packages", help="Install Python packages ahead, in a cell, and keep them.")
+app = App(name="packages", help="Install Python packages in advance, in a cell, and keep them.")
 
 
 @app.command(name="install")
@@ -35,17 +35,17 @@ def install(
     yes: bool = False,
     output: Output = "text",
 ) -> int:
-    """Install packages and what they need, and keep them: Sandbox(environment=[NAMES]) finds them.
+    """Install packages and their dependencies, and keep them: Sandbox(environment=[NAMES]) finds them.
 
     casemate packages install pandas 'requests>=2'
 
-    What is to come is shown with its hashes first, and asked about.
+    The exact files are shown with their hashes first, and you are asked.
 
     Args:
         names: Requirements, such as 'requests>=2'.
-        index: The address of an index; may be given several times: the first that knows a name is the only one for it.
-            Unless given, the index of your pip.
-        policy: A policy file: its rules about packages decide first.
+        index: The address of an index; may be repeated. A name comes only from the first index that has it. Default:
+            the index of your pip.
+        policy: A policy file, whose rules about packages decide first.
         yes: Install without asking; what a rule denies stays denied.
     """
     if not names:
@@ -75,11 +75,7 @@ def install(
 
 @app.command(name="list")
 def list_environments(*, output: Output = "text") -> int:
-    """Print the environments that are kept: what was asked for, and what is in them.
-
-    Args:
-        output: text (unless given), or json: of each, what was asked for, and name and version of each package.
-    """
+    """Print the kept environments: their requirements and their packages."""
     known = list(Environments(default_folder(os.environ) / "environments").list_all())
     value = [{"asked": asked, "packages": [_version(one) for one in packages]} for asked, packages in known]
     lines = (
@@ -99,7 +95,7 @@ def _show(request: ApprovalRequest) -> None:
 
 def _confirm() -> bool:
     if not Path("/dev/tty").exists() or not sys.stdin.isatty():
-        say("nobody is there to be asked; --yes installs without asking")
+        say("no person can be asked here; --yes installs without asking")
         return False
     sys.stderr.write("Install them? [y/N] ")
     sys.stderr.flush()

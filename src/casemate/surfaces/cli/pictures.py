@@ -1,6 +1,6 @@
-"""Pictures on terminals that can show them, and how that is found out.
+"""Pictures on terminals that can show them, and how casemate detects that.
 
-Sources: Kitty's "Terminal graphics protocol", iTerm2's "Inline Images Protocol", sixels as of the VT340 (DEC STD 070).
+Sources: Kitty's "Terminal graphics protocol", iTerm2's "Inline Images Protocol", sixels of the VT340 (DEC STD 070).
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 
 Protocol = Literal["kitty", "iterm2", "sixel", ""]
 
-_ANSWERS_WITHIN = 3.0  # seconds, also over a slow line; all but the plainest terminals answer at once
-_PIECE = 4096  # characters of a picture in one sequence of Kitty's
-_USUAL_WIDTH = 800  # pixels, where the terminal does not say how wide it is
-_ASK = b"\x1b_Gi=1,s=1,v=1,a=q,t=d,f=24;AAAA\x1b\\\x1b[c"  # whether pictures are understood; then what else is
+_ANSWERS_WITHIN = 3.0  # seconds, also over a slow line; most terminals answer at once
+_PIECE = 4096  # characters of a picture in one of Kitty's sequences
+_USUAL_WIDTH = 800  # pixels, if the terminal does not report its width
+_ASK = b"\x1b_Gi=1,s=1,v=1,a=q,t=d,f=24;AAAA\x1b\\\x1b[c"  # Kitty's query for pictures, then device attributes
 _ANSWER = re.compile(rb"\x1b\[\?([0-9;]*)c")
-END = b"\x1b\\"  # ends whatever sequence a terminal is in
+END = b"\x1b\\"  # ends any sequence that a terminal is in
 
 
 @cache
 def protocol_of(screen: int) -> Protocol:
-    """How the terminal ``screen`` shows pictures; empty where it does not, or is none. Bounded."""
+    """The terminal's protocol for pictures; empty if it has none or is not a terminal. Bounded in time."""
     if not os.isatty(screen) or os.environ.get("TERM", "dumb") in ("dumb", "linux"):
         return ""
     return protocol_in(os.environ) or _ask_terminal()
 
 
 def protocol_in(environ: Mapping[str, str]) -> Protocol:
-    """What variables say of it. Those of the terminal around it say nothing of tmux and screen."""
+    """The protocol by variables. In tmux and screen, variables describe the outer terminal and do not count."""
     name, program = environ.get("TERM", ""), environ.get("TERM_PROGRAM", "")
     if "TMUX" in environ or "STY" in environ or name.startswith(("tmux", "screen")):
         return ""
@@ -53,7 +53,7 @@ def protocol_in(environ: Mapping[str, str]) -> Protocol:
 
 
 def _ask_terminal() -> Protocol:
-    """What the terminal says of itself, where it is this process's and nobody has typed anything."""
+    """The protocol by the terminal's answer, if this process is in its foreground and no input is waiting."""
     with contextlib.suppress(OSError, termios.error):
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         try:
@@ -73,7 +73,6 @@ def _read_protocol(answer: bytes) -> Protocol:
 
 
 def _exchange(terminal: int) -> bytes:
-    """Ask, and read to the end of the answer, which is no line and is not shown."""
     before, answer, ends = termios.tcgetattr(terminal), b"", time.monotonic() + _ANSWERS_WITHIN
     quiet = [*before]
     quiet[3] = before[3] & ~(termios.ICANON | termios.ECHO)
@@ -90,8 +89,7 @@ def _exchange(terminal: int) -> bytes:
 
 
 def draw(picture: Picture, protocol: Protocol, screen: int) -> bytes:
-    """The sequences that show ``picture``, not wider than the terminal; nothing where the protocol has no such
-    pictures."""
+    """The sequences that show ``picture``, at most as wide as the terminal; empty if the protocol cannot show it."""
     columns, pixels = _width_of(screen)
     is_wide = picture.width > (pixels or _USUAL_WIDTH)
     encoded = base64.b64encode(picture.data)
@@ -101,13 +99,12 @@ def draw(picture: Picture, protocol: Protocol, screen: int) -> bytes:
         width = "100%" if is_wide else "auto"
         return f"\x1b]1337;File=inline=1;size={len(picture.data)};width={width}:".encode() + encoded + b"\x07\n"
     if protocol == "sixel":
-        with contextlib.suppress(ImportError, OSError, ValueError, SyntaxError):  # Pillow's, for what it cannot read
+        with contextlib.suppress(ImportError, OSError, ValueError, SyntaxError):  # Pillow's errors for bad pictures
             return _sixels(picture, pixels or _USUAL_WIDTH) + b"\n"
     return b""
 
 
 def _width_of(screen: int) -> tuple[int, int]:
-    """Columns, and pixels; 0 where it does not say."""
     with contextlib.suppress(OSError):
         _, columns, pixels, _ = struct.unpack("HHHH", fcntl.ioctl(screen, termios.TIOCGWINSZ, bytes(8)))
         return columns, pixels
@@ -115,7 +112,7 @@ def _width_of(screen: int) -> tuple[int, int]:
 
 
 def _kitty_pieces(encoded: bytes, keys: str) -> Iterator[bytes]:
-    """``q=2``: it answers nothing, which would be typed."""
+    """The picture in sequences. ``q=2``: the terminal must not answer, since an answer counts as typed."""
     control = f"a=T,f=100,q=2{keys},"
     for place in range(0, len(encoded), _PIECE):
         more = int(place + _PIECE < len(encoded))
@@ -124,7 +121,7 @@ def _kitty_pieces(encoded: bytes, keys: str) -> Iterator[bytes]:
 
 
 def _sixels(picture: Picture, most_width: int) -> bytes:
-    """Bands of six rows: for each colour of a band, which pixels of its columns have it."""
+    """Bands of six rows: for each color of a band, which pixels of its columns have it."""
     from PIL import Image
 
     image: Any = Image.open(io.BytesIO(picture.data), formats=("PNG", "JPEG")).convert("RGBA")
@@ -148,7 +145,6 @@ _AS_SIXELS = bytes((bits + 63) % 256 for bits in range(256))
 
 
 def _band(rows: list[bytes], colour: int) -> bytes:
-    """One colour of one band."""
     bits = 0
     for number, row in enumerate(rows):
         of_colour = row.translate(bytes(colour) + bytes((1 << number,)) + bytes(255 - colour))

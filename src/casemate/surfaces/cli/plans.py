@@ -1,4 +1,4 @@
-"""The plan of a run: as JSON for programs, as text for people."""
+"""The plan of a cell: as JSON for programs, as text for people."""
 
 from __future__ import annotations
 
@@ -7,25 +7,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from casemate.model.limits import format_size
+from casemate.model.isolation import WALLS
+from casemate.model.limits import LIMIT_BOUNDS, format_size
 from casemate.model.plan import Bind, Entry, MountPoint, Plan, Symlink, SynthesizedFile
 from casemate.surfaces.cli.answers import align_columns
 
 Document = dict[str, Any]
 
-# Of walls that have no namespaces of casemate's own: what is not as at the native wall.
-_OTHERWISE = {
-    "landlock": [
-        ("folders", "/workspace, /tmp and HOME are folders of other names on this machine; /dev/shm is closed"),
-        ("/etc", "passwd, group and a few more are the machine's own"),
-        ("network", "no loopback of its own: other programs reach what listens there"),
-    ],
-    "docker": [("/usr, /etc", "those of the image")],
-}
-
 
 def plan_document(plan: Plan) -> Document:
-    """Everything that is decided before a cell starts; given contents by their size only."""
+    """All that is decided before a cell starts; contents only by their size."""
     return {
         "wall": plan.wall,
         "language": plan.language,
@@ -36,7 +27,7 @@ def plan_document(plan: Plan) -> Document:
         "env": dict(plan.env),
         "secrets": list(plan.secrets.names),
         "stdin_bytes": len(plan.stdin),
-        "workspace": plan.workspace._asdict(),
+        "workspace": asdict(plan.workspace),
         "files": {name: _content(content) for name, content in plan.files.items()},
         "mounts": [
             *(mount_document(entry) for entry in plan.entries if _is_there(entry, plan.wall)),
@@ -54,12 +45,12 @@ def plan_document(plan: Plan) -> Document:
 
 
 def _is_there(entry: Entry, wall: str) -> bool:
-    """Whether a cell can read it. The landlock wall makes no files, and has the machine's own."""
-    return not isinstance(entry, MountPoint) and not (wall == "landlock" and isinstance(entry, SynthesizedFile))
+    """Whether a cell can read it. A wall without namespaces makes no files, but shows the machine's own."""
+    return not isinstance(entry, MountPoint if WALLS[wall].has_namespaces else MountPoint | SynthesizedFile)
 
 
 def mount_document(entry: Entry) -> Document:
-    """One thing that a cell can read."""
+    """One mount that a cell can read."""
     if isinstance(entry, Bind):
         return {"target": entry.target, "kind": "device" if entry.device else "read-only", "source": entry.source}
     if isinstance(entry, Symlink):
@@ -73,19 +64,14 @@ def _content(content: bytes | Path) -> str:
     return str(content) if isinstance(content, Path) else f"{len(content)} bytes"
 
 
-_SIZES = {"memory", "output", "full_output", "disk"}
-_SECONDS = {"cpu_time", "wall"}
-
-
 def plan_text(document: Document) -> str:
-    """The plan's document (see `plan_document`), section by section."""
+    """A plan's document (see `plan_document`) as text, section by section."""
+    wall = WALLS[document["wall"]]
     sections = {
         "program": _program(document),
         "workspace": _workspace(document),
-        "otherwise than at the native wall": _OTHERWISE.get(document["wall"], []),
-        "network": [
-            (document["network"], "" if document["wall"] == "landlock" else "loopback of its own, nothing else")
-        ],
+        "differs from the native wall": wall.differences,
+        "network": [(document["network"], "loopback of its own, nothing else" if wall.has_namespaces else "")],
         "limits": [(name, _limit(name, value)) for name, value in document["limits"].items()],
         "environment variables": [*document["env"].items(), *((name, "(secret)") for name in document["secrets"])],
         "readable, and nothing else": [(m["target"], _mount(m)) for m in document["mounts"]],
@@ -116,7 +102,8 @@ def _workspace(document: Document) -> list[tuple[str, str]]:
     }
     guarded = [(f"/workspace/{name}", "not readable") for name in workspace["hidden"]]
     guarded += [(f"/workspace/{name}", "not writable") for name in workspace["kept"]]
-    own = ("/tmp" if document["wall"] == "landlock" else "/tmp, /dev/shm", "empty, and gone with the cell")
+    places = "/tmp, /dev/shm" if WALLS[document["wall"]].has_namespaces else "/tmp"
+    own = (places, "empty, and gone with the cell")
     writable = [(workspace["place"] or "/workspace", what[workspace["kind"]]), *guarded, own]
     return writable + [(f"/workspace/{name}", f"copy of {source}") for name, source in document["files"].items()]
 
@@ -124,9 +111,10 @@ def _workspace(document: Document) -> list[tuple[str, str]]:
 def _limit(name: str, value: float | None) -> str:
     if value is None:
         return "none"
-    if name in _SIZES:
+    form = LIMIT_BOUNDS[name].form
+    if form == "size":
         return format_size(int(value))
-    return f"{value:g} s" if name in _SECONDS else f"{value:g}"
+    return f"{value:g} s" if form == "seconds" else f"{value:g}"
 
 
 def _mount(mount: Document) -> str:

@@ -1,4 +1,4 @@
-"""How far long work is, on standard error, where that is a terminal of this process's; nothing elsewhere."""
+"""Shows the progress of long work on standard error, if that is a terminal with this process in its foreground."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Self
 from casemate.model.limits import format_size
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.progress import Progress as Bars
 
-_AFTER = 0.5  # seconds: what is done sooner is not worth a look
+_AFTER = 0.5  # seconds: shorter work shows nothing
 
 
 class Progress:
-    """One bar, which is gone when the block is left. Its methods may be called from any thread."""
+    """One bar, which is removed at the end of the block. Its methods may be called from any thread."""
 
     def __init__(self, *, shows: bool) -> None:
         self._shows = shows and _is_watched()
@@ -35,7 +37,7 @@ class Progress:
         self.end()
 
     def end(self) -> None:
-        """Take the bar away, for good: somebody is asked, or something else is shown. Harmless when repeated."""
+        """Remove the bar for good, because a question or other output follows. May be called again."""
         with self._lock:
             self._shows = False
             if self._later is not None:
@@ -43,17 +45,32 @@ class Progress:
             if self._bars is not None:
                 self._bars.stop()
 
+    @contextlib.contextmanager
+    def hide(self) -> Iterator[None]:
+        """Take the bar away while a person is asked."""
+        with self._lock:
+            shows, self._shows = self._shows, False
+            if self._bars is not None:
+                self._bars.stop()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._shows = shows
+                if shows and self._bars is not None:
+                    self._bars.start()
+
     def wait(self, text: str) -> None:
-        """Something goes on of which no more is known, in the event loop that runs."""
+        """Show work of unknown length, in the running event loop."""
         if self._shows:
             self._later = asyncio.get_running_loop().call_later(_AFTER, self._show, text)
 
     def files(self, number: int, size: int) -> None:
-        """So many files, with so many bytes, are done."""
+        """Show how many files and bytes are done."""
         self._show(f"{number} files, {format_size(size)}")
 
     def bytes(self, reached: int, total: int | None = None) -> None:
-        """So many bytes have come or gone, of ``total``."""
+        """Show how many bytes of ``total`` are done."""
         of = f" of {format_size(total)}" if total else ""
         self._show(f"{format_size(reached)}{of}", reached, total)
 

@@ -1,4 +1,4 @@
-"""Changes of a folder that are kept back, on a terminal: shown, applied or given up."""
+"""Changes of a folder that wait for review: shown, applied or discarded, on a terminal."""
 
 from __future__ import annotations
 
@@ -12,28 +12,21 @@ from casemate.model.events import request_of
 from casemate.model.review import Applied, Diff, shown_change
 from casemate.operations.documents import revive
 from casemate.surfaces.cli.answers import print_done, print_json
-from casemate.surfaces.cli.connection import PLAIN, ServiceOptions, ask, with_service
+from casemate.surfaces.cli.commands import asks, row
+from casemate.surfaces.cli.connection import PLAIN, ServiceOptions, with_service
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.inert import visible
-from casemate.surfaces.cli.parameters import Name
 from casemate.surfaces.cli.terminal import review_lines
 
 if TYPE_CHECKING:
     from casemate.remote.client import RemoteOperations
 
-_EXIT_CODES = {"applied": 0, "nothing": 0, "denied": 77}  # others are 1
+_NOBODY = "nobody is at a terminal to be asked; apply it at one, or allow it by a rule for files in the policy"
+_EXIT_CODES = {"applied": 0, "nothing": 0, "denied": 77}  # any other is 1
 
 
-def diff(session: Name, /, *, service: ServiceOptions = PLAIN) -> int:
-    """Show what a session has changed in the service's folder and is kept back.
-
-    casemate diff analysis
-
-    Args:
-        session: Its handle or name.
-    """
-    answer = ask(service, "sessions.diff", session=session)
-    if service.is_json:
+def _print_diff(answer: dict[str, Any], *, is_json: bool) -> int:
+    if is_json:
         print_json(answer)
         return 0
     found: Diff = revive(Diff, answer)
@@ -41,22 +34,23 @@ def diff(session: Name, /, *, service: ServiceOptions = PLAIN) -> int:
     lines = review_lines(list(map(shown_change, found.changes)), "".join(texts), has_colours=sys.stdout.isatty())
     sys.stdout.writelines(f"{line}\n" for line in lines)
     if not found.changes:
-        say("nothing is changed")
+        say("nothing has changed")
     return 0
 
 
-def apply(session: Name, /, *paths: Name, service: ServiceOptions = PLAIN) -> int:
-    """Apply what a session has changed to the service's folder: all of it, or nothing. You are asked here first.
+diff = row("sessions.diff", "session", _print_diff, "casemate diff analysis")
+discard = row("sessions.discard", "session", print_done, "casemate discard analysis")
+
+
+@asks("sessions.apply", "session *paths")
+def apply(given: dict[str, Any], *, service: ServiceOptions = PLAIN) -> int:
+    """Apply a session's changes to the service's folder: all of them, or nothing. You are asked here first.
 
     casemate apply analysis src/report.py
 
-    The exit code is 77 where it was not allowed, and 1 where the folder was changed meanwhile or cannot be written.
-
-    Args:
-        session: Its handle or name.
-        paths: Only what is changed at these, and in folders there.
+    The exit code is 77 if it was denied, and 1 if the folder was changed since or cannot be written.
     """
-    answer = with_service(lambda remote: _apply(remote, session, paths), service)
+    answer = with_service(lambda remote: _apply(remote, given["session"], given["paths"]), service)
     if service.is_json:
         print_json(answer)
     outcome: Applied = revive(Applied, answer)
@@ -65,20 +59,8 @@ def apply(session: Name, /, *paths: Name, service: ServiceOptions = PLAIN) -> in
     return _EXIT_CODES.get(outcome.status, 1)
 
 
-def discard(session: Name, /, *, service: ServiceOptions = PLAIN) -> int:
-    """Give up what a session has changed: its next run has a fresh interpreter, and sees the folder as it is.
-
-    casemate discard analysis
-
-    Args:
-        session: Its handle or name.
-    """
-    ask(service, "sessions.discard", session=session)
-    return print_done(is_json=service.is_json)
-
-
 def outcome_lines(outcome: Applied) -> Iterator[str]:
-    """What came of it: what was left out, and how much was written."""
+    """Lines about what was left out, and how much was written."""
     for one in outcome.skipped:
         yield f"left out: {one.name}: {one.reason}"
     for one in outcome.conflicts:
@@ -89,7 +71,9 @@ def outcome_lines(outcome: Applied) -> Iterator[str]:
 async def _apply(remote: RemoteOperations, session: str, paths: Sequence[str]) -> Mapping[str, Any]:
     arguments = {"session": session, **({"paths": list(paths)} if paths else {})}
     handle = (await remote("inspect", {"session": session}))["id"]
-    asking = asyncio.ensure_future(_answer_question(remote, handle))  # noqa: TID251 - ended here in every case
+    others = await remote("approvals.pending", {"filters": {"kind": ["files"], "session": [handle]}})
+    known = [one["id"] for one in others]
+    asking = asyncio.ensure_future(_answer_question(remote, handle, known))  # noqa: TID251 - always ended here
     try:
         answer: Mapping[str, Any] = await remote("sessions.apply", arguments)
         return answer
@@ -98,12 +82,20 @@ async def _apply(remote: RemoteOperations, session: str, paths: Sequence[str]) -
         await asyncio.wait([asking])
 
 
-async def _answer_question(remote: RemoteOperations, session: str) -> None:
-    """Have the question that comes decided here, or say where it can be."""
+async def _answer_question(remote: RemoteOperations, session: str, known: Sequence[str]) -> None:
+    """Answer the request of this apply, which is not in ``known``; deny it if no person is at a terminal. Programs
+    choose the arguments of tool calls, so only those of a request about files tell what it is."""
     from casemate.surfaces.cli.following import answer_request
+    from casemate.surfaces.cli.terminal import somebody_is_there
 
-    async with contextlib.aclosing(remote.stream("approvals.events")) as events:
+    async with contextlib.aclosing(remote.stream("approvals.events", {"told": list(known)})) as events:
         async for event in events:
             request = request_of(event["request"]) if event["event"] == "asked" else None
-            if request is not None and (request.kind, request.session) == ("files", session):
+            if request is None or (request.kind, request.session) != ("files", session):
+                continue
+            if "changes" not in request.arguments:  # it is about a file of the host
+                continue
+            if somebody_is_there():
                 await answer_request(remote, request, asyncio.Lock())
+            else:
+                await remote("approvals.decide", {"request": request.id, "reason": _NOBODY})

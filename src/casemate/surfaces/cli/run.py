@@ -1,4 +1,4 @@
-"""``casemate run``: one program in one cell, its output as casemate's own, its exit code too."""
+"""``casemate run``: one program in one cell, with its output and exit code as casemate's own."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def run(request: RunRequest) -> int:
-    """Do what ``casemate run`` was asked to do; the exit code. Raises ``CasemateError``, and as JSON tells it too."""
+    """Run ``casemate run``. Returns the exit code. Raises ``CasemateError``, which the JSON format also prints."""
     try:
         return _do(request)
     except CasemateError as error:
@@ -60,11 +60,11 @@ def _do(request: RunRequest) -> int:
     if (environment := request.options.get("environment")) is not None:
         _check_environment(environment, language)
     arguments = run_arguments(request, language)
-    declared = _packages_declared_in(arguments["code"], language)
+    declared = tuple(one for one in _packages_declared_in(arguments["code"], language) if one not in request.packages)
     asking = _Asking(request, declared)
     request = replace(request, packages=(*request.packages, *declared))
     given = sandbox_arguments(request)
-    if request.packages and runtime_for(language).packages_of:  # for the Python that its programs find
+    if request.packages and runtime_for(language).packages_of:  # for the Python that the cell's programs find
         import shutil
 
         given["environment"] = shutil.which("python3", path=SYSTEM_PATH)
@@ -75,7 +75,7 @@ def _do(request: RunRequest) -> int:
     from casemate.event_loop import run_in_loop
     from casemate.surfaces.cli.terminal import ReaderGone
 
-    gc.freeze()  # what was loaded so far lives to the end
+    gc.freeze()  # all loaded objects live to the end
     gc.enable()
     try:
         return run_in_loop(_run(sandbox, request, arguments, asking))
@@ -86,16 +86,19 @@ def _do(request: RunRequest) -> int:
 
 
 class _Asking:
-    """Whoever is asked what a program may do. ``approve``: None where nobody is; ``screen``: held while somebody is,
-    and by whatever else is written."""
+    """Asks a person at the terminal for approvals. ``approve`` is None if no person can be asked. ``screen`` is held
+    during a question, and for all other output."""
 
     def __init__(self, request: RunRequest, declared: tuple[str, ...]) -> None:
-        """``declared``: the packages that the program itself asks for."""
+        """``declared``: packages that the program asks for itself, beyond the command line's."""
+        self.declared = declared
         self._is_answered = bool(request.packages) and not declared
         self.screen: AbstractAsyncContextManager[object] = nullcontext()
         self.approve: Callable[[ApprovalRequest], Awaitable[bool]] | None = None
-        # A program whose bytes the terminal obeys could change what is shown; and its input is no answer.
+        self.progress: Progress | None = None  # the bar that a question hides
+        # Raw output could fake a question, and a program's standard input is not the person's.
         asks = declared or request.options.get("tools") or request.options.get("workspace_mode") == "review"
+        self.refusal = "nobody is at a terminal to be asked" if asks else "casemate run does not ask about hosts"
         if not asks or request.raw or "-" in (request.script, request.options.get("stdin")):
             return
         from casemate.surfaces.cli.terminal import Terminal, somebody_is_there
@@ -111,17 +114,18 @@ class _Asking:
             self.approve = self._ask
 
     def reach(self, request: ApprovalRequest) -> None:
-        """All that the program wrote before this request is shown."""
+        """Mark that all output before this request is shown."""
         self._reached[request.id].set()
 
     async def _ask(self, request: ApprovalRequest) -> bool:
-        if self._is_streamed and request.kind != "package":  # which is asked before it begins
+        if self._is_streamed and request.kind != "package":  # packages are asked about before the program starts
             await self._reached[request.id].wait()
-        return await self._terminal.ask(request)
+        with self.progress.hide() if self.progress else nullcontext():
+            return await self._terminal.ask(request)
 
     def answer(self) -> Callable[[ApprovalRequest], Awaitable[bool]] | None:
-        """The same, where packages are asked for on the command line alone: which is the answer about these. A program
-        of ``casemate run`` can ask for none while it runs: packages come into sessions, or ahead."""
+        """The approver. If only the command line names packages, it allows these without asking: programs of ``casemate
+        run`` cannot request packages while they run."""
         if not self._is_answered:
             return self.approve
 
@@ -132,7 +136,6 @@ class _Asking:
 
 
 def _packages_declared_in(code: bytes, language: str) -> tuple[str, ...]:
-    """The packages that a Python program asks for itself. Raises ``InvalidArgument``."""
     if b"# /// script" not in code or runtime_for(language).default_name[-3:] != ".py":
         return ()
     from casemate.packages.requirement_files import in_script
@@ -141,17 +144,17 @@ def _packages_declared_in(code: bytes, language: str) -> tuple[str, ...]:
 
 
 class _Terminated(Exception):
-    """Somebody sent SIGTERM or SIGHUP."""
+    """SIGTERM or SIGHUP came."""
 
 
 def _check_environment(environment: str, language: str) -> None:
-    """Raises ``InvalidArgument`` where the program is none that would run in it."""
+    """Raise ``InvalidArgument`` if the program would not use it."""
     from casemate.languages.catalogue import runtime_for
 
     if (known := runtime_for(language).language) != "python":
         raise InvalidArgument(
             "environment",
-            f"{environment!r} would not be used: it is for programs in Python, and this one is in {known}",
+            f"{environment!r} would not be used: it is for Python programs, and this one is in {known}",
             remediation="Leave --environment out.",
         )
 
@@ -170,20 +173,20 @@ async def _run(sandbox: Sandbox, request: RunRequest, arguments: dict[str, Any],
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) == signal.SIG_DFL:  # nohup has them ignored
+        if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores them
             loop.add_signal_handler(number, terminate)
     try:
         async with sandbox:
             with _progress(request) as progress:
                 progress.wait("starting")
-                await sandbox._parts.wall.prove()
-            await _install(sandbox, request, arguments["language"])
+                await sandbox._wall.prove()
+            await _install(sandbox, request, arguments["language"], asking)
             execution = await _execute(sandbox, request, arguments, asking)
     except asyncio.CancelledError:
         if terminated:
             raise _Terminated from None
         raise
-    _say_outcome(execution, request)
+    _say_outcome(execution, request, sandbox._where_bound)
     return failures.exit_code_of(execution)
 
 
@@ -193,14 +196,14 @@ def _progress(request: RunRequest) -> Progress:
     return Progress(shows=request.format == "text")
 
 
-async def _install(sandbox: Sandbox, request: RunRequest, language: str) -> None:
-    """Install the packages that were asked for. Raises ``Denied`` or ``Unavailable``."""
+async def _install(sandbox: Sandbox, request: RunRequest, language: str, asking: _Asking) -> None:
     if not request.packages:
         return
     from casemate.packages.names import requirements
 
     with _progress(request) as progress:
         progress.wait("installing")
+        asking.progress = progress
         sandbox.packages.report = progress.bytes
         runtime, packages = runtime_for(language), sandbox.packages
         language = runtime.packages_of or runtime.language
@@ -210,11 +213,26 @@ async def _install(sandbox: Sandbox, request: RunRequest, language: str) -> None
             done = await packages.install(request.packages, language=language)
     if not done.ok:
         limits = dict.fromkeys(re.findall(r"limits\.[a-z_]+", done.reason))
+        remedy = " or ".join(f"{failures.option_of(name)} raises {name}" for name in limits)
         raise (Denied if done.status == "denied" else Unavailable)(
             f"{', '.join(request.packages)} cannot be installed: {done.reason}",
-            remediation=" or ".join(f"{failures.option_of(name)} raises {name}" for name in limits),
+            remediation=remedy or _how_to_allow(asking.declared, done.reason),
         )
     say(f"installed {', '.join(one.name for one in done.packages)}" if done.packages else EVERYTHING_THERE)
+
+
+def _how_to_allow(declared: tuple[str, ...], reason: str) -> str:
+    from shlex import quote
+
+    from casemate.model.approval import BY_RULE
+
+    if not declared or BY_RULE not in reason:
+        return ""
+    options = " ".join(f"--with {quote(one)}" for one in declared)
+    rule = 'a rule for each package in the policy: {"allow": "package", "package": NAME}'
+    return (
+        f"The program asks for {', '.join(declared)} itself (# /// script). Allow that with {options}, or with {rule}"
+    )
 
 
 async def _execute(sandbox: Sandbox, request: RunRequest, arguments: dict[str, Any], asking: _Asking) -> Execution:
@@ -247,9 +265,8 @@ async def _stream(sandbox: Sandbox, request: RunRequest, arguments: dict[str, An
 
 
 async def _show(event: Event, streams: Streams, asking: _Asking) -> Execution | None:
-    """Print what is to be seen of it; the execution when it is over."""
-    # Not before there is one: they load while the cell starts.
-    from casemate.model.approval import ApprovalRequest
+    # Imported late: they load while the cell starts.
+    from casemate.model.approval import BY_RULE, ApprovalRequest
     from casemate.model.events import Display, Done, Output
 
     match event:
@@ -260,7 +277,7 @@ async def _show(event: Event, streams: Streams, asking: _Asking) -> Execution | 
             async with asking.screen:
                 await streams.result(event.result)
         case ApprovalRequest() if asking.approve is None:
-            await event.deny("nobody is at a terminal to be asked; a rule of --policy can allow it")
+            await event.deny(f"{asking.refusal}; {BY_RULE}")
         case ApprovalRequest():
             asking.reach(event)
         case Done():
@@ -269,17 +286,17 @@ async def _show(event: Event, streams: Streams, asking: _Asking) -> Execution | 
     return None
 
 
-def _say_outcome(execution: Execution, request: RunRequest) -> None:
-    """What casemate itself has to say of a run: nothing, when there was nothing out of the ordinary."""
+def _say_outcome(execution: Execution, request: RunRequest, where_bound: Callable[[str], str]) -> None:
+    """Print casemate's notes on a run; none if it was ordinary."""
     unusual = (execution.cause, execution.skipped, execution.artifacts, execution.results, execution.full_output)
     if execution.ok and not any((*unusual, execution.crossings)):
         return
-    from casemate.surfaces.cli.outcome import account
+    from casemate.surfaces.cli.outcome import account, find_beside
 
     is_json, has_workspace = request.format == "json", request.options.get("workspace") is not None
-    for line in account(
-        execution, output=request.options.get("output_dir"), has_workspace=has_workspace, is_json=is_json
-    ):
+    output = request.options.get("output_dir")
+    told = account(execution, where_bound, output=output, has_workspace=has_workspace, is_json=is_json)
+    for line in (*told, *find_beside(execution, os.path.dirname(request.script))):
         say(line)
 
 
@@ -298,27 +315,23 @@ def _explain(sandbox: Sandbox, request: RunRequest, language: str) -> int:
 
 
 _MAX_STDIN = (256 << 20) + 1
-_MOST_NAME = 200  # characters, as `casemate.api.options.Name` has it
+_MOST_NAME = 200  # characters, as in `casemate.api.options.Name`
 _MAX_WAIT = 1.0  # seconds until casemate says what it is waiting for
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """``casemate run`` as it was asked for. ``options``: those of the API by their names, None or empty where they are
-    not given; ``settings``: what is configured besides."""
-
     script: str
     arguments: tuple[str, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)  # the API's, by name; None or empty if not given
     packages: tuple[str, ...] = ()
     explain: bool = False
     raw: bool = False
     format: Literal["text", "json"] = "text"
-    settings: Settings | None = None
+    settings: Settings | None = None  # the configuration
 
     @property
     def seconds(self) -> float:
-        """How long the program may run."""
         if (timeout := self.options.get("timeout")) is not None:
             return float(timeout)
         if self.settings is None:
@@ -328,8 +341,8 @@ class RunRequest:
 
 
 def with_configuration(request: RunRequest) -> RunRequest:
-    """The options, with what a file and variables say about the same. Raises ``InvalidArgument``."""
-    if not is_configured(os.environ):  # which is the rule, and quick
+    """The request with the configuration of files and variables. Raises ``InvalidArgument``."""
+    if not is_configured(os.environ):  # the common case, and fast
         return request
     from casemate.api.settings import settings_of
 
@@ -339,7 +352,7 @@ def with_configuration(request: RunRequest) -> RunRequest:
 
 
 def sandbox_arguments(request: RunRequest) -> dict[str, Any]:
-    """What the sandbox is made with: what is configured, and the options over it. Raises ``InvalidArgument``."""
+    """The arguments of the sandbox: the configuration, overridden by options. Raises ``InvalidArgument``."""
     said: dict[str, Any] = {"policy": request.options.get("policy")}
     wall = max(USUAL_SECONDS, request.seconds)
     limits: dict[str, Any] = {}
@@ -350,14 +363,14 @@ def sandbox_arguments(request: RunRequest) -> dict[str, Any]:
     from casemate.api.policy_options import policy_from
 
     policy = policy_from(said.get("policy"), request.options.get("workspace"))
-    for warning in policy.warnings:
+    for warning in policy.unenforced:
         say(warning)
     chosen = {name: request.options.get(name) for name in SandboxOptions.__annotations__}
     chosen["allow_local"] = [_port(text) for text in chosen["allow_local"] or ()]
     if names := chosen["tools"]:
-        from casemate.tools.files import users_servers
+        from casemate.tools.files import choose_servers, users_file
 
-        chosen["tools"] = users_servers(os.environ, names)
+        chosen["tools"] = choose_servers(users_file(os.environ), names)
     vault = None
     if request.options.get("secrets") or names:
         from casemate.vault.vault import users_store
@@ -375,12 +388,12 @@ def sandbox_arguments(request: RunRequest) -> dict[str, Any]:
 
 def _port(text: str) -> int:
     if not text.isdecimal():
-        raise InvalidArgument("allow_local", f"{text!r} is no port")
+        raise InvalidArgument("allow_local", f"{text!r} is not a port")
     return int(text)
 
 
 def _may_reach_some(request: RunRequest, policy: Policy, said: Mapping[str, Any]) -> bool:
-    """Whether anybody said which hosts may be reached: else there is no network."""
+    """Whether any option or rule names hosts; without one there is no network."""
     if (
         request.options.get("policy")
         or request.options.get("allowed_domains")
@@ -394,7 +407,7 @@ def _may_reach_some(request: RunRequest, policy: Policy, said: Mapping[str, Any]
 
 
 def run_arguments(request: RunRequest, language: str) -> dict[str, Any]:
-    """The program and everything it is run with; reads the files it comes from. Raises ``InvalidArgument``."""
+    """The arguments of the run. Reads the program and its standard input. Raises ``InvalidArgument``."""
     option = request.options.get
     return {
         "code": program_in(request.script),
@@ -410,11 +423,10 @@ def run_arguments(request: RunRequest, language: str) -> dict[str, Any]:
 
 
 def _program_name(script: str) -> str | None:
-    """The name of the program's file, where it can have it in the cell, too."""
     name = os.path.basename(script)
     why = problem(os.fsencode(name)) or (len(name) > _MOST_NAME and f"its name has more than {_MOST_NAME} characters")
     if script != "-" and why:
-        say(f"tracebacks show the usual name instead of {visible(name)}: {why}")
+        say(f"tracebacks show the default name instead of {visible(name)}: {why}")
     return None if script == "-" or why else name
 
 
@@ -433,7 +445,7 @@ def _files(chosen: tuple[str, ...]) -> dict[str, Path]:
 
 
 def _stdin(request: RunRequest) -> bytes:
-    """The program's standard input: the file that was named, else what is piped or redirected into casemate."""
+    """The program's standard input: the named file, or what is piped or redirected into casemate."""
     stdin = request.options.get("stdin")
     if stdin is None:
         return b"" if request.script == "-" or request.explain else _read_piped()
@@ -445,7 +457,7 @@ def _stdin(request: RunRequest) -> bytes:
 
 
 def _read_piped() -> bytes:
-    """All of a pipe, a socket or a file; a terminal and /dev/null are not read."""
+    """The content of a pipe, a socket or a file; terminals and /dev/null are not read."""
     mode = os.fstat(0).st_mode
     if stat.S_ISREG(mode):
         return read(0, _MAX_STDIN)

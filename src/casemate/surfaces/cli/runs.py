@@ -1,8 +1,9 @@
-"""``casemate run`` and ``validate`` as they are parsed, and commands that ask the service of runs."""
+"""``casemate run`` and ``validate`` as parsed by cyclopts, and the commands for runs in the service."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import time
 from itertools import chain
@@ -13,20 +14,21 @@ from cyclopts import Parameter
 from casemate.errors import InvalidArgument
 from casemate.model.foreign import option_hint
 from casemate.surfaces.cli import interrupts
-from casemate.surfaces.cli.answers import format_age, print_answer, print_json, print_lines, print_rows
-from casemate.surfaces.cli.connection import PLAIN, Filter, Quiet, ServiceOptions, ask_each, list_rows, with_service
+from casemate.surfaces.cli.answers import format_age, print_answer, print_json, print_lines, table_of
+from casemate.surfaces.cli.commands import asks
+from casemate.surfaces.cli.connection import PLAIN, Quiet, ServiceOptions, ask_each, list_rows, with_service
 from casemate.surfaces.cli.failures import say
-from casemate.surfaces.cli.parameters import LIMITS, OUTPUT_LIMITS, Name, Output, Raw, RunHandle, takes
+from casemate.surfaces.cli.parameters import PROGRAM_LIMITS, Name, Output, Raw, RunHandle, takes
 
 if TYPE_CHECKING:
     from casemate.remote.client import RemoteOperations
 
 
 @takes(
-    "language", "timeout", *LIMITS, *OUTPUT_LIMITS, "files", "env", "secrets", "namespace", "stdin", "output_dir",
+    "language", "timeout", *PROGRAM_LIMITS, "files", "env", "secrets", "namespace", "stdin", "output_dir",
     "workspace", "workspace_mode", "allow_read", "environment", "isolation", "image", "runtime", "policy",
     "allowed_domains", "allow_local", "tools",
-    language="python, node or shell, where the file's name does not say it. Standard input is python.",
+    language="python, node or shell, if the file's name does not tell. Standard input is python.",
 )  # fmt: skip
 def run(
     script: Name,
@@ -40,27 +42,26 @@ def run(
     with_requirements: tuple[str, ...] = (),
     **options: Any,
 ) -> int:
-    """Run a program in a cell of its own.
+    """Run a program in a cell.
 
     casemate run --with pandas script.py
 
     casemate run script.py --file data.csv --output out --allow pypi.org
 
-    stdout, stderr and the exit code are the program's. What casemate says is on stderr and begins with "casemate:".
+    stdout, stderr and the exit code are the program's. casemate's own lines go to stderr and begin with "casemate:".
     Sizes are numbers of bytes, or e.g. 512MiB.
 
     Args:
         script: The program: a file (.py, .js, .mjs, .cjs, .ts, .mts, .sh), or - for standard input.
         args: The program's own arguments. Put -- before them when one begins with a hyphen.
         explain: Print what would be done and with which limits, and run nothing.
-        raw: Send the program's bytes to the terminal as they are. They can do to it whatever it obeys.
-        review: Show what it changed in the folder when it has ended, and ask before anything is written: as
-            --workspace-mode review.
-        format: text (unless given), or json: one JSON object with the whole outcome on stdout, instead of the program's
-            output.
+        raw: Send the program's bytes to the terminal unchanged. They can do to it anything that it obeys.
+        review: At its end show what it changed in the folder, and ask before anything is written: as --workspace-mode
+            review.
+        format: text (default), or json: one JSON object with the whole outcome on stdout, without the program's output.
         with_: A package from the operator's index that it needs, such as pandas or pandas==2.3.0. May be repeated.
-        with_requirements: The same, of a requirements.txt, a pyproject.toml, or a dependency group of one:
-            pyproject.toml:test. May be repeated. What a script declares itself (# /// script) is asked about.
+        with_requirements: The same, from a requirements.txt, a pyproject.toml, or a dependency group of one:
+            pyproject.toml:test. May be repeated. You are asked about what a script declares itself (# /// script).
     """
     from casemate.surfaces.cli.run import RunRequest
     from casemate.surfaces.cli.run import run as run_program
@@ -70,7 +71,7 @@ def run(
         raise InvalidArgument("code", f"there is no option {script}; {hint}")
     if review:
         if options.get("workspace_mode") not in (None, "review"):
-            raise InvalidArgument("workspace_mode", "is review with --review")
+            raise InvalidArgument("workspace_mode", "must be review with --review")
         options["workspace_mode"] = "review"
     packages = with_
     if with_requirements:
@@ -88,7 +89,7 @@ def validate(
     fix: bool = False,
     output: Output = "text",
 ) -> int:
-    """Say what is wrong with a program, in a cell and without running it; the exit code is 1 where it cannot run.
+    """Check a program in a cell without running it. The exit code is 1 if it cannot run.
 
     casemate validate script.py
 
@@ -96,8 +97,8 @@ def validate(
 
     Args:
         script: The program's file, or - for standard input.
-        language: python, node or shell, where the file's name does not say it.
-        fix: Print the program with the fixes that are safe; its file is left alone.
+        language: python, node or shell, if the file's name does not tell.
+        fix: Print the program with safe fixes; its file is not changed.
     """
     from casemate.api.sandbox import Sandbox
     from casemate.surfaces.cli.inputs import configured_arguments, language_of, program_in
@@ -130,9 +131,9 @@ _LONGEST_WAIT = 600.0  # seconds of one request that waits
 
 
 @takes(
-    "language", "timeout", "priority", "start_within", "env", "secrets", "allowed_domains", *LIMITS, *OUTPUT_LIMITS,
+    "language", "timeout", "priority", "start_within", "env", "secrets", "allowed_domains", *PROGRAM_LIMITS,
     defaults=False,
-    language="Of a new session or a fresh cell, as are all below: python (unless given), node or shell.",
+    language="For a new session or a fresh cell, as all options below: python (default), node or shell.",
     allowed_domains="A host that it may reach.", secrets="A secret that it gets as a variable.",
 )  # fmt: skip
 def execute(
@@ -148,7 +149,7 @@ def execute(
 ) -> int:
     """Run a program as the next step of a session: casemate exec SESSION CODE
 
-    Its output and its exit code are casemate's own. Ctrl-C interrupts it; the session keeps its state.
+    Its output and exit code become casemate's. Ctrl-C interrupts it; the session keeps its state.
 
     casemate exec analysis 'import math; math.pi'
 
@@ -159,17 +160,15 @@ def execute(
     casemate exec new --memory 2GiB 'import pandas'
 
     Args:
-        session: Its handle or name; "new" opens one, whose handle is said; "-" runs in a fresh cell of its own.
+        session: Its handle or name. "new" opens one and prints its handle; "-" uses a fresh cell.
         code: The program; "-", or nothing, reads it from standard input.
-        file: The program's file, instead.
-        detach: Print the run's handle and leave it alone: casemate attach follows it. Unless --timeout is given, it
-            may take as long as its namespace lets it.
+        file: The program's file, in place of CODE.
+        detach: Print the run's handle and return; casemate attach follows it. Without --timeout, the limit is that of
+            its namespace.
     """
-    from casemate.surfaces.cli.inputs import sent_options  # commands that only ask need none of it
+    from casemate.surfaces.cli.inputs import sent_options  # not needed by the other commands
 
-    sent = sent_options(options, code=_program(code, file), session=None if session == "-" else session)
-    if detach:
-        sent.setdefault("timeout", None)  # as long as its namespace lets it, which is more than a snippet has
+    sent: dict[str, Any] = {}
 
     async def start_run(remote: RemoteOperations) -> int:
         state = await remote("runs.start", sent)
@@ -181,24 +180,24 @@ def execute(
             return print_answer(state, [state["run"]], is_json=service.is_json)
         try:
             return await _follow(remote, state["run"], service, raw=raw)
-        except (asyncio.CancelledError, BrokenPipeError):  # Ctrl-C; nobody reads its output any more
+        except (asyncio.CancelledError, BrokenPipeError):  # Ctrl-C, or the reader of its output is gone
             await remote("runs.cancel", {"run": state["run"]})
             raise
 
     try:
+        sent = sent_options(options, code=_program(code, file), session=None if session == "-" else session)
+        if detach:
+            sent.setdefault("timeout", None)  # the namespace's limit, which is longer than a run's default
         return with_service(start_run, service, runs=True)
     except InvalidArgument as error:
-        names = {
-            "limits": f"limits.{next(iter(sent.get('limits', ())), '')}",
-            "code": "CODE" if file is None else "file",
-        }
-        if error.argument not in names:
-            raise
-        raise InvalidArgument(names[error.argument], error.problem, remediation=error.remediation) from None
+        if error.argument == "limits":
+            error.argument = f"limits.{next(iter(sent.get('limits', ())), '')}"
+        elif error.argument == "code":
+            error.argument = "CODE" if file is None else "file"
+        raise
 
 
 async def _follow(remote: RemoteOperations, run: str, service: ServiceOptions, *, raw: bool) -> int:
-    """Follow a run until it is over; its exit code."""
     if service.is_json:
         return _outcome(await _over(remote, run), service)
     from casemate.surfaces.cli.following import follow
@@ -206,29 +205,26 @@ async def _follow(remote: RemoteOperations, run: str, service: ServiceOptions, *
     return await follow(remote, run, raw=raw)
 
 
+@asks("runs.list", "--filter=filters")
 def ps(
+    given: dict[str, Any],
     *,
     all: Annotated[bool, Parameter(name=("--all", "-a"))] = False,  # noqa: A002 - the option's name
-    filters: Filter = (),
     quiet: Quiet = False,
     limit: int = 20,
     service: ServiceOptions = PLAIN,
 ) -> int:
-    """List the runs that go on, the newest last.
+    """List unfinished runs, the newest last.
 
     casemate ps --filter status=waiting
 
     casemate kill $(casemate ps -q --filter session=38d7)
 
     Args:
-        all: Those too that are over and kept.
-        filters: Only those with KEY=VALUE: status (queued, running, waiting, done, or how it ended, such as timeout),
-            language, owner, session or run (the beginning of its handle), or namespace. May be repeated: of one key any
-            of the values, of several keys all. With a status those that are over are listed, too.
-        quiet: Only their handles.
-        limit: Of those that are over, at most so many, the newest; 0 for all.
+        all: Also list finished runs that are kept, as a filter for a status does.
+        limit: At most so many finished runs, the newest; 0 for all.
     """
-    are_over = all or any(one.partition("=")[0] == "status" for one in filters)
+    are_over = all or any(one.partition("=")[0] == "status" for one in given["filters"])
     now = time.time()
 
     def row(run: dict[str, Any]) -> dict[str, Any]:
@@ -243,8 +239,8 @@ def ps(
         return sorted(chosen, key=lambda run: run["started"])
 
     return list_rows(
-        "runs.list", filters, service, quiet=quiet, row=row, empty="No run goes on.",
-        columns=("run", "session", "language", "status", "age", "took", "owner"), choose=choose,
+        "runs.list", **given, service=service, quiet=quiet, row=row, empty="No run is unfinished.",
+        columns="run session language status age took owner", choose=choose,
     )  # fmt: skip
 
 
@@ -256,14 +252,14 @@ def logs(
     raw: Raw = False,
     service: ServiceOptions = PLAIN,
 ) -> int:
-    """Print what a run has written, stdout, stderr and the text of what it showed, in the order in which it came.
+    """Print a run's stdout, stderr and displayed text, in order.
 
     casemate logs 803d94 --follow
 
-    That is text with --format json, too; casemate wait has the whole outcome.
+    The output is text even with --format json; casemate wait has the whole outcome.
 
     Args:
-        follow: Go on until it is over.
+        follow: Continue until the run ends.
     """
     return with_service(lambda remote: _print_log(remote, run, follows=follow, raw=raw), service)
 
@@ -287,23 +283,23 @@ async def _print_log(remote: RemoteOperations, run: str, *, follows: bool, raw: 
 
 
 def attach(run: RunHandle, /, *, raw: Raw = False, service: ServiceOptions = PLAIN) -> int:
-    """Follow a run from its beginning until it is over; its exit code is casemate's.
+    """Follow a run from its beginning until it ends. Its exit code becomes casemate's.
 
-    What it wants to be allowed is asked here. Ctrl-C leaves it alone, and it goes on. With --format json it is wait.
+    Its approval requests are asked here. Ctrl-C leaves the run alone. With --format json it acts as wait.
     """
 
     async def follow_run(remote: RemoteOperations) -> int:
         try:
             return await _follow(remote, run, service, raw=raw)
         except asyncio.CancelledError:
-            say(f"the run goes on; casemate attach {run} follows it again, casemate kill {run} ends it")
+            say(f"the run continues; casemate attach {run} follows it again, casemate kill {run} ends it")
             raise
 
     return with_service(follow_run, service)
 
 
 def wait(run: RunHandle, /, *, service: ServiceOptions = PLAIN) -> int:
-    """Wait until a run is over; its exit code is casemate's."""
+    """Wait until a run ends. Its exit code becomes casemate's."""
 
     async def wait_for_run(remote: RemoteOperations) -> int:
         return _outcome(await _over(remote, run), service)
@@ -311,23 +307,18 @@ def wait(run: RunHandle, /, *, service: ServiceOptions = PLAIN) -> int:
     return with_service(wait_for_run, service)
 
 
-def kill(*runs: Name, service: ServiceOptions = PLAIN) -> int:
-    """End runs: a step of a session is interrupted, and the session goes on; a cell of its own is ended.
+@asks("runs.cancel", "*runs=run")
+def kill(given: dict[str, Any], *, service: ServiceOptions = PLAIN) -> int:
+    """End runs. A step of a session is interrupted, and the session stays open; a fresh cell is ended.
 
     casemate kill $(casemate ps -q)
-
-    Args:
-        runs: Their handles.
     """
-    states = ask_each(service, "runs.cancel", "run", runs)
-    return print_rows(
-        states, ("run", "ended"), is_json=service.is_json,
-        row=lambda one: {**one, "ended": one["outcome"] or one["status"]},
-    )  # fmt: skip
+    states = ask_each(service, "runs.cancel", "run", given["run"])
+    show = table_of("run ended", row=lambda one: {**one, "ended": one["outcome"] or one["status"]})
+    return show(states, is_json=service.is_json)
 
 
 async def _over(remote: RemoteOperations, run: str) -> dict[str, Any]:
-    """The state of a run, when it is over."""
     state: dict[str, Any] = await remote("runs.get", {"run": run})
     while state["status"] != "done":
         known = [one["id"] for one in state["approvals"]]
@@ -338,7 +329,6 @@ async def _over(remote: RemoteOperations, run: str) -> dict[str, Any]:
 
 
 def _outcome(state: dict[str, Any], service: ServiceOptions) -> int:
-    """Show how a run ended; the exit code."""
     if service.is_json:
         print_json(state)
     if (error := state["error"]) is not None:
@@ -354,13 +344,16 @@ def _outcome(state: dict[str, Any], service: ServiceOptions) -> int:
     return report_outcome(execution, state["run"])
 
 
+_OPTIONS = "casemate exec --help lists the options. A program that begins like one can come from --file or stdin."
+
+
 def _program(code: str | None, file: str | None) -> str:
-    """The program, as it was given. Raises ``InvalidArgument``."""
-    name = "CODE" if file is None else "file"
     if file is not None and code is not None:
-        raise InvalidArgument("CODE", "is there twice: as CODE and as --file")
-    if file is None and code not in (None, "-"):
-        return str(code)
+        raise InvalidArgument("CODE", "is given twice: as CODE and as --file")
+    if file is None and code is not None and code != "-":
+        if re.fullmatch(r"--[a-z][a-z-]*(=\S*)?", code):
+            raise InvalidArgument("CODE", f"{code} is not an option of exec", remediation=_OPTIONS)
+        return code
     if file is None and code is None and sys.stdin.isatty():
         raise InvalidArgument("CODE", "give a program, --file FILE, or - for standard input")
     from casemate.surfaces.cli.inputs import program_in
@@ -368,6 +361,4 @@ def _program(code: str | None, file: str | None) -> str:
     try:
         return program_in(file or "-").decode()
     except UnicodeDecodeError:
-        raise InvalidArgument(name, "is not UTF-8 text") from None
-    except InvalidArgument as error:
-        raise InvalidArgument(name, error.problem, remediation=error.remediation) from None
+        raise InvalidArgument("code", "is not UTF-8 text") from None

@@ -1,7 +1,7 @@
-"""``casemate serve``: the MCP server. What its options mean, and how it begins to answer soon.
+"""``casemate serve``: the MCP server's options, and its fast first answer.
 
-A client waits for the first answer, and most of that time goes into loading what speaks the protocol. So nothing else
-is loaded before, and the service is started beside it.
+A client waits for the first answer, and most of that time goes into loading the SDK. So nothing else is loaded before
+it, and the service starts in parallel.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ TOKEN_VARIABLE = "CASEMATE_SERVE_TOKEN"  # noqa: S105 - its name
 _LAST_PORT = 65535
 _LONGEST_ANSWER = 3600.0  # seconds
 _FLAGS = ("embedded", "may_approve", "plain_http")
-_OWN = ("workspace", "policy", "settings")  # what a service that others use, too, cannot take from one of them
+_OWN = ("workspace", "policy", "settings")  # a shared service cannot take these from one client
 
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """The command's options; ``token_file``, ``host`` and ``port`` are of HTTP."""
+    """The command's options; ``token_file``, ``host`` and ``port`` are for HTTP."""
 
     transport: str = "stdio"
     toolset: str = "default"
@@ -52,12 +52,11 @@ class ServeOptions:
 
     @property
     def is_embedded(self) -> bool:
-        """Whether it has a sandbox of its own, rather than the service's."""
         return self.embedded or any(getattr(self, name) is not None for name in _OWN)
 
 
 def options_of(chosen: Mapping[str, Any], environ: Mapping[str, str]) -> ServeOptions:
-    """The options as they are given, else as they are configured. Raises ``InvalidArgument``."""
+    """The given options over the configured ones. Raises ``InvalidArgument``."""
     from casemate.api.config_files import is_configured
 
     if not is_configured(environ):
@@ -68,14 +67,13 @@ def options_of(chosen: Mapping[str, Any], environ: Mapping[str, str]) -> ServeOp
     settings = settings_of(environ)
     configured = {key.name.removeprefix("serve."): settings.value(key.name) for key in SERVE}
     transport = chosen.get("transport", configured["transport"])
-    if transport == "stdio":  # what else is configured is for when it listens
+    if transport == "stdio":  # these configured values are for HTTP
         configured |= {"token_file": None, "may_approve": False, "plain_http": False}
     return ServeOptions(**{**{name: one for name, one in configured.items() if one is not None}, **chosen})
 
 
 def plain(arguments: Sequence[str]) -> ServeOptions | None:
-    """The options where they are simply ``--name value``, ``--name=value`` and flags; None for anything else, which
-    takes a parser that is slow to load."""
+    """The options if they are just ``--name value``, ``--name=value`` and flags; None for those that need a parser."""
     chosen: dict[str, Any] = {}
     known = {field.name for field in fields(ServeOptions)}
     rest = list(arguments)
@@ -100,7 +98,7 @@ def plain(arguments: Sequence[str]) -> ServeOptions | None:
 
 
 def serve(options: ServeOptions) -> int:
-    """Serve until the client leaves, or a signal ends it; the exit code. Raises ``CasemateError``."""
+    """Serve until the client leaves or a signal comes. Returns the exit code. Raises ``CasemateError``."""
     _check(options)
     early = None
     if options.transport == "stdio":
@@ -123,7 +121,7 @@ def serve(options: ServeOptions) -> int:
     backend = _embedded_backend(options, may_approve) if options.is_embedded else _remote_backend(may_approve)
     within = ANSWER_WITHIN if options.answer_within is None else options.answer_within
     server = make_server(backend, toolset=options.toolset, answer_within=within)
-    gc.freeze()  # what is loaded stays
+    gc.freeze()  # all loaded objects live to the end
     gc.enable()
     if early is not None:
         from casemate.event_loop import run_in_loop
@@ -151,26 +149,26 @@ def _check(options: ServeOptions) -> None:
     if options.answer_within is not None and not 0 < options.answer_within <= _LONGEST_ANSWER:
         raise InvalidArgument("answer_within", f"{options.answer_within:g} is not a number of seconds up to an hour")
     if not 0 <= options.port <= _LAST_PORT:
-        raise InvalidArgument("port", f"{options.port} is no port; give one from 0, for a free one, to {_LAST_PORT}")
+        raise InvalidArgument("port", f"{options.port} is not a port; give 0 (any free one) to {_LAST_PORT}")
     if options.policy is not None and options.settings is not None:
         raise InvalidArgument("settings", "give either --policy or --settings")
     _check_named(options)
     if options.transport == "stdio" and (options.token_file is not None or options.may_approve):
         raise InvalidArgument(
-            "transport", "stdio has no tokens, and its user may approve; --token-file and --may-approve are of http"
+            "transport", "stdio has no tokens, and its user may approve; --token-file and --may-approve are for http"
         )
     if options.transport != "stdio" and not options.plain_http and not is_loopback(options.host):
         raise InvalidArgument(
             "host",
-            f"{options.host!r} is not this machine alone, and there is no TLS: whoever is on the way reads the token",
-            remediation="Put something with TLS before it, as casemate service --tls-cert has; or give --plain-http.",
+            f"{options.host!r} is not loopback, and there is no TLS: the token could be read in transit",
+            remediation="Put a TLS proxy before it, or use casemate service --tls-cert; or give --plain-http.",
         )
 
 
 def _check_named(options: ServeOptions) -> None:
-    """What is named is there and sound: a client learns that when it starts the server, not when it first calls."""
+    """Check the named folder and file now, so that a client sees an error at the start, not at its first call."""
     if options.workspace is not None and not os.path.isdir(options.workspace):
-        raise InvalidArgument("workspace", f"{options.workspace!r} is no folder")
+        raise InvalidArgument("workspace", f"{options.workspace!r} is not a folder")
     name = "policy" if options.policy is not None else "settings"
     if (rules := getattr(options, name)) is not None:
         from casemate.api.policy_options import policy_from
@@ -179,19 +177,19 @@ def _check_named(options: ServeOptions) -> None:
             for warning in policy_from(rules).warnings:
                 say(warning)
         except InvalidArgument as error:
-            raise InvalidArgument(name, error.problem, remediation=error.remediation) from None
+            error.argument = name
+            raise
 
 
 def _log_to_stderr(level: str) -> None:
-    """Before the SDK is loaded: standard output is the protocol's alone."""
+    """Configure logging before the SDK is loaded: only the protocol may use standard output."""
     import logging
 
     logging.basicConfig(stream=sys.stderr, level=level.upper(), format="casemate: %(levelname)s %(name)s: %(message)s")
 
 
 def _start_service() -> None:
-    """Start the user's service, unless it runs: it is there when the first program is to be run. What goes wrong is
-    told to whoever calls a tool then."""
+    """Start the user's service unless it runs. Errors are reported by later calls of tools."""
     import contextlib
 
     from casemate.event_loop import run_in_loop
@@ -216,7 +214,7 @@ def _remote_backend(may_approve: bool) -> RemoteBackend:
 def _embedded_backend(options: ServeOptions, may_approve: bool) -> LocalBackend:
     from casemate.surfaces.mcp.callers import LocalBackend
 
-    async def make_operations() -> Operations:  # when a tool is first called
+    async def make_operations() -> Operations:  # at the first call of a tool
         from casemate.operations.operations import Operations
         from casemate.surfaces.cli.daemon import sandbox_of
 
@@ -228,13 +226,13 @@ def _embedded_backend(options: ServeOptions, may_approve: bool) -> LocalBackend:
 
 
 def _token(options: ServeOptions) -> str:
-    """What clients must know: from a file, from the environment, or a new one that is told once."""
+    """The clients' token: from a file, from the environment, or a new one, which is printed once."""
     if options.token_file is not None:
         try:
             with open(options.token_file, encoding="utf-8") as file:
                 token = file.read(4096).strip()
         except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "is no text"
+            why = getattr(error, "strerror", None) or "it is not text"
             raise InvalidArgument(
                 "token_file",
                 f"cannot read {options.token_file!r}: {why}",
@@ -243,7 +241,7 @@ def _token(options: ServeOptions) -> str:
     else:
         token = os.environ.get(TOKEN_VARIABLE, "").strip()
     if token and (len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token):
-        raise InvalidArgument("token_file", "a token has at least 16 printable characters, and no spaces")
+        raise InvalidArgument("token_file", "a token must have at least 16 printable characters, and no spaces")
     if not token:
         import secrets
 

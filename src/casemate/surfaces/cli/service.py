@@ -1,4 +1,4 @@
-"""``casemate service``: the daemon that keeps sessions, runs and approvals, and what a user asks of it."""
+"""``casemate service``: the daemon that keeps sessions, runs and approvals, and commands about it."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from casemate.surfaces.http.tokens import Token, Tokens
 from casemate.surfaces.http.unit import unit
 
 app = App(name="service", help="Keep sessions, runs and approvals alive for the user's commands and servers.")
-tokens = App(name="token", help="Tokens for those who come over TCP.")
+tokens = App(name="token", help="Manage tokens for clients over TCP.")
 app.command(tokens)
 _PLAIN_HTTP = (
-    "Listen without TLS beyond this machine's loopback: whoever is on the way can read and take over everything."
+    "Listen without TLS beyond this machine's loopback: others on the network can read and take over everything."
 )
 _STOPS_WITHIN = 120.0  # seconds
-_SAYS_AFTER = 1.0  # seconds, after which somebody at a terminal wonders
-_IDLE_STOP = 900.0  # seconds without anything that lives, after which a service on demand ends, unless it is configured
+_SAYS_AFTER = 1.0  # seconds after which the wait is explained
+_IDLE_STOP = 900.0  # seconds without activity after which a service on demand ends, unless configured
 _MOST_DESCRIPTORS = 65536
-# Of a token; never its hash.
+# Fields of a token that are shown; never its hash.
 _SHOWN_FIELDS = (
     "name", "audience", "namespace", "may_approve", "may_run_commands", "secrets", "created", "expires",
 )  # fmt: skip
@@ -43,11 +43,11 @@ _LOG_TAIL = 64 * 1024  # bytes
 @takes(
     "transport", "toolset", "host", "port", "token_file", "plain_http", "may_approve", "embedded", "log_level",
     of=ServeSettings, plain_http=_PLAIN_HTTP,
-    port="The port to listen at; 0 for a free one, which is said.",
+    port="The port to listen at; 0 for a free one, which is printed.",
     transport="stdio, for a client that starts this command; http (streamable HTTP) or sse, for clients that connect.",
-    toolset="default is a handful; sandboxmcp and ipybox add the tools of these systems by their names; full has all.",
-    token_file="A file with the token that clients must send. Unless given: CASEMATE_SERVE_TOKEN, else a new one.",  # noqa: S106
-    embedded="Run programs in this process's own sandbox, without the service; only the client can then approve.",
+    toolset="default has a few tools; sandboxmcp and ipybox add the tools of those systems; full has all.",
+    token_file="A file with the token that clients must send. Unless given: CASEMATE_SERVE_TOKEN, or a new one.",  # noqa: S106
+    embedded="Run programs in a sandbox of this process, without the service; then only the client can approve.",
 )  # fmt: skip
 def serve_mcp(
     *,
@@ -60,20 +60,20 @@ def serve_mcp(
 ) -> int:
     """Serve agents over MCP: tools that run code in cells.
 
-    It joins your casemate service, or starts it, so that casemate approvals shows what its programs ask for.
+    It joins your casemate service, or starts it, so that casemate approvals shows its programs' requests.
 
     casemate serve
 
     casemate serve --transport http --port 8417 --token-file ~/.config/casemate/token
 
     Args:
-        workspace: The folder that programs work in, with a sandbox of this command's own.
-        policy: A file of rules for programs, in casemate's keys, with a sandbox of this command's own.
-        settings: A file of rules for programs, in srt's keys, with a sandbox of this command's own.
-        answer_within: Seconds until a call is answered that goes on, such as one that waits for an approval; 45 unless
-            given. Give less than your client waits, as many agent frameworks give up after 5.
-        allow_origins: Of http: the origin of a page that may use it in a browser, such as https://app.example.org. May
-            be repeated.
+        workspace: The folder that programs work in; implies a sandbox of this command's own.
+        policy: A file of rules for programs, in casemate's keys; implies a sandbox of this command's own.
+        settings: A file of rules for programs, in srt's keys; implies a sandbox of this command's own.
+        answer_within: Seconds until an unfinished call is answered, such as one that waits for an approval; 45 by
+            default. Give less than your client's timeout; many agent frameworks give up after 5.
+        allow_origins: For http: the origin of a page that may use it in a browser, such as https://app.example.org.
+            May be repeated.
     """
     from casemate.surfaces.cli import serve
 
@@ -87,10 +87,10 @@ def serve_mcp(
 def serve(*, on_demand: Annotated[bool, Parameter(show=False)] = False, **settings: Any) -> int:
     """Serve until SIGTERM or Ctrl-C: on a Unix socket that only you can reach.
 
-    Commands start it by themselves when they need it. A second signal ends it at once.
+    Commands start it when they need it. A second signal ends it at once.
     """
     if on_demand:
-        os.closerange(3, _MOST_DESCRIPTORS)  # what whoever started it had open, such as a pipe that somebody waits on
+        os.closerange(3, _MOST_DESCRIPTORS)  # inherited ones, such as a pipe whose reader waits for its end
     from casemate.surfaces.cli.daemon import run
     from casemate.surfaces.mcp.mounted import mounts
 
@@ -100,8 +100,7 @@ def serve(*, on_demand: Annotated[bool, Parameter(show=False)] = False, **settin
 
 
 def options(chosen: Mapping[str, Any], *, on_demand: bool) -> dict[str, Any]:
-    """The options as they are given, else as they are configured, else those of a service that was started
-    ``on_demand``. Raises ``InvalidArgument`` for what is configured wrongly."""
+    """The given options over the configured ones and those of a service ``on_demand``. Raises ``InvalidArgument``."""
     from casemate.api.settings import settings_of
 
     settings = settings_of(os.environ)
@@ -114,7 +113,7 @@ def options(chosen: Mapping[str, Any], *, on_demand: bool) -> dict[str, Any]:
 
 @app.command
 def status(*, output: Output = "text") -> int:
-    """Say whether your service runs, and what lives in it. The exit code is 0 when it runs, else 69."""
+    """Show whether your service runs, and its activity. The exit code is 0 if it runs, else 69."""
     said = interrupts.run(_health())
     if output == "json":
         print_json(said)
@@ -128,14 +127,14 @@ def status(*, output: Output = "text") -> int:
 
 @app.command
 def stop() -> int:
-    """End your service: it takes no new work, runs have some time to end, and what they came to is kept."""
+    """End your service: it takes no new work, gives runs some time to end, and keeps their results."""
     interrupts.run(_stop_service())
     return 0
 
 
 @app.command
 def logs() -> int:
-    """Print the end of the service's own log."""
+    """Print the end of the service's log."""
     path = places_of(os.environ).state / LOG
     try:
         with path.open("rb") as file:
@@ -148,7 +147,7 @@ def logs() -> int:
 
 @app.command(name="unit")
 def print_unit() -> int:
-    """Print a unit for systemd: casemate service unit > ~/.config/systemd/user/casemate.service"""
+    """Print a systemd unit: casemate service unit > ~/.config/systemd/user/casemate.service"""
     sys.stdout.write(unit(sys.executable))
     return 0
 
@@ -167,20 +166,19 @@ def add(
     secret: list[str] | None = None,
     output: Output = "text",
 ) -> int:
-    """Make a token and print it, this once: only a hash of it is kept.
+    """Make a token and print it. It cannot be shown again: only its hash is kept.
 
     Args:
-        name: For whom it is; what is done with it is on record under that name.
-        operator: It may do all that the user may in its namespace; unless given, what agents may, with what is their
-            own.
+        name: Its holder; the record shows its actions under that name.
+        operator: It may do all that the user may in its namespace. By default it may do what agents may, with their
+            own sessions and runs.
         metrics: It may read the metrics (GET /metrics), and nothing else.
         namespace: The only namespace that it opens; default unless given.
-        may_approve: It may answer what waits to be approved; that of an agent only what its own runs ask for.
+        may_approve: It may answer approval requests; an agent's token only those of its own runs.
         may_run_commands: It may have commands run on this machine outside of every wall, as MCP servers and by allowing
             them: its holder can do what you can.
-        expires: Days after which it opens nothing.
-        secret: The name of a secret that an agent's programs get without anybody being asked; may be given several
-            times.
+        expires: Days after which it expires.
+        secret: The name of a secret that an agent's programs get without approval. May be repeated.
     """
     seconds = None if expires is None else expires * 86_400
     audience = "metrics" if metrics else "operator" if operator else "agent"
@@ -193,12 +191,7 @@ def add(
 
 @tokens.command(name="list")
 def list_tokens(*, output: Output = "text") -> int:
-    """Print what is known of each token, one in a line; never the token.
-
-    Args:
-        output: text (unless given), or json: name, audience, namespace, may_approve, may_run_commands, and created and
-            expires in Unix seconds.
-    """
+    """Print the tokens' fields, one token per line; never the token itself. Times in JSON are Unix seconds."""
     found = _tokens().list()
     if output == "json":
         print_json([{name: getattr(one, name) for name in _SHOWN_FIELDS} for one in found])
@@ -210,11 +203,7 @@ def list_tokens(*, output: Output = "text") -> int:
 
 @tokens.command
 def remove(name: str, /) -> int:
-    """Let in nobody with this token any more; what is open with it ends within a second.
-
-    Args:
-        name: That it was made for.
-    """
+    """Revoke a token. Requests and streams that use it end within a second."""
     if not _tokens().remove(name):
         raise InvalidArgument("name", f"there is no token {name!r}", remediation="casemate service token list")
     return 0
@@ -249,7 +238,7 @@ async def _stop_service() -> None:
     except Unavailable:
         return  # it does not run
     try:
-        await remote.health()  # one that does not answer is not asked to stop: this says what to do
+        await remote.health()  # raises for a service that does not answer, and says what to do
         await remote.request("POST", "/v1/service/stop", b"{}")
         begun, is_said = time.monotonic(), False
         while (taken := time.monotonic() - begun) < _STOPS_WITHIN:
@@ -258,9 +247,9 @@ async def _stop_service() -> None:
             except CasemateError:
                 return
             if taken > _SAYS_AFTER and not is_said:
-                say("waits for runs to end, or ends them; what they came to is kept")
+                say("waiting for runs to end; their results are kept")
                 is_said = True
             await asyncio.sleep(0.05)
     finally:
         await remote.close()
-    raise Unavailable(f"the service has not ended within {_STOPS_WITHIN:g} s", remediation="casemate service logs")
+    raise Unavailable(f"the service did not end within {_STOPS_WITHIN:g} s", remediation="casemate service logs")

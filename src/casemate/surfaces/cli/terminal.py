@@ -1,4 +1,4 @@
-"""Whoever sits at the terminal: what a program writes there, how far something is, and what is asked."""
+"""The person at the terminal: shows a program's output, and asks approval requests."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from casemate.surfaces.cli.inert import Inert
 
 
-_PIECE = 4096  # bytes that a pipe which is writable takes at once (PIPE_BUF)
+_PIECE = 4096  # bytes that a writable pipe takes at once (PIPE_BUF)
 _FILES = {"stdout": 1, "stderr": 2}
 
 
 class ReaderGone(BrokenPipeError):
-    """Nobody reads what casemate writes any more."""
+    """The reader of casemate's output is gone."""
 
 
 class _StandardStream:
-    """One of the two: bytes as they are, or inert where a terminal shows them."""
+    """stdout or stderr: bytes unchanged, or inert on a terminal."""
 
     def __init__(self, fd: int, raw: bool) -> None:
         self._fd = fd
@@ -37,18 +37,16 @@ class _StandardStream:
         self._in_line = False
 
     async def write(self, data: bytes) -> None:
-        """Write ``data``; other tasks go on while the reader is slow. Raises ``ReaderGone`` and ``OSError``."""
+        """Write ``data``. Other tasks run while the reader is slow. Raises ``ReaderGone`` and ``OSError``."""
         if data:
             self._in_line = not data.endswith(b"\n")
             await self._write_all(self._inert.feed(data) if self._inert else data)
 
     async def write_line(self, text: str) -> None:
-        """Write ``text`` on lines of its own."""
         start = "\n" if self._in_line else ""
         await self.write(f"{start}{text}\n".encode("utf-8", "replace"))
 
     async def draw(self, result: Result) -> None:
-        """Show a picture, where this is a terminal that can."""
         from casemate.model.pictures import picture_of
         from casemate.surfaces.cli.pictures import END, draw, protocol_of
 
@@ -63,7 +61,6 @@ class _StandardStream:
             raise
 
     async def end(self) -> None:
-        """Show what was held back."""
         if self._inert:
             await self._write_all(self._inert.end())
 
@@ -75,7 +72,7 @@ class _StandardStream:
                 view = view[os.write(self._fd, view[:_PIECE]) :]
             except BrokenPipeError:
                 raise ReaderGone from None
-            except BlockingIOError:  # the other end made the pipe non-blocking
+            except BlockingIOError:  # the other end set O_NONBLOCK
                 continue
 
 
@@ -86,17 +83,16 @@ def _inert() -> Inert:
 
 
 class Streams:
-    """Both streams of one run. ``raw``: a terminal, too, gets the program's bytes as they are."""
+    """stdout and stderr of one run. ``raw``: a terminal also gets the program's bytes unchanged."""
 
     def __init__(self, *, raw: bool) -> None:
         self._streams = {name: _StandardStream(fd, raw) for name, fd in _FILES.items()}
 
     async def output(self, event: Output) -> None:
-        """Pass on what the program wrote."""
         await self._streams[event.stream].write(event.data)
 
     async def result(self, result: Result) -> None:
-        """Show what the program displayed: a picture where the terminal can, of all else the text."""
+        """Show a displayed object: a picture if the terminal can, otherwise its text."""
         if is_picture(result):
             await self._streams["stdout"].draw(result)
         elif result.text is not None:
@@ -107,18 +103,18 @@ class Streams:
         await self._streams["stderr"].write_line(error.traceback.rstrip("\n"))
 
     async def end(self) -> None:
-        """Show what was held back of either."""
+        """Write what was held back of either."""
         for stream in self._streams.values():
             await stream.end()
 
 
 def is_picture(result: Result) -> bool:
-    """Whether a displayed object is for the eyes: its text, if any, only stands for it."""
+    """Whether a displayed object is a picture, for which its text only stands in."""
     return any(media_type.startswith("image/") or media_type == "application/pdf" for media_type in result)
 
 
 async def _writable(fd: int) -> None:
-    """Wait until a piece can be written without blocking. Files always can."""
+    """Wait until a piece can be written without blocking. Files are always ready."""
     if select.select([], [fd], [], 0)[1]:
         return
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
@@ -129,14 +125,13 @@ async def _writable(fd: int) -> None:
         loop.remove_writer(fd)
 
 
-_LONGEST_LINE = 4096  # bytes of an answer; a terminal's line has no more (termios(3), MAX_CANON)
+_LONGEST_LINE = 4096  # bytes of an answer; a terminal's line is not longer (termios(3), MAX_CANON)
 _YES = (b"y", b"yes")
 _INPUT = 0
 
 
 def somebody_is_there() -> bool:
-    """Whether a person can be asked: standard input and standard error are terminals, and this process has the first
-    for itself (it does not run in the background)."""
+    """Whether a person can be asked: stdin and stderr are terminals, and this process is in the foreground."""
     try:
         return os.isatty(_INPUT) and os.isatty(sys.stderr.fileno()) and os.tcgetpgrp(_INPUT) == os.getpgrp()
     except (OSError, ValueError, AttributeError):
@@ -144,20 +139,17 @@ def somebody_is_there() -> bool:
 
 
 class Terminal:
-    """An approver at the terminal: asks one question after the other. ``screen`` is held while one is open, so that
-    whoever writes to the terminal besides waits."""
+    """An approver at the terminal: asks one question at a time, and holds ``screen`` so that other output waits."""
 
     def __init__(self, screen: asyncio.Lock) -> None:
         self._screen = screen
 
     async def ask(self, request: ApprovalRequest) -> bool:
-        """Show the request; True only where the person then types y or yes. Cancelling takes the question back."""
+        """Show the request. True only if the person then types y or yes. Cancelling withdraws the question."""
         if request.kind == "elicitation":
             from casemate.policy.shown import escape_text
 
-            say(
-                f"{escape_text(request.server)} asks for something to be filled in, which cannot be done here: declined"
-            )
+            say(f"{escape_text(request.server)} asks for a form to be filled in, which cannot be done here: declined")
             return False
         async with self._screen:
             sys.stderr.write(request_lines(request))
@@ -168,12 +160,12 @@ class Terminal:
                 return (await _line()).strip().lower() in _YES
             except asyncio.CancelledError:
                 sys.stderr.write("\n")
-                say("the question is over: it was answered elsewhere, or withdrawn")
+                say("this question was answered elsewhere, or withdrawn")
                 raise
 
 
 def request_lines(request: ApprovalRequest) -> str:
-    """The lines that show a request; no text in it can begin a line or look like one of casemate's."""
+    """The lines that show a request. No text in it can begin a line or look like casemate's."""
     from casemate.policy.shown import escape_text, request_text
 
     if request.kind == "files" and "changes" in request.arguments:
@@ -194,8 +186,7 @@ _PLAIN = "\x1b[0m"
 
 
 def review_lines(changes: Sequence[str], diff: str, *, has_colours: bool) -> Iterator[str]:
-    """Changes of a folder, and then the lines that differ. Nothing in them acts upon a terminal, and none begins a
-    line."""
+    """Changes of a folder, then the diff. Nothing in it acts upon a terminal, and every line is indented."""
     from casemate.surfaces.cli.inert import inert, visible
 
     yield from (f"    {visible(change)}" for change in changes)
@@ -205,7 +196,6 @@ def review_lines(changes: Sequence[str], diff: str, *, has_colours: bool) -> Ite
 
 
 async def _line() -> bytes:
-    """The next line that is typed; nothing at the end of the input."""
     loop = asyncio.get_running_loop()
     typed: asyncio.Future[bytes] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""``casemate tools``: the user's MCP servers, what their tools are called, and calls of them."""
+"""``casemate tools``: the user's MCP servers, their tools, and calls of them."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from casemate.tools.modules.catalogue import Catalogue
 
 
-_UNAVAILABLE = 69  # the exit code where a server cannot be reached (sysexits.h)
+_UNAVAILABLE = 69  # the exit code if a server cannot be reached (sysexits.h)
 T = TypeVar("T")
 File = Annotated[str | None, Parameter(help="Another file of servers than your own.")]
-_FAILED = 1  # the exit code where a tool says that it failed
+_FAILED = 1  # the exit code if a tool reports a failure
 
 app = App(name="tools", help="Keep MCP servers for programs, and call their tools.")
 
@@ -68,28 +68,32 @@ def add(
     casemate tools add tickets --url https://mcp.example.org/mcp --header 'Authorization: Bearer ${TICKETS_TOKEN}'
 
     Args:
-        name: What programs call it: letters, digits, _ and -.
-        words: The command that starts it, and its arguments, behind --.
-        command: The same, where no argument begins with a hyphen.
+        name: Its name in programs: letters, digits, _ and -.
+        words: The command that starts it, and its arguments, after --.
+        command: The same, if no argument begins with a hyphen.
         url: The address of a server that runs elsewhere.
         header: A header of requests to it, as 'Name: value'. May be repeated.
         env: A variable of the command, as NAME=VALUE. May be repeated.
-        wall: The command runs behind a wall, as by casemate wrap.
+        wall: Run the command behind a wall, as casemate wrap does.
         policy: A file of rules for that wall, in casemate's keys.
         settings: A file of rules for that wall, in srt's keys.
         read: A file or folder that the command can read behind its wall. May be repeated.
-        copy: The same for a folder that it gets a copy of to write in. Behind a wall without a network npx finds no
-            packages but those in its cache: run the command once without, then give --copy ~/.npm. May be repeated.
-        cwd: The folder that the command is started in; unless given, the one that casemate is started in.
-        type: How to speak with a --url: http (streamable HTTP) unless given, or sse.
+        copy: A folder that the command gets a writable copy of. Behind a wall without a network npx finds only the
+            packages in its cache: run the command once without the wall, then give --copy ~/.npm. May be repeated.
+        cwd: The folder that the command is started in. Default: the current one if the command names a file by a
+            relative path, else the one that casemate is started in.
+        type: Transport for a --url: http (streamable HTTP, the default) or sse.
         auth: How to sign in to a --url: oauth, by a browser, or device, by a code.
         variable: A variable of this machine that ${V} may stand for. May be repeated.
-        timeout: Seconds for a call; 120 unless given.
+        timeout: Seconds for a call; 120 by default.
     """
     if words and command:
-        raise InvalidArgument("command", "is there twice: behind -- and as --command")
+        raise InvalidArgument("command", "is given twice: after -- and as --command")
     started = [*words, *command]
     definition: dict[str, Any] = {"command": started[0], "args": started[1:]} if started else {}
+    if cwd is None and (relative := _relative_file(started)):
+        cwd = os.getcwd()
+        say(inert(f"{name} starts in {cwd}, where {relative} is; --cwd names another folder"))
     signing = {"oauth": "oauth", "device": {"type": "device"}}
     further = {
         "url": url,
@@ -109,10 +113,9 @@ def add(
     definition |= {key: value for key, value in further.items() if value not in (None, {}, [])}
     try:
         add_to_file(_file(file), name, definition)
-    except InvalidArgument as error:  # of a key of the definition, which an option has given here
-        raise InvalidArgument(
-            error.argument.removeprefix(f"{name}."), error.message.removeprefix(f"{error.argument}: ")
-        ) from None
+    except InvalidArgument as error:  # it names a key of the definition, which here is an option
+        error.argument = error.argument.removeprefix(f"{name}.")
+        raise
     if file is None:
         tell_service("tools.add", name=name, definition=begun_at_home(definition, os.environ))
     return 0
@@ -120,11 +123,7 @@ def add(
 
 @app.command(name="list")
 def list_servers(*, output: Output = "text", as_json: AsJson = False, file: File = None) -> int:
-    """Print the servers that are kept, one in a line: the name, and behind a tab how it is reached.
-
-    Args:
-        output: text (unless given), or json: names and definitions; of variables and headers the names alone.
-    """
+    """Print the servers: the name, a tab, and how to reach it. JSON omits values of variables and headers."""
     kept = read_file(_file(file))
     if as_json or output == "json":
         print_json({name: _without_values(definition) for name, definition in kept.items()})
@@ -138,11 +137,7 @@ def list_servers(*, output: Output = "text", as_json: AsJson = False, file: File
 
 @app.command
 def remove(name: Name, /, *, file: File = None) -> int:
-    """Forget a server.
-
-    Args:
-        name: Its name.
-    """
+    """Forget a server."""
     remove_from_file(_file(file), name)
     if file is None:
         tell_service("tools.remove", InvalidArgument, name=name)
@@ -151,7 +146,7 @@ def remove(name: Name, /, *, file: File = None) -> int:
 
 @app.command
 def search(*words: Name, output: Output = "text", file: File = None) -> int:
-    """Print the tools that fit the words best; without words the names of all.
+    """Print the tools that match the words best; without words all names.
 
     casemate tools search convert time zones
 
@@ -169,7 +164,7 @@ def search(*words: Name, output: Output = "text", file: File = None) -> int:
 
 @app.command
 def describe(tool: Name, /, *, output: Output = "text", file: File = None) -> int:
-    """Print what a program needs to know to call a tool.
+    """Print how a program calls a tool.
 
     casemate tools describe time.convert_time
 
@@ -194,7 +189,7 @@ def call(
     json_output: Annotated[bool, Parameter(negative=(), show=False)] = False,
     file: File = None,
 ) -> int:
-    """Call a tool. It is you who calls, so nobody is asked; the exit code is 1 where the tool says that it failed.
+    """Call a tool. You are the caller, so no approval is needed. The exit code is 1 if the tool reports a failure.
 
     casemate tools call time.convert_time source_timezone=UTC time=12:00 target_timezone=Asia/Tokyo
 
@@ -202,9 +197,8 @@ def call(
 
     Args:
         tool: SERVER.TOOL
-        arguments: KEY=VALUE, read as the parameter's type says, or KEY:=JSON.
+        arguments: KEY=VALUE, parsed by the parameter's type, or KEY:=JSON.
         json: Several arguments as one JSON object.
-        output: text (unless given), or json: all that came back: content, structured where there is such, and is_error.
     """
 
     async def call_tool(sandbox: Sandbox) -> tuple[bool, dict[str, Any]]:
@@ -233,14 +227,14 @@ def call(
 def generate(
     folder: str, /, *, server: tuple[str, ...] = (), language: Literal["python", "node"] = "python", file: File = None
 ) -> int:
-    """Write what programs import, as files that an editor or a type checker can read.
+    """Write the modules that programs import as files for an editor or a type checker.
 
     casemate tools generate typings --server time
 
     Args:
-        folder: Where to: it then has a folder mcptools, or a file mcptools.d.ts. Those of an earlier time are replaced.
-        server: One server; may be repeated. All of them unless given.
-        language: python, unless given, or node for TypeScript's declarations.
+        folder: Where to write a folder mcptools, or a file mcptools.d.ts. Earlier ones are replaced.
+        server: One server; may be repeated. Default: all.
+        language: python (default), or node for TypeScript declarations.
     """
 
     async def read_catalogue(sandbox: Sandbox) -> tuple[Any, bool]:
@@ -256,25 +250,25 @@ def generate(
 
 
 async def _tool(sandbox: Sandbox, path: str) -> Any:
-    """The tool that ``SERVER.TOOL`` names, on the wire or in Python; its server alone is started."""
+    """The tool that ``SERVER.TOOL`` names, on the wire or in Python. Starts only its server."""
     from casemate.tools.schemas.types import package_names
 
     given = path.removeprefix("mcptools.").partition(".")[0]
     names = package_names(definition.name for definition in sandbox.tools.servers.definitions())
     server = next((server for server, package in names.items() if given in (server, package)), None)
     if server is None:
-        known = f"There are {', '.join(names)}." if names else "Add one with `casemate tools add`."
+        known = f"Servers: {', '.join(names)}." if names else "Add one with `casemate tools add`."
         raise InvalidArgument("tool", f"there is no server {given[:100]!r}", remediation=known)
     found = (await sandbox.tools.catalogue(server)).by_path(path)
     if found is None:
         raise InvalidArgument(
-            "tool", f"there is no tool {path[:100]!r}", remediation="`casemate tools search` names them all."
+            "tool", f"there is no tool {path[:100]!r}", remediation="`casemate tools search` lists them all."
         )
     return found
 
 
 async def _tell_problems(sandbox: Sandbox) -> bool:
-    """Say what is missing, and why; whether every server is there."""
+    """Print what is missing, and why. Returns whether every server is available."""
     problems = await sandbox.tools.problems()
     for name, why in problems.items():
         say(inert(f"{name}: {why}"))
@@ -282,13 +276,18 @@ async def _tell_problems(sandbox: Sandbox) -> bool:
 
 
 def _with_servers(file: File, work: Callable[[Sandbox], Awaitable[T]], only: tuple[str, ...] = ()) -> T:
-    """Do something with the servers that are kept, or some of them; none is started before it is needed."""
     kept = choose_servers(_file(file), only)
     return interrupts.run_in(Sandbox(tools=kept, vault=users_store(os.environ)), work)
 
 
 def _file(given: File) -> Path:
     return users_file(os.environ) if given is None else Path(given).expanduser()
+
+
+def _relative_file(words: list[str]) -> str | None:
+    """The first word that is a relative path of an existing file. A command without a slash is looked up on PATH."""
+    paths = (word for place, word in enumerate(words) if place or "/" in word)
+    return next((path for path in paths if not os.path.isabs(path) and os.path.isfile(path)), None)
 
 
 def _place(path: str | None) -> str | None:
@@ -298,12 +297,11 @@ def _place(path: str | None) -> str | None:
 def _pair(option: str, given: str, between: str) -> tuple[str, str]:
     name, found, value = given.partition(between)
     if not found or not name.strip():
-        raise InvalidArgument(option, f"{given[:40]!r} is no NAME{between}VALUE")
+        raise InvalidArgument(option, f"{given[:40]!r} is not NAME{between}VALUE")
     return (name.strip(), value.strip()) if between == ":" else (name, value)
 
 
 def _without_values(definition: dict[str, Any]) -> dict[str, Any]:
-    """A definition without what may be secret in it."""
     shown = {key: value for key, value in definition.items() if key not in ("env", "headers", "auth")}
     return {**shown, **{key: sorted(definition[key]) for key in ("env", "headers") if key in definition}}
 
@@ -327,16 +325,15 @@ def _print_answer(text: str, output: str) -> int:
 
 
 _PACKAGE = "mcptools"
-_MARK = "_wire.py"  # a file that every package which was written here has
+_MARK = "_wire.py"  # a file in every package written here
 
 
 def package_into(folder: Path, catalogue: Catalogue) -> None:
-    """Write ``folder/mcptools``, in place of one of an earlier time. Raises ``InvalidArgument`` where something else
-    is there, and ``OSError``."""
+    """Write ``folder/mcptools`` in place of an earlier one. Raises ``InvalidArgument`` if something else is there."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / _PACKAGE
     if target.is_symlink() or (target.exists() and not (target / _MARK).is_file()):
-        raise InvalidArgument("folder", f"there is a {target} that is not of casemate's making; name another folder")
+        raise InvalidArgument("folder", f"{target} exists and was not made by casemate; name another folder")
     own = Path(casemate.__file__).parent / "guest" / "modules" / _PACKAGE
     runtime = {path.name: path.read_text(encoding="utf-8") for path in sorted(own.glob("*.py"))}
     made = Path(tempfile.mkdtemp(prefix=f".{_PACKAGE}-", dir=folder))

@@ -1,66 +1,53 @@
-"""``casemate vault``: the user's secrets, in an encrypted file. Values come from standard input and are never shown."""
+"""``casemate vault``: the user's secrets, in an encrypted file. Values are read from standard input and never shown."""
 
 from __future__ import annotations
 
 import os
 import sys
+from typing import Annotated, Any
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from casemate.api.sandbox import Sandbox
 from casemate.errors import InvalidArgument
 from casemate.policy.inject import Inject
 from casemate.surfaces.cli import interrupts
 from casemate.surfaces.cli.answers import print_json
+from casemate.surfaces.cli.commands import asks
 from casemate.surfaces.cli.inputs import configured_arguments
-from casemate.surfaces.cli.parameters import Name, Output
+from casemate.surfaces.cli.parameters import Output
 from casemate.vault.vault import default_path
 
-_MOST = 1 << 16  # bytes to read of a value: enough to be told that it is too long
+_MOST = 1 << 16  # bytes to read of a value: enough to see that it is too long
+
+Namespace = Annotated[str | None, Parameter(help="Its namespace; as configured, or default.")]
 
 app = App(name="vault", help="Keep secrets for programs, in an encrypted file.")
 
 
 @app.command(name="set")
-def set_secret(
-    name: Name,
-    /,
-    *,
-    namespace: str | None = None,
-    inject_host: tuple[str, ...] = (),
-    header: str | None = None,
-    format: str | None = None,  # noqa: A002 - its name on the command line
-) -> int:
-    """Keep a secret, in place of one of that name.
+@asks("vault.set", "name --inject-host=hosts --header? --format?")
+def set_secret(given: dict[str, Any], *, namespace: Namespace = None) -> int:
+    """Keep a secret; an existing one of that name is replaced.
 
     casemate vault set API_TOKEN
 
     casemate vault set API_TOKEN --inject-host api.example.org < token.txt
 
-    Its value is asked for without showing it; or it is what is piped in, without the newline at its end.
-
-    Args:
-        name: How programs find it in their environment: capital letters, digits and _.
-        namespace: Whose it is; as configured, or default, unless given.
-        inject_host: The value is put into requests to this host, outside, and programs have a placeholder. May be
-            repeated.
-        header: The header field of those requests that it is part of; Authorization unless given.
-        format: That field's whole value, with {} for the secret; "Bearer {}" unless given.
+    The value is asked for without showing it, or read from a pipe, without the newline at its end.
     """
-    inject = _inject(inject_host, header, format)
+    name, hosts = given.pop("name"), given.pop("hosts")
+    if given and not hosts:
+        raise InvalidArgument(min(given), "has no effect without a host", remediation="Add --inject-host HOST.")
+    inject = Inject(hosts, **given) if hosts else None
     sandbox, value = _open_sandbox(namespace), _value(name)
     interrupts.run_in(sandbox, lambda sandbox: sandbox.vault.set(name, value, inject=inject))
     return 0
 
 
 @app.command(name="list")
-def list_secrets(*, output: Output = "text", namespace: str | None = None) -> int:
-    """Print the names of the secrets that are kept, one in a line; and behind a tab, where each may be put in.
-
-    Args:
-        output: text (unless given), or json: name and inject of each, which is null for one that programs get.
-        namespace: Whose; as configured, or default, unless given.
-    """
+def list_secrets(*, output: Output = "text", namespace: Namespace = None) -> int:
+    """Print the names of the secrets, one per line, with a tab and its injection if it has one."""
     found = interrupts.run_in(_open_sandbox(namespace), lambda sandbox: sandbox.vault.injects())
     if output == "json":
         from casemate.operations.documents import document
@@ -73,33 +60,19 @@ def list_secrets(*, output: Output = "text", namespace: str | None = None) -> in
 
 
 @app.command(name="delete")
-def delete_secret(name: Name, /, *, namespace: str | None = None) -> int:
-    """Forget a secret.
-
-    Args:
-        name: Its name.
-        namespace: Whose it is; as configured, or default, unless given.
-    """
-    interrupts.run_in(_open_sandbox(namespace), lambda sandbox: sandbox.vault.delete(name))
+@asks("vault.delete", "name")
+def delete_secret(given: dict[str, Any], *, namespace: Namespace = None) -> int:
+    """Forget a secret."""
+    interrupts.run_in(_open_sandbox(namespace), lambda sandbox: sandbox.vault.delete(**given))
     return 0
 
 
 def _open_sandbox(namespace: str | None) -> Sandbox:
-    """A sandbox in which nothing is run: it has the vault, and the record of what is changed in it."""
+    """A sandbox for the vault and the record of its changes; nothing runs in it."""
     said = configured_arguments("namespace", "audit", "vault")
     path = said.pop("vault", None)
     said["vault"] = path if isinstance(path, str) else default_path(os.environ)
     return Sandbox(**{**said, **({"namespace": namespace} if namespace else {})})
-
-
-def _inject(hosts: tuple[str, ...], header: str | None, form: str | None) -> Inject | None:
-    """Where a secret may go, as the options say. Raises ``InvalidArgument``."""
-    given = {name: text for name, text in {"header": header, "format": form}.items() if text is not None}
-    if hosts:
-        return Inject(hosts, **given)
-    if given:
-        raise InvalidArgument(min(given), "says nothing without a host", remediation="Add --inject-host HOST.")
-    return None
 
 
 def _where(inject: Inject) -> str:

@@ -1,7 +1,7 @@
-"""``casemate wrap``: any command behind a wall, its standard streams, signals and exit code casemate's own.
+"""``casemate wrap``: any command behind a wall, with casemate's standard streams, signals and exit code.
 
-Three threads carry bytes, each in one direction, and each holds one piece at most: whoever does not read makes the
-other side wait, and holds up no other direction. The end of a stream is passed on in both directions, also a reader's.
+Three threads carry bytes, one for each stream, and buffer one piece at most: a slow reader makes its writer wait, and
+delays no other stream. The end of a stream is passed on in both directions, also when its reader closes it.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from casemate.api.options import SandboxOptions
-from casemate.api.wrapping import NOT_OF_COMMANDS, Wrapping, WrapRequest
+from casemate.api.wrapping import Wrapping, WrapRequest
 from casemate.errors import CasemateError, InvalidArgument
 from casemate.event_loop import run_in_loop
 from casemate.execution.request import redaction_of
 from casemate.model.execution import Execution
 from casemate.model.foreign import option_hint
 from casemate.model.isolation import Strength
-from casemate.model.limits import Limits
+from casemate.model.limits import COMMAND_LIMITS, Limits
 from casemate.surfaces.cli import failures, interrupts
 from casemate.surfaces.cli.failures import say
 from casemate.surfaces.cli.inert import Inert, visible
 from casemate.surfaces.cli.inputs import env_beginning, env_of, given_limits
-from casemate.surfaces.cli.parameters import LIMITS, Name, takes
+from casemate.surfaces.cli.parameters import Name, takes
 from casemate.walls.wall import Standard
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_LOOKS_EVERY = 0.5  # seconds; for as long a file that was replaced may be read
+_LOOKS_EVERY = 0.5  # seconds, which is how long a replaced file may be readable
 
 
 @takes(
-    "allowed_domains", "env", "secrets", "namespace", *LIMITS, "isolation",
+    "allowed_domains", "env", "secrets", "namespace", *COMMAND_LIMITS, "isolation",
     disk="Bytes it may write in /tmp and /dev/shm, and in an overlay, together.",
 )  # fmt: skip
 def wrap(
@@ -67,8 +67,8 @@ def wrap(
 ) -> int:
     """Run any command behind a wall: casemate wrap [OPTIONS] -- COMMAND [ARGS...]
 
-    stdin, stdout, stderr, signals and the exit code are the command's. It has no network, writes only in the folder
-    that it is started in, and sees that folder at its own path, without .env files, and little else of this machine.
+    stdin, stdout, stderr, signals and the exit code are the command's. It has no network and writes only in the folder
+    that it is started in. It sees that folder at its own path, without .env files, and little else of this machine.
 
     casemate wrap -- node_modules/.bin/mcp-server-filesystem .
 
@@ -79,19 +79,17 @@ def wrap(
     Args:
         command: The command: a name on PATH, or a path.
         args: Its arguments. Put -- before the command when one of them begins with a hyphen.
-        policy: A file with the most that is permitted, in casemate's keys or srt's; what it denies no option allows.
-        workspace: The folder that it works in; the one that casemate is started in unless given.
-        mode: direct (unless given): what it writes is in the folder at once. overlay: it is written back when it has
-            ended.
-        read: A file or folder that it may read besides. What lies in your home folder is in its own, too. May be
-            repeated.
-        copy: A folder like that which it may write to, as a cache: what it wrote is gone with it. May be repeated.
-        hide: A file or folder, or a pattern of such, that it must not see. May be repeated.
-        at_least: The weakest wall that will do, as isolation.at_least of a policy; a weaker one is refused.
-        env_prefix: Every variable here whose name begins so is one for it, without that beginning.
-        timeout: Seconds that it may run; no end unless given.
+        policy: A file with the most that is permitted, in casemate's keys or srt's. No option allows what it denies.
+        workspace: The folder that it works in; by default the one that casemate is started in.
+        mode: direct (default): its writes are in the folder at once. overlay: they are written back at its end.
+        read: Another file or folder that it may read. One in your home folder is also in its own. May be repeated.
+        copy: A folder like that which it may write to, as a cache; its writes are discarded. May be repeated.
+        hide: A file, a folder or a pattern that it must not see. May be repeated.
+        at_least: The weakest acceptable wall, as isolation.at_least of a policy; a weaker one is refused.
+        env_prefix: Variables here with this prefix become its variables, without the prefix.
+        timeout: Seconds that it may run; no end by default.
         explain: Print what would be done and with which limits, and run nothing.
-        raw: Send its bytes to a terminal as they are. They can do to it whatever it obeys.
+        raw: Send its bytes to a terminal unchanged. They can do to it anything that it obeys.
     """
     if command.startswith("-"):
         hint = option_hint(command) or "casemate wrap --help lists them"
@@ -99,7 +97,7 @@ def wrap(
     from casemate.api.settings import settings_of
 
     settings = settings_of(os.environ, arguments={"policy": policy})
-    for warning in settings.policy.warnings:
+    for warning in settings.policy.unenforced:
         say(warning)
     if timeout is None and "timeout" in settings.given:
         timeout = settings.timeout
@@ -130,7 +128,7 @@ def wrap(
 
 
 def _sandbox_options(settings: Settings, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is configured, and what is ``given`` over it. Raises ``CasemateError``."""
+    """The configuration, overridden by ``given``. Raises ``CasemateError``."""
     known = SandboxOptions.__annotations__
     chosen = {name: value for name, value in given.items() if name in known and value not in (None, ())}
     if given.get("secrets"):
@@ -146,9 +144,9 @@ def _sandbox_options(settings: Settings, given: Mapping[str, Any]) -> dict[str, 
 
 def _say_bounds(wrapping: Wrapping) -> None:
     for path in wrapping.find_missing():
-        say(f"{path} is not there: should it come to be while the command runs, it is not guarded")
+        say(f"{path} does not exist; if the command creates it, it is neither hidden nor protected")
     if wrapping.writable is not None and not wrapping.writable.folders:
-        say(f"{wrapping.writable.where}: allowWrite names no folder, so that the command can write in none of yours")
+        say(f"{wrapping.writable.where}: allowWrite names no folder, so the command cannot write in any of yours")
 
 
 async def _explain(wrapping: Wrapping) -> int:
@@ -159,29 +157,25 @@ async def _explain(wrapping: Wrapping) -> int:
     finally:
         await wrapping.close()
     document = plan_document(plan)
-    for name in NOT_OF_COMMANDS:
-        del document["limits"][name]
+    document["limits"] = {name: document["limits"][name] for name in COMMAND_LIMITS}
     sys.stdout.write(plan_text(document) + "\n")
     return 0
 
 
 class _WrappedCommand:
-    """One command, from its start to the last byte that it wrote."""
-
     def __init__(self, wrapping: Wrapping, *, raw: bool) -> None:
         self._wrapping = wrapping
         self._raw = raw
         self._cell: Cell | None = None
-        self._signal = 0  # the last one that came
+        self._signal = 0  # the last signal that came
         self._is_over = False
         self._gives_up = False
 
     async def run(self) -> int:
-        """The exit code. Raises ``CasemateError``."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         for number in _PASSED_ON:
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup has them ignored
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores them
                 loop.add_signal_handler(number, self._take, number, task)
         try:
             execution = await self._execute()
@@ -210,7 +204,7 @@ class _WrappedCommand:
             try:
                 outcome = await self._wrapping.execute(streams.theirs(), begin_streams)
             except CasemateError as error:
-                outcome = error  # raised below: from within, the group would wrap it in one of its own
+                outcome = error  # raised below: inside, the task group would wrap it
             finally:
                 watching.cancel()
         if isinstance(outcome, CasemateError):
@@ -221,12 +215,11 @@ class _WrappedCommand:
         return outcome
 
     async def _watch(self) -> None:
-        """End a command for which something is not hidden any more."""
         while True:
             await asyncio.sleep(_LOOKS_EVERY)
             if self._cell is not None and (path := self._wrapping.find_uncovered()):
                 self._cell.kill("killed")
-                say(f"{visible(path)} was replaced, and the new one is not hidden: the command was ended")
+                say(f"{visible(path)} was replaced and is no longer hidden: the command was ended")
                 return
 
     def _end_for_output(self) -> None:
@@ -235,8 +228,8 @@ class _WrappedCommand:
             say("it wrote more than limits.full_output of its policy: the command was ended")
 
     def _take(self, number: int, task: asyncio.Task[Any]) -> None:
-        """Pass a signal on. Before there is a command to pass it to, and when it has ended and only its last words are
-        not read, it is for casemate itself."""
+        """Pass a signal to the command. Before it starts, and after its end while output remains, the signal is for
+        casemate itself."""
         self._signal = number
         if self._is_over:
             self._gives_up = True
@@ -246,23 +239,22 @@ class _WrappedCommand:
             self._cell.signal(number)
 
     def _say_outcome(self, execution: Execution) -> None:
-        """What casemate itself has to say: nothing, when there was nothing out of the ordinary."""
         from casemate.surfaces.cli.outcome import list_names, outcome
 
-        for line in outcome(execution):
+        for line in outcome(execution, self._wrapping.where_bound):
             say(line)
         appeared = self._wrapping.find_new_names()
         if appeared:
             names = list_names(appeared)
-            say(f"new, and of a name that tools act on by themselves: {names}; look before you use the folder")
+            say(f"new, with names that tools act on by themselves: {names}; check them before you use the folder")
 
 
-_PIECE = 1 << 16  # bytes; a pipe's usual capacity
+_PIECE = 1 << 16  # bytes; a pipe's default capacity
 _ENDED = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
 
 class _Cleaner:
-    """Takes out of what a command writes its secrets, and unless ``raw`` what a terminal would obey."""
+    """Redacts secrets in a command's output and, unless ``raw``, what a terminal would obey."""
 
     def __init__(self, secrets: Secrets, *, raw: bool) -> None:
         redaction = redaction_of(secrets)
@@ -270,19 +262,19 @@ class _Cleaner:
         self._inert = None if raw else Inert()
 
     def feed(self, data: bytes) -> bytes:
-        """What of ``data``, and of what was held back before, can be shown now."""
+        """What can be shown now of ``data`` and of what was held back."""
         data = self._redacted.feed(data) if self._redacted else data
         return self._inert.feed(data) if self._inert else data
 
     def end(self) -> bytes:
-        """What was held back: a stream may end anywhere, also in the middle of a secret."""
+        """What was held back: a stream may end in the middle of a secret."""
         rest = self._redacted.finish(cut=True) if self._redacted else b""
         return self._inert.feed(rest) + self._inert.end() if self._inert else rest
 
 
 class PassThrough:
-    """Carries bytes between `begin` and `finish`, those of stdout (1) and stderr (2) through their cleaners. ``most``:
-    of both together, None for any; ``on_more`` is called, in a thread, where there are more."""
+    """Carries bytes between `begin` and `finish`; stdout (1) and stderr (2) go through their cleaners. ``most``: bytes
+    of both together, None for any number. ``on_more`` is called in a thread when there are more."""
 
     def __init__(
         self, cleaners: dict[int, _Cleaner], most: int | None = None, on_more: Callable[[], object] = int
@@ -307,19 +299,19 @@ class PassThrough:
         return Standard(self._stdin, self._stdout, self._stderr)
 
     def begin(self) -> None:
-        """The command has its ends: let go of ours of them, and carry."""
+        """Close our copies of the command's ends, and start to carry."""
         for fd in (self._stdin, self._stdout, self._stderr):
             os.close(fd)
         for thread in (self._inward, *self._outward):
             thread.start()
 
     def end_input(self) -> None:
-        """Everything in the cell is dead: read no more for it, and pass on what it has written."""
+        """Stop reading input: everything in the cell is dead. Its output is still passed on."""
         self._over.set()
         os.eventfd_write(self._wake, 1)
 
     def finish(self, given_up: Callable[[], bool]) -> None:
-        """Wait until all that it wrote is passed on: as long as its readers take, unless that is ``given_up``."""
+        """Wait until all output is passed on, as long as its readers take, unless ``given_up`` returns True."""
         for thread in (self._inward, *self._outward):
             while thread.is_alive() and not given_up():
                 thread.join(0.1)
@@ -327,11 +319,10 @@ class PassThrough:
     # -- in threads of their own
 
     def _carry_in(self) -> None:
-        """From our standard input to the command's, until either ends."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         poll.register(0, select.POLLIN)
-        poll.register(self._to_stdin, 0)  # which tells when nobody reads there any more
+        poll.register(self._to_stdin, 0)  # reports when its reader is gone
         try:
             while not self._over.is_set():
                 events = dict(poll.poll())
@@ -344,10 +335,10 @@ class PassThrough:
                     break
         finally:
             os.close(self._to_stdin)
-            _replace(0)  # who writes to us is told, as if we were the command
+            _replace(0)  # our writer gets the same error as from the command
 
     def _put_in(self, data: bytes) -> bool:
-        """Write all of ``data``; False when nobody reads it any more."""
+        """Write all of ``data``. False if its reader is gone."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         poll.register(self._to_stdin, select.POLLOUT)
@@ -363,7 +354,6 @@ class PassThrough:
         return True
 
     def _count(self, data: bytes) -> bytes:
-        """As much of ``data`` as there may be."""
         with self._counting:
             room, self._room = max(0, self._room), self._room - len(data)
             is_first = self._room < 0 <= self._room + len(data)
@@ -372,7 +362,6 @@ class PassThrough:
         return data[:room]
 
     def _carry_out(self, source: int, target: int) -> None:
-        """From the command's standard output, or error, to ours, until either ends."""
         cleaner = self._cleaners[target]
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
@@ -382,7 +371,7 @@ class PassThrough:
                 data = _read(source)
                 if data is None:
                     if self._over.is_set():
-                        break  # nothing is in it, and nobody is left to write
+                        break  # it is empty, and its writers are dead
                     poll.poll()
                 elif not data or not _put_out(target, cleaner.feed(self._count(data))):
                     break
@@ -390,11 +379,11 @@ class PassThrough:
         finally:
             os.close(source)
             if target == 1:
-                _replace(1)  # who reads learns that it has ended; on stderr casemate itself may have something to say
+                _replace(1)  # our reader sees its end; casemate itself may still write to stderr
 
 
 def _read(fd: int) -> bytes | None:
-    """What is there to be read, empty at its end, None where there is nothing now."""
+    """Read what is available: empty at the end, None if there is nothing now."""
     try:
         return os.read(fd, _PIECE)
     except BlockingIOError:
@@ -404,12 +393,12 @@ def _read(fd: int) -> bytes | None:
 
 
 def _put_out(fd: int, data: bytes) -> bool:
-    """Write all of ``data``, as long as that takes; False when nobody reads it any more."""
+    """Write all of ``data``, however long it takes. False if its reader is gone."""
     view = memoryview(data)
     while view:
         try:
             view = view[os.write(fd, view) :]
-        except BlockingIOError:  # the other end made it so
+        except BlockingIOError:  # the other end set O_NONBLOCK
             select.select([], [fd], [])
         except OSError:
             return False
@@ -417,7 +406,7 @@ def _put_out(fd: int, data: bytes) -> bool:
 
 
 def _replace(fd: int) -> None:
-    """Put /dev/null in the place of a standard stream, which ends it for its other end."""
+    """Replace a standard stream by /dev/null, which ends it for the other side."""
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     os.dup2(null, fd)
     os.close(null)

@@ -1,1 +1,1 @@
-"""Other programs that speak MCP: where each keeps its servers, and how casemate's is written there and taken out."""
+"""Other MCP clients: where each keeps its servers, and how casemate's entry is added and removed."""

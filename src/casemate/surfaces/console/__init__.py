@@ -1,1 +1,1 @@
-"""The console: pages that a browser of the user's shows, and that ask the service as every other client does."""
+"""The console: pages for the user's browser, which call the service as any other client does."""

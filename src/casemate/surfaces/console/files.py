@@ -1,4 +1,4 @@
-"""The files of the console's pages, with the headers that they are served with."""
+"""The files of the console's pages, with their response headers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ _TYPES = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
-_PAGES = (  # frames: that of what a program gave as HTML, and previews, each at a host name of its own
+_PAGES = (  # frames: the one that shows a program's HTML, and previews, each at its own host name
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "frame-src 'self' http://*.localhost:*; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
-# Of the frame that shows what a program gave as HTML: an origin of its own, no script but the one that puts it there,
-# and nothing of any network.
+# For the frame that shows a program's HTML: an opaque origin, only the script that inserts the HTML, and no network.
 _FRAME = (
     "sandbox allow-scripts; default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
@@ -40,32 +39,24 @@ _ALL = {
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """``etag``: says whether a browser has it already."""
-
-    name: str
     content: bytes
-    etag: str
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """What it is served with."""
-        is_framed = self.name in _FRAME_FILES
-        return {
-            **_ALL,
-            "content-type": _TYPES[Path(self.name).suffix],
-            "content-security-policy": _FRAME if is_framed else _PAGES,
-            # The frame's origin is opaque, so to it the script beside it is another's.
-            "cross-origin-resource-policy": "cross-origin" if self.name == "frame.js" else "same-origin",
-            "etag": self.etag,
-        }
+    headers: Mapping[str, str]  # of its answer, with an ``etag``
 
 
 @cache
 def page_files() -> Mapping[str, PageFile]:
-    """All of them by their paths beneath ``/console/``; the page itself also by nothing."""
+    """All files by their paths beneath ``/console/``; the index page also by the empty path."""
     files: dict[str, PageFile] = {}
     for path in sorted(_FOLDER.rglob("*")):
         if path.suffix in _TYPES:
             name, content = str(path.relative_to(_FOLDER)), path.read_bytes()
-            files[name] = PageFile(name, content, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+            headers = {
+                **_ALL,
+                "content-type": _TYPES[path.suffix],
+                "content-security-policy": _FRAME if name in _FRAME_FILES else _PAGES,
+                # The frame has an opaque origin, so even its own script is cross-origin.
+                "cross-origin-resource-policy": "cross-origin" if name == "frame.js" else "same-origin",
+                "etag": f'"{hashlib.sha256(content).hexdigest()[:32]}"',
+            }
+            files[name] = PageFile(content, headers)
     return {**files, "": files["index.html"]}

@@ -1,1 +1,1 @@
-"""The service over HTTP: a loop over the operations, and who may speak to it."""
+"""The service over HTTP: every operation of the catalogue, and authentication."""

@@ -1,7 +1,4 @@
-"""The service as an ASGI application: the checks of every request, who asks, what for, and the answer.
-
-The checks and their bounds are also those of ``casemate serve``.
-"""
+"""The service as an ASGI application. ``casemate serve`` uses the same checks and bounds."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ from casemate.surfaces.http.identity import (
     token_of,
     user_of,
 )
-from casemate.surfaces.http.openapi import document_of
+from casemate.surfaces.http.openapi import describe_service
 from casemate.surfaces.http.service import describe
 from casemate.telemetry.rows import within_caller
 from casemate.version import INSTALLATION, how_to_install, installation
@@ -54,16 +51,16 @@ _OF_KIND = {
     "invalid": 400, "denied": 403, "not_found": 404, "failed": 409, "unavailable": 501, "record": 507, "closed": 503,
     "fault": 500, "busy": 429, "refused": 400, "not_proved": 409,
 }  # fmt: skip
-_RETRY_AFTER = {"closed": "2"}  # seconds; a service that ends is started anew by whoever needs it
+_RETRY_AFTER = {"closed": "2"}  # seconds; the next command starts a service that has ended
 
 
 def status_of(error: CasemateError) -> int:
-    """The HTTP status of an error by its kind."""
+    """The HTTP status of an error, by its kind."""
     return _OF_KIND.get(error.kind, 500)
 
 
 def retry_after(told: Mapping[str, Any]) -> str | None:
-    """The header of an error by its document: whole seconds, where trying again may help."""
+    """The Retry-After header for an error document, in whole seconds; None if a retry would not help."""
     if "retry_after" in told:
         return str(math.ceil(float(told["retry_after"])))
     return _RETRY_AFTER.get(str(told.get("kind")))
@@ -72,20 +69,20 @@ def retry_after(told: Mapping[str, Any]) -> str | None:
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 VERSION = "v1"
 _METRICS, _METRICS_TYPE = "/metrics", "text/plain; version=0.0.4; charset=utf-8"
-_MOST_MOUNTED = 8 * 2**20  # bytes of a request to another application, such as a file that a model writes
+_MOST_MOUNTED = 8 * 2**20  # bytes of a request to a mounted application, such as a file that a model writes
 _log = logging.getLogger("casemate.service")
 
 
 async def answer_request(
     scope: Scope, receive: Receive, send: Send, listener: Listener, admit: Callable[[Exchange], Awaitable[None]]
 ) -> None:
-    """One request (ASGI 3) of somebody at ``listener``; ``admit`` says who that is, and answers. What it raises is
-    answered with an error, unless the answer has begun. Raises what is no error of casemate's."""
+    """Answer one request (ASGI 3) that came in at ``listener``; ``admit`` authenticates and answers it. What it raises
+    becomes an error answer, unless the answer has started. Unexpected exceptions are raised again."""
     if scope["type"] != "http":
         return
     await TURNS.take()
     began = time.monotonic()
-    exchange = Exchange(scope, receive, send, Headers({}))
+    exchange = Exchange(scope, receive, send, {})
     try:
         exchange.head = read_headers(scope["headers"])
         check_place(exchange.head, exchange.path, listener)
@@ -115,10 +112,7 @@ async def answer_request(
 
 
 async def hand_over(exchange: Exchange, app: Application, scope: Scope) -> None:
-    """Have another application answer. What it parses is read before, and bounded like all bodies.
-
-    Raises :class:`Refused` for a body that is too large or holds too much, :class:`Gone`, and what ``app`` raises.
-    """
+    """Have another application answer. A POST body is read first, within the bounds of :meth:`Exchange.body`."""
     receive = exchange.receive
     if exchange.method == "POST":
         receive = exchange.again(await exchange.body(_MOST_MOUNTED))
@@ -126,8 +120,8 @@ async def hand_over(exchange: Exchange, app: Application, scope: Scope) -> None:
 
 
 async def _send_error(exchange: Exchange, status: int, told: Mapping[str, Any], allow: str = "") -> None:
-    """The typed error body, unless the answer has begun: then the last event of one that is a stream of events, else
-    nothing, and the connection ends. ``allow``: the header of that name."""
+    """Send the typed error body; ``allow``: its Allow header. Once the answer has started, an event stream gets a
+    last ``error`` event; any other answer is cut off, and the connection ends."""
     if exchange.status:
         if exchange.takes_event:
             with contextlib.suppress(Gone):
@@ -140,7 +134,7 @@ async def _send_error(exchange: Exchange, status: int, told: Mapping[str, Any], 
     if (after := retry_after(told)) is not None:
         headers["retry-after"] = after
     if status >= 400:
-        headers["connection"] = "close"  # what is left of the body is not read
+        headers["connection"] = "close"  # the rest of the body is not read
     with contextlib.suppress(Gone):
         await exchange.answer(status, {"error": told}, headers)
 
@@ -152,28 +146,27 @@ def _note(exchange: Exchange, seconds: float) -> None:
 
 
 def _known_path(path: str) -> str:
-    """A path for the log: names of operations only, for others may hold anything."""
+    """A path for the log: in full only for an operation, since any other may hold anything."""
     name = path.removeprefix(f"/{VERSION}/").replace("/", ".")
     return path if name in catalogue() else "/".join(path.split("/")[:3])[:60]
 
 
 _ANSWERS = frozenset({"approvals.decide", "approvals.deny_all"})
-_DECIDES = _ANSWERS | {"tools.call"}  # what only those may do who may approve: nobody is asked about such a call
-_OF_ALL = frozenset({"audit.prune"})  # what concerns all namespaces, and only the user may do
+_DECIDES = _ANSWERS | {"tools.call"}  # only for principals that may approve: no approver is asked about such a call
+_OF_ALL = frozenset({"audit.prune"})  # concern all namespaces, so only the user may call them
 
 
 class HttpApplication:
-    """What listens at one place. ``admitted`` knows tokens; ``settings``: hashes of what the service was set by;
-    ``console``: its pages, and who comes from them; ``mounts``: other applications by the first part of their paths,
-    which find ``casemate.principal`` and ``casemate.operations`` (an awaitable) in their scope."""
+    """The application at one listener. Mounted applications find ``casemate.principal`` and ``casemate.operations``
+    (an awaitable) in their scope."""
 
     def __init__(
         self,
         service: Service,
         listener: Listener,
         admitted: Admitted,
-        settings: Mapping[str, str],
-        mounts: Mapping[str, Application] | None = None,
+        settings: Mapping[str, str],  # hashes of the settings that the service was started with
+        mounts: Mapping[str, Application] | None = None,  # other applications, by the first part of their paths
         console: Console | None = None,
     ) -> None:
         self._service = service
@@ -186,9 +179,9 @@ class HttpApplication:
 
     @cached_property
     def _router(self) -> Router:
-        """Made with the first request: the catalogue takes a while."""
+        """Made at the first request: loading the catalogue is slow."""
         register_url_convertor("operation", _NamePattern("|".join(name.replace(".", "/") for name in catalogue())))
-        register_url_convertor("archive", _NamePattern("[A-Za-z0-9_-]{32}"))  # others are misspelt operations
+        register_url_convertor("archive", _NamePattern("[A-Za-z0-9_-]{32}"))  # anything else is a misspelt operation
         routes: dict[str, tuple[str, Callable[..., Awaitable[None]]]] = {
             "/openapi.json": ("GET", self._send_openapi),
             f"/{VERSION}/health": ("GET", self._send_health),
@@ -197,26 +190,25 @@ class HttpApplication:
             f"/{VERSION}/service/console": ("POST", self._open_console),
             f"/{VERSION}/uploads": ("PUT", self._upload),
             f"/{VERSION}/{{path:operation}}": ("POST", self._operation),
-            f"/{VERSION}/artifacts/{{run}}/{{name:path}}": ("GET", self._send_artifact),
+            f"/{VERSION}/artifacts/{{run}}/{{name:path}}": ("GET", self._send_file),
             f"/{VERSION}/files/{{session}}/{{name:path}}": ("GET", self._send_file),
             f"/{VERSION}/archives/{{handle:archive}}": ("GET", self._send_archive),
         }
         return Router([_route(path, *route) for path, route in routes.items()], redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request (ASGI 3)."""
         await answer_request(scope, receive, send, self._listener, partial(self._admit, scope))
 
     async def _admit(self, scope: Scope, exchange: Exchange) -> None:
-        """Who asks; the rest is for those who may, as long as they may."""
+        """Authenticate the request, and answer it for as long as its token is valid."""
         if exchange.path == f"/{VERSION}/health" and exchange.method == "GET" and self._is_stranger(exchange):
             status = "draining" if self._service.is_draining else "ok"
-            closes = {"connection": "close"}  # who has not said who it is keeps nothing
+            closes = {"connection": "close"}  # an unauthenticated client keeps no connection
             await exchange.answer(503 if self._service.is_draining else 200, {"status": status}, closes)
         elif self._listener.kind == "unix":
             await self._answer(scope, exchange, user_of(exchange.head))
         elif self._console is not None and self._console.has_page(exchange.path):
-            with self._shares.of("", PAGES):  # all strangers have one between them
+            with self._shares.of("", PAGES):  # all unauthenticated clients share one account
                 await self._console.answer(exchange)
         else:
             is_page = exchange.head.get(CONSOLE) is not None
@@ -245,7 +237,7 @@ class HttpApplication:
             self._service.connections -= is_work
 
     def _is_stranger(self, exchange: Exchange) -> bool:
-        """Whether somebody asks who has not said who it is: whether the service is there may be known to all."""
+        """Whether the request has no credentials: anyone may ask whether the service runs."""
         says_who = (exchange.head.get("authorization"), exchange.head.get(CONSOLE))
         return self._listener.kind == "tcp" and says_who == (None, None)
 
@@ -258,14 +250,15 @@ class HttpApplication:
             raise _nothing_at(exchange, (error.headers or {}).get("Allow", "")) from None
 
     async def _send_openapi(self, exchange: Exchange, _principal: Principal) -> None:
-        await exchange.answer(200, document_of(catalogue()))
+        await exchange.answer(200, describe_service())
 
     async def _send_health(self, exchange: Exchange, _principal: Principal) -> None:
-        await exchange.answer(200, describe(self._service, self._settings_told()))
+        settings = self._settings if self._listener.kind == "unix" else {}  # for the user only
+        await exchange.answer(200, describe(self._service, settings))
 
     async def _send_metrics(self, exchange: Exchange, principal: Principal) -> None:
         if principal.audience is Audience.AGENT:
-            raise Denied("metrics are of all that the service does", remediation="casemate service token add --metrics")
+            raise Denied("metrics cover all namespaces", remediation="casemate service token add --metrics")
         from casemate.telemetry.metrics import prometheus
 
         if (write := prometheus()) is None:
@@ -275,30 +268,27 @@ class HttpApplication:
         await exchange.more(text)
         await exchange.end()
 
-    def _settings_told(self) -> Mapping[str, str]:
-        """Of how it was set, to its own user alone."""
-        return self._settings if self._listener.kind == "unix" else {}
-
     async def _operation(self, exchange: Exchange, principal: Principal, *, path: str) -> None:
         name = path.replace("/", ".")
         operation = catalogue()[name]
         if name in _DECIDES and not principal.may_approve:
             raise Denied(
-                f"{principal.name!r} may not answer requests, nor call tools without one",
+                f"{principal.name!r} may not answer approval requests, nor call tools without one",
                 remediation="It needs a token that may approve.",
             )
         if name in _OF_ALL and self._listener.kind != "unix":
             raise Denied(
-                f"{name} is about the record of all namespaces, and only for the user, on the service's machine",
+                f"{name} concerns the record of all namespaces: only the user may call it, on the service's machine",
                 remediation=f"casemate {name.replace('.', ' ')}",
             )
         if name in _ANSWERS and principal.audience is Audience.AGENT and exchange.head.get("casemate-as") is None:
             raise Denied(
-                "an agent does not answer what it has asked itself",
+                "an agent may not answer its own approval requests",
                 remediation="An operator answers, or the person at an MCP client that shows questions.",
             )
         arguments = _arguments(await exchange.body())
-        self._service.check_takes(name)
+        if not operation.while_draining:
+            self._service.check_takes_work()
         invoke = local(await self._service.operations(principal.namespace), principal)
         if operation.streams:
             cursor = _cursor(exchange.head)
@@ -309,32 +299,29 @@ class HttpApplication:
         await exchange.answer(200, value)
 
     async def _upload(self, exchange: Exchange, principal: Principal) -> None:
-        self._service.check_takes("uploads")
+        self._service.check_takes_work()
         operations = await self._service.operations(principal.namespace)
         handle = await operations.uploads.store_bytes(exchange.pieces(MOST_BYTES), principal)
         await exchange.answer(200, {"handle": handle})
 
-    async def _send_artifact(self, exchange: Exchange, principal: Principal, *, run: str, name: str) -> None:
+    async def _send_file(self, exchange: Exchange, principal: Principal, *, name: str, **of: str) -> None:
+        """``of``: ``run`` or ``session``."""
         operations = await self._service.operations(principal.namespace)
-        await _send_bytes(exchange, operations.files.chunks(name, run=run, principal=principal))
-
-    async def _send_file(self, exchange: Exchange, principal: Principal, *, session: str, name: str) -> None:
-        operations = await self._service.operations(principal.namespace)
-        await _send_bytes(exchange, operations.files.chunks(name, session=session, principal=principal))
+        await _send_bytes(exchange, operations.files.chunks(name, **of, principal=principal))
 
     async def _send_archive(self, exchange: Exchange, principal: Principal, *, handle: str) -> None:
         operations = await self._service.operations(principal.namespace)
         await _send_bytes(exchange, operations.archives.chunks(handle, principal))
 
     async def _open_console(self, exchange: Exchange, principal: Principal) -> None:
-        """A link that begins a session of the console, once: ``{"port": 8000}`` has a user's at that port."""
+        """Answer with a link that opens one console session. ``{"port": 8000}`` picks the port of the user's link."""
         if principal.audience is not Audience.OPERATOR or self._console is None:
             raise Denied("the console is for operators", remediation="casemate service token add --operator")
         wanted = _arguments(await exchange.body())
         await exchange.answer(200, self._console.make_link(principal, exchange.credential, wanted.get("port", 0)))
 
     async def _stop(self, exchange: Exchange, principal: Principal) -> None:
-        """End the service: ``{"if_idle": true}`` only where nothing lives in it but this request."""
+        """End the service; with ``{"if_idle": true}`` only if nothing but this request is active."""
         if self._listener.kind != "unix" or principal.audience is not Audience.OPERATOR:
             raise Denied("the service is ended by its user, on its machine", remediation="casemate service stop")
         wanted = _arguments(await exchange.body())
@@ -350,13 +337,12 @@ _ALONE = {"runs": 0, "waiting": 0, "sessions": 0, "requests": 1}
 
 
 class _Endpoint:
-    """What answers at a route, as an ASGI application: with the exchange, who asks, and what the path holds."""
+    """A route's ASGI application: calls ``answer`` with the exchange, the principal and the path's parameters."""
 
     def __init__(self, answer: Callable[..., Awaitable[None]]) -> None:
         self._answer = answer
 
     async def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> None:
-        """One request that is admitted."""
         await self._answer(scope["casemate.exchange"], scope["casemate.principal"], **scope["path_params"])
 
 
@@ -367,20 +353,17 @@ def _route(path: str, method: str, answer: Callable[..., Awaitable[None]]) -> Ro
 
 
 class _NamePattern(Convertor[str]):
-    """A part of a path that is like ``regex``, as it is."""
-
     def __init__(self, regex: str) -> None:
-        self.regex = regex  # type: ignore[misc]  # of a class there, whose objects are what is registered
+        self.regex = regex  # type: ignore[misc]  # declared on the class, but Starlette registers instances
 
     def convert(self, value: str) -> str:
-        """The same."""
         return value
 
     to_string = convert
 
 
 async def _send_bytes(exchange: Exchange, chunks: AsyncGenerator[bytes]) -> None:
-    """Bytes of what a run left, of a session's workspace, or of an archive, as no page would show them."""
+    """Send bytes as a download, so that a browser does not render them."""
     try:
         first = await anext(chunks, b"")
         kind_of = {"content-type": "application/octet-stream", "content-disposition": "attachment"}
@@ -395,34 +378,33 @@ async def _send_bytes(exchange: Exchange, chunks: AsyncGenerator[bytes]) -> None
 
 
 def _nothing_at(exchange: Exchange, allow: str) -> Exception:
-    """What is said of a path that no route has, or none with this method (405; RFC 9110, section 15.5.6); ``allow``:
-    the methods that the path is for."""
+    """The error for a path without a route, or with none for this method: 405 (RFC 9110, section 15.5.6)."""
     path, method = exchange.path, exchange.method
     if allow:
-        what = f"{path[:100]!r} is not for {method[:20]!r}"
+        what = f"{path[:100]!r} does not accept {method[:20]!r}"
         return Refused(405, what, f"Send it with {allow}: GET /openapi.json describes it.", allow=allow)
     if method == "POST" and path.startswith(f"/{VERSION}/"):
         return no_operation(path.removeprefix(f"/{VERSION}/").replace("/", "."))
     return NotFound(
         "path",
-        f"there is nothing at {method[:20]} {path[:100]!r}",
-        remediation="GET /openapi.json describes all that there is.",
+        f"nothing is served at {method[:20]} {path[:100]!r}",
+        remediation="GET /openapi.json lists all paths.",
     )
 
 
 def _arguments(body: bytes) -> dict[str, Any]:
-    """The arguments in a body; none in an empty one. It is read as what `check_shape` has counted: UTF-8 alone."""
+    """The arguments in a body; none if it is empty. Only UTF-8 is decoded, which is what `check_shape` counts."""
     try:
         found = json.loads(body.decode("utf-8-sig") or "{}", parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise InvalidArgument("body", f"is not JSON: {error}", remediation=_A_BODY_IS) from None
     if not isinstance(found, dict):
-        raise InvalidArgument("body", "is no JSON object of arguments", remediation=_A_BODY_IS)
+        raise InvalidArgument("body", "must be a JSON object of arguments", remediation=_A_BODY_IS)
     return found
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def _cursor(head: Headers) -> int | None:
@@ -431,6 +413,6 @@ def _cursor(head: Headers) -> int | None:
         return None
     if not last.isascii() or not last.isdigit() or len(last) > 15:
         raise Refused(
-            400, "Last-Event-ID is none that this service has sent", "Send the id of the last event that came, or none."
+            400, "this service did not send that Last-Event-ID", "Send the id of the last event received, or none."
         )
     return int(last)

@@ -1,4 +1,4 @@
-"""The console's pages, and the sign-in of the browser that shows them."""
+"""The console's pages, and the sign-in of browsers."""
 
 from __future__ import annotations
 
@@ -21,52 +21,50 @@ _PIECE = 16 * 1024  # bytes
 
 
 class Console:
-    """``sign_ins``: of the whole service; ``open_loopback``: has it listen at a port of the loopback (0 for any)
-    unless it does already, and gives the port."""
+    """``open_loopback`` listens at a port of the loopback (0 for any), unless one is open, and returns the port."""
 
     def __init__(self, sign_ins: SignIns, open_loopback: Callable[[int], int]) -> None:
         self._sign_ins = sign_ins
         self._open_loopback = open_loopback
 
     def has_page(self, path: str) -> bool:
-        """Whether what is at ``path`` is the console's."""
+        """Whether ``path`` belongs to the console."""
         return path == PAGES or path.startswith(f"{PAGES}/")
 
     def make_link(self, principal: Principal, token: str, port: object) -> Mapping[str, Any]:
-        """Where a browser signs in as ``principal``, once and soon: ``path`` at the address that was asked, or for the
-        user, who has asked over a Unix socket, at ``url``. Raises ``InvalidArgument`` and ``Unavailable``."""
+        """A link that signs in one browser as ``principal``, soon and once: ``path`` on the requested address; the
+        user, who comes over a Unix socket, also gets ``url``. Raises ``InvalidArgument`` and ``Unavailable``."""
         if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= MOST_PORT:
-            raise InvalidArgument("port", f"{port!r} is no port")
+            raise InvalidArgument("port", f"{port!r} is not a port")
         url = None if token else f"http://127.0.0.1:{self._open_loopback(port)}"
         return {"url": url, "path": f"{PAGES}/#code={self._sign_ins.make_link(principal, token)}"}
 
     async def answer(self, exchange: Exchange) -> None:
-        """A page's file to anybody; a session for a code, and its end. Raises :class:`Refused`."""
+        """Serve a page's file to anyone; begin a session for a code, or end one. Raises :class:`Refused`."""
         if exchange.path == _SESSION:
             await self._answer_session(exchange)
             return
         from casemate.surfaces.console.files import page_files
 
         if exchange.method != "GET":
-            raise Refused(405, f"{PAGES} is for GET", allow="GET")
+            raise Refused(405, f"{PAGES} accepts GET", allow="GET")
         if exchange.path == PAGES:
-            await exchange.answer(308, None, {"location": f"{PAGES.removeprefix('/')}/"})  # also behind a prefix
+            await exchange.answer(308, None, {"location": f"{PAGES.removeprefix('/')}/"})  # works behind a prefix
             return
         file = page_files().get(exchange.path.removeprefix(f"{PAGES}/"))
         if file is None:
             raise Refused(404, "the console has no such page")
-        headers = file.headers
-        if exchange.head.get("if-none-match") == file.etag:
-            await exchange.begin(304, headers)
+        if exchange.head.get("if-none-match") == file.headers["etag"]:
+            await exchange.begin(304, file.headers)
         else:
-            await exchange.begin(200, {**headers, "content-length": str(len(file.content))})
-            for start in range(0, len(file.content), _PIECE):  # no more piles up for one who takes nothing
+            await exchange.begin(200, {**file.headers, "content-length": str(len(file.content))})
+            for start in range(0, len(file.content), _PIECE):  # bounds what is buffered for a slow client
                 await exchange.more(file.content[start : start + _PIECE])
         await exchange.end()
 
     async def _answer_session(self, exchange: Exchange) -> None:
         if exchange.head.get(CONSOLE) is None or exchange.head.get("origin") is None:
-            raise Refused(403, "only the console's own page signs in")
+            raise Refused(403, "only the console's own page can sign in")
         secure = "; Secure" if (exchange.head.get("origin") or "").startswith("https:") else ""
         cookie = f"{cookie_name(exchange.port)}={{}}; HttpOnly; SameSite=Strict; Path=/{secure}"
         if exchange.method == "DELETE":
@@ -77,19 +75,18 @@ class Console:
             told = {"name": principal.name, "namespace": principal.namespace, "may_approve": principal.may_approve}
             await exchange.answer(200, {"key": key, **told}, {"set-cookie": cookie.format(value)})
         else:
-            raise Refused(405, f"{_SESSION} is for POST and DELETE", allow="POST, DELETE")
+            raise Refused(405, f"{_SESSION} accepts POST and DELETE", allow="POST, DELETE")
 
 
 def cookie_name(port: int) -> str:
-    """Of a service that listens at ``port``: a host's cookies are those of all its ports."""
+    """The cookie's name for a service at ``port``: a host's cookies are shared by all its ports."""
     return f"casemate_{port}"
 
 
 def credential_of(exchange: Exchange) -> str:
-    """The session that a request comes with; empty for none. Raises :class:`Refused` where it may change something and
-    does not say which page has sent it."""
+    """The session credential of a request, or "". Raises :class:`Refused` for a change without an Origin."""
     if exchange.method != "GET" and exchange.head.get("origin") is None:
-        raise Refused(403, "a request of the console says which page has sent it (Origin)")
+        raise Refused(403, "a request of the console must name the page that sent it (Origin)")
     pairs = (part.strip().partition("=") for part in (exchange.head.get("cookie") or "").split(";"))
     cookies = (value for name, _, value in pairs if name == cookie_name(exchange.port))
     return credential_in(" ".join(cookies), exchange.head.get(CONSOLE) or "")

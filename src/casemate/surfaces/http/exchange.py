@@ -1,6 +1,6 @@
 """One request and its answer over ASGI, bounded in bytes, time, and each account's share.
 
-A megabyte of empty lists is twenty megabytes once it is read, and everybody else waits while it is checked.
+The number of values is bounded too: a megabyte of empty lists takes twenty megabytes once parsed, and blocks the loop.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from casemate.operations.documents import error_document
 from casemate.remote.sse import PING, frame_event
 from casemate.surfaces.http.identity import Headers, Refused
 
-_SMALL = 64 * 1024  # bytes of which nothing needs to be counted
+_SMALL = 64 * 1024  # bytes; smaller bodies are not counted
 _MOST_CONTAINERS = 25_000  # lists and mappings
-_MOST_VALUES = 60_000  # entries of all of them
+_MOST_VALUES = 60_000  # entries in all lists and mappings
 _MOST_TEXTS = 60_000
 
 
 def check_shape(body: bytes) -> bytes:
-    """The same bytes. Raises :class:`Refused` for more values than are taken. What is not JSON is judged up to where
-    that begins, which is all that a parser reads of it."""
+    """The same bytes. Raises :class:`Refused` for too many values. Invalid JSON is counted up to the error, which is
+    all that a parser reads of it."""
     if len(body) <= _SMALL:
         return body
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in body else body
@@ -54,9 +54,9 @@ def _too_many(most: str) -> Refused:
     return Refused(413, f"the body holds more than {most}", "Give large data as files: PUT /v1/uploads.")
 
 
-_MOST_REQUESTS = 1000  # of one account under way: half of what a place takes
+_MOST_REQUESTS = 1000  # requests of one account at once: half of a listener's connections
 _SOON = 1.0  # seconds
-_MOST_BYTES = 64 * 2**20  # of one account's bodies that are held in memory
+_MOST_BYTES = 64 * 2**20  # of one account's bodies in memory
 
 
 @dataclass(slots=True)
@@ -65,34 +65,28 @@ class _Used:
     bytes: int = 0
 
 
+@dataclass(slots=True)
 class Share:
-    """One request's part of what its account uses."""
+    """One request's part of its account's usage."""
 
-    def __init__(self, used: _Used) -> None:
-        self._used = used
-        self._bytes = 0
+    used: _Used
+    bytes: int = 0
 
     def hold(self, size: int) -> None:
-        """So many bytes more are held until the request is over. Raises ``QueueFull`` for too many."""
-        if self._used.bytes + size > _MOST_BYTES:
+        """Account for ``size`` more bytes until the request ends. Raises ``QueueFull`` for too many."""
+        if self.used.bytes + size > _MOST_BYTES:
             raise QueueFull(f"more than {_MOST_BYTES} bytes of your requests are being read", retry_after=_SOON)
-        self._used.bytes += size
-        self._bytes += size
-
-    def end(self) -> None:
-        """The request is over."""
-        self._used.bytes -= self._bytes
+        self.used.bytes += size
+        self.bytes += size
 
 
 class Shares:
-    """Of all accounts that are being answered."""
-
     def __init__(self) -> None:
         self._used: dict[tuple[str, str], _Used] = {}
 
     @contextmanager
     def of(self, namespace: str, payer: str) -> Iterator[Share]:
-        """A request's share, as long as it is answered. Raises ``QueueFull`` where there are too many."""
+        """A request's share while it is answered. Raises ``QueueFull`` for too many requests."""
         used = self._used.setdefault((namespace, payer), _Used())
         if used.requests >= _MOST_REQUESTS:
             raise QueueFull(f"{_MOST_REQUESTS} requests of yours are under way", retry_after=_SOON)
@@ -101,24 +95,24 @@ class Shares:
         try:
             yield share
         finally:
-            share.end()
+            used.bytes -= share.bytes
             used.requests -= 1
             if not used.requests:
                 self._used.pop((namespace, payer), None)
 
 
-_EACH = 48  # requests begun and events sent in one turn, of some tenths of a millisecond each
+_EACH = 48  # requests started and events sent in one turn of the loop, at some tenths of a millisecond each
 
 
 class Turns:
-    """Of one event loop."""
+    """Bounds the work done in one turn of the event loop."""
 
     def __init__(self) -> None:
         self._taken = 0
 
     async def take(self) -> None:
-        """Wait until it is this one's turn."""
-        while self._taken >= _EACH:  # noqa: ASYNC110 - the next turn is what is waited for
+        """Wait for a turn of the loop that has capacity."""
+        while self._taken >= _EACH:  # noqa: ASYNC110 - waits for the next turn of the loop
             await asyncio.sleep(0)
         if not self._taken:
             asyncio.get_running_loop().call_soon(self._begin)
@@ -137,31 +131,31 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 T = TypeVar("T")
 
-MOST_BODY = 2 * 2**20  # bytes of arguments, as JSON: reading more would hold up everybody else. Files are uploaded.
+MOST_BODY = 2 * 2**20  # bytes of JSON arguments: parsing more would block the loop. Files are uploaded.
 _BODY_WITHIN = 30.0  # seconds between two pieces of a body
-_SLOWEST = 4096  # bytes of a body a second, beyond that: a modem's line has as many
-_TAKEN_WITHIN = 60.0  # seconds that the other end has to take a piece of an answer
-_PIECE = 256 * 1024  # bytes of JSON that are made at once
+_SLOWEST = 4096  # bytes of a body a second after that: about a modem's rate
+_TAKEN_WITHIN = 60.0  # seconds for the client to take a piece of an answer
+_PIECE = 256 * 1024  # bytes of JSON encoded at once
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _PLAIN = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
 class Gone(Exception):
-    """Whoever asked has closed the connection, or takes nothing."""
+    """The client has closed the connection, or takes nothing."""
 
 
 class Exchange:
-    """``head``: the request's headers; what it sends is read with :meth:`body` or :meth:`pieces`, once."""
+    """``head``: the request's headers. The body can be read once, with :meth:`body` or :meth:`pieces`."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, head: Headers) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
-        self.port: int = (scope.get("server") or ("", 0))[1] or 0  # at which it came in; 0 over a Unix socket
+        self.port: int = (scope.get("server") or ("", 0))[1] or 0  # that the request came in at; 0 over a Unix socket
         self.head = head
         self.status = 0
         self.caller = ""
-        self.credential = ""  # the token or the session of the console that it came with; empty over a Unix socket
+        self.credential = ""  # the token or console session that it came with; empty over a Unix socket
         self.share: Share | None = None
         self.receive = receive
         self._send = send
@@ -169,7 +163,7 @@ class Exchange:
         self._is_between = True
 
     async def body(self, most: int = MOST_BODY) -> bytes:
-        """All of it. Raises :class:`Refused` for too much, or too many values, and :class:`Gone`."""
+        """The whole body. Raises :class:`Refused` if it is too large or has too many values, and :class:`Gone`."""
         pieces = []
         async for piece in self.pieces(most):
             if self.share is not None:
@@ -178,7 +172,7 @@ class Exchange:
         return check_shape(b"".join(pieces))
 
     def again(self, body: bytes) -> Receive:
-        """The request from its beginning, with a ``body`` that has been read, for another application."""
+        """The ``receive`` of a request whose ``body`` has been read, for another application."""
         is_given = False
 
         async def receive() -> Message:
@@ -191,7 +185,7 @@ class Exchange:
         return receive
 
     async def pieces(self, most: int) -> AsyncIterator[bytes]:
-        """The body piece by piece; nothing of one that says that it is larger. Raises as :meth:`body`."""
+        """The body piece by piece; nothing if its declared length is too large. Raises as :meth:`body`."""
         said = self.head.get("content-length") or "0"
         if not said.isdigit() or int(said) > most:
             raise _too_large(most)
@@ -202,7 +196,7 @@ class Exchange:
                 async with asyncio.timeout(min(_BODY_WITHIN, _BODY_WITHIN + seen / _SLOWEST - waited)):
                     message = await self.receive()
             except TimeoutError:
-                raise Refused(408, f"the body comes too slowly, or nothing came for {_BODY_WITHIN:g} s") from None
+                raise Refused(408, f"the body came too slowly, or nothing came for {_BODY_WITHIN:g} s") from None
             waited += time.monotonic() - began
             if message["type"] == "http.disconnect":
                 raise Gone
@@ -214,10 +208,7 @@ class Exchange:
             is_more = message.get("more_body", False)
 
     async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
-        """What ``work`` gives, which is cancelled when whoever asked goes away. The body has been read.
-
-        Raises :class:`Gone`, and what it raises.
-        """
+        """The result of ``work``, which is cancelled with :class:`Gone` if the client leaves. Read the body before."""
         outcome: list[T] = []
         gone = False
 
@@ -231,7 +222,7 @@ class Exchange:
         async def do() -> None:
             outcome.append(await work)
 
-        doing = asyncio.ensure_future(do())  # noqa: TID251 - waited for below, whatever happens
+        doing = asyncio.ensure_future(do())  # noqa: TID251 - always waited for below
         watching = asyncio.ensure_future(watch(doing))  # noqa: TID251 - cancelled and waited for below
         try:
             await asyncio.wait([doing])
@@ -246,16 +237,16 @@ class Exchange:
 
     @property
     def takes_event(self) -> bool:
-        """Whether it is answered with server-sent events, of which none is half sent."""
+        """Whether the answer is a stream of server-sent events, and the last one is complete."""
         return self._is_events and self._is_between
 
     async def send(self, message: Message) -> None:
-        """A part of another application's answer."""
+        """Send a part of another application's answer."""
         self._note(message)
         await self._send(message)
 
     async def answer(self, status: int, value: Any, headers: Mapping[str, str] | None = None) -> None:
-        """``value`` as JSON. Raises :class:`Gone`."""
+        """Send ``value`` as JSON. Raises :class:`Gone`."""
         pieces = [_dump(value)] if _is_small(value) else [piece async for piece in json_pieces(value)]
         size = sum(len(piece) for piece in pieces)
         given = {"content-type": "application/json", "content-length": str(size), **(headers or {})}
@@ -265,7 +256,7 @@ class Exchange:
             await self._give(body)
 
     async def begin(self, status: int, headers: Mapping[str, str]) -> None:
-        """The head of an answer. Raises :class:`Gone`."""
+        """Send the head of an answer. Raises :class:`Gone`."""
         await self._give(self._head(status, headers))
 
     def _head(self, status: int, headers: Mapping[str, str]) -> Message:
@@ -273,11 +264,11 @@ class Exchange:
         return {"type": "http.response.start", "status": status, "headers": raw}
 
     async def more(self, piece: bytes) -> None:
-        """More of its body. Raises :class:`Gone` also where nobody takes it: nothing piles up here."""
+        """Send more of the body. Raises :class:`Gone` also if the client does not take it: nothing piles up here."""
         await self._give(_body(piece, is_more=True))
 
     async def end(self) -> None:
-        """The end of the answer. Raises :class:`Gone`."""
+        """End the answer. Raises :class:`Gone`."""
         await self._give(_body(b"", is_more=False))
 
     def _note(self, message: Message) -> None:
@@ -306,7 +297,7 @@ def _body(piece: bytes, *, is_more: bool) -> Message:
 
 
 async def json_pieces(value: Any) -> AsyncGenerator[bytes]:
-    """``value`` as JSON, made piece by piece: others have their turn in between."""
+    """``value`` as JSON, encoded piece by piece, so that other tasks run in between."""
     if _is_small(value):
         yield _dump(value)
         return
@@ -323,7 +314,7 @@ async def json_pieces(value: Any) -> AsyncGenerator[bytes]:
 
 
 def _is_small(value: Any) -> bool:
-    """Whether there can be no more than a piece of it, as far as a quick look tells."""
+    """Whether ``value`` fits into one piece, by a quick estimate."""
     left = _PIECE // 8
     waiting = [value]
     while waiting and left > 0:
@@ -341,7 +332,7 @@ def _is_small(value: Any) -> bool:
 
 
 def _parts(value: Any) -> Any:
-    """JSON of ``value`` in parts that are each made quickly: long texts are cut."""
+    """JSON of ``value`` in parts that are quick to encode: long texts are cut."""
     if isinstance(value, dict) and not _is_small(value):
         for number, (name, one) in enumerate(value.items()):
             yield b"%s%s:" % (b"," if number else b"{", _dump(name))
@@ -370,18 +361,15 @@ def _too_large(most: int) -> Refused:
 
 
 _PING_EVERY = 15.0  # seconds without an event
-_BEGUN_AFTER = 0.05  # seconds; what fails earlier is an error of the request
+_BEGUN_AFTER = 0.05  # seconds; an earlier failure is an error of the request
 _AT_ONCE = 64 * 1024  # bytes
 _HEAD = {"content-type": "text/event-stream", "x-accel-buffering": "no"}
 _END = frame_event("end", {})
 
 
 async def send_events(exchange: Exchange, events: AsyncGenerator[dict[str, Any]]) -> None:
-    """Answer with ``events``; the next is only asked for when one has been taken. Ends with the event ``end``, or with
-    ``error`` where there are no more because something failed. An error before the first is one of the request.
-
-    Raises :class:`Gone`, and what the first event raises.
-    """
+    """Answer with ``events``; each is asked for when the one before it was taken. The stream ends with the event
+    ``end``, or with ``error`` after a failure. A failure before the first event is raised, as is :class:`Gone`."""
     await exchange.unless_gone(_all(exchange, events))
 
 
@@ -405,7 +393,7 @@ async def _all(exchange: Exchange, events: AsyncGenerator[dict[str, Any]]) -> No
 
 
 class _Stream:
-    """One writer at a time, and a sign of life where there is nothing to write."""
+    """Writes one message at a time, and a ping when there is nothing to write."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -413,7 +401,7 @@ class _Stream:
         self._written = 0
 
     async def give(self, event: dict[str, Any]) -> None:
-        """One event; a large one, such as an outcome, in pieces."""
+        """Write one event; a large one, such as an outcome, in pieces."""
         cursor = event.get("cursor")
         before = f"{f'id: {cursor}' + chr(10) if cursor is not None else ''}event: event\ndata: ".encode("ascii")
         async with self._turn:
@@ -427,13 +415,12 @@ class _Stream:
             await self._exchange.more(held + b"\n\n")
 
     async def write(self, data: bytes) -> None:
-        """What is no event of the operation's."""
         async with self._turn:
             await self._begin()
             await self._exchange.more(data)
 
     async def keep_alive(self) -> None:
-        """Begin the answer soon, whether anything happens or not, and say something now and then."""
+        """Start the answer soon, even without an event, and ping when the stream is quiet."""
         await asyncio.sleep(_BEGUN_AFTER)
         while True:
             before = self._written
@@ -442,7 +429,7 @@ class _Stream:
                 try:
                     await self.write(PING)
                 except Gone:
-                    return  # whoever writes next is told, too
+                    return  # the next writer gets it too
 
     async def _begin(self) -> None:
         self._written += 1

@@ -1,7 +1,7 @@
-"""Who sends a request, whether it may come at all, and for how long its token lets it in.
+"""Authenticates requests, and ends them when their token stops being valid.
 
-A browser on the user's machine may be made to send requests by any page. It always says so with ``Origin``, and of a
-name that was bound anew to this machine (DNS rebinding) with ``Host``; both must be expected ones, whoever asks.
+Any page can make a browser on the user's machine send requests. ``Origin`` names that page, and ``Host`` shows a name
+that was rebound to this machine (DNS rebinding); both must be expected ones, with any credential.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from casemate.model.operation import Audience, Principal
 from casemate.visible import is_plain
 
 _LOCAL = frozenset({"localhost", "casemate"})
-_MOST_NAME = 100  # characters
-PAGES = "/console"  # where the console's pages are
-FRAME_SCRIPT = f"{PAGES}/frame.js"  # in the frame that shows HTML, which has no origin
-CONSOLE = "casemate-console"  # a header that pages of another origin cannot send, with the key of a session
+MOST_NAME = 100  # characters
+PAGES = "/console"  # path of the console's pages
+FRAME_SCRIPT = f"{PAGES}/frame.js"  # loaded by the frame that shows HTML, which has an opaque origin
+CONSOLE = "casemate-console"  # header with a session's key; pages of another origin cannot send it
 _SINGLE = frozenset({
     b"host", b"origin", b"authorization", b"cookie", b"casemate-as", b"casemate-namespace", b"content-length",
     CONSOLE.encode(),
@@ -30,17 +30,14 @@ _SINGLE = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Where a request came in. ``hosts``: what it may name as its host, with the port where that is not the usual;
-    ``origins``: of pages that may ask, none unless the operator says so. ``scheme``: "https" with TLS."""
-
     kind: Literal["unix", "tcp"]
-    hosts: frozenset[str]
-    origins: frozenset[str] = frozenset()
-    scheme: Literal["http", "https"] = "http"
+    hosts: frozenset[str]  # allowed Host headers, with the port unless it is the scheme's default
+    origins: frozenset[str] = frozenset()  # of pages that may send requests, as named by the operator
+    scheme: Literal["http", "https"] = "http"  # "https" with TLS
 
     @property
     def own_origins(self) -> frozenset[str]:
-        """Of the service's own pages, the console's: they may ask with a session, and with nothing else."""
+        """Of the console's pages, which may authenticate with a console session only."""
         return frozenset(f"{self.scheme}://{host}" for host in self.hosts) if self.kind == "tcp" else frozenset()
 
 
@@ -48,7 +45,7 @@ UNIX = Listener("unix", _LOCAL)
 
 
 class Refused(Exception):
-    """It may not come; ``status`` and why. ``allow``: the method that may, of 405 (RFC 9110, section 15.5.6)."""
+    """Refuses a request with ``status``. ``allow``: the allowed methods, for 405 (RFC 9110, section 15.5.6)."""
 
     def __init__(self, status: int, message: str, remediation: str = "", *, allow: str = "") -> None:
         super().__init__(message)
@@ -58,60 +55,52 @@ class Refused(Exception):
         self.allow = allow
 
 
-@dataclass(frozen=True, slots=True)
-class Headers:
-    """A request's head, of which each name that matters is there once. ``headers``: by name in lower case."""
-
-    headers: dict[str, str]
-
-    def get(self, name: str) -> str | None:
-        """The value of a header."""
-        return self.headers.get(name)
+Headers = Mapping[str, str]  # of a request, by name in lower case
 
 
 def read_headers(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """The headers of a request. Raises :class:`Refused` for one that is there twice, and could be read in two ways."""
+    """The headers of a request. Raises :class:`Refused` for a repeated header that could be read in two ways."""
     found: dict[str, str] = {}
     for name, value in raw:
         key = name.lower()
         if key in _SINGLE and key.decode("latin-1") in found:
-            raise Refused(400, f"the header {key.decode('latin-1')!r} is there twice")
+            raise Refused(400, f"the header {key.decode('latin-1')!r} is repeated")
         found[key.decode("latin-1")] = value.decode("latin-1")
-    return Headers(found)
+    return found
 
 
 def check_place(head: Headers, path: str, listener: Listener) -> None:
-    """Whether it was meant for this service and comes from no strange page. Raises :class:`Refused`."""
+    """Check that the request is for this service and from an allowed page. Raises :class:`Refused`."""
     host = (head.get("host") or "").lower()
     if host not in listener.hosts:
         raise Refused(
             421,
             f"this service is not called {host[:100]!r}",
-            "Ask for it by the address at which it listens, or name the host when it is started (--host-name).",
+            "Use the address at which it listens, or name the host when you start it (--host-name).",
         )
     origin = head.get("origin")
     is_of_console = head.get(CONSOLE) is not None or path.startswith(f"{PAGES}/")
     expected = listener.origins | (listener.own_origins if is_of_console else frozenset())
     if origin is not None and origin.lower() not in expected and path != FRAME_SCRIPT:
         raise Refused(
-            403, f"pages of {origin[:100]!r} may not use this service", "Name the page's origin when it is started."
+            403, f"pages of {origin[:100]!r} may not use this service", "Name the page's origin when you start it."
         )
 
 
 def user_of(head: Headers) -> Principal:
-    """Who sends it over a Unix socket: the user. Raises :class:`Refused`."""
+    """The principal over a Unix socket: the user. Raises :class:`Refused`."""
     namespace = _name_in(head, "casemate-namespace") or "default"
     return Principal("user", Audience.OPERATOR, namespace, may_approve=True, may_run_commands=True)
 
 
 def token_of(head: Headers) -> str:
-    """The token that it comes with; empty for none."""
+    """The request's bearer token; empty for none."""
     scheme, _, token = (head.get("authorization") or "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def check_principal(head: Headers, principal: Principal | None) -> Principal:
-    """Who sends it over TCP: ``principal``, who comes with its token, where there is one. Raises :class:`Refused`."""
+    """The principal of a request over TCP; ``principal`` is its token's, if any. Raises :class:`Refused`."""
     if principal is None:
         raise Refused(
             401,
@@ -120,19 +109,19 @@ def check_principal(head: Headers, principal: Principal | None) -> Principal:
         )
     wanted = _name_in(head, "casemate-namespace")
     if wanted is not None and wanted != principal.namespace:
-        raise Refused(403, f"this token is of the namespace {principal.namespace!r}, not of {wanted!r}")
+        raise Refused(403, f"this token is for the namespace {principal.namespace!r}, not {wanted!r}")
     return principal
 
 
 def reduce_principal(head: Headers, principal: Principal) -> Principal:
-    """``principal``, or the agent for whom it asks: ``Casemate-As`` only ever lowers. Raises :class:`Refused`."""
+    """``principal``, or the agent that ``Casemate-As`` names, which never adds rights. Raises :class:`Refused`."""
     wanted = head.get("casemate-as")
     if wanted is None:
         return principal
     kind, _, name = wanted.partition(":")
-    may_approve = kind == "agent+approver"  # a surface that shows a person what its agent asks for
+    may_approve = kind == "agent+approver"  # a surface that shows its agent's approval requests to a person
     name = unquote(name)
-    if kind not in ("agent", "agent+approver") or not _is_name(name):
+    if kind not in ("agent", "agent+approver") or not is_name(name):
         raise Refused(400, "Casemate-As is not agent:<name>")
     if principal.audience is Audience.AGENT:
         raise Refused(403, "an agent cannot be another")
@@ -147,17 +136,18 @@ def _name_in(head: Headers, header: str) -> str | None:
     if raw is None:
         return None
     name = unquote(raw)
-    if not _is_name(name):
-        raise Refused(400, f"the header {header} holds no printable name of 1 to {_MOST_NAME} characters")
+    if not is_name(name):
+        raise Refused(400, f"the header {header} is not a printable name of 1 to {MOST_NAME} characters")
     return name
 
 
-def _is_name(name: str) -> bool:
-    return 0 < len(name) <= _MOST_NAME and is_plain(name)
+def is_name(name: str) -> bool:
+    """Whether a token, a namespace or an agent may have this name."""
+    return 0 < len(name) <= MOST_NAME and is_plain(name)
 
 
 def hosts_of(addresses: Iterable[tuple[str, int]], names: Iterable[str], *, tls: bool) -> frozenset[str]:
-    """What a request may name as its host for a service that listens at ``addresses``, and is also called ``names``."""
+    """The allowed Host headers of a service that listens at ``addresses`` and is also called ``names``."""
     usual = 443 if tls else 80
     found: set[str] = set()
     for address, port in addresses:
@@ -171,28 +161,27 @@ def hosts_of(addresses: Iterable[tuple[str, int]], names: Iterable[str], *, tls:
     return frozenset(found)
 
 
-_LOOK_EVERY = 0.25  # seconds, while anybody is being answered: one look at the file, whatever their number
+_LOOK_EVERY = 0.25  # seconds between reads of the tokens file while requests are open
 _log = logging.getLogger("casemate.service")
 PrincipalsOf = Callable[[Collection[str]], Mapping[str, Principal]]
 
 
 class Admitted:
-    """``principals_of`` gives for each of some tokens who comes with it, nothing for one that lets in nobody."""
+    """``principals_of`` maps valid tokens to their principals, and leaves out all others."""
 
     def __init__(self, principals_of: PrincipalsOf) -> None:
         self._principals_of = principals_of
         self._open: dict[object, tuple[str, Principal, asyncio.Timeout]] = {}
         self._next: asyncio.TimerHandle | None = None
-        self._has_failed = False  # the look before
+        self._has_failed = False  # the read before
 
     def principal_of(self, token: str) -> Principal | None:
-        """Who comes with this token now. Raises ``Unavailable``."""
+        """The principal of this token, if it is valid now. Raises ``Unavailable``."""
         return self._principals_of([token]).get(token)
 
     @asynccontextmanager
     async def while_it_holds(self, token: str, principal: Principal) -> AsyncGenerator[None]:
-        """What is done within is cancelled soon after ``token`` was removed, has expired, or lets in another than
-        ``principal``. Raises :class:`Refused` then."""
+        """Cancel the body with :class:`Refused` soon after ``token`` was removed, expired or got another principal."""
         own, held = object(), asyncio.timeout(None)
         try:
             async with held:
@@ -207,8 +196,8 @@ class Admitted:
                 raise
             raise Refused(
                 401,
-                "the token was removed, has expired or was changed, so what was open with it is ended",
-                "Ask whoever runs the service for another (casemate service token add).",
+                "the token was removed, has expired or was changed, so its open requests were ended",
+                "Ask the operator of the service for another (casemate service token add).",
             ) from None
 
     def _look_again(self) -> None:
@@ -216,14 +205,14 @@ class Admitted:
             self._next = asyncio.get_running_loop().call_later(_LOOK_EVERY, self._look)
 
     def _look(self) -> None:
-        """One look for all that are open. What cannot be read twice running lets in nobody: once it may just be being
-        written, or there was no descriptor left for a moment."""
+        """Check all open requests. After two failed reads in a row no token is valid; a single one may come from a
+        concurrent write or a lack of descriptors."""
         self._next = None
         try:
             self._end_all_but(self._principals_of({token for token, _, _ in self._open.values()}))
             self._has_failed = False
-        except Exception:  # noqa: BLE001 - whatever it is: nothing stays open because nobody looks any more
-            _log.warning("tokens cannot be looked at", exc_info=True, extra={"event": "tokens"})
+        except Exception:  # noqa: BLE001 - after any error the checks go on, so that no request stays open unchecked
+            _log.warning("tokens cannot be read", exc_info=True, extra={"event": "tokens"})
             if self._has_failed:
                 self._end_all_but({})
             self._has_failed = True

@@ -1,11 +1,12 @@
-"""The service described for others' clients: OpenAPI 3.1, made from the catalogue. Pure."""
+"""The service's OpenAPI 3.1 description, made from the catalogue."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from casemate import __version__
+from casemate.operations.catalogue import catalogue
 
 if TYPE_CHECKING:
     from casemate.operations.catalogue import Operation
@@ -32,19 +33,13 @@ _FAILED = {
     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
 }
 _BYTES = {"description": "Bytes.", "content": {"application/octet-stream": {}}}
-_made: dict[int, dict[str, Any]] = {}
 
 
-def document_of(catalogue: Mapping[str, Operation]) -> dict[str, Any]:
-    """The whole description; made once for a catalogue, which does not change."""
-    if id(catalogue) not in _made:
-        _made[id(catalogue)] = _document(catalogue)
-    return _made[id(catalogue)]
-
-
-def _document(catalogue: Mapping[str, Operation]) -> dict[str, Any]:
+@cache
+def describe_service() -> dict[str, Any]:
+    """The whole description, made once, since the catalogue does not change."""
     schemas: dict[str, Any] = {"Error": _ERROR}
-    paths = {f"/v1/{name.replace('.', '/')}": {"post": _post(one, schemas)} for name, one in catalogue.items()}
+    paths = {f"/v1/{name.replace('.', '/')}": {"post": _post(one, schemas)} for name, one in catalogue().items()}
     return {
         "openapi": "3.1.0",
         "info": {"title": "casemate", "version": __version__, "summary": "Runs code that nobody has read."},
@@ -75,7 +70,7 @@ def _post(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lift_definitions(schema: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
-    """A schema whose definitions are among the document's own."""
+    """``schema`` with its definitions moved to ``schemas``."""
     for name, one in schema.pop("$defs", {}).items():
         schemas.setdefault(name, _point_to_components(one))
     return dict(_point_to_components(schema))
@@ -93,8 +88,10 @@ def _point_to_components(value: Any) -> Any:
     return value
 
 
-def _in_path(*names: str) -> list[dict[str, Any]]:
-    return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+def _get(name: str, summary: str, *parameters: str) -> dict[str, Any]:
+    given = [{"name": one, "in": "path", "required": True, "schema": {"type": "string"}} for one in parameters]
+    answers = {"200": _BYTES, "default": _FAILED}
+    return {"get": {"operationId": name, "summary": summary, "parameters": given, "responses": answers}}
 
 
 _HANDLE = {"type": "object", "properties": {"handle": {"type": "string"}}, "required": ["handle"]}
@@ -102,7 +99,7 @@ _OTHERS: dict[str, Any] = {
     "/v1/uploads": {
         "put": {
             "operationId": "uploads.put",
-            "summary": "Send a file ahead; the handle names it in arguments for an hour.",
+            "summary": "Upload a file in advance; arguments can name its handle for an hour.",
             "requestBody": {"content": {"application/octet-stream": {}}},
             "responses": {
                 "200": {"description": "Its handle.", "content": {"application/json": {"schema": _HANDLE}}},
@@ -110,34 +107,13 @@ _OTHERS: dict[str, Any] = {
             },
         }
     },
-    "/v1/artifacts/{run}/{name}": {
-        "get": {
-            "operationId": "artifacts.get",
-            "summary": "The bytes of a file that a run has left.",
-            "parameters": _in_path("run", "name"),
-            "responses": {"200": _BYTES, "default": _FAILED},
-        }
-    },
-    "/v1/files/{session}/{path}": {
-        "get": {
-            "operationId": "files.get",
-            "summary": "The bytes of a file in a session's workspace.",
-            "parameters": _in_path("session", "path"),
-            "responses": {"200": _BYTES, "default": _FAILED},
-        }
-    },
-    "/v1/archives/{handle}": {
-        "get": {
-            "operationId": "archives.get",
-            "summary": "The bytes of an archive that was made.",
-            "parameters": _in_path("handle"),
-            "responses": {"200": _BYTES, "default": _FAILED},
-        }
-    },
+    "/v1/artifacts/{run}/{name}": _get("artifacts.get", "The bytes of a run's artifact.", "run", "name"),
+    "/v1/files/{session}/{path}": _get("files.get", "The bytes of a file in a session's workspace.", "session", "path"),
+    "/v1/archives/{handle}": _get("archives.get", "The bytes of an archive that was packed.", "handle"),
     "/v1/health": {
         "get": {
             "operationId": "health",
-            "summary": "Whether the service takes work; more for those who say who they are.",
+            "summary": "Whether the service takes work; more for authenticated clients.",
             "security": [{}, {"token": []}],
             "responses": {"200": {"description": "It does."}, "503": {"description": "It is ending."}},
         }

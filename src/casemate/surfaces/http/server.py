@@ -1,4 +1,4 @@
-"""uvicorn on a socket: connections checked and bounded before anything of them is read."""
+"""uvicorn on a socket, with connections that are checked and bounded before anything is read from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import resource
 import selectors
 import socket
 import ssl
-from collections.abc import Iterator, MutableSet
+from collections.abc import Iterator
 from email.utils import formatdate
 from functools import partial
 from typing import Any
@@ -21,17 +21,16 @@ from uvicorn.server import ServerState
 from casemate.errors import Unavailable
 from casemate.remote.address import peer_of
 
-_MOST = 24  # connections in one turn, of some tenths of a millisecond each
+_MOST = 24  # connections served in one turn of the loop, at some tenths of a millisecond each
 
 
 class _Selector(selectors.PollSelector):
-    """Tells of no more than :data:`_MOST` at once, and goes round those that are ready, so that each has its turn.
-    poll(2), as :func:`~casemate.event_loop.polling_loop`."""
+    """Reports at most :data:`_MOST` ready connections at once, in rotation, so that each gets its turn. Uses poll(2),
+    as :func:`~casemate.event_loop.polling_loop`."""
 
     _next = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """As ``selectors.PollSelector.select``."""
         ready = sorted(super().select(timeout), key=lambda event: ((event[0].fd < self._next), event[0].fd))[:_MOST]
         self._next = ready[-1][0].fd + 1 if ready else 0
         return ready
@@ -42,23 +41,22 @@ def new_loop() -> asyncio.AbstractEventLoop:
     return asyncio.SelectorEventLoop(_Selector())
 
 
-_MOST_CONNECTIONS = 2000  # at one place; silent ones end for new ones, and with none of these new ones do
-_MOST_ENCRYPTED = 500  # of these with TLS, for each of which asyncio holds 256 KiB
+_MOST_CONNECTIONS = 2000  # at one listener; idle ones are closed for new ones, or the new one is if none is idle
+_MOST_ENCRYPTED = 500  # TLS connections at one listener: asyncio holds 256 KiB for each
 _MOST_HEAD = 64 * 1024  # bytes of a request's head
 _KEPT_IDLE = 60  # seconds that a connection may be idle; clients keep theirs for less
-_HEAD_WITHIN = 15.0  # seconds until a request's head is there; for the first one, since the connection is
-_HANDSHAKE_WITHIN = 10  # seconds until TLS is agreed on: three round trips, also of a line that loses some
-_TAKEN_WITHIN = 60.0  # seconds that the other end has to take the rest of an answer, and to confirm the end of TLS
-_ACCEPTED_AT_ONCE = 24  # connections in one turn of the loop, so that those that say something get theirs in between
-_MOST_WAITING = 2048  # connections that the kernel holds until they are accepted
-_AT_ONCE = 64 * 1024  # bytes that are held back within a turn of the loop; more than these wait for the other end
+_HEAD_WITHIN = 15.0  # seconds for a request's head; for the first, from the connection on
+_HANDSHAKE_WITHIN = 10  # seconds for the TLS handshake: three round trips, also on a lossy line
+_TAKEN_WITHIN = 60.0  # seconds for the client to take the rest of an answer, and to confirm the end of TLS
+_ACCEPTED_AT_ONCE = 24  # connections accepted in one turn of the loop, so that open ones are served in between
+_MOST_WAITING = 2048  # connections that the kernel queues before they are accepted
+_AT_ONCE = 64 * 1024  # bytes buffered within a turn of the loop; more are passed on at once
 _FEWEST_DESCRIPTORS, _MOST_DESCRIPTORS = 256, 16384
-_LAST_WORDS = 5  # seconds that answers under way have when the service ends
+_LAST_WORDS = 5  # seconds for answers under way when the service ends
 
 
 class _AtOnce:
-    """A transport that sends what is written in one turn of the loop, a head and its body, at once: whoever waits for
-    it is woken but once."""
+    """A transport that sends all writes of one loop turn, a head and its body, at once: the client wakes up once."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
@@ -71,7 +69,6 @@ class _AtOnce:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send ``data`` soon."""
         if not self._parts:
             self._loop.call_soon(self._flush)
         self._parts.append(data)
@@ -80,10 +77,10 @@ class _AtOnce:
             self._flush()
 
     def close(self) -> None:
-        """Close it when all is sent, or has not been taken in time."""
+        """Close once all is sent, or abort if the client does not take it in time."""
         self._flush()
         self._transport.close()
-        if not self._is_encrypted and self._transport.get_write_buffer_size():  # TLS sees to its end itself
+        if not self._is_encrypted and self._transport.get_write_buffer_size():  # TLS has a timeout of its own
             self._loop.call_later(_TAKEN_WITHIN, self._transport.abort)
 
     def _flush(self) -> None:
@@ -93,7 +90,7 @@ class _AtOnce:
 
 
 class _Checked(H11Protocol):
-    """A connection of this very user where it comes over a Unix socket (unix(7)), and one that says something soon."""
+    """A connection that must send something soon and, over a Unix socket, must come from this user (unix(7))."""
 
     is_encrypted = False
     _waiting: asyncio.TimerHandle | None = None
@@ -102,7 +99,6 @@ class _Checked(H11Protocol):
     _early = b""
 
     def register(self, transport: asyncio.Transport) -> None:
-        """It counts from now on, and has its time to say something."""
         self.transport = transport
         self.connections.add(self)
         self._wait_for_head()
@@ -110,7 +106,7 @@ class _Checked(H11Protocol):
             self._make_room()
 
     def unregister(self) -> None:
-        """It counts no more. Harmless when repeated."""
+        """Count the connection no more. May be called again."""
         self.connections.discard(self)
         if self._waiting is not None:
             self._waiting.cancel()
@@ -127,17 +123,17 @@ class _Checked(H11Protocol):
             self.data_received(self._early)
 
     def data_received(self, data: bytes) -> None:
-        if not self._is_made:  # it came with the end of the handshake
+        if not self._is_made:  # the data came with the end of the handshake
             self._early += data
             return
         super().data_received(data)
         if self.cycle is not None and self.cycle.response_complete and self.cycle is not self._answered_last:
-            self._wait_for_head()  # a part of it is there, and whoever is idle may be so for longer
+            self._wait_for_head()  # part of a head is here; an idle connection may wait longer
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.unregister()
         super().connection_lost(exc)
-        self._unset_keepalive_if_required()  # which uvicorn leaves, and with it all of this, where it was reset
+        self._unset_keepalive_if_required()  # uvicorn leaves this timer, and with it the connection, after a reset
 
     def _wait_for_head(self) -> None:
         if self._waiting is not None:
@@ -150,8 +146,8 @@ class _Checked(H11Protocol):
             self.transport.abort()
 
     def _make_room(self) -> None:
-        """End the oldest that is not being answered, so that who says nothing keeps nobody out; else this one. It is
-        forgotten at once: in the turn in which many come, as many go."""
+        """Close the oldest idle connection, or this one if none is idle. It stops counting at once, so that a burst of
+        new connections closes as many old ones."""
         others = (one for one in self.connections if isinstance(one, _Checked) and one is not self)
         ended = next((one for one in others if one.cycle is None or one.cycle.response_complete), self)
         self.connections.discard(ended)
@@ -159,10 +155,9 @@ class _Checked(H11Protocol):
 
 
 class _Encrypted(asyncio.Protocol):
-    """A connection from when it is accepted until TLS is agreed on: it counts already, whatever becomes of that."""
+    """A TLS connection until its handshake ends. It counts from the moment it is accepted."""
 
     def __init__(self, context: ssl.SSLContext, **arguments: Any) -> None:
-        """``arguments``: what uvicorn makes a connection's protocol of."""
         self._http = _Checked(**arguments)
         self._http.is_encrypted = True
         self._context = context
@@ -173,7 +168,6 @@ class _Encrypted(asyncio.Protocol):
         self._handshake = self._http.loop.create_task(self._agree(transport))
 
     async def _agree(self, transport: asyncio.Transport) -> None:
-        """Bounded: TLS is agreed on, or the connection is over."""
         encrypted = None
         with contextlib.suppress(OSError):  # also what ssl raises
             encrypted = await self._http.loop.start_tls(
@@ -191,36 +185,21 @@ class _Encrypted(asyncio.Protocol):
             self._http.connection_made(encrypted)
 
 
-class _InOrder(MutableSet[Any]):
-    """A set that keeps the order in which its members came."""
+class _InOrder(dict[Any, None]):
+    """An insertion-ordered set, with the methods that uvicorn needs."""
 
-    def __init__(self) -> None:
-        self._members: dict[Any, None] = {}
+    def add(self, one: Any) -> None:
+        self[one] = None
 
-    def __contains__(self, one: object) -> bool:
-        return one in self._members
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._members)
-
-    def __len__(self) -> int:
-        return len(self._members)
-
-    def add(self, value: Any) -> None:
-        """Behind all others."""
-        self._members[value] = None
-
-    def discard(self, value: Any) -> None:
-        """Harmless where it is not there."""
-        self._members.pop(value, None)
+    def discard(self, one: Any) -> None:
+        self.pop(one, None)
 
 
 class _ServerState(ServerState):
-    """What connections have in common, with a date that is made when it is needed."""
+    """State shared by connections, with a date that is made when needed."""
 
     @property
     def default_headers(self) -> list[tuple[bytes, bytes]]:
-        """Of every answer."""
         return [(b"date", formatdate(usegmt=True).encode())]
 
     @default_headers.setter
@@ -229,7 +208,7 @@ class _ServerState(ServerState):
 
 
 class Server(uvicorn.Server):
-    """One place that is listened at. Signals are the business of whoever has it."""
+    """Serves at one socket. Signals are left to the caller."""
 
     def __init__(self, app: Any, listening: socket.socket, tls: tuple[str, str] | None = None) -> None:
         """``tls``: the files of a certificate and its key. Raises ``OSError`` and ``ssl.SSLError`` for bad ones."""
@@ -241,11 +220,11 @@ class Server(uvicorn.Server):
             loop="asyncio",
             lifespan="off",
             log_config=None,
-            log_level="error",  # it warns of each request that is none, and anybody may send those
+            log_level="error",  # it warns about each malformed request, and anyone can send those
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=2 * _MOST_CONNECTIONS,  # never reached: connections are ended before
+            limit_concurrency=2 * _MOST_CONNECTIONS,  # never reached: connections are closed earlier
             h11_max_incomplete_event_size=_MOST_HEAD,
             timeout_keep_alive=_KEPT_IDLE,
             timeout_graceful_shutdown=_LAST_WORDS,
@@ -258,21 +237,20 @@ class Server(uvicorn.Server):
 
     @property
     def port(self) -> int:
-        """At which it listens, of one on TCP."""
         return int(self._listening.getsockname()[1])
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leaves signals alone."""
+        """Leave signals alone."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's. What asyncio calls a backlog is how many it accepts in one turn, and what the kernel holds."""
+        """As uvicorn's. asyncio uses the backlog both as connections accepted in one turn and as the kernel's queue."""
         await super().startup(sockets)
         self._listening.listen(_MOST_WAITING)
 
     async def main_loop(self) -> None:
-        """Wait for :meth:`end`, where uvicorn looks ten times a second: at rest a service does nothing."""
+        """Wait for :meth:`end`. uvicorn polls ten times a second; a service at rest must do nothing."""
         await self._ended.wait()
 
     async def until_ended(self) -> None:
@@ -280,13 +258,12 @@ class Server(uvicorn.Server):
         await self.serve(sockets=[self._listening])
 
     def end(self) -> None:
-        """Take no more connections; answers under way are finished."""
+        """Take no more connections, and finish answers under way."""
         self.should_exit = True
         self._ended.set()
 
 
 def _context(cert: str, key: str) -> ssl.SSLContext:
-    """The side of a server. Raises ``OSError`` and ``ssl.SSLError``."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
@@ -295,13 +272,12 @@ def _context(cert: str, key: str) -> ssl.SSLContext:
 
 
 def take_descriptors() -> None:
-    """Have as many descriptors as may be had, up to what full places, and cells beside them, need. Raises
-    ``Unavailable`` where these are too few to serve anybody."""
+    """Raise the soft limit of descriptors to what full listeners and cells need. Raises ``Unavailable``."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
     if most < _FEWEST_DESCRIPTORS:
         raise Unavailable(
-            f"the service may open {most} files at once (RLIMIT_NOFILE), and needs {_FEWEST_DESCRIPTORS}",
+            f"the service may open {most} files at once (RLIMIT_NOFILE), but needs {_FEWEST_DESCRIPTORS}",
             remediation="Raise the hard limit: ulimit -Hn 4096, or LimitNOFILE=4096 in a unit of systemd.",
         )
     if soft != resource.RLIM_INFINITY and soft < most:

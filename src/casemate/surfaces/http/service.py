@@ -1,4 +1,4 @@
-"""The service of one user: namespaces, each with its sandbox, until it ends."""
+"""The service of one user: a sandbox for each namespace, until the service ends."""
 
 from __future__ import annotations
 
@@ -24,30 +24,16 @@ if TYPE_CHECKING:
 
 MOST_NAMESPACES = 64  # at once
 _SOON = 60.0  # seconds
-_ENDED_WITHIN = 10.0  # seconds that runs have to end when they are told to; a step may ignore that for two
-_LOOK_EVERY = 0.25  # seconds between two looks at whether anything lives
+_ENDED_WITHIN = 10.0  # seconds for cancelled runs to end; a step may ignore its cancellation for two
+_LOOK_EVERY = 0.25  # seconds between two checks for activity
 _log = logging.getLogger("casemate.service")
-
-# What may still be asked of a service that ends: what tells of work, takes its results, or ends it.
-_WHILE_DRAINING = frozenset({
-    "runs.wait", "runs.get", "runs.read", "runs.stream", "runs.cancel", "runs.list", "sessions.list", "sessions.close",
-    "sessions.interrupt", "sessions.get", "sessions.variables", "approvals.pending", "approvals.get",
-    "approvals.propose", "approvals.events", "approvals.decide", "approvals.deny_all", "files.read", "files.list",
-    "files.info",
-    "archives.pack", "archives.drop", "artifacts.list", "artifacts.read", "audit.tail", "audit.verify", "stats",
-    "evidence.pack", "evidence.statement", "inspect", "runtimes", "plans.get",
-})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """``drain``: seconds that running runs have when the service is told to end; ``idle_stop``: seconds without
-    anything that lives after which it ends by itself, None for never; ``idle_timeout``: seconds after which a session
-    ends that nobody uses and that was opened without such a bound."""
-
-    drain: float = 10.0
-    idle_stop: float | None = None
-    idle_timeout: float | None = 3600.0
+    drain: float = 10.0  # seconds that running runs have when the service ends
+    idle_stop: float | None = None  # seconds without activity after which the service ends; None for never
+    idle_timeout: float | None = 3600.0  # seconds after which an unused session ends that was opened without a bound
 
 
 @dataclass(slots=True)
@@ -65,14 +51,11 @@ class _Making:
 
 
 class Service:
-    """In one event loop. ``folder``: what it keeps, the user's alone; ``make_sandbox`` gives that of a namespace.
-
-    Raises ``RecordUnavailable`` where what it keeps cannot be read.
-    """
+    """Runs in one event loop. ``folder``: its private state; ``make_sandbox`` makes a namespace's sandbox."""
 
     def __init__(self, folder: Path, make_sandbox: Callable[[str], Sandbox], terms: Terms) -> None:
         self.terms = terms
-        self.connections = 0  # requests that are being answered, but for those that only ask how it is
+        self.connections = 0  # requests being answered, but for health and metrics
         self.is_draining = False
         self._folder = folder
         self._make_sandbox = make_sandbox
@@ -80,13 +63,13 @@ class Service:
         self._requests = KeptRequests(self._database)
         self._requests.reopen()
         self._namespaces: dict[str, _Making] = {}
-        self._slots: Slots | None = None  # of all namespaces
+        self._slots: Slots | None = None  # shared by all namespaces
         self._busy_at = time.monotonic()
         self._ending = asyncio.Event()
         self._at_once = asyncio.Event()
 
     async def operations(self, namespace: str) -> Operations:
-        """The operations of a namespace. Raises what making its sandbox raises, and ``QueueFull`` for too many."""
+        """The operations of a namespace. Raises ``QueueFull`` for too many, and what making its sandbox raises."""
         making = self._namespaces.get(namespace)
         if making is None:
             if self.is_draining:
@@ -107,13 +90,13 @@ class Service:
                     raise
             return making.made.operations
 
-    def check_takes(self, operation: str) -> None:
-        """Whether an operation may still be asked for. Raises ``SandboxClosed`` for new work of a service that ends."""
-        if self.is_draining and operation not in _WHILE_DRAINING:
+    def check_takes_work(self) -> None:
+        """Raise ``SandboxClosed`` if the service is draining."""
+        if self.is_draining:
             raise Ending
 
     def activity(self) -> dict[str, int]:
-        """How many runs go on, wait for an approval, and how many sessions and requests there are."""
+        """How many runs run or wait for an approval, and how many sessions and requests are open."""
         told = [one.made.operations.activity() for one in self._namespaces.values() if one.made is not None]
         return {
             "runs": sum(one.runs for one in told),
@@ -124,16 +107,15 @@ class Service:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing lives in it."""
         return not any(self.activity().values())
 
     def stop(self) -> None:
-        """Begin to end: no new work, and what runs has its time. Again: end at once."""
+        """Start to drain: take no new work. The second call ends the service at once."""
         (self._at_once if self._ending.is_set() else self._ending).set()
         self.is_draining = True
 
     async def until_stopped(self) -> str:
-        """Wait until somebody wants it to end, or it has been idle for long enough since; which of these."""
+        """Wait until the service is stopped or has been idle for long enough. Returns "told" or "idle"."""
         self._busy_at = time.monotonic()
         while not self._ending.is_set():
             now = time.monotonic()
@@ -142,30 +124,26 @@ class Service:
             elif self.terms.idle_stop is not None and now - self._busy_at >= self.terms.idle_stop:
                 self.stop()
                 return "idle"
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_EVERY):
                     await self._ending.wait()
-            except TimeoutError:
-                continue
         return "told"
 
     async def drain(self) -> None:
-        """Wait until no run goes on, as long as they are given, or until somebody wants it at once. What waits for an
-        approval is not waited for: it may be answered once the service runs again."""
+        """Wait for running runs, for ``drain`` seconds at most or until the second stop. Runs that wait for an approval
+        do not count: they can be approved once the service runs again."""
         self.is_draining = True
         deadline = time.monotonic() + self.terms.drain
         while time.monotonic() < deadline and not self._at_once.is_set():
             told = self.activity()
             if told["runs"] <= told["waiting"]:
                 return
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_EVERY / 5):
                     await self._at_once.wait()
-            except TimeoutError:
-                continue
 
     async def close(self) -> None:
-        """End everything; what there is of each run is kept, and what it waited for. Harmless when repeated."""
+        """End everything, and keep what each run has left and waited for. May be called again."""
         self.is_draining = True
         for making in self._namespaces.values():
             if making.made is not None:
@@ -180,10 +158,9 @@ class Service:
     async def _make(self, namespace: str) -> _Namespace:
         from casemate.telemetry.metrics import prometheus
 
-        prometheus()  # it counts from before the first run
-        sandbox = await asyncio.to_thread(self._make_sandbox, namespace)  # it loads a good deal
-        self._slots = self._slots or sandbox._parts.slots
-        sandbox._parts.share_slots(self._slots)
+        prometheus()  # before the first run, so that it counts all
+        sandbox = await asyncio.to_thread(self._make_sandbox, namespace)  # imports many modules
+        self._slots = sandbox._slots = self._slots or sandbox._slots
         channel = KeepingChannel(self._requests, namespace, _log.error)
         sandbox.approvals.set_store(channel)
         place = self._folder / "runs" / hashlib.sha256(namespace.encode()).hexdigest()[:32]
@@ -211,8 +188,7 @@ async def _close(making: _Making) -> None:
 
 
 async def _runs_ended(operations: Operations) -> None:
-    """Every run that goes on is ended by itself first, so that there is an outcome with what it was until then: a
-    session that is closed takes its steps along."""
+    """Cancel every run before its session is closed, so that each has an outcome with what it did."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_ENDED_WITHIN), asyncio.TaskGroup() as ending:
             for kept in operations.kept.unfinished_runs():
@@ -222,19 +198,19 @@ async def _runs_ended(operations: Operations) -> None:
 
 
 class Ending(SandboxClosed):
-    """The service takes no new work, and has begun nothing of what was asked; ``reason`` says so to clients."""
+    """The service takes no new work, and has started nothing of the request; ``reason`` tells clients."""
 
     reason = "ending"
 
     def __init__(self) -> None:
         super().__init__(
-            "the service is ending, and takes no new work",
+            "the service is ending and takes no new work",
             remediation="Ask again in a moment: the next command starts one.",
         )
 
 
 def describe(service: Service, settings: Mapping[str, str]) -> dict[str, Any]:
-    """What the service tells those who may ask it anything."""
+    """The health document for authenticated clients."""
     return {
         "status": "draining" if service.is_draining else "ok",
         "version": __version__,

@@ -1,8 +1,8 @@
-"""What outlives the service: requests for approval and the runs of each namespace, on disk.
+"""Approval requests and runs of each namespace, on disk, so that they outlive the service.
 
-A request is *asked* while its cell waits. When the service ends, or is ended, the cell dies and the request is *open*:
-it is listed, and can be answered. Allowed, it waits for exactly the same to be asked again by the same caller, which is
-then allowed without asking, once. Everything expires.
+A request is *asked* while its cell waits. When the service ends, the cell dies and the request is *open*: it is listed
+and can be answered. An *allowed* request lets the same caller make exactly the same request once, without asking again.
+Everything expires.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from casemate.audit.database import transaction
 from casemate.errors import RecordUnavailable
 from casemate.execution.event_log import read_log
 from casemate.model.approval import ApprovalRequest, Decision
+from casemate.model.events import request_of
 from casemate.model.execution import Cause, Execution, Usage
 from casemate.model.isolation import IsolationReport
 from casemate.operations.documents import Document, document
@@ -43,8 +44,8 @@ _SCHEMA = (
 
 
 class Database:
-    """Statements, from any thread, one transaction after the other. What was written survives the end of the process,
-    not necessarily that of the power (WAL with synchronous = NORMAL). Raises ``RecordUnavailable``."""
+    """Runs transactions one at a time, from any thread. What was written survives the end of the process, but not
+    necessarily a power failure (WAL with synchronous = NORMAL). Raises ``RecordUnavailable``."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / _NAME
@@ -58,17 +59,16 @@ class Database:
             self._prepare()
 
     def rows(self, query: str, values: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
-        """What a question gives."""
+        """The rows of a query."""
         with self._lock, self._translate_errors():
             return self._opened.execute(query, tuple(values)).fetchall()
 
     def write(self, *statements: tuple[str, tuple[Any, ...]]) -> int:
-        """All of them or none; how many rows they have changed."""
-        with self._lock, self._translate_errors(), self._transaction():
+        """Execute all statements or none. Returns how many rows they changed."""
+        with self._lock, self._translate_errors(), transaction(self._opened, "BEGIN IMMEDIATE"):
             return sum(self._opened.execute(text, values).rowcount for text, values in statements)
 
     def close(self) -> None:
-        """Harmless when repeated."""
         with self._lock:
             self._opened.close()
 
@@ -77,22 +77,11 @@ class Database:
         if version == _VERSION:
             return
         if version != 0:
-            raise sqlite3.DatabaseError(f"it has version {version}, and this casemate knows version {_VERSION}")
-        with self._transaction():
+            raise sqlite3.DatabaseError(f"it has version {version}, but this casemate supports version {_VERSION}")
+        with transaction(self._opened, "BEGIN IMMEDIATE"):
             for statement in _SCHEMA:
                 self._opened.execute(statement)
             self._opened.execute(f"PRAGMA user_version = {_VERSION}")
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._opened.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._opened.execute("COMMIT")
-        except BaseException:
-            if self._opened.in_transaction:
-                self._opened.execute("ROLLBACK")
-            raise
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
@@ -100,81 +89,63 @@ class Database:
             yield
         except (sqlite3.Error, OSError) as error:
             raise RecordUnavailable(
-                f"what the service keeps in {self._path} cannot be used: {error}",
-                remediation="Free some space or make it writable; or move the file away, and a new one is begun.",
+                f"the service's state in {self._path} cannot be used: {error}",
+                remediation="Free some space or make it writable; or move the file away, and a new one is made.",
             ) from error
 
 
-OPEN_FOR = 24 * 3600.0  # seconds after the service ended, in which an open request can be answered
-HOLDS_FOR = 3600.0  # seconds after the answer, in which an allowed one may be used
-_MOST = 1000  # open and allowed ones of all namespaces together; the oldest go first
-_MOST_BYTES = 256 * 1024  # of one
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A request that its cell did not outlive. ``document``: what was shown of it; ``until``: Unix seconds."""
-
-    id: str
-    namespace: str
-    owner: str
-    hash: str
-    document: dict[str, Any]
-    state: str
-    until: float
+OPEN_FOR = 24 * 3600.0  # seconds after the service ended in which an open request can be answered
+HOLDS_FOR = 3600.0  # seconds after the answer in which an allowed request can be used
+_MOST = 1000  # open and allowed requests of all namespaces; the oldest go first
+_MOST_BYTES = 256 * 1024  # of one request
 
 
 class KeptRequests:
-    """From any thread. ``today`` gives Unix time. Raises ``RecordUnavailable``."""
+    """Kept approval requests, for use from any thread. ``today`` gives Unix time. Raises ``RecordUnavailable``."""
 
     def __init__(self, database: Database, today: Callable[[], float] = time.time) -> None:
         self._database = database
         self._today = today
 
     def keep_request(self, owner: str, document: dict[str, Any]) -> None:
-        """A cell waits for this answer."""
+        """Keep a request whose cell waits for the answer."""
         text = json.dumps(document)
         if len(text) > _MOST_BYTES:
-            return  # what is too large to be kept is gone with its cell
+            return  # too large to keep: it is lost with its cell
         values = (document["id"], document["namespace"], owner, document["run"], document["hash"], text)
         self._database.write(
             ("INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?, ?, 'asked', 0)", values),
         )
 
     def over(self, request: str) -> None:
-        """It was answered, or nobody needs an answer any more."""
+        """Drop a request that was answered or is no longer needed."""
         self._database.write(("DELETE FROM requests WHERE id = ? AND state = 'asked'", (request,)))
 
     def reopen(self) -> None:
-        """The cells of all that were asked have died with the service."""
+        """Open all asked requests: their cells died with the service."""
         until = self._today() + OPEN_FOR
         self._database.write(("UPDATE requests SET state = 'open', until = ? WHERE state = 'asked'", (until,)))
         self._trim()
 
-    def open(self, namespace: str, owner: str | None = None) -> list[Kept]:
-        """Those that can be answered; of one owner, or of all in the namespace."""
+    def open(self, namespace: str) -> list[Document]:
         rows = self._database.rows(
-            "SELECT id, namespace, owner, hash, document, state, until FROM requests"
-            " WHERE namespace = ? AND state = 'open' AND until > ? ORDER BY until, id",
+            "SELECT document FROM requests WHERE namespace = ? AND state = 'open' AND until > ? ORDER BY until, id",
             (namespace, self._today()),
         )
-        kept = [Kept(r[0], r[1], r[2], r[3], json.loads(r[4]), r[5], r[6]) for r in rows]
-        return [one for one in kept if owner is None or one.owner == owner]
+        return [json.loads(row[0]) for row in rows]
 
-    def answer(self, request: str, namespace: str, *, allow: bool, owner: str | None = None) -> bool:
-        """Answer an open one; whether there was such a one that could be answered."""
-        given: tuple[Any, ...] = (request, namespace, self._today())
-        whose, more = ("", ()) if owner is None else (" AND owner = ?", (owner,))
-        which = f"WHERE id = ? AND namespace = ? AND state = 'open' AND until > ?{whose}"
+    def answer(self, request: str, namespace: str, *, allow: bool) -> bool:
+        """Answer an open request. False if it is unknown, expired, or already answered."""
+        given = (request, namespace, self._today())
+        which = "WHERE id = ? AND namespace = ? AND state = 'open' AND until > ?"
         if not allow:
-            return self._database.write((f"DELETE FROM requests {which}", (*given, *more))) > 0  # noqa: S608
+            return self._database.write((f"DELETE FROM requests {which}", given)) > 0  # noqa: S608
         until = self._today() + HOLDS_FOR
-        changed = (f"UPDATE requests SET state = 'allowed', until = ? {which}", (until, *given, *more))  # noqa: S608
+        changed = (f"UPDATE requests SET state = 'allowed', until = ? {which}", (until, *given))  # noqa: S608
         return self._database.write(changed) > 0
 
     def redeem(self, namespace: str, owner: str, shown: str) -> bool:
-        """Whether exactly what has the hash ``shown`` was allowed to ``owner`` beforehand: then it is used up, on disk,
-        before this returns."""
+        """Use up an allowance of ``owner`` for the request with the hash ``shown``, on disk. False if there is none."""
         one = (
             "DELETE FROM requests WHERE id = (SELECT id FROM requests WHERE namespace = ? AND owner = ? AND hash = ?"
             " AND state = 'allowed' AND until > ? LIMIT 1)"
@@ -182,7 +153,7 @@ class KeptRequests:
         return self._database.write((one, (namespace, owner, shown, self._today()))) == 1
 
     def what_it_waits_for(self, run: str) -> str:
-        """What a run waits or waited for, in words; empty where it waits for nothing."""
+        """Summary of what a run waits or waited for; empty if it waits for nothing."""
         rows = self._database.rows("SELECT document FROM requests WHERE run = ? LIMIT 1", (run,))
         return str(json.loads(rows[0][0]).get("summary", "")) if rows else ""
 
@@ -197,17 +168,14 @@ class KeptRequests:
         )
 
 
-_KNOWN = {field.name for field in fields(ApprovalRequest) if field.repr}
-
-
 class KeepingChannel:
-    """Writes every request down before it counts as held, and takes it out once it is answered; what was allowed
-    beforehand is answered at once. Implements :class:`casemate.approvals.channels.RequestStore` for one namespace."""
+    """Keeps each request on disk before it counts as shown, and deletes it once answered. Answers at once what was
+    allowed beforehand. Implements :class:`casemate.approvals.channels.RequestStore` for one namespace."""
 
     name = "kept"
 
     def __init__(self, kept: KeptRequests, namespace: str, note: Callable[[str], None] = lambda _: None) -> None:
-        """``note``: is told what goes wrong."""
+        """``note``: called with each error message."""
         self._kept = kept
         self._namespace = namespace
         self._note = note
@@ -219,17 +187,16 @@ class KeepingChannel:
         return True
 
     def connect(self, sink: AnswerSink) -> None:
-        """``sink`` takes answers."""
         self._sink = sink
 
     def show(self, request: ApprovalRequest, size: int, loop: asyncio.AbstractEventLoop | None) -> Receipt:  # noqa: ARG002
-        """Keep it; "unavailable" where that cannot be done, so that it is not promised."""
+        """Keep the request; "unavailable" if that fails, so that nothing is promised."""
         try:
-            if not request.caller:  # nobody who could ask the same again
+            if not request.caller:  # without a caller, nothing can ask the same again
                 return "shown"
             if self._kept.redeem(self._namespace, request.caller, request.hash):
                 assert self._sink is not None
-                reason = "allowed beforehand, for what was asked before the service was stopped"
+                reason = "allowed beforehand, for a request made before the service was stopped"
                 self._sink.answer(request.id, Decision(True, reason=reason), self.name)
                 return "shown"
             self._kept.keep_request(request.caller, document(request))
@@ -239,7 +206,7 @@ class KeepingChannel:
         return "shown"
 
     def withdraw(self, request: str) -> None:
-        """It is answered, or what asked is over: unless that is so because the service ends."""
+        """Drop a request that was answered or whose cell ended, unless it ends because the service does."""
         if self._is_stopping:
             return
         try:
@@ -248,34 +215,33 @@ class KeepingChannel:
             self._note(error.message)
 
     async def wait_closed(self, requests: set[str], seconds: float) -> None:
-        """Nobody is called."""
+        """Do nothing: no callback is running."""
 
     def stop(self) -> None:
-        """From now on whatever ends does so because the service does: its requests stay."""
+        """Keep the requests that end from now on: they end because the service does."""
         self._is_stopping = True
 
     def list_withdrawn(self) -> list[ApprovalRequest]:
-        """Those that can be answered although their cells are gone, which their state says: withdrawn."""
-        return [self._request_of(one) for one in self._kept.open(self._namespace)]
+        """Requests that can be answered although their cells are gone, with the state "withdrawn"."""
+        return [
+            request_of({**one, "state": "withdrawn"}, lambda request: partial(self.decide, request))
+            for one in self._kept.open(self._namespace)
+        ]
 
     def decide(self, request: str, decision: Decision) -> bool:
-        """Answer one of these: it holds once, for exactly the same of the same caller, whatever its scope says."""
+        """Answer one of these. It holds once, for the same request of the same caller, regardless of its scope."""
         return self._kept.answer(request, self._namespace, allow=decision.allow is True)
 
-    def _request_of(self, kept: Kept) -> ApprovalRequest:
-        given = {name: value for name, value in kept.document.items() if name in _KNOWN}
-        return ApprovalRequest(**{**given, "state": "withdrawn"}, _answer=partial(self.decide, kept.id))
 
-
-MOST_AGE = 7 * 24 * 3600.0  # seconds that a run is kept after its end; how many and how large, its operations says
+MOST_AGE = 7 * 24 * 3600.0  # seconds that a run is kept after its end; the operations bound number and size
 _MOST_TEXT = 2**20  # characters of each stream of a run that ended with the service
 _EVENTS = "events.jsonl"
 _CODE = "service_stopped"
-_NOTE = "The service ended with this run; which limits were enforced is in the audit record only."
+_NOTE = "The service ended with this run; the enforced limits are in the audit record only."
 
 
 class Results(FolderStore):
-    """``waited``: what a run waited for when the service ended, in words, or empty. ``today`` gives Unix time."""
+    """``waited``: summary of what a run waited for when the service ended, or empty. ``today`` gives Unix time."""
 
     def __init__(self, path: Path, waited: Callable[[str], str], today: Callable[[], float] = time.time) -> None:
         super().__init__(path)
@@ -284,17 +250,17 @@ class Results(FolderStore):
         self._is_stopping = False
 
     def stop(self) -> None:
-        """From now on what is cancelled is that because the service ends."""
+        """Treat cancelled runs from now on as ended by the service."""
         self._is_stopping = True
 
     def end(self, run: str, head: Document, execution: Document | None) -> None:
-        """A run is over. One that the service has ended says so."""
+        """Keep the outcome of a run. If the service ended it, its cause says so."""
         if execution is not None and self._is_stopping and execution["status"] == "cancelled":
             execution["cause"] = document(self._cause(run))
         super().end(run, head, execution)
 
     def list(self) -> list[Document]:
-        """All that are kept and not too old; what never ended did so with the service that ran it."""
+        """All kept runs that are not too old. Runs without an end were killed with the service."""
         kept = []
         for head in super().list():
             if (head["ended"] or head["started"]) < self._today() - MOST_AGE:
@@ -307,7 +273,6 @@ class Results(FolderStore):
         return kept
 
     def _rest_of(self, head: Document) -> Execution:
-        """What there is of a run whose service was killed."""
         written: dict[str, list[str]] = {"stdout": [], "stderr": []}
         for event in _events(self.folder(head["run"]) / _EVENTS):
             if event.get("event") == "output" and event.get("stream") in written:
@@ -318,24 +283,25 @@ class Results(FolderStore):
             id=head["run"], status="killed", exit_code=None, stdout=stdout[:_MOST_TEXT], stderr=stderr[:_MOST_TEXT],
             text=(stdout + stderr)[:_MOST_TEXT].strip(), results=(), error=None, artifacts=(), full_output=None,
             truncated=is_cut, usage=Usage(0.0, 0, 0), duration=0.0, cause=self._cause(head["run"]),
-            isolation=IsolationReport("native", "shared", (), (), (), 0.0, (), notes=(_NOTE,)),
+            isolation=IsolationReport("unknown", "shared", (), (), (), 0.0, (), notes=(_NOTE,)),
             state="lost" if head["session"] else None,
         )  # fmt: skip
 
     def _cause(self, run: str) -> Cause:
         waited = self._waited(run)
         if waited:
-            why = f"The service was stopped while this waited for an approval: {waited}."
+            why = f"The service was stopped while this run waited for an approval: {waited}."
             what = (
                 "Answer it (casemate approvals), and run the program again: an answer holds once for the same request."
             )
         else:
-            why, what = "The service was stopped while this ran.", "Run it again."
+            why, what = "The service was stopped during this run.", "Run it again."
         return Cause(_CODE, why, what, retryable=True)
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
-    """The events that were written whole."""
+    """The complete events of a log, up to the first damaged one."""
+
     try:
         yield from read_log(path)
     except (OSError, ValueError):

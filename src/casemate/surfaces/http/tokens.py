@@ -1,4 +1,4 @@
-"""Tokens that let others use the service."""
+"""Tokens that give other clients access to the service."""
 
 from __future__ import annotations
 
@@ -15,40 +15,37 @@ from pathlib import Path
 from typing import Any
 
 from casemate.errors import InvalidArgument, Unavailable
-from casemate.files.beneath import Attributes, write_file
+from casemate.files.beneath import Attributes, hold, write_file
 from casemate.files.private_files import turn
 from casemate.model.operation import Audience, Principal
 from casemate.remote.places import open_private
+from casemate.surfaces.http.identity import MOST_NAME, is_name
 from casemate.vault.names import check_asked
-from casemate.visible import is_plain
 
 _FILE, _LOCK = "tokens.json", "tokens.lock"
 _BEGIN = "casemate"
-_ID_BYTES, _SECRET_BYTES = 6, 32  # of which the second is 256 bits, so that a fast hash of it tells nobody anything
+_ID_BYTES, _SECRET_BYTES = 6, 32  # the secret has 256 bits, so a fast hash of it reveals nothing
 _MOST = 1000  # tokens
 _MOST_BYTES = 2**20
-_MOST_NAME = 100  # characters
 _NOBODY = hashlib.sha256(b"").hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What is kept of a token: ``hash`` is the SHA-256 of the whole; ``created``, ``expires``: Unix seconds."""
-
     id: str
     name: str
     audience: str
     namespace: str
     may_approve: bool
-    created: float
-    expires: float | None
-    hash: str
+    created: float  # Unix seconds
+    expires: float | None  # Unix seconds
+    hash: str  # SHA-256 of the whole token
     secrets: tuple[str, ...] = ()
     may_run_commands: bool = False
 
     @property
     def principal(self) -> Principal:
-        """Who comes with it, and pays for whoever it asks for."""
+        """The token's principal. It also pays for the agents that it names."""
         name = f"token:{self.name}"
         audience = Audience(self.audience)
         return Principal(
@@ -57,10 +54,7 @@ class Token:
 
 
 class Tokens:
-    """The tokens in a folder that is the user's alone. ``today`` gives Unix time.
-
-    Several processes may use it. Raises ``Unavailable`` where the folder or the file cannot be trusted.
-    """
+    """The tokens in a private folder of the user, shared by processes. ``today`` gives Unix time."""
 
     def __init__(self, folder: Path, today: Callable[[], float] = time.time) -> None:
         self._folder = folder
@@ -79,12 +73,11 @@ class Tokens:
         expires_in: float | None = None,
         secrets_for: Sequence[str] = (),
     ) -> str:
-        """A new token, which nobody can be told again. ``expires_in``: seconds, None for no end. ``secrets_for``: names
-        of those that an agent's programs get without anybody being asked.
+        """Make a token. Only its hash is kept. Raises ``InvalidArgument``, also for a name that is taken.
 
-        ``may_approve``: whoever comes with it may answer what waits to be approved; an agent's only what its own runs
-        ask for, which is for surfaces that show a person these questions. ``may_run_commands``: it may have commands
-        run outside of walls. Raises ``InvalidArgument``, also for a name that is taken.
+        ``may_approve``: may answer approval requests; an agent's token only those of its own runs, for surfaces that
+        show them to a person. ``may_run_commands``: may run commands outside of walls. ``expires_in``: seconds, None
+        for no end. ``secrets_for``: secrets that an agent's programs get without approval.
         """
         _check(name, audience, namespace, expires_in)
         token_id = secrets.token_hex(_ID_BYTES)
@@ -97,18 +90,19 @@ class Tokens:
         )  # fmt: skip
         with self._change() as known:
             if any(one.name == name for one in known.values()):
-                raise InvalidArgument("name", f"there is a token {name!r} already; remove it, or take another name")
+                raise InvalidArgument("name", f"a token {name!r} exists already; remove it, or choose another name")
             if len(known) >= _MOST:
                 raise InvalidArgument("name", f"there are {_MOST} tokens; remove some")
             known[token_id] = made
         return text
 
     def list(self) -> list[Token]:
-        """All of them, the oldest first; those that have expired, too."""
+        """All tokens, the oldest first, also the expired ones."""
         return sorted(self._read().values(), key=lambda one: one.created)
 
     def remove(self, name: str) -> bool:
-        """No longer let in whoever comes with this one; whether there was such a token."""
+        """Remove a token. Returns whether it existed."""
+
         with self._change() as known:
             found = [one.id for one in known.values() if one.name == name]
             for token_id in found:
@@ -116,7 +110,7 @@ class Tokens:
         return bool(found)
 
     def principals_of(self, texts: Collection[str]) -> dict[str, Principal]:
-        """Who comes with each of these tokens; nobody with one that is unknown, or has expired."""
+        """The principals of the valid tokens among these; unknown and expired ones are left out."""
         known, now = self._read(), self._today()
         found = {text: _find_token(text, known) for text in texts}
         return {
@@ -125,47 +119,31 @@ class Tokens:
             if one is not None and (one.expires is None or now < one.expires)
         }
 
-    def principal_of(self, text: str) -> Principal | None:
-        """Who comes with the token ``text``; None as :meth:`principals_of` leaves it out."""
-        return self.principals_of([text]).get(text)
-
     @contextmanager
     def _change(self) -> Iterator[dict[str, Token]]:
-        folder = open_private(self._folder, make=True)
-        lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
-        try:
-            with turn(lock):
-                known = dict(self._read())
-                yield known
-                text = json.dumps([asdict(one) for one in known.values()], indent=1)
-                write_file(folder, _FILE, [text.encode()], Attributes(mode=0o600), flush=True)
-        finally:
-            os.close(folder)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with (
+            hold(open_private(self._folder, make=True)) as folder,
+            turn(os.open(_LOCK, flags, 0o600, dir_fd=folder)),
+        ):
+            known = dict(self._read())
+            yield known
+            text = json.dumps([asdict(one) for one in known.values()], indent=1)
+            write_file(folder, _FILE, [text.encode()], Attributes(mode=0o600), flush=True)
 
     def _read(self) -> dict[str, Token]:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            folder = open_private(self._folder)
-        except FileNotFoundError:
-            return {}
-        try:
-            fd = os.open(_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+            with hold(open_private(self._folder)) as folder, hold(os.open(_FILE, flags, dir_fd=folder)) as fd:
+                self._look_into(fd)
         except FileNotFoundError:
             self._seen, self._known = None, {}
-            return {}
         except OSError as error:
             raise _unreadable(self._folder, error.strerror or str(error)) from None
-        finally:
-            os.close(folder)
-        try:
-            self._look_into(fd)
-        except OSError as error:
-            raise _unreadable(self._folder, error.strerror or str(error)) from None
-        finally:
-            os.close(fd)
         return self._known
 
     def _look_into(self, fd: int) -> None:
-        """Read it where it is another than before. Raises ``OSError`` and ``Unavailable``."""
+        """Parse the file if it has changed. Raises ``OSError`` and ``Unavailable``."""
         status = os.fstat(fd)
         if status.st_mode & 0o077 or status.st_uid != os.geteuid():
             raise Unavailable(
@@ -197,7 +175,7 @@ def _parse(raw: bytes, folder: Path) -> dict[str, Token]:
 def _unreadable(folder: Path, why: str) -> Unavailable:
     return Unavailable(
         f"the tokens in {folder / _FILE} cannot be read: {why}",
-        remediation="Make it a file of yours that can be read, or remove it and make new tokens.",
+        remediation="Make it a file that you own and can read, or remove it and make new tokens.",
     )
 
 
@@ -208,17 +186,17 @@ def _token_of(one: Any) -> Token:
     is_ending = made.expires is None or isinstance(made.expires, int | float)
     rights = (made.may_approve, made.may_run_commands)
     if not is_ending or not all(isinstance(text, str) for text in texts) or not {*map(type, rights)} == {bool}:
-        raise ValueError("it holds a token of another form")
+        raise ValueError("a token has unknown or wrong fields")
+
     return made
 
 
 def _check(name: str, audience: str, namespace: str, expires_in: float | None) -> None:
-    if not 0 < len(name) <= _MOST_NAME or not is_plain(name):
-        raise InvalidArgument("name", f"{name!r} is not a printable name of 1 to {_MOST_NAME} characters")
+    for argument, given in (("name", name), ("namespace", namespace)):
+        if not is_name(given):
+            raise InvalidArgument(argument, f"{given!r} is not a printable name of 1 to {MOST_NAME} characters")
     if audience not in set(Audience):
         raise InvalidArgument("audience", f"{audience!r} is not known; choose agent, operator or metrics")
-    if not 0 < len(namespace) <= _MOST_NAME or not is_plain(namespace):
-        raise InvalidArgument("namespace", f"{namespace!r} is not a printable name of 1 to {_MOST_NAME} characters")
     if expires_in is not None and not 0 < expires_in < float("inf"):
         raise InvalidArgument("expires", f"{expires_in!r} is not a positive number of seconds")
 

@@ -1,6 +1,6 @@
-"""The file that starts the service at each login. Pure.
+"""The systemd unit that starts the service at each login.
 
-Facts: systemd.exec(5), systemd.service(5), user_namespaces(7).
+References: systemd.exec(5), systemd.service(5), user_namespaces(7).
 """
 
 from __future__ import annotations

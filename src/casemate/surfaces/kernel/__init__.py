@@ -1,1 +1,1 @@
-"""A kernel of Jupyter: notebooks run in sessions."""
+"""A Jupyter kernel: notebooks run in sessions."""

@@ -1,7 +1,5 @@
-"""``python -m casemate.surfaces.kernel``: what a front end starts for each notebook.
-
-A sandbox as it is configured, its session, and the sockets that the front end wants.
-"""
+"""``python -m casemate.surfaces.kernel``, which a front end starts for each notebook: a configured sandbox, its session
+and the sockets for the front end."""
 
 from __future__ import annotations
 
@@ -16,8 +14,8 @@ from typing import Any
 from casemate.walls.registry import start_early
 
 if __name__ == "__main__":
-    gc.disable()  # loading makes no garbage, and looking for it takes time
-    start_early()  # the supervisor starts while this process loads what it needs itself
+    gc.disable()  # loading makes no garbage, and collecting takes time
+    start_early()  # the supervisor starts while this process loads its own modules
 
 from casemate.api.config_files import is_configured
 from casemate.api.sandbox import Sandbox
@@ -28,7 +26,7 @@ from casemate.sessions.front_end import FrontEnd
 from casemate.surfaces.kernel.questions import Questions
 
 WORKSPACES = ("none", "review", "overlay", "direct")
-_DAY = 86_400.0  # seconds that a cell of a notebook may take where nobody has said: a person interrupts it
+_DAY = 86_400.0  # seconds: the default wall limit of a notebook's cell; a person interrupts it
 
 
 def main() -> None:
@@ -51,11 +49,10 @@ def main() -> None:
         print(f"casemate: {error}", file=sys.stderr)  # noqa: T201 - the front end shows it
         code = 1
     sys.stderr.flush()
-    os._exit(code)  # taking the interpreter apart would take longer than starting it
+    os._exit(code)  # interpreter shutdown would take longer than the start
 
 
 def _arguments(workspace: str) -> dict[str, Any]:
-    """What the configuration says, and the folder in which the notebook lies. Raises ``InvalidArgument``."""
     arguments: dict[str, Any] = {"limits": Limits(wall=_DAY)}
     if is_configured(os.environ):
         from casemate.api.settings import settings_of
@@ -76,12 +73,12 @@ async def _serve(sandbox: Sandbox, options: argparse.Namespace, questions: Quest
 
     async with sandbox, sandbox.session(options.language) as session:
         front_end = FrontEnd(session, sandbox.validate)
-        with contextlib.suppress(CasemateError):  # the first cell says what is wrong
+        with contextlib.suppress(CasemateError):  # the first cell reports it
             await front_end.begin()
-        from casemate.surfaces.kernel.kernel import Kernel  # these take as long to load as an interpreter to start
+        from casemate.surfaces.kernel.kernel import Kernel  # slow to load: as an interpreter is to start
         from casemate.surfaces.kernel.wire import Wire, read_connection
 
-        gc.freeze()  # what was loaded so far lives to the end
+        gc.freeze()  # all loaded objects live to the end
         gc.enable()
         wire = questions.wire = Wire(read_connection(options.connection))
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, session.interrupt)

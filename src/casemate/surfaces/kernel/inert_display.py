@@ -1,8 +1,8 @@
-"""What cells show, so that it can do nothing in the front end's page.
+"""Makes the output of cells harmless in the front end's page.
 
-A page of JupyterLab may do all that its user can, on the host: it opens terminals. Front ends run what scripts, HTML
-and widgets of a fresh result say. So scripts and widgets are left out here; HTML is cleaned to what tables and texts
-need, without anything that is fetched from elsewhere.
+A page of JupyterLab can do on the host all that its user can: it opens terminals. Front ends run the scripts, HTML and
+widgets of a fresh result. So scripts and widgets are left out here, and HTML is reduced to tables and text that fetch
+nothing from elsewhere.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _KEPT = ("text/plain", "application/json")
 _PICTURES = ("image/png", "image/jpeg", "image/gif")
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*\Z")
 _PICTURE = re.compile(r"data:image/(?:png|jpeg|gif|svg\+xml);base64,[A-Za-z0-9+/=\s]*\Z")
-# Commands of LaTeX that make nothing but signs and their places, of which formulas of sympy and of papers are. Others
-# make links, styles, elements, or new names of these.
+# LaTeX commands that only make symbols and place them, as formulas of sympy and of papers do. All other commands can
+# make links, styles, elements, or new names for these.
 _SIGNS = frozenset(
     """
     alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi pi rho sigma
@@ -44,7 +44,7 @@ _STYLES = {"background-color", "color", "font-style", "font-weight", "text-align
 def make_inert(
     bundle: Mapping[str, Any], metadata: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-    """The bundle and how to show it, and the types that were left out."""
+    """The inert bundle and its metadata, and the types that were left out."""
     data = {kind: value for kind, value in bundle.items() if kind in _KEPT}
     data |= {kind: bundle[kind] for kind in _PICTURES if kind in bundle and _BASE64.match(bundle[kind])}
     latex = bundle.get("text/latex")
@@ -52,7 +52,7 @@ def make_inert(
         data["text/latex"] = latex
     if "text/html" in bundle:
         data["text/html"] = without_formulas(_clean(bundle["text/html"]))
-    elif "image/svg+xml" in bundle:  # scripts in a picture are not run
+    elif "image/svg+xml" in bundle:  # scripts in an <img> do not run
         picture = base64.b64encode(bundle["image/svg+xml"].encode()).decode()
         data["text/html"] = f'<img src="data:image/svg+xml;base64,{picture}">'
     sizes = {kind: _numbers_in(value) for kind, value in metadata.items() if kind in data and isinstance(value, dict)}
@@ -80,7 +80,7 @@ def _clean(html: str) -> str:
 
 
 def _filter_attribute(tag: str, name: str, value: str) -> str | None:
-    """Pictures are in the text itself, and links lead elsewhere: neither asks the front end's own server."""
+    """Keep embedded pictures and external links only, so that nothing requests the front end's own server."""
     if name in ("src", "href", "cite"):
         known = _PICTURE if tag == "img" else _LINK
         return value if known.match(value) else None

@@ -1,4 +1,4 @@
-"""What a kernel does with each message of its front end: https://jupyter-client.readthedocs.io/en/stable/messaging.html."""
+"""Handles the messages of a front end: https://jupyter-client.readthedocs.io/en/stable/messaging.html."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from casemate.surfaces.kernel.wire import Message, Wire
 
 _WHY_LEFT_OUT = (
-    "In this page it could do what you can do. Where that may be: casemate kernel install --display all. "
-    "This is said once.\n"
+    "In this page it could do all that you can. To allow that: casemate kernel install --display all. "
+    "This note is shown once.\n"
 )
 _NEXT_INPUT = "application/vnd.casemate.next-input+json"  # what `%load` and `%recall` display
 _MOST_HISTORY = 1000  # cells
@@ -39,8 +39,8 @@ _MOST_COMMS = 10_000
 
 
 class Kernel:
-    """One notebook's interpreter: a session, and whoever is in front of it. ``find_version``: of its language; may
-    block. ``shows_all``: also what can act in the front end's page, such as widgets."""
+    """One notebook's session, and its front end. ``find_version`` returns its language's version and may block.
+    ``shows_all``: also show output that can act in the front end's page, such as widgets."""
 
     _tasks: asyncio.TaskGroup  # of `serve`
 
@@ -53,10 +53,10 @@ class Kernel:
         self._shows_all, self._has_told_left_out = shows_all, False
         self._count = 0
         self._history: list[tuple[int, str]] = []
-        self._comms: dict[str, str] = {}  # targets of those that are open, by id
+        self._comms: dict[str, str] = {}  # targets of open comms, by id
         self._is_over = asyncio.Event()
-        self._lost: tuple[str, ...] | None = None  # names, as the last cell has told
-        self._payload: list[dict[str, Any]] = []  # of the cell that runs
+        self._lost: tuple[str, ...] | None = None  # names that the last cell reported as lost
+        self._payload: list[dict[str, Any]] = []  # of the running cell
         self._requests: Mapping[str, Callable[[Message], Awaitable[dict[str, Any]]]] = {
             "kernel_info_request": self._tell_about_itself,
             "connect_request": self._tell_ports,
@@ -84,7 +84,7 @@ class Kernel:
                 task.cancel()
 
     def _end_with_front_end(self) -> None:
-        """Jupyter says which process has started this one, and may be killed before it can say good-bye."""
+        """Watch the process that started this one, as Jupyter names it: it may be killed before it can shut us down."""
         parent = os.environ.get("JPY_PARENT_PID", "")
         if parent.isdecimal() and int(parent) > 1:
             try:
@@ -105,7 +105,7 @@ class Kernel:
             await self._answer(await self._wire.receive(self._wire.control), self._wire.control)
 
     async def _answer(self, message: Message, socket: Any, *, aborts: bool = False) -> list[Message]:
-        """Do what a message asks for. Where a cell has failed, what has come meanwhile: these cells are not run."""
+        """Handle a message. After a failed cell, returns the messages queued meanwhile, whose cells are aborted."""
         await self._publish("status", {"execution_state": "busy"}, message)
         waiting: list[Message] = []
         try:
@@ -132,7 +132,7 @@ class Kernel:
             return {"status": "error", **error_content(error)}
 
     async def _drain_shell(self) -> list[Message]:
-        """What was sent before the front end could know."""
+        """Messages that were sent before the front end could know of the failure."""
         waiting = []
         while await self._wire.shell.poll(0):
             waiting.append(await self._wire.receive(self._wire.shell))
@@ -176,7 +176,7 @@ class Kernel:
         return {"status": "error", "execution_count": self._count, **failure}
 
     async def _run_step(self, code: str, terms: StepTerms, parent: Message) -> dict[str, Any] | None:
-        """Run a step, and publish what it says; how it failed."""
+        """Run a step and publish its events. Returns the error content if it failed."""
         error: ErrorEvent | None = None
         execution: Execution | None = None
         lines: list[asyncio.Task[None]] = []
@@ -190,7 +190,7 @@ class Kernel:
                     case LineRequest(number, prompt, hidden):
                         lines.append(self._tasks.create_task(self._ask_line(number, prompt, hidden)))
                     case _:
-                        async with self._questions.deciding:  # what a cell shows cannot stand over a question
+                        async with self._questions.deciding:  # a cell's output cannot appear above a question
                             await self._publish_event(event, parent)
         finally:
             for line in lines:
@@ -254,7 +254,7 @@ class Kernel:
     # -- widgets
 
     async def _pass_to_comm(self, message: Message) -> None:
-        """A message to a widget is a step: it runs code, which may say something."""
+        """Pass a message to a widget. It runs code, so it is a step."""
         if "comm" not in self._front_end.tasks or not self._shows_all:
             return
         step = {
@@ -293,7 +293,7 @@ class Kernel:
         code, cursor = _place(message)
         found = await self._front_end.look_up(code, cursor, 1 if message.content.get("detail_level") else 0)
         data = dict(found or {})
-        if not self._shows_all:  # a tooltip or an inspector shows it in the same page
+        if not self._shows_all:  # tooltips and inspectors show it in the same page
             data, _, _ = make_inert(data, {})
         return {"status": "ok", "found": found is not None, "data": data, "metadata": {}}
 
@@ -346,7 +346,8 @@ class Kernel:
 
 
 def _next_input(said: Any) -> list[dict[str, Any]]:
-    """The payload that puts text into a cell. A program cannot put in a command that is for the person alone."""
+    """The payload that puts text into a cell, unless it is a command that only a person may enter."""
+
     text = said.get("text") if isinstance(said, dict) else None
     if not isinstance(text, str) or COMMANDS.match(text):
         return []

@@ -1,4 +1,4 @@
-"""What is said of a cell: why it failed, as front ends show it; and what was changed in the folder and is kept back."""
+"""Notes on a cell: errors as front ends show them, and the commands for changes that wait for review."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ COMMANDS = re.compile(r"\s*%casemate\s+(diff|apply|discard)((?:\s+\S+)*)\s*\Z")
 
 
 def notes_on(execution: Execution, *, is_loss_new: bool) -> list[str]:
-    """What casemate has to say of a cell besides its output, a line each."""
+    """casemate's notes on a cell, a line each."""
     notes = []
     if execution.cause is not None and (execution.error is None or execution.status != "cancelled"):
         notes.append(f"{execution.cause.message} {execution.cause.remediation}".strip())
     if is_loss_new:
         lost = list_first(execution.lost_names)
-        notes.append(f"The state is lost{f': {lost}' if lost else ''}. Files are kept, and the next cell begins anew.")
+        notes.append(f"The state is lost{f': {lost}' if lost else ''}. Files are kept; the next cell starts fresh.")
     notes += [f"left out: {skipped.name}: {skipped.reason}" for skipped in execution.skipped]
     notes += hidden_in_vain(execution)
     return [visible(note) for note in notes]
@@ -35,7 +35,7 @@ def notes_on(execution: Execution, *, is_loss_new: bool) -> list[str]:
 def error_content(
     source: Execution | CasemateError, error: ProgramError | None = None, notes: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """What an error message holds."""
+    """The content of an error message."""
     if isinstance(source, CasemateError):
         name, value, lines = source.kind, source.message, [source.message, source.remediation]
     elif error is not None:
@@ -52,21 +52,20 @@ def error_content(
 
 
 def _frames(traceback: str) -> list[str]:
-    """The parts of a traceback, as ipykernel sends them: two lines of head, each frame with the blank line after it,
-    and the error."""
+    """The parts of a traceback, as ipykernel sends them: two lines of head, each frame with a blank line, the error."""
     lines = traceback.rstrip("\n").split("\n")
-    size = 2 if "-" * 70 in lines[0] else 0  # a rule, and the kind of error
+    size = 2 if "-" * 70 in lines[0] else 0  # a rule and the kind of error
     *frames, error = "\n".join(lines[size:]).split("\n\n")
     return [*lines[:size], *(f"{frame}\n" for frame in frames), error]
 
 
 def _inert_but_colours(text: str) -> str:
-    """``text`` without anything that a terminal acts upon, except colours."""
+    """``text`` with terminal sequences made inert, except colors."""
     return "".join(part if at % 2 else inert(part) for at, part in enumerate(_COLOURS.split(text)))
 
 
 async def run_command(session: Session, code: str) -> str:
-    """``%casemate diff``, ``apply`` and ``discard``: what is to be printed. Raises ``CasemateError``."""
+    """Run ``%casemate diff``, ``apply`` or ``discard``. Returns the text to print. Raises ``CasemateError``."""
     from casemate.model.review import shown_change
     from casemate.surfaces.cli.review import outcome_lines
     from casemate.surfaces.cli.terminal import review_lines
@@ -76,7 +75,7 @@ async def run_command(session: Session, code: str) -> str:
     command, paths = found[1], found[2].split()
     if command == "discard":
         await session.discard()
-        return "given up: the next cell has a fresh interpreter, and sees the folder as it is\n"
+        return "discarded: the next cell has a fresh interpreter, and sees the folder as it is\n"
     if command == "apply":
         lines = [visible(line) for line in outcome_lines(await session.apply(paths or None))]
     else:

@@ -1,4 +1,4 @@
-"""What the kernel asks the person in front of the notebook: lines for ``input()``, and what may cross the wall."""
+"""Questions to the person at the notebook: lines for ``input()``, and approval requests."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 _ANSWERS = {"y": "once", "yes": "once", "s": "session"}
 _NOBODY = (
-    "nobody can be asked in front of this kernel now; what it may reach can be said beforehand: "
-    "casemate kernel install --set allowed_domains=..., or rules in a policy"
+    "no person can be asked at this kernel now; allow access beforehand with "
+    "casemate kernel install --set allowed_domains=..., or with rules in a policy"
 )
 
 
 class Questions:
-    """One is asked at a time. ``wire`` must be set before the first."""
+    """Asks one question at a time. ``wire`` must be set before the first."""
 
     wire: Wire
 
     def __init__(self) -> None:
-        self._parent: Message | None = None  # the cell that runs, where its front end can be asked
+        self._parent: Message | None = None  # the running cell, if its front end can be asked
         self._asking = asyncio.Lock()
-        self.deciding = asyncio.Lock()  # held while an approval is asked: meanwhile nothing else is shown
+        self.deciding = asyncio.Lock()  # held during an approval request; other output waits
         self._id = ""
         self._answer: asyncio.Future[str] | None = None
 
     @contextlib.contextmanager
     def about(self, parent: Message | None) -> Iterator[None]:
-        """Meanwhile what is asked is asked where this message came from."""
+        """Within this context, ask the front end that sent ``parent``."""
         self._parent = parent
         try:
             yield
@@ -42,7 +42,7 @@ class Questions:
             self._parent = None
 
     async def take_answers(self) -> None:
-        """Take what is typed. An answer to an earlier question is none to this one."""
+        """Take typed answers. Ignores answers to earlier questions."""
         while True:
             message = await self.wire.receive(self.wire.stdin)
             asked = message.parent.get("msg_id")
@@ -50,7 +50,7 @@ class Questions:
                 self._answer.set_result(str(message.content.get("value", "")))
 
     async def ask_line(self, prompt: str, *, hidden: bool = False) -> str | None:
-        """The line that is typed in; None where nobody can be asked."""
+        """The typed line; None if no person can be asked."""
         async with self._asking:
             parent = self._parent
             if parent is None:
@@ -66,7 +66,6 @@ class Questions:
                 self._answer = None
 
     async def decide(self, request: ApprovalRequest) -> Decision:
-        """Ask whether something may cross, showing all of it."""
         from casemate.surfaces.cli.terminal import request_lines
 
         if self._parent is None or request.kind == "elicitation":

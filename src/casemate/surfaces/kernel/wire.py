@@ -1,7 +1,6 @@
 """The sockets and messages of a kernel: https://jupyter-client.readthedocs.io/en/stable/messaging.html.
 
-They listen where the front end says, on loopback; each message is signed with the key in the connection file, which
-only the user can read.
+Sockets listen on loopback. Each message is signed with the key in the connection file, which only the user can read.
 """
 
 from __future__ import annotations
@@ -23,20 +22,18 @@ from casemate.errors import InvalidArgument
 
 VERSION = "5.3"  # of the protocol
 _DELIMITER = b"<IDS|MSG>"
-_MOST_PART = 64 << 20  # bytes of one part of a message: the largest program, 8 MiB, all escaped in JSON, and more
-_LINGER = 1000  # milliseconds that the last messages have to leave
+_MOST_PART = 64 << 20  # bytes of one part of a message: a program of 8 MiB, all escaped in JSON, and more
+_LINGER = 1000  # milliseconds for the last messages to leave
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What has come from a front end. ``identities``: where an answer goes."""
-
     header: Mapping[str, Any]
     content: Mapping[str, Any]
     metadata: Mapping[str, Any] = field(default_factory=dict)
     parent: Mapping[str, Any] = field(default_factory=dict)
-    identities: Sequence[bytes] = ()
+    identities: Sequence[bytes] = ()  # where its answer goes
     buffers: Sequence[bytes] = ()
 
     @property
@@ -49,16 +46,16 @@ class Message:
 
 
 class Wire:
-    """The kernel's end of a connection: ``shell``, ``control``, ``stdin`` take messages, ``iopub`` publishes them."""
+    """The kernel's end of a connection: takes messages on ``shell``, ``control``, ``stdin``; publishes on ``iopub``."""
 
     def __init__(self, connection: Mapping[str, Any]) -> None:
-        """Raises ``InvalidArgument`` for a connection that others than the user could speak on."""
+        """Raises ``InvalidArgument`` if other users could use the connection."""
         self._key = str(connection.get("key", "")).encode()
         transport, address = str(connection.get("transport", "tcp")), str(connection.get("ip", "127.0.0.1"))
         if not self._key or connection.get("signature_scheme", "hmac-sha256") != "hmac-sha256":
-            raise InvalidArgument("connection", "has no key for HMAC-SHA256: messages could be anybody's")
+            raise InvalidArgument("connection", "has no key for HMAC-SHA256: messages could be forged")
         if transport == "tcp" and address not in _LOCAL:
-            raise InvalidArgument("connection", f"{address!r} is not this machine's loopback: others could reach it")
+            raise InvalidArgument("connection", f"{address!r} is not on loopback: other machines could reach it")
         self.ports = {name: port for name, port in connection.items() if name.endswith("_port")}
         self._session, self._user = uuid.uuid4().hex, "casemate"
         self._context = zmq.asyncio.Context()
@@ -76,12 +73,12 @@ class Wire:
         self._heartbeat = listen(zmq.REP, "hb")
 
     async def beat(self) -> None:
-        """Answer whoever asks whether the kernel is alive."""
+        """Answer heartbeats."""
         while True:
             await self._heartbeat.send(await self._heartbeat.recv())
 
     async def receive(self, socket: zmq.asyncio.Socket) -> Message:
-        """The next message that is signed and sound."""
+        """The next message with a valid signature and form."""
         while True:
             message = self._read(await socket.recv_multipart())
             if message is not None:
@@ -98,7 +95,7 @@ class Wire:
         metadata: Mapping[str, Any] | None = None,
         buffers: Sequence[bytes] = (),
     ) -> str:
-        """Send a message in answer to ``parent``; its id. A front end that does not read loses messages."""
+        """Send a message in answer to ``parent``. Returns its id. A front end that does not read loses messages."""
         header = {
             "msg_id": uuid.uuid4().hex,
             "msg_type": kind,
@@ -114,7 +111,6 @@ class Wire:
         return str(header["msg_id"])
 
     def close(self) -> None:
-        """Send what is left, and close all."""
         self._context.destroy(_LINGER)
 
     def _sign(self, frames: Sequence[bytes]) -> bytes:
@@ -137,7 +133,7 @@ class Wire:
 
 
 def read_connection(path: str) -> dict[str, Any]:
-    """What a connection file holds. Raises ``InvalidArgument``."""
+    """The content of a connection file. Raises ``InvalidArgument``."""
     try:
         with open(path, "rb") as file:
             found = json.loads(file.read(1 << 16))

@@ -1,1 +1,1 @@
-"""casemate as an MCP server: tools for agents, a thin layer over the operations that are marked for them."""
+"""casemate as an MCP server: tools for agents, a thin layer over the operations marked for them."""

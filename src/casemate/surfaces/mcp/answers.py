@@ -1,11 +1,11 @@
-"""What a model reads: a text that is complete by itself, a structure with the same text, pictures, links.
+"""Answers for models: a complete text, a structure with the same text, pictures, and links.
 
-Many clients show a model the structure alone (MCP, Tools, Structured Content: a server should give both).
+Many clients show a model only the structure (MCP, Tools, Structured Content: a server should give both).
 
-The text begins with casemate's own lines in brackets. The last of these says that all below it is the program's, and
-nothing of casemate's comes after that: so no output can pass for such a line, whatever it looks like. Both are bounded.
-What a program has made goes through as it is: a model's client shows it, and no terminal. Within casemate's own lines
-it is written on one line, with escapes for what is not printable.
+The text begins with casemate's own lines, in brackets. The last of these says that all below is the program's, and no
+line of casemate's comes after it, so no output can pass for one. Both parts are bounded. A program's output is passed
+on unchanged: a model's client shows it, not a terminal. Within casemate's own lines, a program's text is on one line,
+with escapes for unprintable characters.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from casemate.visible import plain
 if TYPE_CHECKING:
     from mcp_types import ContentBlock
 
-    from casemate.surfaces.mcp.callers import Document, State
+    from casemate.surfaces.mcp.callers import Document
 
 _SCHEME = "casemate"
 _HANDLE = r"[A-Za-z0-9._:-]{1,128}"
@@ -46,15 +46,13 @@ _LONGEST = 8192  # characters of an address
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A file: ``kind`` is "run" or "session", ``handle`` is that of it."""
-
-    kind: str
+    kind: str  # "run" or "session"
     handle: str
     path: str
 
 
 def file_uri(run: str, path: str) -> str:
-    """The address of a file that a run left."""
+    """The address of a run's artifact."""
     return f"{_SCHEME}://run/{run}/{quote(path, safe='/')}"
 
 
@@ -64,7 +62,7 @@ def session_uri(session: str, path: str) -> str:
 
 
 def place_of(uri: str) -> Place | None:
-    """What an address names; None where it is none of casemate's."""
+    """The file that an address names; None if the address is not casemate's."""
     if len(uri) > _LONGEST:
         return None
     found = _URI.fullmatch(uri)
@@ -75,12 +73,12 @@ def place_of(uri: str) -> Place | None:
 
 
 def picture_name(place: int, media_type: str) -> str:
-    """How a displayed picture is called that is too large to be in an answer: no file's name begins with a slash."""
+    """The name of a displayed picture that is too large for an answer. No file's name begins with a slash."""
     return f"/display/{place}.{_SUFFIXES[media_type]}"
 
 
 def picture_of(path: str) -> tuple[int, str] | None:
-    """The place of a displayed picture among a run's results, and its media type; None where that is no such name."""
+    """The index among a run's results, and the media type, of such a name; None for any other name."""
     found = _PICTURE.fullmatch(path)
     if found is None:
         return None
@@ -88,28 +86,26 @@ def picture_of(path: str) -> tuple[int, str] | None:
 
 
 MOST_TEXT = 20_000  # characters of one answer
-OUTPUT = 18_000  # of them, what is a program's; the rest is for what casemate says of it
+OUTPUT = 18_000  # of these, for a program's text; the rest is for casemate's lines
 _BELOW = "all below is {}"
 _OUTPUT = "the program's output"
 _MOST_IMAGE = 1_000_000  # bytes of one picture within an answer
 _MOST_IMAGES = 8
-_MOST_FILES = 20  # that an answer names
-_MOST_REFUSED = 3  # hosts that an answer names
-_LONGEST_REFUSED = 300  # characters of what is said of one
+_MOST_FILES = 20  # named in an answer
+_MOST_REFUSED = 3  # hosts named in an answer
+_LONGEST_REFUSED = 300  # characters about one of them
 _SHOWN_TYPES = ("image/png", "image/jpeg")
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A part of a run's output: ``cursor`` is the place behind it; ``is_whole``: nothing is left behind that, yet."""
-
     text: str
-    cursor: int
-    is_whole: bool
+    cursor: int  # where the next part begins
+    is_whole: bool  # no output is left after it so far
 
 
 def text_answer(text: str, structured: Mapping[str, Any] | None = None, *, is_error: bool = False) -> CallToolResult:
-    """An answer of one text, cut where it is too long."""
+    """An answer of one text, cut if it is too long."""
     return CallToolResult(
         content=[TextContent(type="text", text=cut(text, MOST_TEXT))],
         structured_content=None if structured is None else dict(structured),
@@ -123,7 +119,7 @@ def failure(error: Exception) -> CallToolResult:
 
 
 def cut(text: str, most: int) -> str:
-    """``text`` with at most so many characters; how many are missing is said."""
+    """``text`` cut to ``most`` characters, with a note on how many are missing."""
     if len(text) <= most:
         return text
     note = f"\n[{len(text) - most + 60} more characters are not shown]"
@@ -131,17 +127,16 @@ def cut(text: str, most: int) -> str:
 
 
 def above(text: str, lines: Sequence[str], what: str = _OUTPUT) -> str:
-    """Casemate's own ``lines``, at least one, and beneath them ``text``, which is not casemate's but ``what`` says.
-
-    At most so many characters that ``text`` with at most :data:`OUTPUT` fits into an answer."""
+    """casemate's ``lines``, at least one, and below them ``text``, described by ``what``. The lines are cut so that
+    ``text`` with up to :data:`OUTPUT` characters fits into an answer."""
     below = f"\n[{_BELOW.format(what)}]\n" if text else ""
     said = "\n".join(f"[{plain(' '.join(line.splitlines()))}]" for line in lines)
     return cut(said, MOST_TEXT - OUTPUT - len(below)) + below + text
 
 
-def end_answer(state: State, page: Page, session: str | None) -> CallToolResult:
-    """What came of a run that is over."""
-    run, execution = str(state.document["run"]), state.document["execution"]
+def end_answer(state: Document, page: Page) -> CallToolResult:
+    """The answer for a run that is over."""
+    run, session, execution = str(state["run"]), state["session"], state["execution"]
     failed = _failure_lines(execution, page)
     lines = [_ending_text(execution), *failed, *_more(run, page)]
     if not page.text and page.is_whole and execution["status"] == "ok":
@@ -155,7 +150,7 @@ def end_answer(state: State, page: Page, session: str | None) -> CallToolResult:
         lines.append(f"The session's state is lost{': ' + cut(names, 200) if names else ''}. Its files are there.")
     background = cut(str(execution.get("background") or ""), OUTPUT) if page.is_whole else ""
     if background:
-        lines.append("earlier steps left something running that has written since: see the second part, or background")
+        lines.append("earlier steps left something running that wrote more: see the second part, or background")
     text = above(page.text, [*lines, *_not_reached(execution), *picture_lines, *file_lines])
     structured: Document = {
         "text": text,
@@ -172,37 +167,36 @@ def end_answer(state: State, page: Page, session: str | None) -> CallToolResult:
         "cause": _cause(execution),
     }
     content: list[ContentBlock] = [TextContent(type="text", text=text)]
-    if background:  # no program knows the handle of this run
+    if background:  # in its own part: no program knows this run's handle, so none can fake the heading
         heading = above(background, [f"background of run {run}"], "what earlier steps left running")
         content.append(TextContent(type="text", text=heading))
     content += [*pictures, *links, *file_links]
     return CallToolResult(content=content, structured_content=structured, is_error=execution["status"] != "ok")
 
 
-def unfinished_answer(
-    state: State, handle: str, page: Page, session: str | None, *, can_answer: bool, is_alone: bool = False
-) -> CallToolResult:
-    """That something goes on, and what to call next. ``can_answer``: a person at this client may approve;
-    ``is_alone``: and nobody else."""
+def unfinished_answer(state: Document, handle: str, page: Page, *, can_answer: bool, is_alone: bool) -> CallToolResult:
+    """The answer for work that continues, with the next call. ``can_answer``: a person at this client may approve;
+    ``is_alone``: no other approver exists."""
     next_call = f'read_output(run="{handle}", cursor={page.cursor})'
-    if state.status == "waiting":
-        lines = [f"waiting for an approval; nothing of it goes on until somebody has answered. run: {handle}"]
-        lines += [_question(one) for one in state.approvals]
+    status, session = state["status"], state.get("session")
+    if status == "waiting":
+        lines = [f"waiting for an approval; it continues once the request is answered. run: {handle}"]
+        lines += [_question(one) for one in state["approvals"]]
         if not is_alone:
             lines.append("In a terminal: casemate approvals list, then casemate approvals approve ID (or deny ID).")
         if can_answer:
-            lines.append("The user is asked here again with the next call.")
+            lines.append("The next call asks the user here again.")
         lines.append(f'Then call {next_call}, or give up with cancel_run(run="{handle}").')
     else:
         lines = [
-            f"{state.status}, and it goes on. run: {handle}",
-            f'Call {next_call} for what comes next, or cancel_run(run="{handle}") to end it.',
+            f"{status}, and continues. run: {handle}",
+            f'Call {next_call} for more, or cancel_run(run="{handle}") to end it.',
         ]
     if session:
         lines.append(f"session: {session}")
     text = above(page.text, lines)
     structured: Document = {
-        "text": text, "background": "", "run": handle, "session": session, "status": state.status, "exit_code": None,
+        "text": text, "background": "", "run": handle, "session": session, "status": status, "exit_code": None,
         "duration": None,
         "cursor": page.cursor, "is_whole": page.is_whole, "images": 0, "files": [], "cause": None,
     }  # fmt: skip
@@ -211,25 +205,25 @@ def unfinished_answer(
 
 
 def outcome_schema() -> dict[str, Any]:
-    """JSON Schema of the structured answer's parts, of a run."""
+    """JSON Schema of the fields of a run's structured answer."""
     file = {"name": {"type": "string"}, "size": {"type": "integer"}, "media_type": {"type": "string"},
             "uri": {"type": "string"}}  # fmt: skip
     return {
-        "text": {"type": "string", "description": "What is to be read: how it ended, and the output."},
-        "background": {"type": "string", "description": "What earlier steps left running has written since."},
+        "text": {"type": "string", "description": "The text to read: how it ended, and the output."},
+        "background": {"type": "string", "description": "Later output of what earlier steps left running."},
         "run": {"type": "string", "description": "Handle of the run, for read_output, cancel_run and read_file."},
         "session": {"type": ["string", "null"], "description": "Handle of the session it ran in."},
         "status": {
             "type": "string",
             "enum": ["ok", "failed", "timeout", "out_of_memory", "killed", "cancelled", "denied",
                      "queued", "running", "waiting"],
-            "description": "How it ended; queued, running and waiting go on.",
+            "description": "How it ended; queued, running and waiting continue.",
         },
         "exit_code": {"type": ["integer", "null"]},
         "duration": {"type": ["number", "null"], "description": "Seconds."},
         "cursor": {"type": "integer", "description": "Where read_output goes on."},
         "is_whole": {"type": "boolean", "description": "Whether the text holds all output from its start to the cursor "
-                     "and nothing is left behind it."},
+                     "and no output is left after it."},
         "images": {"type": "integer", "description": "Pictures in this answer."},
         "files": {"type": "array", "items": {"type": "object", "properties": file, "required": list(file)}},
         "cause": {
@@ -250,12 +244,11 @@ def _ending_text(execution: Document) -> str:
 
 
 def _failure_lines(execution: Document, page: Page) -> list[str]:
-    """Why it did not end well, where the output does not say so itself."""
     lines = []
     error = execution.get("error")
     if error and f"{error.get('name', '')}: {str(error.get('value', ''))[:200]}" not in page.text:
         lines.append(cut(f"error: {error.get('name', '')}: {error.get('value', '')}", 1000))
-    if error and error.get("name") == "ModuleNotFoundError":
+    if error and str(error.get("value", "")).startswith("No module named"):
         lines.append("a package is missing: %pip install NAME, or the tool install_package, adds one to a session")
     if execution["status"] != "ok":
         notes = (execution.get("isolation") or {}).get("notes") or []
@@ -266,7 +259,7 @@ def _failure_lines(execution: Document, page: Page) -> list[str]:
 
 
 def _not_reached(execution: Document) -> list[str]:
-    """What it wanted to reach and has not: a client in the program may have told it of a broken connection only."""
+    """Hosts that it tried to reach and did not; its client may have seen only a broken connection."""
     found = not_reached(Crossing(**known_fields(Crossing, one)) for one in execution.get("crossings") or [])
     lines = [cut(f"not reached: {where}: {reason}", _LONGEST_REFUSED) for where, reason in found[:_MOST_REFUSED]]
     return [*lines, f"not reached: {len(found) - _MOST_REFUSED} more"] if len(found) > _MOST_REFUSED else lines
@@ -295,7 +288,7 @@ def _question(one: Document) -> str:
 
 
 def _pictures(run: str, execution: Document) -> tuple[list[ImageContent], list[str], list[ResourceLink]]:
-    """Those that fit, in their order; of the others, a line and a link each."""
+    """The pictures that fit, in order; a line and a link for each other one."""
     blocks: list[ImageContent] = []
     lines: list[str] = []
     links: list[ResourceLink] = []
@@ -316,7 +309,6 @@ def _pictures(run: str, execution: Document) -> tuple[list[ImageContent], list[s
 
 
 def _size(encoded: str) -> int | None:
-    """Bytes of base64 text; None for what is none."""
     try:
         return len(base64.b64decode(encoded, validate=True))
     except (ValueError, binascii.Error):

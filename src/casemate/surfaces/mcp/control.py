@@ -1,10 +1,9 @@
-"""Tools that look, change limits, or ask a person: reports, packages, servers of tools and hosts."""
+"""Tools for reports, limits, packages, MCP servers and hosts."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from mcp_types import CallToolResult
@@ -14,41 +13,19 @@ from casemate.errors import InvalidArgument
 from casemate.policy.rules import PACKAGE_LANGUAGES
 from casemate.surfaces.mcp import answers
 from casemate.surfaces.mcp.callers import Call
-from casemate.surfaces.mcp.programs import follow_job, is_about, own_session
-from casemate.surfaces.mcp.tool import CHANGES, LOOKS, RUNS, Definition, Handler, number, option, text, whole
-from casemate.surfaces.mcp.work import Answered
+from casemate.surfaces.mcp.programs import own_session
+from casemate.surfaces.mcp.tool import CHANGES, LOOKS, Definition, number, option, text, whole
+from casemate.surfaces.mcp.work import Answered, OneOperation, follow_job, tell_document
 
 _MOST_RECORDS = 500
-_ROOM, _INDENTED = 200, 60  # characters of a list around its records, and of a record's place in it
-
-
-async def search_tools(call: Call) -> CallToolResult:
-    """Find tools of MCP servers that programs can call."""
-    order = {"query": str(call.arguments["query"]), "detail": call.arguments.get("detail", "brief")}
-    found = await call.caller.invoke("tools.search", order)
-    return answers.text_answer(str(found) or "No tool fits. Other words may find one.")
-
-
-async def validate_code(call: Call) -> CallToolResult:
-    """Whether code is a program; it is never run."""
-    order = {"code": str(call.arguments["code"]), "language": call.arguments.get("language", "python"), "fix": True}
-    return document_answer(await call.caller.invoke("validate", order))
-
-
-def report_of(operation: str) -> Handler:
-    """Gives what an operation without arguments reports."""
-
-    async def report(call: Call) -> CallToolResult:
-        return document_answer(await call.caller.invoke(operation, {}))
-
-    return report
+_ROOM, _INDENTED = 200, 60  # characters around a list's records, and around each record
 
 
 async def inspect_state(call: Call) -> CallToolResult:
-    """The caller's own sessions, and what each holds."""
+    """The caller's sessions and their content."""
     sessions = await call.caller.invoke("sessions.list", {})
     held = [await call.caller.invoke("inspect", {"session": one["session"]}) for one in sessions]
-    return document_answer({"sessions": held})
+    return await tell_document(call, {"sessions": held})
 
 
 async def set_resource_limits(call: Call) -> CallToolResult:
@@ -61,24 +38,24 @@ async def set_resource_limits(call: Call) -> CallToolResult:
         limits["cpus"] = given["max_cpu_cores"]
     if "timeout_seconds" in given:
         limits["wall"] = given["timeout_seconds"]
-    return document_answer(await call.caller.invoke("set_limits", {"limits": limits}))
+    return await tell_document(call, await call.caller.invoke("set_limits", {"limits": limits}))
 
 
 async def audit_execution(call: Call) -> CallToolResult:
-    """The caller's records."""
+    """The caller's rows of the record."""
     limit = min(int(call.arguments.get("limit", 50)), _MOST_RECORDS)
     rows = await call.caller.invoke("audit.tail", {"limit": limit})
     left, shown = answers.MOST_TEXT - _ROOM, list[Any]()
-    for row in rows:  # as many as fit whole: the text is JSON
+    for row in rows:  # as many as fit whole, so that the text stays JSON
         left -= len(json.dumps(row, ensure_ascii=False, indent=1)) + _INDENTED
         if left < 0 and shown:
             break
         shown.append(row)
-    return document_answer(shown)
+    return await tell_document(call, shown)
 
 
 async def bridge_data(call: Call) -> CallToolResult:
-    """Bind values in another session: given ones, or the names of another."""
+    """Bind values in a session: given ones, or another session's variables."""
     given = call.arguments
     target, data = str(given["to_session"]), given["data"]
     source = given.get("from_session")
@@ -90,7 +67,7 @@ async def bridge_data(call: Call) -> CallToolResult:
         names = [data] if isinstance(data, str) else [str(one) for one in data]
         if source is None:
             return answers.text_answer(
-                "from_session: is needed where data names variables; or give data as an object of values.",
+                "from_session: is needed if data names variables; or give data as an object of values.",
                 is_error=True,
             )
         for name in names:
@@ -99,22 +76,18 @@ async def bridge_data(call: Call) -> CallToolResult:
     return answers.text_answer(f"{', '.join(names)}: now in session {target}.", {"names": names, "to_session": target})
 
 
-def document_answer(document: Any) -> CallToolResult:
-    """A report as JSON for a reader, with the same as structure where it is an object."""
-    structured = document if isinstance(document, Mapping) else {"items": document}
-    return answers.text_answer(json.dumps(document, ensure_ascii=False, indent=1), structured)
+async def _tell_found(_call: Call, found: str) -> CallToolResult:
+    return answers.text_answer(found or "No tool matches. Try other words.")
 
-
-_LANGUAGE = option(RunOptions, "language", "Language of the code.")
 
 SEARCH_TOOLS = Definition(
     "search_tools",
     "Find tools for programs",
     "Find tools of MCP servers that programs can call as Python functions: from mcptools.<server>.<tool> import run, "
-    "then run(name=value). Each call may be asked about.",
-    {"query": text("Words about what is to be done."),
+    "then run(name=value). Each call may need an approval.",
+    {"query": text("Words about the task."),
      "detail": text("How much of each.", enum=["names", "brief", "full"], default="brief")},
-    search_tools,
+    OneOperation("tools.search", _tell_found),
     required=("query",),
     kind=LOOKS,
 )  # fmt: skip
@@ -122,9 +95,9 @@ SEARCH_TOOLS = Definition(
 VALIDATE_CODE = Definition(
     "validate_code",
     "Check code",
-    "Whether code can be read as a program, with suggested fixes and doubtful places. It is never run.",
-    {"code": text("The program."), "language": _LANGUAGE},
-    validate_code,
+    "Whether code can be parsed as a program, with suggested fixes and doubtful places. It is never run.",
+    {"code": text("The program."), "language": option(RunOptions, "language", "Language of the code.")},
+    OneOperation("validate", defaults={"fix": True}),
     required=("code",),
     kind=LOOKS,
 )
@@ -132,21 +105,21 @@ VALIDATE_CODE = Definition(
 LIST_RUNTIMES = Definition(
     "list_runtimes",
     "List languages",
-    "The languages whose interpreters are there, with versions, and the isolation in force.",
+    "The installed languages, with versions, and the isolation in force.",
     {},
-    report_of("runtimes"),
+    OneOperation("runtimes"),
     kind=LOOKS,
 )
 
 SANDBOX_STATS = Definition(
-    "sandbox_stats", "Show what goes on", "Runs, sessions, and what they use.", {}, report_of("stats"), kind=LOOKS
+    "sandbox_stats", "Show activity", "Runs, sessions, and what they use.", {}, OneOperation("stats"), kind=LOOKS
 )
 
 INSPECT_STATE = Definition(
     "inspect_state",
     "Look into sessions",
     "Your open sessions: their variables' names and types, and the names of their environment variables.",
-    {"namespace": text("Kept for compatibility: it is always your own.")},
+    {"namespace": text("Kept for compatibility; ignored.")},
     inspect_state,
     kind=LOOKS,
 )
@@ -154,7 +127,7 @@ INSPECT_STATE = Definition(
 SET_RESOURCE_LIMITS = Definition(
     "set_resource_limits",
     "Change the limits",
-    "Change the limits of what you run from now on, up to what the operator permits. Says what is in force.",
+    "Change the limits of your runs from now on, up to what the operator permits. Returns the limits in force.",
     {"max_ram_mb": {"type": "integer", "minimum": 1, "description": "MiB of memory."},
      "max_cpu_cores": number("Processors.", exclusiveMinimum=0),
      "timeout_seconds": number("Seconds of running.", exclusiveMinimum=0)},
@@ -166,7 +139,7 @@ AUDIT_EXECUTION = Definition(
     "audit_execution",
     "Read the record",
     "Your latest records, the newest first, each with its hash and that of the record before it.",
-    {"namespace": text("Kept for compatibility: it is always your own."), "limit": whole("Records.", default=50)},
+    {"namespace": text("Kept for compatibility; ignored."), "limit": whole("Records.", default=50)},
     audit_execution,
     kind=LOOKS,
 )
@@ -174,16 +147,14 @@ AUDIT_EXECUTION = Definition(
 BRIDGE_DATA = Definition(
     "bridge_data",
     "Pass values to a session",
-    "Bind values as names in a session of yours, of any language: an object of names and JSON values; or names of "
+    "Bind values as names in a session of yours, of any language: an object of names and JSON values, or names of "
     "variables of from_session.",
     {"data": {"type": ["object", "array", "string"], "description": "Names and values, or names of variables."},
      "from_session": text("Handle of the session that has the variables."),
-     "to_session": text("Handle of the session that is to have them.")},
+     "to_session": text("Handle of the session that gets them.")},
     bridge_data,
     required=("data", "to_session"),
     gives={"names": {"type": "array", "items": {"type": "string"}}, "to_session": {"type": "string"}},
-    given_always=("names", "to_session"),
-    kind=RUNS,
 )  # fmt: skip
 
 
@@ -202,11 +173,20 @@ async def install_package(call: Call) -> Answered:
         order["session"] = await own_session(call)
     elif given.get("session"):
         order["session"] = given["session"]
-    return await follow_job(call, "packages.install", order, partial(is_about, "package"), _tell_installation)
+    return await follow_job(call, "packages.install", order, "package", _tell_installation)
+
+
+async def _tell_installation(_call: Call, result: Mapping[str, Any]) -> CallToolResult:
+    packages = [f"{one['name']} {one['version']}" for one in result.get("packages") or []]
+    named = ", ".join(packages[:_MOST_NAMED])
+    if result.get("status") == "installed" or result.get("ok"):
+        return answers.text_answer(f"Installed: {named or 'all were installed already'}.")
+    reason = str(result.get("reason") or "it could not be installed")
+    return answers.text_answer(f"{result.get('status', 'failed')}: {reason}", is_error=True)
 
 
 async def register_mcp_server(call: Call) -> Answered:
-    """Add a server of tools, which is always asked about."""
+    """Add an MCP server, which always needs an approval."""
     name = str(call.arguments["server_name"])
     order = {"name": name, "definition": dict(call.arguments["server_params"])}
 
@@ -214,34 +194,23 @@ async def register_mcp_server(call: Call) -> Answered:
         names = ", ".join(str(one["module"]).rpartition(".")[2] for one in tools or ())
         return answers.text_answer(f"The server {json.dumps(name)} is registered, with the tools {names}.")
 
-    return await follow_job(call, "tools.register", order, partial(is_about, "server", name=name), name_tools)
+    return await follow_job(call, "tools.register", order, "server", name_tools, server=name)
 
 
 async def request_egress(call: Call) -> Answered:
-    """Ask for a host."""
-    given = call.arguments
-    order = {"domain": str(given["domain"]), "port": given.get("port", 443)}
-    order |= {name: given[name] for name in ("reason", "session") if given.get(name)}
-    return await follow_job(call, "egress.request", order, partial(is_about, "egress"), tell_decision)
-
-
-async def _tell_installation(_call: Call, result: Mapping[str, Any]) -> CallToolResult:
-    packages = [f"{one['name']} {one['version']}" for one in result.get("packages") or []]
-    named = ", ".join(packages[:_MOST_NAMED])
-    if result.get("status") == "installed" or result.get("ok"):
-        return answers.text_answer(f"Installed: {named or 'everything was there already'}.")
-    reason = str(result.get("reason") or "it could not be installed")
-    return answers.text_answer(f"{result.get('status', 'failed')}: {reason}", is_error=True)
+    """Ask for access to a host."""
+    given = {name: value for name, value in call.arguments.items() if value and name != "namespace"}
+    return await follow_job(call, "egress.request", given, "egress", tell_decision)
 
 
 async def tell_decision(_call: Call, result: Mapping[str, Any]) -> CallToolResult:
-    """What was decided about something that was asked for ahead."""
+    """The answer with a decision that was asked for in advance."""
     return answers.text_answer(json.dumps(result, ensure_ascii=False), result, is_error=not result["allowed"])
 
 
 _SERVER = {
     "type": "object",
-    "description": "How it is reached: command and args (and env) of a program, or url (and headers) of an address. "
+    "description": "How to reach it: command and args (and env) of a program, or url (and headers) of an address. "
     "${NAME} stands for a secret of the operator's.",
 }
 
@@ -252,7 +221,7 @@ INSTALL_PACKAGE = Definition(
     "decides about the exact files. Plain requirements only, such as requests>=2; no options, addresses or files.",
     {"packages": {"type": ["array", "string"], "items": {"type": "string"}, "description": "Requirements."},
      "language": text("Language of the packages.", enum=list(PACKAGE_LANGUAGES), default="python"),
-     "session": text("Handle of a session of yours; left out, for all later runs.")},
+     "session": text("Handle of a session of yours; default: all later runs.")},
     install_package,
     required=("packages",),
 )  # fmt: skip
@@ -270,7 +239,7 @@ REGISTER_MCP_SERVER = Definition(
     "Register an MCP server",
     "Make an MCP server's tools callable from programs, as functions of mcptools.<server_name>. A person is always "
     "asked.",
-    {"server_name": text("What programs call it: letters, digits, _ and -."), "server_params": _SERVER},
+    {"server_name": text("Its name in programs: letters, digits, _ and -."), "server_params": _SERVER},
     register_mcp_server,
     required=("server_name", "server_params"),
 )
@@ -278,7 +247,7 @@ REGISTER_MCP_SERVER = Definition(
 REQUEST_EGRESS = Definition(
     "request_egress",
     "Ask for a host",
-    "Ask for permission to reach a host from programs. A person or a rule decides, and for how long: once, or for a "
+    "Ask for permission to reach a host from programs. A person or a rule decides, and for how long: once, for a "
     "session, or for all of yours.",
     {
         "domain": text("Such as example.org."),
@@ -289,9 +258,9 @@ REQUEST_EGRESS = Definition(
             "default": 443,
             "description": "Of the connection.",
         },
-        "reason": text("Shown to whoever decides."),
-        "session": text("Handle of the session that alone is to reach it."),
-        "namespace": text("Kept for compatibility: it is always your own."),
+        "reason": text("Shown to the approver."),
+        "session": text("Handle of the only session that may reach it."),
+        "namespace": text("Kept for compatibility; ignored."),
     },
     request_egress,
     required=("domain",),

@@ -1,9 +1,8 @@
-"""The first answer over stdio, given while what speaks the protocol is still being loaded.
+"""Answers the first request over stdio while the SDK is still loading.
 
-A client begins with ``initialize`` or ``server/discover``, and what it is told then depends on nothing but the revision
-that it names. Loading the SDK takes most of a second, so a thread answers that one request meanwhile. The SDK then gets
-the request all the same, and what it answers to it, which is the same, is left out. Whatever is not as expected is left
-to the SDK.
+A client begins with ``initialize`` or ``server/discover``, whose answer depends only on the revision that it names.
+Loading the SDK takes most of a second, so a thread answers that one request meanwhile. The SDK then gets the request
+too, and its identical answer is dropped. The thread leaves any unexpected request to the SDK.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from casemate.surfaces.mcp.toolsets import CAPABILITIES, INSTRUCTIONS, NAME
 
 _HANDSHAKES = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 _STATELESS = "2026-07-28"
-_MOST_LINE = 64 * 2**20  # bytes of one request: a file that write_file is given
+_MOST_LINE = 64 * 2**20  # bytes of one request, such as a file for write_file
 _PIECE = 2**16
 _META = "io.modelcontextprotocol/"
 _SERVER = {"name": NAME, "title": NAME, "version": __version__}
@@ -31,11 +30,8 @@ Json = dict[str, Any]
 
 
 class Early:
-    """Standard input and output of the process, and the first request on them.
-
-    From when this is made, other parts of the process that read standard input find nothing, and what they write to
-    standard output goes to standard error.
-    """
+    """Takes over standard input and output, and answers the first request. From then on, other parts of the process
+    read nothing from standard input, and their standard output goes to standard error."""
 
     def __init__(self) -> None:
         self._input = os.fdopen(_take_descriptor(0, os.open(os.devnull, os.O_RDONLY)), "rb")
@@ -54,20 +50,19 @@ class Early:
                 self._output.write(json.dumps(reply, separators=(",", ":")).encode() + b"\n")
                 self._output.flush()
                 self._answered, self._has_answered = reply["id"], True
-        except (OSError, ValueError):  # the SDK meets it, too
+        except (OSError, ValueError):  # the SDK gets the same error
             return
 
     def open_input(self, refuse: Callable[[str], Awaitable[None]]) -> Incoming:
-        """Standard input as the SDK reads it, from the first request on. ``refuse`` writes the answer to a line that
-        the SDK would pass over."""
+        """Standard input for the SDK. ``refuse`` writes the answer to a line that the SDK would ignore."""
         return Incoming(self._thread.join, lambda: self._line, self._input, refuse)
 
     def open_output(self) -> Outgoing:
-        """Standard output as the SDK writes it."""
+        """Standard output for the SDK."""
         return Outgoing(self._output, self._is_known)
 
     def _is_known(self, line: str) -> bool:
-        """Whether this is the SDK's answer to what has been answered; there is one."""
+        """Whether this is the SDK's answer to the request answered early."""
         if not self._has_answered:
             return False
         message = json.loads(line)
@@ -78,7 +73,7 @@ class Early:
 
 
 def line_of(file: IO[bytes]) -> bytes:
-    """The next line, empty at the end; of one that is longer than any request may be, no more than is no JSON."""
+    """The next line; empty at the end. A line longer than any request becomes invalid JSON."""
     line = file.readline(_MOST_LINE)
     if len(line) < _MOST_LINE or line.endswith(b"\n"):
         return line
@@ -88,7 +83,7 @@ def line_of(file: IO[bytes]) -> bytes:
 
 
 class Incoming:
-    """Lines of text, the first of which was read before. Read in threads, as the SDK does itself."""
+    """Lines of text, of which the first was read before. Reads in threads, as the SDK does."""
 
     def __init__(
         self,
@@ -117,7 +112,7 @@ class Incoming:
 
 
 class Outgoing:
-    """Lines of text, without the answer that was given already."""
+    """Lines of text, without the answer that was sent early."""
 
     def __init__(self, output: IO[bytes], is_known: Callable[[str], bool]) -> None:
         self._output = output
@@ -127,7 +122,7 @@ class Outgoing:
         self._room.register(output, select.POLLOUT)
 
     async def write(self, line: str) -> None:
-        """Write a line; in the event loop only where that cannot wait for a client that does not read."""
+        """Write a line. It blocks in a thread, never in the event loop, if the client does not read."""
         if self._is_known(line):
             return
         data = line.encode()
@@ -138,14 +133,14 @@ class Outgoing:
                 from anyio import to_thread
 
                 await to_thread.run_sync(self._write, data)
-        except BrokenPipeError:  # the client has gone in the middle of an answer: what it left behind is ended
+        except BrokenPipeError:  # the client is gone: end its runs and sessions
             signal.raise_signal(signal.SIGTERM)
 
     async def flush(self) -> None:
-        """Everything is written at once."""
+        """Do nothing: each line is flushed when written."""
 
     def _fits(self, data: bytes) -> bool:
-        """Whether there is room for it: a pipe that can be written to takes so much at once (pipe(7))."""
+        """Whether a write cannot block: a writable pipe takes PIPE_BUF bytes at once (pipe(7))."""
         return self._is_pipe and len(data) <= select.PIPE_BUF and bool(self._room.poll(0))
 
     def _write(self, data: bytes) -> None:
@@ -154,7 +149,7 @@ class Outgoing:
 
 
 def refusal_of(line: str) -> Json | None:
-    """The answer to what is no message of JSON-RPC, which the SDK answers over HTTP only; None where it is one."""
+    """The error for a line that is not a JSON-RPC message, which the SDK sends over HTTP only; None for a message."""
     from mcp_types import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, jsonrpc_message_adapter
     from pydantic_core import ValidationError, from_json
 
@@ -167,9 +162,9 @@ def refusal_of(line: str) -> Json | None:
     try:
         jsonrpc_message_adapter.validate_python(message, by_name=False)
     except ValidationError:
-        return _refusal(message, INVALID_PARAMS, "this is no request, notification or response of JSON-RPC 2.0")
+        return _refusal(message, INVALID_PARAMS, "this is not a request, notification or response of JSON-RPC 2.0")
     is_odd = "method" in message and "id" in message and _identity(message) is None
-    return _refusal(message, INVALID_REQUEST, "an id is a string or a whole number") if is_odd else None
+    return _refusal(message, INVALID_REQUEST, "an id must be a string or an integer") if is_odd else None
 
 
 def _refusal(message: object, code: int, why: str) -> Json:
@@ -177,13 +172,13 @@ def _refusal(message: object, code: int, why: str) -> Json:
 
 
 def _identity(message: object) -> str | int | None:
-    """The id of a request; None for a response, whose id is one of this server's."""
+    """The id of a request; None for a response, whose id this server chose."""
     identity = message.get("id") if isinstance(message, dict) and "method" in message else None
     return identity if isinstance(identity, str | int) and not isinstance(identity, bool) else None
 
 
 def _parse(line: str | bytes) -> object:
-    """The JSON of a line by a parser that takes more; None where it does not."""
+    """The JSON of a line, by a parser more lenient than the SDK's; None if it fails."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
@@ -191,7 +186,7 @@ def _parse(line: str | bytes) -> object:
 
 
 def reply_to(line: bytes) -> Json | None:
-    """What is answered to a first request; None for whatever is not exactly one of the two."""
+    """The answer to a first request; None unless it is exactly one of the two."""
     message = _parse(line)
     if not isinstance(message, dict) or set(message) != {"jsonrpc", "id", "method", "params"}:
         return None
@@ -225,7 +220,6 @@ def _answer_discover(params: Json) -> Json | None:
 
 
 def _can(capabilities: Any) -> bool:
-    """Whether this has the form of what a client can do."""
     return isinstance(capabilities, dict) and all(isinstance(one, dict) for one in capabilities.values())
 
 
@@ -233,7 +227,7 @@ _SAID = {"capabilities": CAPABILITIES, "instructions": INSTRUCTIONS}
 
 
 def _take_descriptor(fd: int, instead: int) -> int:
-    """Another descriptor for what ``fd`` is, which becomes ``instead``."""
+    """Move ``fd`` to a private descriptor, and put ``instead`` in its place."""
     private = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
     os.dup2(instead, fd)
     os.close(instead)

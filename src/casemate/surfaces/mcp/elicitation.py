@@ -1,12 +1,12 @@
-"""Asking the person at the client, in a form of the client's own (MCP elicitation).
+"""Asks the person at the client with a form of the client's own (MCP elicitation).
 
-What is shown comes from a hostile program: it is escaped, and what does not fit is counted. What comes back is judged
-strictly: only the exact words that allow do, and an answer counts for the question whose hash was shown.
+Hostile programs choose what is shown: it is escaped, and what does not fit is counted. Answers are judged strictly:
+only the exact words allow, and an answer counts only for the question whose hash was shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from casemate.errors import CasemateError
 from casemate.policy.shown import escape_text, request_text, shown_value
+from casemate.surfaces.mcp.callers import questions_in
 
 if TYPE_CHECKING:
     from casemate.surfaces.mcp.callers import Call, Document, Work
@@ -31,13 +32,13 @@ RUN = "allow for this run"
 SESSION = "allow for this session"
 DENY = "deny"
 _SCOPES = {ONCE: "once", RUN: "run", SESSION: "session"}
-_ONLY_ONCE = ("package", "server", "plan")  # what is decided once and for all
+_ONLY_ONCE = ("package", "server", "plan")  # kinds that are decided once
 _LONGEST_REASON = 500  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A request for an approval as the operator sees it (``approvals.pending``)."""
+    """An approval request as the operator sees it (``approvals.pending``)."""
 
     document: Document
 
@@ -51,7 +52,6 @@ class Question:
 
     @property
     def url(self) -> str:
-        """Where the user is sent, of a tool's server that asks for that."""
         url = self.document["arguments"].get("url") if self._is_form else None
         return url if isinstance(url, str) else ""
 
@@ -60,7 +60,7 @@ class Question:
         return self.document.get("kind") == "elicitation"
 
     def request(self) -> ElicitRequest:
-        """What the client shows."""
+        """The request that the client shows."""
         if self.url:
             return ElicitRequest(
                 params=ElicitRequestURLParams(message=self.message, url=self.url, elicitation_id=self.id)
@@ -82,7 +82,7 @@ class Question:
                 "reason": {
                     "type": "string",
                     "title": "Reason",
-                    "description": "Told to the program. May be left out.",
+                    "description": "Sent to the program. Optional.",
                     "maxLength": _LONGEST_REASON,
                 },
             },
@@ -91,7 +91,7 @@ class Question:
 
     @property
     def message(self) -> str:
-        """Lines in which nothing of a program's can begin a line."""
+        """Text in which no program can begin a line."""
         asked, arguments = self.document, self.document.get("arguments") or {}
         if self._is_form:
             server, tool = shown_value(asked.get("server", "")), shown_value(asked.get("tool", ""))
@@ -101,7 +101,7 @@ class Question:
         return request_text("A program in casemate's sandbox", arguments=arguments, **named)
 
     def decision(self, answer: ElicitResult) -> dict[str, Any]:
-        """The arguments of ``approvals.decide`` that an answer means."""
+        """The answer as arguments of ``approvals.decide``."""
         content = answer.content if isinstance(answer.content, dict) else {}
         denied: dict[str, Any] = {"request": self.id, "allow": False}
         if answer.action != "accept":
@@ -117,40 +117,30 @@ class Question:
         return {**denied, **told}
 
 
-async def questions(call: Call, wanted: frozenset[str]) -> list[Question]:
-    """Those of ``wanted`` that still wait and that this client can show."""
-    person = call.caller.person
-    if person is None or not wanted:
-        return []
-    waiting = [Question(one) for one in await person("approvals.pending", {}) if one["id"] in wanted]
-    return [one for one in waiting if call.can_ask("url" if one.url else "form")]
-
-
-async def answer(call: Call, question: Question, answered: ElicitResult) -> None:
-    """Decide as the person did. That somebody else was faster is no error."""
-    assert call.caller.person is not None
-    await call.caller.person("approvals.decide", question.decision(answered))
+def questions(call: Call, waiting: Iterable[Document]) -> list[Question]:
+    """The requests in ``waiting`` that this client can show."""
+    asked = [Question(one) for one in waiting]
+    return [one for one in asked if call.can_ask("url" if one.url else "form")]
 
 
 async def answer_asked(call: Call) -> None:
-    """Decide what was asked in the call that comes back: each question that still waits, and is what was shown."""
+    """Decide the questions of a call that comes back: those that still wait and are as they were shown."""
     responses = call.params.input_responses or {}
     assert call.resumed is not None
-    asked = call.resumed.asked
-    for question in await questions(call, frozenset(asked)):
+    for question in questions(call, await call.caller.pending()):
         answered = responses.get(question.id)
-        if isinstance(answered, ElicitResult) and asked[question.id] == question.hash:
-            await answer(call, question, answered)
+        if isinstance(answered, ElicitResult) and call.resumed.asked.get(question.id) == question.hash:
+            await call.caller.decide(question.decision(answered))
 
 
 async def ask_now(call: Call, question: Question, work: Work, seen: frozenset[str]) -> None:
-    """Ask within the call (before 2026-07-28), until somebody has answered here or elsewhere, or the call must be
-    answered itself. What was not answered goes on waiting."""
+    """Ask within the call (before 2026-07-28), until the request is decided here or elsewhere, or the call's time is
+    over. An unanswered request stays pending."""
 
     async def until_settled() -> None:
         waiting = seen
         while call.seconds_left > 0:
-            waiting = (await work.wait(min(1.0, call.seconds_left), waiting)).awaited_ids
+            waiting = questions_in(await work.wait(min(1.0, call.seconds_left), waiting))
             if question.id not in waiting:
                 break
             await call.tell("waits for your answer")
@@ -163,11 +153,11 @@ async def ask_now(call: Call, question: Question, work: Work, seen: frozenset[st
             answered = await _ask(call, question)
             asking.cancel_scope.cancel()
     except* (MCPError, ValidationError):
-        answered = None  # the client cannot after all
+        answered = None  # the client cannot ask after all
     except* CasemateError as errors:
         raise errors.exceptions[0] from None
     if answered is not None:
-        await answer(call, question, answered)
+        await call.caller.decide(question.decision(answered))  # no effect if another approver was faster
 
 
 async def _ask(call: Call, question: Question) -> ElicitResult:

@@ -1,6 +1,6 @@
-"""The MCP server within casemate's service, at ``/mcp``, and at ``/sse`` for old clients. Loaded when first asked for.
+"""The MCP server within casemate's service, at ``/mcp``, and at ``/sse`` for old clients. Loaded at the first request.
 
-Whoever mounts it has authenticated the request, and checked its Host and Origin.
+The service has authenticated each request, and checked its Host and Origin.
 """
 
 from __future__ import annotations
@@ -8,23 +8,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from casemate.errors import Unavailable
-from casemate.model.operation import Audience, Principal
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
-
-    from casemate.surfaces.mcp.callers import Invoke
 
 PATHS = ("mcp", "sse", "messages")
 """The first parts of the paths that it serves."""
 _MOST_SESSIONS = 200  # MCP sessions of one principal
-_MOST_APPS = 1000  # principals; the one that was not heard of for longest goes for a new one
-_MOST_OF_ONE = 100  # of one account, which goes first for another of its own
+_MOST_APPS = 1000  # principals; the least recently used makes way for a new one
+_MOST_OF_ONE = 100  # of one account, whose least recently used makes way first
 
 
 class _MountedServer(NamedTuple):
@@ -33,16 +29,16 @@ class _MountedServer(NamedTuple):
 
 
 class Mount:
-    """An ASGI application. Its scopes hold ``casemate.principal``, and ``casemate.operations``, which gives these.
+    """An ASGI application whose scopes hold ``casemate.principal`` and ``casemate.operations``, which returns them.
 
-    Each principal has a server of its own: nobody uses another's MCP sessions, nor takes all that there can be."""
+    Each principal has its own server, so that none can use another's MCP sessions or take all that are allowed."""
 
     def __init__(self, toolset: str = "default") -> None:
         self._toolset = toolset
         self._apps: OrderedDict[tuple[str, str, str], _MountedServer] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request. What goes wrong in loading is raised to each that waits for it."""
+        """Answer one request. A failure to load is raised to each request that waits for it."""
         principal = scope["casemate.principal"]
         own = (principal.namespace, principal.payer, principal.name)
         if own not in self._apps:
@@ -71,7 +67,7 @@ class Mount:
                 await asyncio.Event().wait()
         except asyncio.CancelledError:
             if not ready.done():
-                ready.set_exception(Unavailable("too many others use the MCP server of this service"))
+                ready.set_exception(Unavailable("too many clients use the MCP server of this service"))
             raise
         except Exception as error:
             if ready.done():
@@ -80,7 +76,7 @@ class Mount:
 
 
 def mounts() -> Mapping[str, Mount]:
-    """The applications of a service, by the first parts of their paths."""
+    """The mounted applications of a service, by the first parts of their paths."""
     one = Mount()
     return dict.fromkeys(PATHS, one)
 
@@ -88,50 +84,10 @@ def mounts() -> Mapping[str, Mount]:
 def _make(toolset: str) -> tuple[ASGIApp, list[Any]]:
     from starlette.routing import Router
 
+    from casemate.surfaces.mcp.callers import ServiceBackend
     from casemate.surfaces.mcp.server import make_server
     from casemate.surfaces.mcp.web import sse, streamable
 
-    server = make_server(_ServiceBackend(), toolset=toolset)
-    mounted = [streamable(server, None, most_sessions=_MOST_SESSIONS), sse(server, None)]
+    server = make_server(ServiceBackend(), toolset=toolset)
+    mounted = [streamable(server, most_sessions=_MOST_SESSIONS), sse(server)]
     return Router([route for one in mounted for route in one.routes]), [one.lifespan for one in mounted]
-
-
-class _ServiceBackend:
-    """The operations of the service, each in the namespace of whoever asks."""
-
-    def who(self, request: Request | None) -> str:
-        """A name that no two principals share."""
-        principal = _principal(request)
-        return f"{principal.namespace}/{principal.name}"
-
-    def agent(self, name: str, request: Request | None) -> Invoke:
-        """As an agent, also for the user: what a model calls is never an operator's."""
-        return _invoke(name, request, may_approve=False)
-
-    def person(self, name: str, request: Request | None) -> Invoke | None:
-        """Of those who may approve."""
-        return _invoke(name, request, may_approve=True) if _principal(request).may_approve else None
-
-
-def _principal(request: Request | None) -> Principal:
-    assert request is not None
-    principal = request.scope["casemate.principal"]
-    assert isinstance(principal, Principal)
-    return principal
-
-
-def _invoke(name: str, request: Request | None, *, may_approve: bool) -> Invoke:
-    asking = _principal(request)
-    assert request is not None
-    operations: Callable[[], Any] = request.scope["casemate.operations"]
-    principal = Principal(
-        name, Audience.AGENT, asking.namespace, may_approve, asking.payer, asking.secrets,
-        may_approve and asking.may_run_commands,
-    )  # fmt: skip
-
-    async def invoke(operation: str, arguments: Mapping[str, Any] = {}) -> Any:
-        from casemate.operations.invoke import local
-
-        return await local(await operations(), principal)(operation, arguments)
-
-    return invoke

@@ -1,6 +1,6 @@
-"""Streams of events that a client can come back to (MCP 2025-11-25, transports, "Resumability and Redelivery").
+"""Event streams that a client can resume (MCP 2025-11-25, transports, "Resumability and Redelivery").
 
-A call goes on while its stream is broken, and what it says is kept until a minute after its answer.
+A call continues while its stream is broken. Its messages are kept until a minute after its answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCResponse
 
-RETRY = 1000  # milliseconds after which a client comes back
+RETRY = 1000  # milliseconds after which a client reconnects
 KEPT_SECONDS = 60.0
 MOST_EVENTS, MOST_BYTES = 1000, 16 << 20  # of one stream; the oldest go first
 _MOST_STREAMS, _MOST_IN_ALL = 1000, 64 << 20  # streams of one server, and their bytes
@@ -32,7 +32,7 @@ class _KeptStream:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, message: JSONRPCMessage | None) -> str:
-        """The id of the event, of which there is nothing to send without a message."""
+        """Add a message, and return the event's id. No message: an id with nothing to send."""
         self.last += 1
         if message is not None:
             self.events.append((self.last, message, size := len(message.model_dump_json())))
@@ -46,7 +46,7 @@ class _KeptStream:
 
 
 class _SessionStreams(EventStore):
-    """Those of one MCP session: the SDK names them by the numbers of requests, which two sessions have in common."""
+    """The streams of one MCP session: the SDK names them by request numbers, which sessions share."""
 
     def __init__(self, sessions: ResumingSessions) -> None:
         self._sessions = sessions
@@ -54,15 +54,14 @@ class _SessionStreams(EventStore):
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
         stream = self._own.get(stream_id)
-        if stream is None or message is None:  # a request begins, perhaps with a number that was used before
+        if stream is None or message is None:  # a request begins, perhaps with a number used before
             stream = self._own[stream_id] = self._sessions.begin(self._own, stream_id)
         event = stream.add(message)
         self._sessions.keep_bounds(stream)
         return event
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> None:
-        """Send what came after an event, and then what comes, until the answer: the SDK, which would go on with it,
-        misses what is said in between."""
+        """Send the messages after an event, then new ones until the answer; the SDK would miss some in between."""
         stream, seen = self._sessions.find(last_event_id)
         while stream is not None and stream in self._own.values():
             changed = stream.changed
@@ -75,36 +74,36 @@ class _SessionStreams(EventStore):
 
 
 class ResumingSessions(StreamableHTTPSessionManager):
-    """The SDK's, which asks for the store of events whenever a session begins."""
+    """The SDK's manager, which reads ``event_store`` whenever a session begins."""
 
     def __init__(self, *given: Any, **terms: Any) -> None:
         self._numbers = itertools.count(1)
-        self._streams: dict[_KeptStream, tuple[dict[str, _KeptStream], str]] = {}  # the oldest come first
+        self._streams: dict[_KeptStream, tuple[dict[str, _KeptStream], str]] = {}  # the oldest first
         super().__init__(*given, **terms)
 
     @property
     def event_store(self) -> EventStore | None:
-        """One for each session, whatever is set."""
+        """A new store for each session."""
         return _SessionStreams(self)
 
     @event_store.setter
     def event_store(self, _given: EventStore | None) -> None:
-        """What is set is not used."""
+        """Ignore what the SDK sets."""
 
     def begin(self, own: dict[str, _KeptStream], name: str) -> _KeptStream:
-        """A new stream, of that name among a session's ``own``."""
+        """Start a stream with that name among a session's ``own``."""
         stream = _KeptStream(next(self._numbers))
         self._streams[stream] = own, name
         return stream
 
     def find(self, event: str) -> tuple[_KeptStream | None, int]:
-        """The stream that an event is of, None where it is not kept, and the event's number in it."""
+        """The stream of an event, None if it is not kept, and the event's number in it."""
         found = re.fullmatch(r"([0-9]{1,18})-([0-9]{1,18})", event)
         number, place = map(int, found.groups()) if found else (0, 0)
         return next((one for one in self._streams if one.number == number), None), place
 
     def keep_bounds(self, stream: _KeptStream) -> None:
-        """Forget it a minute after its answer, and the oldest of too many."""
+        """Forget the stream a minute after its answer, and the oldest if there are too many."""
         if stream.is_answered:
             asyncio.get_running_loop().call_later(KEPT_SECONDS, self._forget, stream)
         while len(self._streams) > _MOST_STREAMS or sum(one.bytes for one in self._streams) > _MOST_IN_ALL:
@@ -114,4 +113,4 @@ class ResumingSessions(StreamableHTTPSessionManager):
         own, name = self._streams.pop(stream, ({}, ""))
         if own.get(name) is stream:
             del own[name]
-        stream.changed.set()  # who waits for more of it ends
+        stream.changed.set()  # ends waiting replays

@@ -1,7 +1,7 @@
 """The MCP server: the SDK's, with casemate's tools and files, and its stdio transport.
 
-The lower of the SDK's two servers: schemas are written here, arguments are checked here, and every error of casemate's
-is an answer that a model can read. The SDK speaks the protocol, in the revisions from 2024-11-05 to 2026-07-28.
+It builds on the SDK's low-level server: schemas are written here, arguments are checked here, and every error of
+casemate becomes an answer for the model. The SDK speaks the protocol, in the revisions from 2024-11-05 to 2026-07-28.
 """
 
 from __future__ import annotations
@@ -24,33 +24,31 @@ from mcp.shared.exceptions import MCPError
 
 from casemate import __version__
 from casemate.errors import CasemateError
-from casemate.surfaces.mcp.answers import TEMPLATES
-from casemate.surfaces.mcp.callers import Backend, Callers
-from casemate.surfaces.mcp.toolsets import INSTRUCTIONS, NAME
+from casemate.surfaces.mcp.answers import TEMPLATES, failure
+from casemate.surfaces.mcp.callers import Backend, Call, Callers
+from casemate.surfaces.mcp.toolsets import INSTRUCTIONS, NAME, check_toolset, tools_of
 
 if TYPE_CHECKING:
     from anyio import AsyncFile
 
     from casemate.surfaces.mcp.early import Early
 
-Context = Any  # mcp.server.context.ServerRequestContext, whose parameters say nothing here
-ANSWER_WITHIN = 45.0  # seconds until a call is answered that goes on; clients give up after 60
-_STATE_HOLDS = 86_400.0  # seconds that somebody may take to answer: longer than any approval waits
-_LISTS_HOLD = 3_600_000  # milliseconds: the tools of a server never change
-_BEFORE_LINKS = ("2024-11-05", "2025-03-26")  # revisions without links among the content of an answer
+Context = Any  # mcp.server.context.ServerRequestContext
+ANSWER_WITHIN = 45.0  # seconds until a call is answered, done or not; clients give up after 60
+_STATE_HOLDS = 86_400.0  # seconds for a person to answer: longer than any approval request waits
+_LISTS_HOLD = 3_600_000  # milliseconds; a server's tools never change
+_BEFORE_LINKS = ("2024-11-05", "2025-03-26")  # revisions without links in an answer's content
 _log = logging.getLogger(__name__)
 
 
 def make_server(
     backend: Backend, *, toolset: str = "default", answer_within: float = ANSWER_WITHIN, state_key: bytes | None = None
 ) -> Server[Callers]:
-    """A server for any number of connections. ``backend``: how callers reach the operations. ``answer_within``: seconds
-    until a call is answered that goes on. ``state_key``: at least 32 secret bytes that seal what clients hand back, for
-    servers that are to know each other's; none for a key of this one's. Raises ``InvalidArgument`` for an unknown
-    toolset.
-    """
-    from casemate.surfaces.mcp.toolsets import check_toolset
+    """A server for any number of connections. Raises ``InvalidArgument`` for an unknown toolset.
 
+    ``answer_within``: seconds until a call is answered, done or not. ``state_key``: at least 32 secret bytes that seal
+    the state which clients hand back; servers that share a key accept each other's. None makes a new key.
+    """
     check_toolset(toolset)
     callers = Callers(backend)
 
@@ -61,7 +59,7 @@ def make_server(
 
     server: Server[Callers] = Server(
         NAME, version=__version__, title=NAME, instructions=INSTRUCTIONS, lifespan=run_callers,
-        get_tool_input_schema=_schemas(toolset),
+        get_tool_input_schema=lambda name: tools_of(toolset)[name].input_schema if name in tools_of(toolset) else None,
         on_list_tools=_make_lister(toolset), on_call_tool=_make_caller(toolset, answer_within),
         on_list_resources=_no_resources, on_list_resource_templates=_templates, on_read_resource=_read,
     )  # fmt: skip
@@ -75,20 +73,8 @@ def make_server(
     return server
 
 
-def _schemas(toolset: str) -> Callable[[str], dict[str, Any] | None]:
-    def schema_of(name: str) -> dict[str, Any] | None:
-        from casemate.surfaces.mcp.toolsets import tools_of
-
-        tool = tools_of(toolset).get(name)
-        return None if tool is None else tool.input_schema
-
-    return schema_of
-
-
 def _make_lister(toolset: str) -> Callable[..., Any]:
     async def list_tools(_context: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        from casemate.surfaces.mcp.toolsets import tools_of
-
         described = [one.definition() for one in tools_of(toolset).values()]
         return types.ListToolsResult(tools=described, ttl_ms=_LISTS_HOLD, cache_scope="public")
 
@@ -99,10 +85,6 @@ def _make_caller(toolset: str, answer_within: float) -> Callable[..., Any]:
     async def call_tool(
         context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
-        from casemate.surfaces.mcp.answers import failure
-        from casemate.surfaces.mcp.callers import Call
-        from casemate.surfaces.mcp.toolsets import tools_of
-
         tool = tools_of(toolset).get(params.name)
         if tool is None:
             raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown tool: {params.name[:200]}")
@@ -114,7 +96,7 @@ def _make_caller(toolset: str, answer_within: float) -> Callable[..., Any]:
             return _without_links(answer) if context.protocol_version in _BEFORE_LINKS else answer
         except CasemateError as error:
             return failure(error)
-        except Exception as error:  # noqa: BLE001 - the SDK would hide it from the model and from the log
+        except Exception as error:  # noqa: BLE001 - the SDK would hide it from the model and the log
             _log.exception("the tool %s failed", tool.name)
             return failure(CasemateError(f"casemate itself failed: {type(error).__name__}"))
 
@@ -124,8 +106,7 @@ def _make_caller(toolset: str, answer_within: float) -> Callable[..., Any]:
 def _without_links(
     answer: types.CallToolResult | types.InputRequiredResult,
 ) -> types.CallToolResult | types.InputRequiredResult:
-    """For a client whose revision knows no links, and which refuses a whole answer for one: the text has the call of
-    ``read_file`` for each."""
+    """The answer for a client whose revision would refuse it for its links. The text has a ``read_file`` for each."""
     if not isinstance(answer, types.CallToolResult):
         return answer
     known = [block for block in answer.content if not isinstance(block, types.ResourceLink)]
@@ -133,7 +114,7 @@ def _without_links(
 
 
 async def _no_resources(_context: Context, _params: Any) -> types.ListResourcesResult:
-    """Files are named where they come up; nobody has use for a list of them all."""
+    """No list: answers name the files where they come up."""
     return types.ListResourcesResult(resources=[])
 
 
@@ -157,10 +138,8 @@ async def _read(context: Context, params: types.ReadResourceRequestParams) -> ty
 
 
 async def serve_stdio(server: Server[Callers], early: Early) -> None:
-    """Serve until the client closes standard input. ``early``: has standard input and output, and has answered the
-    first request. A signal to end ends what the client has left behind, and the process: the thread that reads standard
-    input cannot be woken.
-    """
+    """Serve until the client closes standard input. A signal ends the client's runs and sessions, then the process,
+    whose reading thread cannot be woken. ``early`` holds standard input and output."""
     output = early.open_output()
     incoming_lines = cast("AsyncFile[str]", early.open_input(output.write))
     outgoing_lines = cast("AsyncFile[str]", output)

@@ -1,4 +1,4 @@
-"""What a tool is: its name, what it takes and gives, and the function behind it."""
+"""The definition of a tool: its name, parameters, answer, and handler."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _object(properties: Mapping[str, Schema], required: tuple[str, ...]) -> Sche
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a tool does to the world: hints for clients (MCP's annotations), no promise and no check."""
+    """A tool's effects: hints for clients (MCP's annotations), neither promised nor checked."""
 
     read_only: bool = False
     destructive: bool = False
@@ -41,17 +41,14 @@ ENDS = Kind(destructive=True, idempotent=True)
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One tool. ``properties``: JSON Schema of each parameter, in the order in which they are shown; ``gives``: those
-    of the structured answer, None for a tool whose answer is its text."""
-
     name: str
     title: str
     description: str
-    properties: Mapping[str, Schema]
+    properties: Mapping[str, Schema]  # JSON Schema of each parameter, in display order
     run: Handler
     required: tuple[str, ...] = ()
-    gives: Mapping[str, Schema] | None = None
-    given_always: tuple[str, ...] = ()
+    gives: Mapping[str, Schema] | None = None  # fields of the structured answer; None for an answer of text only
+    given_always: tuple[str, ...] | None = None  # required fields of ``gives``; None for all
     kind: Kind = RUNS
     _checks: list[Any] = field(default_factory=list, repr=False, compare=False)
 
@@ -61,10 +58,12 @@ class Definition:
 
     @property
     def output_schema(self) -> Schema | None:
-        return None if self.gives is None else _object(self.gives, self.given_always)
+        if self.gives is None:
+            return None
+        return _object(self.gives, tuple(self.gives) if self.given_always is None else self.given_always)
 
     def definition(self) -> Tool:
-        """As clients are told of it."""
+        """The SDK's definition, for clients."""
         from mcp_types import Tool, ToolAnnotations
 
         return Tool(
@@ -83,14 +82,14 @@ class Definition:
         )
 
     def check(self, arguments: Mapping[str, Any]) -> None:
-        """Raises ``InvalidArgument`` that names every argument that is wrong and says what there is."""
+        """Raise ``InvalidArgument`` that names every wrong argument and lists the parameters."""
         if not self._checks:
             from jsonschema_rs import Draft202012Validator
 
             self._checks.append(Draft202012Validator(self.input_schema))
         known = {name: value for name, value in arguments.items() if name in self.properties}
         unknown = (name for name in arguments if name not in known)
-        wrong = [f"there is no {name[:100]!r}{self._hint(name)}" for name in unknown]
+        wrong = [f"no parameter {name[:100]!r}{self._hint(name)}" for name in unknown]
         wrong += [
             f"{'.'.join(str(part) for part in error.instance_path)}: {error.message}".removeprefix(": ")
             for error in self._checks[0].iter_errors(known)
@@ -105,7 +104,7 @@ class Definition:
 
     @property
     def usage(self) -> str:
-        """Its parameters on one line, those that must be given with an asterisk."""
+        """Its parameters on one line, the required ones with an asterisk."""
         names = ", ".join(
             f"{name}{'*' if name in self.required else ''} ({_type(schema)})"
             for name, schema in self.properties.items()
@@ -113,17 +112,16 @@ class Definition:
         return f"Parameters of {self.name}: {names or 'none'}."
 
 
-# Names for one thing, some of which are those of the systems whose tools these are.
+# Names with one meaning, some from the systems whose tools these are.
 _SAME = (frozenset({"session", "session_id"}), frozenset({"run", "request_id"}),
          frozenset({"timeout", "timeout_seconds"}), frozenset({"language", "runtime"}),
          frozenset({"max_ram_mb", "memory_mb", "memory", "ram"}), frozenset({"max_cpu_cores", "cpus"}))  # fmt: skip
-_MOST_TOLD = 8  # wrong arguments
-_LONGEST = 2000  # characters about them: they quote what was given
+_MOST_TOLD = 8  # wrong arguments reported
+_LONGEST = 2000  # characters of the report, which quotes arguments
 
 
 def option(definition: type, name: str, description: str = "", **overrides: Any) -> Schema:
-    """The schema of an option of a call, as its ``definition`` has it (`casemate.api.options`), but for what a model
-    needs in other words; None leaves a word out."""
+    """The schema of an option of `casemate.api.options`, with keywords for a model in ``overrides``; None drops one."""
     key = key_of(definition, name)
     schema: Schema = {"type": _TYPES.get(key.form, "string"), "description": description or key.says}
     if key.form == "texts":
@@ -153,7 +151,7 @@ def number(description: str, **more: Any) -> Schema:
 
 
 def whole(description: str, **more: Any) -> Schema:
-    """The schema of a whole number from 0 on."""
+    """The schema of an integer of at least 0."""
     return {"type": "integer", "minimum": 0, "description": description, **more}
 
 

@@ -1,7 +1,7 @@
-"""The server by HTTP: streamable HTTP at one path, and the SSE transport of old clients at two others.
+"""The server over HTTP: streamable HTTP at ``/mcp``, and the SSE transport of old clients at ``/sse``.
 
-Whoever mounts these applications has authenticated the request before. Host and Origin are checked here, too, against
-what the operator has named: a page in the user's browser must not reach a server of the user's machine (DNS rebinding).
+The mounted applications do not authenticate: :class:`Guarded` or the service does, and checks Host and Origin, because
+a page in the user's browser must not reach a server on the user's machine (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from mcp.server.sse import SseServerTransport
 from mcp.server.streamable_http import LAST_EVENT_ID_HEADER
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
-from mcp.server.transport_security import TransportSecuritySettings
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route, Router
@@ -41,38 +40,32 @@ if TYPE_CHECKING:
 
     from casemate.surfaces.mcp.callers import Callers
 
-MOST_BODY = 8 * 2**20  # bytes of one request, such as a file that write_file is given
-_IDLE = 1800.0  # seconds after which an MCP session without requests is forgotten
+MOST_BODY = 8 * 2**20  # bytes of one request, such as a file for write_file
+_IDLE = 1800.0  # seconds without requests after which an MCP session is forgotten
 _MOST_SESSIONS = 10_000
+_MESSAGES = "/messages/"
 
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """``routes`` of an application whose lifespan enters ``lifespan``."""
+    """``routes`` of an application, to be served while ``lifespan`` is entered."""
 
     routes: Sequence[BaseRoute]
     lifespan: contextlib.AbstractAsyncContextManager[None]
 
 
-def streamable(
-    server: Server[Callers], hosts: Sequence[str] | None, origins: Sequence[str] = (), path: str = "/mcp",
-    most_sessions: int = _MOST_SESSIONS,
-) -> Mounted:  # fmt: skip
-    """Streamable HTTP at ``path``. ``hosts``, ``origins``: what requests may name, with ``:*`` for any port;
-    None where that has been checked."""
+def streamable(server: Server[Callers], *, most_sessions: int = _MOST_SESSIONS) -> Mounted:
+    """Streamable HTTP at ``/mcp``."""
     manager = ResumingSessions(
-        server, security_settings=_security(hosts, origins), session_idle_timeout=_IDLE, max_sessions=most_sessions,
-        max_request_body_size=MOST_BODY, retry_interval=RETRY,
+        server, session_idle_timeout=_IDLE, max_sessions=most_sessions, max_request_body_size=MOST_BODY,
+        retry_interval=RETRY,
     )  # fmt: skip
-    return Mounted((Route(path, endpoint=_Leaving(manager, server)),), manager.run())
+    return Mounted((Route("/mcp", endpoint=_Leaving(manager, server)),), manager.run())
 
 
-def sse(
-    server: Server[Callers], hosts: Sequence[str] | None, origins: Sequence[str] = (), path: str = "/sse",
-    messages: str = "/messages/",
-) -> Mounted:  # fmt: skip
-    """The SSE transport of revision 2024-11-05: events at ``path``, requests to ``messages``."""
-    transport = SseServerTransport(messages, _security(hosts, origins), MOST_BODY)
+def sse(server: Server[Callers]) -> Mounted:
+    """The SSE transport of revision 2024-11-05: events at ``/sse``, requests to ``/messages/``."""
+    transport = SseServerTransport(_MESSAGES, max_request_body_size=MOST_BODY)
 
     async def events(scope: Scope, receive: Receive, send: Send) -> None:
         async with transport.connect_sse(scope, receive, send) as (incoming, outgoing):
@@ -85,14 +78,14 @@ def sse(
             yield
 
     return Mounted(
-        (Route(path, endpoint=_Asgi(events)), Mount(messages, app=transport.handle_post_message)), run_server()
+        (Route("/sse", endpoint=_Asgi(events)), Mount(_MESSAGES, app=transport.handle_post_message)), run_server()
     )
 
 
 class _Leaving:
-    """The same application, after which what the client of an MCP session has left behind ends with that: by DELETE, to
-    which the SDK says 200 (MCP 2025-11-25, transports, session management). And who comes back to a stream that is
-    not kept hears so, rather than nothing, which would be a stream that breaks at once."""
+    """The SDK's application, with two changes. A DELETE that it answers with 200 also ends the runs and sessions of the
+    MCP session's client (MCP 2025-11-25, transports, session management). A client that resumes a stream which is not
+    kept gets an error; the SDK would send a stream that breaks at once."""
 
     def __init__(self, manager: ResumingSessions, server: Server[Callers]) -> None:
         self._app = StreamableHTTPASGIApp(manager)
@@ -102,7 +95,7 @@ class _Leaving:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         last = Request(scope).headers.get(LAST_EVENT_ID_HEADER)
         if scope["method"] == "GET" and last and self._streams.find(last)[0] is None:
-            await Response("this stream is not kept any more", 400, media_type="text/plain")(scope, receive, send)
+            await Response("this stream is no longer kept", 400, media_type="text/plain")(scope, receive, send)
             return
         said: list[int] = []
 
@@ -118,7 +111,7 @@ class _Leaving:
 
 
 class _Asgi:
-    """An ASGI application as an object: a route takes a function for one of requests and responses."""
+    """An ASGI application as an object: routes treat plain functions as request handlers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -127,15 +120,7 @@ class _Asgi:
         await self._app(scope, receive, send)
 
 
-def _security(hosts: Sequence[str] | None, origins: Sequence[str]) -> TransportSecuritySettings:
-    return TransportSecuritySettings(
-        enable_dns_rebinding_protection=hosts is not None,
-        allowed_hosts=list(hosts or ()),
-        allowed_origins=list(origins),
-    )
-
-
-_MOST_BY_TOKEN = 1000  # MCP sessions: those of all clients, since there is one token
+_MOST_BY_TOKEN = 1000  # MCP sessions of all clients, which share one token
 _CLIENT = Principal("token", Audience.AGENT)
 
 
@@ -148,11 +133,10 @@ async def serve_http(
     say: Callable[[str], None],
     origins: Collection[str],
 ) -> None:
-    """Serve until a signal ends it, and the process, with whatever runs in it. ``transport``: "http" or "sse"; ``say``
-    is told the address; ``origins``: of pages that may come, besides its own. Raises ``Unavailable`` where it
-    cannot listen there."""
+    """Serve until a signal ends the process. ``transport``: "http" or "sse"; ``say`` is called with the address;
+    ``origins``: of allowed pages, in addition to its own. Raises ``Unavailable`` if it cannot listen there."""
     take_descriptors()
-    mounted = streamable(server, None, most_sessions=_MOST_BY_TOKEN) if transport == "http" else sse(server, None)
+    mounted = streamable(server, most_sessions=_MOST_BY_TOKEN) if transport == "http" else sse(server)
     try:
         listening = listen(host, port)
     except OSError as error:
@@ -160,7 +144,7 @@ async def serve_http(
     bound: int = listening.getsockname()[1]
     here = "127.0.0.1" if host == "localhost" else host
     names = hosts_of([(here, bound)], (), tls=False)
-    own = {f"http://{name}" for name in names}  # a page of this very server: nobody else can be its origin
+    own = {f"http://{name}" for name in names}  # this server's own pages
     where = Listener("tcp", names, frozenset(own | {origin.lower().rstrip("/") for origin in origins}))
     place = Place(Guarded(Router(list(mounted.routes)), where, token), listening)
     with _signals(place) as told:
@@ -170,11 +154,11 @@ async def serve_http(
             await place.until_ended()
     if told:
         sys.stderr.flush()
-        os._exit(128 + told[0])  # threads that wait for programs would keep it
+        os._exit(128 + told[0])  # threads that wait for programs would keep the process alive
 
 
 class Guarded:
-    """An application for those who come to ``listener`` with the token as ``Authorization: Bearer``."""
+    """Serves ``app`` to clients that send the token as ``Authorization: Bearer``."""
 
     def __init__(self, app: ASGIApp, listener: Listener, token: str) -> None:
         self._app = app
@@ -183,8 +167,6 @@ class Guarded:
         self._shares = Shares()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request (ASGI 3)."""
-
         async def admit(exchange: Exchange) -> None:
             given = hashlib.sha256(token_of(exchange.head).encode("latin-1")).digest()
             is_known = hmac.compare_digest(given, self._digest)
@@ -197,7 +179,7 @@ class Guarded:
 
 @contextlib.contextmanager
 def _signals(place: Place) -> Iterator[list[int]]:
-    """SIGTERM and SIGINT end it, a second one at once; those that came."""
+    """End the server on SIGTERM or SIGINT, at once on the second. Yields the signals received."""
     loop, told = asyncio.get_running_loop(), list[int]()
 
     def end(number: int) -> None:

@@ -1,1 +1,1 @@
-"""MCP servers: how each is reached, a connection to each in a thread of their own, and what they say, bounded."""
+"""MCP servers: their definitions, connections to them in one separate thread, and their bounded answers."""

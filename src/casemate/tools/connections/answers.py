@@ -1,8 +1,7 @@
-"""What a server says, as plain values: its list of tools, and the answers to calls. Pure.
+"""Parses a server's lists of tools and its answers to calls.
 
-The lists are a stranger's: bounded in pages, tools, bytes and depth. A malformed tool is left out, with a reason. A
-tool's hash binds an approval to what was shown: it covers the server's name and all that describes the tool, so it
-changes with any of them.
+Lists are untrusted: their pages, tools, bytes and depth are bounded. A malformed tool is left out, with a reason. A
+tool's hash binds an approval to the description that was shown. It covers the server's name and the whole description.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
-from casemate.tools.tool import Hints, Json, Problem, Tool
+from casemate.tools.tool import Hints, Json, Problem, Tool, parts_of
 from casemate.visible import is_plain
 
 MOST_PAGES = 100
 MOST_TOOLS = 2000
 MOST_BYTES = 16 << 20  # of all descriptions of one server's tools
 _MOST_TOOL_BYTES = 1 << 20
-_MOST_DEPTH = 128  # of a whole description; of a schema in it 100, as it is read
+_MOST_DEPTH = 128  # of a whole description; `schemas.schema` allows 100 for a schema in it
 _LONGEST_NAME = 256
 _LONGEST_DESCRIPTION = 64 << 10
 _LONGEST_TITLE = 256
@@ -31,15 +30,11 @@ _DESCRIBED_BY = ("name", "title", "description", "inputSchema", "outputSchema", 
 
 @dataclass(frozen=True, slots=True)
 class ServerTools:
-    """The tools of one server. ``hashes``: of each tool's description, by name; ``problems``: what was left out, and
-    why; ``protocol``: the revision of MCP that is spoken; ``instructions``: the server's own, for a model."""
-
     server: str
     tools: Mapping[str, Tool] = field(default_factory=dict)
-    hashes: Mapping[str, str] = field(default_factory=dict)
-    problems: tuple[Problem, ...] = ()
-    protocol: str = ""
-    instructions: str = ""
+    hashes: Mapping[str, str] = field(default_factory=dict)  # of each tool's description, by name
+    problems: tuple[Problem, ...] = ()  # tools that were left out, and why
+    protocol: str = ""  # the revision of MCP in use
 
 
 class ToolListing:
@@ -55,7 +50,7 @@ class ToolListing:
         self._cursors: set[str] = set()
 
     def page(self, tools: Json) -> list[dict[str, Any]]:
-        """Take the ``tools`` of one page; gives the good ones as little as the SDK needs of them."""
+        """Add the ``tools`` of one page. Returns the good ones, with only what the SDK needs of them."""
         if not isinstance(tools, list):
             self._leave_out("", "malformed", f"a list of tools is a {type(tools).__name__}")
             return []
@@ -71,7 +66,7 @@ class ToolListing:
         return good
 
     def goes_on(self, cursor: object) -> bool:
-        """Whether to ask for the page after ``cursor``: there is one, it is new, and there were not too many."""
+        """Whether to request the page at ``cursor``: it exists, it is new, and there were not too many."""
         if not isinstance(cursor, str):
             return False
         if cursor in self._cursors:
@@ -83,22 +78,16 @@ class ToolListing:
         self._cursors.add(cursor)
         return True
 
-    def drop(self, name: str, code: str, why: str) -> None:
-        """Leave out a tool after all."""
-        if self._tools.pop(name, None) is not None:
-            self._leave_out(name, code, why)
+    def keep_only(self, names: set[str]) -> None:
+        """Leave out the tools that the SDK did not accept."""
+        for name in [name for name in self._tools if name not in names]:
+            del self._tools[name]
+            self._leave_out(name, "headers", "its schema has invalid headers (x-mcp-header)")
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._tools)
-
-    def finish(self, protocol: str, instructions: str) -> ServerTools:
-        """All of it."""
-        hashes = {name: self._hashes[name] for name in self._tools}
-        return ServerTools(
-            self._server, MappingProxyType(self._tools), MappingProxyType(hashes), tuple(self._problems), protocol,
-            instructions[:_LONGEST_DESCRIPTION],
-        )  # fmt: skip
+    def finish(self, protocol: str) -> ServerTools:
+        """The complete list."""
+        hashes = MappingProxyType({name: self._hashes[name] for name in self._tools})
+        return ServerTools(self._server, MappingProxyType(self._tools), hashes, tuple(self._problems), protocol)
 
     def _leave_out(self, name: str, code: str, why: str) -> None:
         if len(self._problems) < MOST_TOOLS:
@@ -124,20 +113,20 @@ class ToolListing:
 
 
 def _wrong_with(item: Json) -> tuple[str, str] | None:
-    """Why it cannot be used: a code and a sentence."""
+    """Why a tool cannot be used, as a code and a sentence; None if it can."""
     if not isinstance(item, dict):
         return "malformed", f"it is a {type(item).__name__}, not an object"
     name = item.get("name")
     if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME or not is_plain(name):
-        return "name", f"its name is no printable text of 1 to {_LONGEST_NAME} characters"
-    if not _is_shallow(item, _MOST_DEPTH):
+        return "name", f"its name is not a printable string of 1 to {_LONGEST_NAME} characters"
+    if any(depth >= _MOST_DEPTH for _, depth in parts_of(item)):
         return "limit", f"its description is nested more than {_MOST_DEPTH} levels deep"
     for key in ("inputSchema", "outputSchema"):
         schema = item.get(key)
         if schema is not None and not isinstance(schema, dict | bool):
-            return "schema", f"its {key} is a {type(schema).__name__}, which is no schema"
+            return "schema", f"its {key} is a {type(schema).__name__}, which is not a schema"
     if item.get("inputSchema") is False:
-        return "schema", "its inputSchema allows no arguments at all, not even none"
+        return "schema", "its inputSchema is false, so no call can be valid"
     execution = item.get("execution")
     if isinstance(execution, dict) and execution.get("taskSupport") == "required":
         return "task", "it can only be called as a task, an extension that is not supported"
@@ -145,11 +134,10 @@ def _wrong_with(item: Json) -> tuple[str, str] | None:
 
 
 def _make_tool(server: str, item: dict[str, Any]) -> Tool:
-    """The tool, with what is wrong but not needed left empty."""
+    """The tool. Optional fields that are malformed are left empty."""
     annotations = item.get("annotations")
     hints = annotations if isinstance(annotations, dict) else {}
     title = _text(item.get("title"), _LONGEST_TITLE) or _text(hints.get("title"), _LONGEST_TITLE)
-    meta = item.get("_meta")
     return Tool(
         server=server,
         name=item["name"],
@@ -157,10 +145,7 @@ def _make_tool(server: str, item: dict[str, Any]) -> Tool:
         input_schema=item.get("inputSchema") or {"type": "object"},
         output_schema=item.get("outputSchema"),
         title=title,
-        hints=Hints(
-            *(_flag(hints.get(f"{hint}Hint")) for hint in ("readOnly", "destructive", "idempotent", "openWorld"))
-        ),
-        meta=meta if isinstance(meta, dict) else {},
+        hints=Hints(*(_flag(hints.get(f"{hint}Hint")) for hint in ("readOnly", "destructive", "idempotent"))),
     )
 
 
@@ -173,37 +158,21 @@ def _text(given: Json, most: int) -> str:
 
 
 def _harmless(schema: Json) -> dict[str, Any]:
-    """As much of a schema as tells the SDK which arguments are sent as headers too (MCP 2026-07-28, x-mcp-header)."""
+    """The part of a schema that says which arguments are also sent as headers (MCP 2026-07-28, x-mcp-header)."""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     if not isinstance(properties, dict):
         return {"type": "object"}
     return {"type": "object", "properties": {name: of for name, of in properties.items() if isinstance(of, dict)}}
 
 
-def _is_shallow(value: Json, levels: int) -> bool:
-    """Whether nothing in it is nested deeper; without recursion, for it may be."""
-    layer = [value]
-    for _ in range(levels):
-        layer = [inner for outer in layer for inner in _within(outer)]
-        if not layer:
-            return True
-    return False
-
-
-def _within(value: Json) -> list[Json]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else []
-
-
 def _text_of(value: Json) -> bytes:
-    """One text for each value of JSON: sorted names, no spaces."""
+    """Canonical JSON: sorted keys, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 MOST_ANSWER = 64 << 20  # bytes of one answer as JSON
 STRUCTURED = "structuredContent"
-ANY_STRUCTURED = "casemate/structuredContent"  # under which the SDK lets values pass that are no objects
+ANY_STRUCTURED = "casemate/structuredContent"  # a key under which the SDK accepts values that are not objects
 _LONGEST_MESSAGE = 16 << 10  # characters of a message to people
 _MOST_FIELDS = 100
 
@@ -217,18 +186,16 @@ class _Absent:
 
 
 ABSENT: Any = _Absent()
-"""There is no structured content; None is content, since MCP 2026-07-28."""
+"""No structured content. Since MCP 2026-07-28 None is content."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a tool answered.
-
-    It comes from a stranger, and is not checked.
+    """A tool's answer. It is untrusted and unchecked.
 
     Attributes:
-        content: MCP's content blocks as they came.
-        structured: Its structured content, any value of JSON, or ``ABSENT``.
+        content: MCP's content blocks as received.
+        structured: The structured content, any JSON value, or ``ABSENT``.
         is_error: The tool says that it failed.
     """
 
@@ -243,7 +210,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class CallProgress:
-    """How far a call is: ``progress`` of ``total``, in units of the server's own; None is unknown."""
+    """A call's progress out of ``total`` (None if unknown), in the server's units."""
 
     progress: float
     total: float | None = None
@@ -252,22 +219,19 @@ class CallProgress:
 
 @dataclass(frozen=True, slots=True)
 class Elicitation:
-    """A server asks the user for something in the middle of a call. ``schema``: of the object that is asked for, flat
-    and of plain values; ``url``: where the user is to go instead, and nothing is filled in. One of the two is there."""
+    """A server's question to the user during a call, with either a ``schema`` or a ``url``."""
 
     server: str
     tool: str
     message: str
-    schema: Mapping[str, Any] | None = None
-    url: str = ""
+    schema: Mapping[str, Any] | None = None  # of the requested object, flat and with plain values
+    url: str = ""  # a page to open, instead of an answer
 
 
 @dataclass(frozen=True, slots=True)
 class Elicited:
-    """What the user did about it; ``content``: what was filled in."""
-
     action: Literal["accept", "decline", "cancel"] = "cancel"
-    content: Mapping[str, Any] | None = None
+    content: Mapping[str, Any] | None = None  # the values that were filled in
 
 
 _HTTP = "casemate/http"  # in the data of an error
@@ -276,27 +240,20 @@ Outcome = Literal["answered", "not sent", "broken off"]
 
 @dataclass(frozen=True, slots=True)
 class ServerAnswer:
-    """What is known of a request that HTTP brought no result for, besides the server's words.
+    """The outcome of a failed HTTP request, without the server's message."""
 
-    Attributes:
-        status: Of the answer.
-        outcome: Whether there was one; else whether the server may have had the request.
-        had_session: The request named an MCP session.
-        retry_after: The header of that name.
-    """
-
-    status: int
-    outcome: Outcome
-    had_session: bool
-    retry_after: str
+    status: int  # HTTP's
+    outcome: Outcome  # whether there was an answer; if not, whether the server may have received the request
+    had_session: bool  # the request named an MCP session
+    retry_after: str  # the header
 
     def as_data(self) -> dict[str, Any]:
-        """In the data of an error of JSON-RPC."""
+        """The form in the data of a JSON-RPC error."""
         return {_HTTP: [self.status, self.outcome, self.had_session, self.retry_after]}
 
     @classmethod
     def of(cls, error: object) -> ServerAnswer | None:
-        """The one in an error of the SDK's; None where it was no HTTP error."""
+        """The one in an error of the SDK; None if it was not an HTTP error."""
         data = getattr(error, "data", None)
         held = data.get(_HTTP) if isinstance(data, dict) else None
         if not isinstance(held, list) or [type(one) for one in held] != [int, str, bool, str]:
@@ -308,14 +265,14 @@ Elicit = Callable[[Elicitation], "Future[Elicited]"]
 
 
 class MalformedAnswer(Exception):
-    """A server's answer is none; the message says why."""
+    """A server's answer is malformed; the message says why."""
 
 
 def answer_of(raw: Mapping[str, Any]) -> Answer:
-    """The result of ``tools/call``. Raises ``MalformedAnswer`` for what is none, and beyond 64 MiB."""
+    """Parse a result of ``tools/call``. Raises ``MalformedAnswer`` if it is malformed or larger than 64 MiB."""
     content = raw.get("content", [])
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
-        raise MalformedAnswer("its content is no list of content blocks")
+        raise MalformedAnswer("its content is not a list of content blocks")
     structured = raw.get(STRUCTURED, raw.get(ANY_STRUCTURED, ABSENT))
     is_error = raw.get("isError", False)
     check_json([content, None if structured is ABSENT else structured])
@@ -323,7 +280,7 @@ def answer_of(raw: Mapping[str, Any]) -> Answer:
 
 
 def check_json(value: Json) -> None:
-    """Raises ``MalformedAnswer`` for numbers that JSON does not know, and beyond 64 MiB."""
+    """Raise ``MalformedAnswer`` for numbers that JSON does not have, and beyond 64 MiB."""
     try:
         size = len(json.dumps(value, allow_nan=False, check_circular=False))
     except (ValueError, RecursionError) as error:
@@ -333,12 +290,12 @@ def check_json(value: Json) -> None:
 
 
 def failure(text: str) -> Answer:
-    """A tool's failure that a server reports as an error of the protocol."""
+    """The answer for a tool's failure that a server reports as a protocol error."""
     return Answer([{"type": "text", "text": text}], is_error=True)
 
 
 def elicitation_of(server: str, tool: str, params: Any) -> Elicitation | None:
-    """What a server asks for; None for what nobody should be asked. ``params``: the SDK's, of either form."""
+    """Parse a server's question, in either of the SDK's forms. None for one that must not be shown."""
     from casemate.errors import InvalidArgument
     from casemate.tools.connections.definition import check_url
 
@@ -360,8 +317,7 @@ def elicitation_of(server: str, tool: str, params: Any) -> Elicitation | None:
 
 
 def elicited_content(asked: Elicitation, content: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Of what was filled in, what was asked for and is of a kind that may be sent: plain values and lists of texts; and
-    of what was left as it is the server's defaults (SEP-1034)."""
+    """The requested values that are plain or lists of strings; the server's defaults for the others (SEP-1034)."""
     properties = (asked.schema or {}).get("properties", {})
     filled_in = {name: of["default"] for name, of in properties.items() if "default" in of}
     filled_in |= {name: value for name, value in (content or {}).items() if name in properties}

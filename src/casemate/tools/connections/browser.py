@@ -1,5 +1,4 @@
-"""The user's browser: where a sign-in begins by default, and the listener on the loopback that the browser comes back
-to (RFC 8252, 7.3), for one answer."""
+"""Sign-in with the user's browser: opens the page, and listens on the loopback for the redirect (RFC 8252, 7.3)."""
 
 from __future__ import annotations
 
@@ -9,7 +8,6 @@ import socket
 import webbrowser
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from urllib.parse import parse_qs, urlsplit
 
 from casemate.errors import Unavailable
@@ -18,12 +16,11 @@ from casemate.tools.connections.definition import check_url
 
 
 def open_browser(prompt: SignInPrompt) -> None:
-    """Open the page in the user's browser. Raises ``InvalidArgument`` for what is no http or https URL, ``Unavailable``
-    where there is no browser, or where a code would have to be shown beside the page."""
+    """Open the page in the user's browser. Raises ``Unavailable`` if that fails or a code must be shown too."""
     url = check_url(prompt.url, "url")
     if prompt.code or not webbrowser.open(url, new=1):
         raise Unavailable(
-            f"nobody can be shown where to sign in for the server {prompt.server!r}",
+            f"no browser can show the sign-in for the server {prompt.server!r}",
             remediation="Give on_sign_in, which shows a person the URL and the code.",
         )
 
@@ -36,21 +33,11 @@ _PAGE = "<!doctype html><meta charset=utf-8><title>casemate</title><p>{}</p>"
 _GOOD, _BAD = "You are signed in. This page can be closed.", "The sign-in did not work. This page can be closed."
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """What the browser brought back (RFC 6749, 4.1.2; RFC 9207). ``error``: why there is no ``code``."""
-
-    code: str = ""
-    state: str = ""
-    iss: str | None = None
-    error: str = ""
-
-
 class Loopback:
-    """A port of 127.0.0.1 that is ours from the beginning, and is listened on while a sign-in goes on."""
+    """A port of 127.0.0.1, reserved from the start. It accepts connections during a sign-in."""
 
     def __init__(self, *ports: int) -> None:
-        """The first of ``ports`` that can be had; 0 is any. Raises ``OSError`` for the last."""
+        """Reserve the first free one of ``ports``; 0 is any. Raises ``OSError`` if none is free."""
         self._socket = socket.socket()
         for number, port in enumerate(ports, 1):
             try:
@@ -67,10 +54,10 @@ class Loopback:
         return f"http://127.0.0.1:{self.port}{_PATH}"
 
     @asynccontextmanager
-    async def listen(self, state: str) -> AsyncGenerator[asyncio.Future[Returned]]:
-        """Wait for the browser; the future has what it brings. Only a request with this ``state`` is looked at: any
-        page can make the browser send others."""
-        returned: asyncio.Future[Returned] = asyncio.get_running_loop().create_future()
+    async def listen(self, state: str) -> AsyncGenerator[asyncio.Future[dict[str, str]]]:
+        """Listen for the redirect and set the future to its query (RFC 6749, 4.1.2; RFC 9207). Requests without this
+        ``state`` are ignored: any page can make the browser send them."""
+        returned: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
         room = asyncio.Semaphore(_MOST_CLIENTS)
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -91,11 +78,11 @@ class Loopback:
             server.close()
 
     def close(self) -> None:
-        """Give the port back."""
+        """Release the port."""
         self._socket.close()
 
 
-def _read_request(head: bytes, state: str) -> Returned | None:
+def _read_request(head: bytes, state: str) -> dict[str, str] | None:
     line, _, _ = head.partition(b"\r\n")
     words = line.decode("latin-1").split(" ")
     if len(words) != 3 or words[0] != "GET":
@@ -104,12 +91,12 @@ def _read_request(head: bytes, state: str) -> Returned | None:
     query = {name: values[0] for name, values in parse_qs(parts.query).items() if len(values) == 1}
     if parts.path != _PATH or query.get("state") != state or not ("code" in query or "error" in query):
         return None
-    return Returned(query.get("code", ""), state, query.get("iss"), query.get("error", ""))
+    return query
 
 
-def _response(answer: Returned | None) -> bytes:
+def _response(answer: dict[str, str] | None) -> bytes:
     status = "404 Not Found" if answer is None else "200 OK"
-    body = _PAGE.format("" if answer is None else _GOOD if answer.code else _BAD).encode()
+    body = _PAGE.format("" if answer is None else _GOOD if answer.get("code") else _BAD).encode()
     head = (
         f"HTTP/1.1 {status}\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
         "Cache-Control: no-store\r\nReferrer-Policy: no-referrer\r\nConnection: close\r\n\r\n"

@@ -1,8 +1,7 @@
-"""One server's connection: made when it is first needed, kept, watched, and made again when the server died.
+"""The connection to one server. It is made on first use, kept, and made again after the server died.
 
-One task owns it from beginning to end (`Connection.run`); calls are made in tasks of their own over the session that
-is there, and all fail at once when it ends. A call that was sent is never sent again, but for one that the server says
-it did not even look at.
+One task owns it (`Connection.run`). Calls run in separate tasks over the current session and all fail when it ends. A
+call is never sent twice, unless the server says that it did not process it.
 """
 
 from __future__ import annotations
@@ -42,115 +41,115 @@ if TYPE_CHECKING:
 
 
 _FIRST, _LONGEST = 0.5, 30.0  # seconds between two starts
-MOST_FAILURES = 6  # one after the other, after which it is left alone
+MOST_FAILURES = 6  # in a row, after which there is a long pause
 _ALONE_SECONDS = 300.0
 
 
 class RestartBackoff:
-    """With one server. Times are seconds of a clock that only goes on."""
+    """The delays between starts of one server. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self.failures = 0
         self._last = 0.0
 
     def note_failure(self, now: float) -> None:
-        """It could not be started, or died before it was of any use."""
+        """Note that the server could not start, or died before it answered a call."""
         self.failures += 1
         self._last = now
 
     def note_success(self) -> None:
-        """It was of use."""
+        """Note that the server answered."""
         self.failures = 0
 
     def delay(self, now: float) -> float:
-        """Seconds until it may be started again."""
+        """Seconds until the next start."""
         if not self.failures:
             return 0.0
         pause: float = min(_FIRST * 2 ** (self.failures - 1), _LONGEST)
         return max(0.0, self._last + pause - now)
 
     def is_over(self, now: float) -> bool:
-        """Whether it failed so often that it is left alone for some minutes."""
+        """Whether it failed so often that it is not started for some minutes."""
         return self.failures >= MOST_FAILURES and now < self._last + _ALONE_SECONDS
 
 
 T = TypeVar("T")
 
-_SOON = 1.0  # seconds between two readings of a list that changes, and to learn of an end that others noticed first
-_NOT_FOUND, _BAD_REQUEST = 404, 400  # how a server says, by HTTP, that it does not know a session
-CHANGED = "changed"  # why a call is refused, as `ToolUnavailable.reason`
+_SOON = 1.0  # seconds between two readings of a changing list, and to wait for an end that is about to be noticed
+_NOT_FOUND, _BAD_REQUEST = 404, 400  # HTTP statuses for an unknown session
+CHANGED = "changed"  # a `ToolUnavailable.reason`
 _CHANGED = "notifications/tools/list_changed"
 
 
 class _Forgotten(Exception):
-    """The server does not know this session any more, and has not looked at the request."""
+    """The server no longer knows this session and did not process the request."""
 
 
 @dataclass(slots=True, eq=False)
 class Life:
-    """A connection while it lasts. ``over``: it has ended, or shall; ``changed``: its tools are to be listed anew."""
+    """The state of one session with the server."""
 
     client: Client
     messages: MessageFilter
     words: OutputTail
     redaction: Redaction | None
-    over: asyncio.Event
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    over: asyncio.Event  # it has ended, or is to end
+    changed: asyncio.Event = field(default_factory=asyncio.Event)  # its tools must be listed again
     callings: set[Calling] = field(default_factory=set)
-    idle: asyncio.Event = field(default_factory=asyncio.Event)  # it has no callings any more
+    idle: asyncio.Event = field(default_factory=asyncio.Event)  # it has no callings
     is_forgotten: bool = False  # the server does not know its session
-    was_of_use: bool = False
+    was_of_use: bool = False  # the server answered a call
 
 
 class Connection:
-    """To one server. All of it in one event loop; ``run`` must be running for anything else to come to an end."""
+    """A connection to one server. For one event loop; ``run`` must be running for other methods to finish."""
 
     def __init__(self, definition: ServerDefinition, surroundings: Surroundings) -> None:
         self.definition = definition
-        self.tools: ServerTools | None = None  # as it was last read
+        self.tools: ServerTools | None = None  # the last list
         self._surroundings = surroundings
         self._name = definition.name
         self._reports = Reports(definition.name, signs_in=getattr(definition.how, "sign_in", None) is not None)
         self._backoff = RestartBackoff()
         self._life: Life | None = None
-        self._next: asyncio.Future[Life] | None = None  # what whoever needs a connection waits for
+        self._next: asyncio.Future[Life] | None = None  # the next session, for callers that need one
         self._wanted = asyncio.Event()
-        self._hurry = asyncio.Event()
-        self._scope: Any = None  # of the connection while it is made, and after
+        self._hurry = asyncio.Event()  # ends the delay before a start
+        self._scope: Any = None  # the cancel scope of the current session
         self._is_stopped = False
         self._reading = asyncio.Lock()
 
-    # -- what is asked of it
+    # -- for callers
 
     @property
     def is_there(self) -> bool:
-        """Whether it is connected and listed, as far as is known. From any thread."""
+        """Whether it is connected and its tools are listed, as far as is known. From any thread."""
         life, made = self._life, self._next
         return life is not None and made is not None and made.done() and not life.over.is_set()
 
     async def list_tools(self) -> ServerTools:
-        """Its tools, from a connection that is there. Raises ``ToolUnavailable`` and ``InvalidArgument``."""
+        """The server's tools; connects first if needed. Raises ``ToolUnavailable`` and ``InvalidArgument``."""
         await self._alive()
         assert self.tools is not None
         return self.tools
 
     async def call(self, calling: Calling, expected: str = "") -> Answer:
-        """Have a tool called. ``expected``: the hash that its description must have. Raises as :meth:`list_tools`."""
+        """Call a tool. ``expected``: the hash that its description must have. Raises as :meth:`list_tools`."""
         return await self._once_more(lambda life: self._call(life, calling, expected))
 
-    async def read(self, uri: str, timeout: float) -> list[dict[str, Any]]:  # noqa: ASYNC109
-        """The contents of a resource, as MCP has them. Raises as :meth:`list_tools`."""
-        return await self._once_more(lambda life: self._contents(life, uri, timeout))
+    async def read(self, uri: str) -> list[dict[str, Any]]:
+        """Read a resource's contents, in MCP's form. Raises as :meth:`list_tools`."""
+        return await self._once_more(lambda life: self._contents(life, uri))
 
     def reset(self) -> None:
-        """End it; it is made again, at once, when somebody needs it."""
+        """End the connection. The next use makes a new one without delay."""
         self._backoff.note_success()
         self._hurry.set()
         if self._life is not None:
             self._life.over.set()
 
     def stop(self) -> None:
-        """End it for good, and with it ``run``. The SDK's blocks swallow a task's cancellation, so that is no way."""
+        """End the connection and ``run`` for good. Cancelling the task would not: the SDK swallows cancellations."""
         self._is_stopped = True
         self._wanted.set()
         self._hurry.set()
@@ -162,7 +161,7 @@ class Connection:
     # -- the owner
 
     async def run(self) -> None:
-        """Make the connection whenever it is wanted, and look after it, until it is stopped."""
+        """Make the connection whenever it is needed, until it is stopped."""
         while not self._is_stopped:
             await self._wanted.wait()
             self._wanted.clear()
@@ -180,14 +179,14 @@ class Connection:
                 self._life = self._scope = None
                 if not waiting.done():
                     waiting.set_exception(self._reports.closed_error())
-                waiting.exception()  # whoever waited for it may be gone
+                waiting.exception()  # marked as retrieved, because the waiters may be gone
 
     async def _take_turn(self) -> None:
         now = time.monotonic()
         if self._backoff.is_over(now):
             raise self._reports.unavailable(
-                f"it failed {MOST_FAILURES} times in a row and is left alone for some minutes", "start",
-                remediation="Find out what is wrong with it; reset starts it again at once.",
+                f"it failed {MOST_FAILURES} times in a row and is not started again for some minutes", "start",
+                remediation="Find out why it fails; reset starts it again at once.",
             )  # fmt: skip
         self._hurry.clear()
         with contextlib.suppress(TimeoutError):
@@ -195,16 +194,16 @@ class Connection:
                 await self._hurry.wait()
 
     async def _live(self, waiting: asyncio.Future[Life]) -> None:
-        """One connection, from its beginning to its end."""
+        """Run one session from start to end."""
         resolved = await asyncio.to_thread(resolve_definition, self.definition, self._surroundings)
         words, over = OutputTail(), asyncio.Event()
         redaction = resolved.redaction()
         try:
             life = await self._connect(resolved, words, over, redaction, waiting)
-        except Exception as error:  # noqa: BLE001 - whatever the SDK, a transport or a sign-in raises ends this server only
+        except Exception as error:  # noqa: BLE001 - any error of the SDK, a transport or a sign-in ends only this server
             self._backoff.note_failure(time.monotonic())
             if waiting.done():
-                return  # it was there: its calls have been told
+                return  # it was connected, and its calls have failed already
             raise self._reports.connect_error(error, words, redaction) from None
         if life is None and self._is_stopped:
             raise self._reports.closed_error()
@@ -219,7 +218,7 @@ class Connection:
         self, resolved: ResolvedDefinition, words: OutputTail, over: asyncio.Event, redaction: Redaction | None,
         waiting: asyncio.Future[Life],
     ) -> Life | None:  # fmt: skip
-        """Its life, when it is over; None when it was not ready in time."""
+        """Run one session. Returns its ended life, or None if it was not ready in time."""
         import anyio
         from mcp import Client
 
@@ -251,7 +250,7 @@ class Connection:
 
     @contextmanager
     def _wait_for_person(self) -> Iterator[None]:
-        """A person is waited for while it is being connected, or a call's token is had."""
+        """Pause the deadline for connecting while a person signs in."""
         scope = self._scope
         left, scope.deadline = scope.deadline - time.monotonic(), math.inf
         try:
@@ -259,7 +258,7 @@ class Connection:
         finally:
             scope.deadline = time.monotonic() + left
 
-    # -- while it lives
+    # -- while it is connected
 
     async def _alive(self) -> Life:
         if self._life is not None and self.is_there:
@@ -272,7 +271,7 @@ class Connection:
         return await asyncio.shield(self._next)
 
     async def _once_more(self, use: Callable[[Life], Awaitable[T]]) -> T:
-        """``use`` of a life, and of another where the server had forgotten the first."""
+        """Call ``use`` with the current life, and again with a new one if the server has forgotten the session."""
         life = await self._alive()
         try:
             return await use(life)
@@ -287,11 +286,11 @@ class Connection:
             raise self._reports.unavailable(why, "answer", None, life.redaction) from None
 
     async def _settle(self, life: Life) -> None:
-        """Calls that were sent beside one that the server did not look at are refused as well, a moment later."""
+        """Wait a moment for concurrent calls, which the server refuses as well."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(life.idle.wait(), _SOON)
 
-    async def _call(self, life: Life, calling: Calling, expected: str) -> Answer:
+    async def _call(self, life: Life, calling: Calling, expected: str, *, is_again: bool = False) -> Answer:
         self._check_tool(calling.tool, expected)
         calling.redaction = life.redaction
         from mcp import MCPError
@@ -300,14 +299,10 @@ class Connection:
         try:
             return await self._call_timed(life, calling)
         except MCPError as error:
-            if error.code != HEADER_MISMATCH:
+            if is_again or error.code != HEADER_MISMATCH:
                 return await self._handle_refusal(life, error, f"while {calling.tool!r} ran", repr(calling.tool))
-        await self._list(life)  # which arguments are sent as headers has changed, and the call was not looked at
-        self._check_tool(calling.tool, expected)
-        try:
-            return await self._call_timed(life, calling)
-        except MCPError as error:
-            return await self._handle_refusal(life, error, f"while {calling.tool!r} ran", repr(calling.tool))
+        await self._list(life)  # other arguments must be sent as headers now; the call was not processed
+        return await self._call(life, calling, expected, is_again=True)
 
     async def _call_timed(self, life: Life, calling: Calling) -> Answer:
         import anyio
@@ -322,9 +317,7 @@ class Connection:
                 self._backoff.note_success()
                 return redact_answer(answer, life.redaction)
         except MalformedAnswer as error:
-            raise self._reports.unavailable(
-                f"its answer is not MCP's: {error}", "answer", None, life.redaction
-            ) from None
+            raise self._reports.answer_error(error, life.redaction) from None
         finally:
             life.callings.discard(calling)
             if not life.callings:
@@ -334,21 +327,20 @@ class Connection:
             f"{calling.tool!r} did not answer within {calling.timeout:g} s, and was cancelled", "timeout"
         )
 
-    async def _contents(self, life: Life, uri: str, timeout: float) -> list[dict[str, Any]]:  # noqa: ASYNC109
+    async def _contents(self, life: Life, uri: str) -> list[dict[str, Any]]:
         from mcp import MCPError, types
         from pydantic import ValidationError
 
         request = types.ReadResourceRequest(params=types.ReadResourceRequestParams(uri=uri))
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(self.definition.timeout):
                 raw = await life.client.session.send_request(request, raw_result())
             contents = answer_of({"content": raw.root.get("contents")}).content
         except TimeoutError:
-            raise self._reports.unavailable(f"the resource did not come within {timeout:g} s", "timeout") from None
+            why = f"the resource did not come within {self.definition.timeout:g} s"
+            raise self._reports.unavailable(why, "timeout") from None
         except (ValidationError, MalformedAnswer) as error:
-            raise self._reports.unavailable(
-                f"its answer is not MCP's: {error}", "answer", None, life.redaction
-            ) from None
+            raise self._reports.answer_error(error, life.redaction) from None
         except MCPError as error:
             answer = await self._handle_refusal(life, error, "while a resource was read")
             raise InvalidArgument("uri", f"the server says: {answer.content[0]['text']}") from None
@@ -364,8 +356,7 @@ class Connection:
             raise self._reports.unavailable(f"its tool {tool!r} is not described as it was before", CHANGED)
 
     async def _handle_refusal(self, life: Life, error: MCPError, while_what: str, call: str = "") -> Answer:
-        """What an error of the protocol means: an answer of the server's, or that there is no server any more.
-        ``call``: what may have taken effect."""
+        """Turn a protocol error into an answer, or raise. ``call``: the call that may have taken effect."""
         from mcp_types import CONNECTION_CLOSED, PARSE_ERROR
 
         if (answer := ServerAnswer.of(error)) is not None:
@@ -380,7 +371,7 @@ class Connection:
             while_what = f"{while_what}; whether that took effect is not known"
         if life.over.is_set():
             raise self._reports.unavailable(f"it ended {while_what}", "died", life.words, life.redaction)
-        # The SDK uses the same code for the end of a remote server's stream, without which there is no answer.
+        # The SDK uses the same code for the end of a remote server's stream, after which no answer comes.
         is_cut_off = error.code == CONNECTION_CLOSED and isinstance(self.definition.how, RemoteServer)
         if error.code == PARSE_ERROR or is_cut_off:
             raise self._reports.unavailable(f"{error.message} {while_what}", "answer", life.words, life.redaction)
@@ -388,8 +379,8 @@ class Connection:
         return failure(clean_text(error.message, life.redaction))
 
     async def _knows_session(self, life: Life, status: int) -> bool:
-        """Whether a server that answered with ``status`` knows the session of the request. By 400 some say that they do
-        not, and others that it was malformed: then a ping is answered."""
+        """Whether a server that answered with ``status`` knows the request's session. By 400 some servers mean an
+        unknown session and others a malformed request; the latter answer a ping."""
         from mcp import MCPError
 
         if status == _BAD_REQUEST and not life.is_forgotten:
@@ -404,7 +395,6 @@ class Connection:
         return not (life.is_forgotten and status in (_BAD_REQUEST, _NOT_FOUND))
 
     async def _list(self, life: Life) -> None:
-        """Read all pages of its list of tools."""
         from mcp import MCPError
         from mcp_types import METHOD_NOT_FOUND, PaginatedRequestParams
 
@@ -424,14 +414,12 @@ class Connection:
             except MCPError as error:
                 if error.code != METHOD_NOT_FOUND:
                     raise
-            for name in listing.names:
-                if name not in kept:
-                    listing.drop(name, "headers", "its schema asks for headers that cannot be (x-mcp-header)")
-            self.tools = listing.finish(session.protocol_version or "", session.instructions or "")
+            listing.keep_only(kept)
+            self.tools = listing.finish(session.protocol_version or "")
         self._surroundings.on_tools(self.tools)
 
     async def _keep_list(self, life: Life) -> None:
-        """Read the list of tools anew when the server says that it has changed."""
+        """Read the list of tools again when the server says that it has changed."""
         from mcp import MCPError
 
         while True:
@@ -443,7 +431,7 @@ class Connection:
             await asyncio.sleep(_SOON)
 
     async def _listen(self, life: Life) -> None:
-        """Since MCP 2026-07-28 a server says what has changed only to those who listen."""
+        """Subscribe to changes of the list, which a server only reports to subscribers since MCP 2026-07-28."""
         from mcp import MCPError
         from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 
@@ -460,8 +448,7 @@ class Connection:
             self._life.changed.set()
 
     async def _on_elicit(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:  # noqa: ARG002
-        """Before MCP 2026-07-28 a question does not say which call it is about: it is asked where all that can be meant
-        are of one requester."""
+        """Forward an elicitation if all current calls are of one requester. Before MCP 2026-07-28 it names no call."""
         from mcp import types
 
         callings = list(self._life.callings) if self._life is not None else []

@@ -1,4 +1,4 @@
-"""What connections are handed: where values come from, and who is told. No I/O here."""
+"""What connections need from their sandbox: sources of values, and callbacks."""
 
 from __future__ import annotations
 
@@ -10,37 +10,35 @@ from casemate.tools.connections.answers import ServerTools
 
 
 class SecretStore(Protocol):
-    """The vault of one namespace, as far as connections need it. Called from threads, and may block."""
+    """The vault of one namespace. It is called from threads and may block. It raises only ``CasemateError``."""
 
     def get(self, name: str) -> str | None:
-        """The value, or None where there is none. Raises ``CasemateError`` only."""
+        """The value, or None if there is none."""
 
     def set(self, name: str, value: str) -> None:
-        """Keep the value. Raises ``CasemateError`` where nothing can be kept."""
+        """Store the value. Raises ``CasemateError`` if it cannot be stored."""
 
     def delete(self, name: str) -> bool:
-        """Forget it; whether there was one. Raises ``CasemateError``."""
+        """Delete the value. Returns whether there was one."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignInPrompt:
-    """Where a person has to go so that ``server`` can be used. ``url``: http or https; ``code``: to be entered there,
-    "" where the page knows it. Show both, and the server's name: only who asked for it may go there."""
+    """A request to sign in to ``server``. Show all three fields, only to the person who asked for the server."""
 
     server: str
-    url: str
-    code: str = ""
+    url: str  # http or https
+    code: str = ""  # to enter on that page; "" if the page knows it
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """``environ``: the host's variables; ``secrets``: the vault's; ``on_tools``: is told of each list of tools that
-    a server gave, in the thread of the connections, and must neither block nor raise; ``on_sign_in``: shows somebody
-    where to sign in, in a thread of its own, and may raise where nobody can sign in; ``wall``: options of ``casemate
-    wrap`` that hold for each server behind a wall."""
+    """The sandbox, as its connections see it."""
 
-    environ: Mapping[str, str]
+    environ: Mapping[str, str]  # the host's variables; a server sees only a few of them
     secrets: SecretStore
-    on_tools: Callable[[ServerTools], None]
-    on_sign_in: Callable[[SignInPrompt], None]
-    wall: tuple[str, ...] = ()
+    # Gets each list of tools, also a changed one, in the connections' thread. It must neither block nor raise.
+    on_tools: Callable[[ServerTools], None] = lambda _tools: None
+    # Shows a person where to sign in, in a separate thread. It may raise. None opens the user's browser.
+    on_sign_in: Callable[[SignInPrompt], None] | None = None
+    wall: tuple[str, ...] = ()  # options of ``casemate wrap`` for each server behind a wall

@@ -1,11 +1,10 @@
-"""What is known of an MCP server before it is connected: its definition, read strictly. Pure.
+"""Definitions of MCP servers, parsed strictly.
 
-Definitions are written as in the ``mcpServers`` of Claude Desktop and others, with keys of casemate's own besides.
-Only these come to start a program or name an address: nothing that runs in a cell can add to them.
+Definitions have the form of ``mcpServers`` in Claude Desktop and other programs, with some keys of casemate.
 
-``${NAME}`` in a definition is filled in on the host when the server is connected. A value comes from the vault first,
-then from a variable of the host that the definition allows by name, then from the default in ``${NAME:-default}``.
-Nothing else of the host's environment can be reached.
+``${NAME}`` in a definition is filled in on the host when the server is connected: from the vault first, then from a
+variable of the host that the definition allows by name, then from the default in ``${NAME:-default}``. A definition
+reaches nothing else of the host's environment.
 """
 
 from __future__ import annotations
@@ -24,53 +23,44 @@ if TYPE_CHECKING:
     from casemate.files.beneath import HeldFolder
 
 _PLACEHOLDER = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]{0,199})(?::-([^{}$]*))?\}")
-_SHOWN = 80  # characters of a wrong text in an error
+_SHOWN = 80  # characters of a bad text in an error
 
-Look = Callable[[str], str | None]  # a name to the value in the vault, or None
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Where values come from. ``secret``: the vault's values by name; ``variables``: the host's environment, of which
-    only the names in ``allowed`` are looked at."""
-
-    secret: Look
-    variables: Mapping[str, str]
-    allowed: Collection[str] = ()
+Look = Callable[[str], str | None]  # gets a value from the vault by its name
 
 
 class Expansion:
-    """Fills in the texts of one definition, and remembers which secrets that took."""
+    """Fills in the placeholders of one definition."""
 
-    def __init__(self, sources: Sources) -> None:
-        self._sources = sources
-        self.secrets: dict[str, str] = {}
+    def __init__(self, secret: Look, variables: Mapping[str, str], allowed: Collection[str] = ()) -> None:
+        """``secret`` reads the vault. Of ``variables``, the host's environment, only ``allowed`` names are used."""
+        self._secret, self._variables, self._allowed = secret, variables, allowed
+        self.secrets: dict[str, str] = {}  # the secrets that were used
 
     def public(self, text: str, argument: str) -> str:
-        """``text`` with its values, where others can read it: arguments of a process, a URL.
+        """Fill in ``text`` that other users can read: arguments of a process, a URL.
 
-        Raises ``InvalidArgument`` for a name without value, and for a secret of the vault, which would be seen there.
+        Raises ``InvalidArgument`` for a name without a value, and for a secret of the vault, which would be visible.
         """
         return _PLACEHOLDER.sub(lambda found: self._value(found, argument, is_private=False), text)
 
     def private(self, text: str, argument: str) -> str:
-        """``text`` with its values, for a variable or a header. Raises ``InvalidArgument`` for a name without value."""
+        """Fill in a variable or a header. Raises ``InvalidArgument`` for a name without a value."""
         return _PLACEHOLDER.sub(lambda found: self._value(found, argument, is_private=True), text)
 
     def _value(self, found: re.Match[str], argument: str, *, is_private: bool) -> str:
         name, default = found[1], found[2]
-        secret = self._sources.secret(name)
+        secret = self._secret(name)
         if secret is not None:
             if not is_private:
                 raise InvalidArgument(
                     argument,
-                    f"${{{name}}} is a secret, and everybody on this machine or on the way can read it there",
+                    f"${{{name}}} is a secret, and other users of this machine or the network could read it there",
                     remediation="Give it to the server as a variable in 'env', or in 'headers'.",
                 )
             self.secrets[name] = secret
             return secret
-        if name in self._sources.allowed and name in self._sources.variables:
-            return self._sources.variables[name]
+        if name in self._allowed and name in self._variables:
+            return self._variables[name]
         if default is not None:
             return default
         advice = (
@@ -80,7 +70,7 @@ class Expansion:
 
 
 def check_placeholders(text: str, argument: str) -> str:
-    """``text`` when every ``${`` in it begins a placeholder. Raises ``InvalidArgument``."""
+    """Return ``text`` if every ``${`` in it begins a placeholder; otherwise raise ``InvalidArgument``."""
     if "${" in _PLACEHOLDER.sub("", text):
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
         raise InvalidArgument(argument, f"{shown!r} holds a '${{' that is neither ${{NAME}} nor ${{NAME:-default}}")
@@ -88,12 +78,12 @@ def check_placeholders(text: str, argument: str) -> str:
 
 
 def names_secret(variable: str, text: str) -> bool:
-    """Whether a variable, or one that its text is filled in from, is named as a secret is."""
+    """Whether the name of a variable, or of a placeholder in its text, looks like a secret's."""
     return any(_SECRET.search(name) for name in (variable, *(found[1] for found in _PLACEHOLDER.finditer(text))))
 
 
 def has_placeholder(text: str) -> bool:
-    """Whether something of it is filled in later."""
+    """Whether ``text`` has a placeholder."""
     return "${" in text
 
 
@@ -106,7 +96,7 @@ _MOST_TEXTS = 1000  # arguments, variables or headers of one server
 _MOST_TEXT = 64 << 10  # characters of one of them
 _LONGEST = 24 * 3600.0  # seconds
 _CALL_SECONDS, _CONNECT_SECONDS = 120.0, 30.0
-# What the transport says itself, and must not be said twice or differently.
+# Headers that the transport sets.
 _OWN_HEADERS = """
     host content-length content-type transfer-encoding connection accept accept-encoding mcp-session-id
     mcp-protocol-version mcp-method mcp-name last-event-id
@@ -124,92 +114,77 @@ _AUTH_KEYS = ("type", "client_id", "client_secret", "scope", "issuer", "redirect
 
 @dataclass(frozen=True, slots=True)
 class ServerWall:
-    """The server's program runs behind a wall of its own. ``policy``: a policy file; ``settings``: one with srt's keys;
-    at most one of the two. ``read``: files and folders that it can read besides; ``copy``: folders of which it gets a
-    copy to write in."""
+    """The wall of a server's program. It has at most one of ``policy`` and ``settings``."""
 
-    policy: str = ""
-    settings: str = ""
-    read: tuple[str, ...] = ()
-    copy: tuple[str, ...] = ()
+    policy: str = ""  # a policy file
+    settings: str = ""  # a file with srt's keys
+    read: tuple[str, ...] = ()  # additional files and folders that it can read
+    copy: tuple[str, ...] = ()  # folders of which it gets a writable copy
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A server that is started here and spoken to through its standard streams. ``env``: besides the few variables that
-    every server gets; ``cwd``: "" for the folder casemate runs in; ``wall``: None for none; ``folder``: the one that
-    somebody was shown as ``cwd``, whatever has its name now."""
+    """A server that is started here and speaks over its standard streams."""
 
     command: str
     args: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    cwd: str = ""
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # in addition to `INHERITED`
+    cwd: str = ""  # "" for the folder that casemate runs in
     wall: ServerWall | None = None
-    folder: HeldFolder | None = None
+    folder: HeldFolder | None = None  # the folder that an approver saw as ``cwd``, even if it was renamed since
 
 
 @dataclass(frozen=True, slots=True)
 class SignIn:
-    """How to get a token for a remote server (OAuth 2.1, as of MCP's authorization).
+    """How to get a token for a remote server (OAuth 2.1, as in MCP's authorization)."""
 
-    ``grant``: by the user's browser, by a code that the user enters elsewhere (RFC 8628), or by the client's own
-    credentials. ``issuer``: the authorization server that these belong to; "" for the one that the server names.
-    ``redirect_port``: of the listener on the loopback that the browser comes back to; 0 for any.
-    """
-
-    grant: Grant
+    grant: Grant  # the user's browser, a code entered on another device (RFC 8628), or the client's credentials
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
     scope: str = ""
-    issuer: str = ""
-    redirect_port: int = 0
+    issuer: str = ""  # the authorization server of the credentials; "" for the one that the server names
+    redirect_port: int = 0  # of the loopback listener for the browser's redirect; 0 for any
     client_metadata_url: str = ""
+
+
+Addresses = tuple[str, ...] | Literal["public"] | None  # the only addresses of a server; None for any
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteServer:
-    """A server that is somewhere else. ``transport``: "http" is streamable HTTP, "sse" the one before it;
-    ``addresses``: where alone it may be, whatever its name leads to: these, or any that is public; None is anywhere."""
-
     url: str
-    transport: Literal["http", "sse"] = "http"
+    transport: Literal["http", "sse"] = "http"  # "http" is streamable HTTP, "sse" its predecessor
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     sign_in: SignIn | None = None
-    addresses: tuple[str, ...] | Literal["public"] | None = None
+    addresses: Addresses = None
 
 
 @dataclass(frozen=True, slots=True)
 class OwnFunctions:
-    """Functions of casemate's own, by the names that they have as tools."""
+    """casemate's own functions, by their names as tools."""
 
     functions: Mapping[str, Callable[..., Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class ServerDefinition:
-    """A server under the name that the user gave it. ``variables``: those of the host that placeholders may name;
-    ``timeout``, ``connect_timeout``: seconds for a call, and to be connected and listed."""
-
     name: str
     how: Program | RemoteServer | OwnFunctions
-    variables: tuple[str, ...] = ()
-    timeout: float = _CALL_SECONDS
-    connect_timeout: float = _CONNECT_SECONDS
+    variables: tuple[str, ...] = ()  # the host's variables that placeholders may name
+    timeout: float = _CALL_SECONDS  # seconds, for a call
+    connect_timeout: float = _CONNECT_SECONDS  # seconds, to connect and list the tools
 
 
 def check_server_name(name: object) -> str:
-    """A name as of ``[A-Za-z0-9_-]{1,64}``, which is compared exactly everywhere. Raises ``InvalidArgument``."""
+    """Check a server's name: ``[A-Za-z0-9_-]{1,64}``, compared exactly everywhere. Raises ``InvalidArgument``."""
     if not isinstance(name, str) or not SERVER_NAME.match(name):
         shown = repr(name)[:100]
-        raise InvalidArgument("server", f"{shown} is no name of a server: 1 to 64 of letters, digits, '_' and '-'")
+        raise InvalidArgument("server", f"{shown} is not a server name: give 1 to 64 letters, digits, '_' and '-'")
     return name
 
 
 def read_servers(given: object) -> dict[str, ServerDefinition]:
-    """The definitions in a whole configuration, ``{"mcpServers": {name: definition}}``, in their order.
-
-    Raises ``InvalidArgument`` naming the server and the key.
-    """
+    """Parse a configuration, ``{"mcpServers": {name: definition}}``. Raises ``InvalidArgument``."""
     keys = _check_keys(given, "servers", ("mcpServers",))
     servers = keys.get("mcpServers", {})
     if not isinstance(servers, Mapping):
@@ -218,11 +193,7 @@ def read_servers(given: object) -> dict[str, ServerDefinition]:
 
 
 def read_definition(name: object, given: object) -> ServerDefinition:
-    """One server's definition.
-
-    Raises ``InvalidArgument`` naming the key for one that is unknown, missing or of the wrong type, and for credentials
-    in a URL.
-    """
+    """Parse one server's definition. Raises ``InvalidArgument`` for a bad key or value, or credentials in a URL."""
     server = check_server_name(name)
     if not isinstance(given, Mapping):
         raise InvalidArgument(
@@ -234,7 +205,7 @@ def read_definition(name: object, given: object) -> ServerDefinition:
     variables = _texts(keys.get("variables", ()), f"{server}.variables")
     for variable in variables:
         if not _VARIABLE.match(variable):
-            raise InvalidArgument(f"{server}.variables", f"{variable[:100]!r} is no name of a variable")
+            raise InvalidArgument(f"{server}.variables", f"{variable[:100]!r} is not a variable's name")
     return ServerDefinition(
         name=server,
         how=_program(keys, server) if "command" in keys else _remote(keys, server),
@@ -260,17 +231,17 @@ def _program(keys: Mapping[str, Any], server: str) -> Program:
     env = _read_mapping(keys.get("env", {}), f"{server}.env")
     for variable in env:
         if not _VARIABLE.match(variable):
-            raise InvalidArgument(f"{server}.env", f"{variable[:100]!r} is no name of a variable")
+            raise InvalidArgument(f"{server}.env", f"{variable[:100]!r} is not a variable's name")
     wall = _wall(keys, server)
     if wall is not None and any(variable.startswith(_LOADERS) for variable in env):
-        raise InvalidArgument(f"{server}.env", "LD_* would be read by what makes the wall, outside of it")
+        raise InvalidArgument(f"{server}.env", "LD_* would affect the program that makes the wall, outside of it")
     return Program(command, args, env, cwd, wall)
 
 
 def _wall(keys: Mapping[str, Any], server: str) -> ServerWall | None:
     wall = keys.get("wall", bool(_OF_WALLS & keys.keys()))
     if not isinstance(wall, bool):
-        raise InvalidArgument(f"{server}.wall", f"{wall!r} is neither true nor false; name a file of rules in 'policy'")
+        raise InvalidArgument(f"{server}.wall", f"{wall!r} is not true or false; name a file of rules in 'policy'")
     policy = _text(keys.get("policy", ""), f"{server}.policy")
     settings = _text(keys.get("settings", ""), f"{server}.settings")
     read, copy = _texts(keys.get("read", ()), f"{server}.read"), _texts(keys.get("copy", ()), f"{server}.copy")
@@ -292,15 +263,15 @@ def _remote(keys: Mapping[str, Any], server: str) -> RemoteServer:
     headers = _read_mapping(keys.get("headers", {}), f"{server}.headers")
     for header in headers:
         if not _HEADER.match(header) or header.lower() in _OWN_HEADERS.split():
-            raise InvalidArgument(f"{server}.headers", f"{header[:100]!r} is no header that can be set")
+            raise InvalidArgument(f"{server}.headers", f"{header[:100]!r} is not a header that can be set")
     sign_in = None if keys.get("auth") is None else _sign_in(keys["auth"], f"{server}.auth")
     if sign_in and any(header.lower() == "authorization" for header in headers):
-        raise InvalidArgument(f"{server}.headers", "Authorization is what 'auth' will set; give one of the two")
+        raise InvalidArgument(f"{server}.headers", "has Authorization, which 'auth' sets; give one of the two")
     addresses = _addresses(keys.get("addresses"), f"{server}.addresses")
     return RemoteServer(url, cast(Literal["http", "sse"], _REMOTE_TYPES[kind]), headers, sign_in, addresses)
 
 
-def _addresses(given: object, argument: str) -> tuple[str, ...] | Literal["public"] | None:
+def _addresses(given: object, argument: str) -> Addresses:
     if given is None:
         return None
     if given == "public":
@@ -310,9 +281,9 @@ def _addresses(given: object, argument: str) -> tuple[str, ...] | Literal["publi
         try:
             place_of(text)
         except ValueError:
-            raise InvalidArgument(argument, f"{text[:100]!r} is no address of IP; give those, or 'public'") from None
+            raise InvalidArgument(argument, f"{text[:100]!r} is not an IP address; give those, or 'public'") from None
     if not texts:
-        raise InvalidArgument(argument, "is empty, so the server could be nowhere")
+        raise InvalidArgument(argument, "is empty, so the server could have no address")
     return texts
 
 
@@ -334,17 +305,17 @@ def _sign_in(given: object, argument: str) -> SignIn:
             raise InvalidArgument(argument, f"client_credentials needs {', '.join(missing)}")
     port = keys.get("redirect_port", 0)
     if type(port) is not int or not 0 <= port < 65536:
-        raise InvalidArgument(f"{argument}.redirect_port", f"{port!r} is no port")
+        raise InvalidArgument(f"{argument}.redirect_port", f"{port!r} is not a port")
     return SignIn(grant=cast(Grant, grant), redirect_port=port, **texts)
 
 
 def check_url(url: str, argument: str) -> str:
-    """An absolute http or https URL without credentials. Raises ``InvalidArgument``."""
+    """Check an absolute http or https URL without credentials. Raises ``InvalidArgument``."""
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise InvalidArgument(argument, f"is no URL: {error}") from None
+        raise InvalidArgument(argument, f"is not a URL: {error}") from None
     if parts.username is not None or parts.password is not None:
         raise InvalidArgument(
             argument,
@@ -374,16 +345,12 @@ def _text(given: object, argument: str) -> str:
         not isinstance(given, str)
         or len(given) > _MOST_TEXT
         or "\0" in given
-        or (not given.isascii() and not _is_text(given))
+        or any("\ud800" <= character <= "\udfff" for character in given)
     ):
         raise InvalidArgument(
             argument, f"{type(given).__name__} is not a text without NUL of at most {_MOST_TEXT} characters"
         )
     return given
-
-
-def _is_text(given: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in given)
 
 
 def _texts(given: object, argument: str) -> tuple[str, ...]:
@@ -404,6 +371,6 @@ def _read_mapping(given: object, argument: str) -> Mapping[str, str]:
 
 def _seconds(given: object, argument: str) -> float:
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    if not is_number or not 0 < cast(float, given) <= _LONGEST:  # a whole number may be too large for a float
+    if not is_number or not 0 < cast(float, given) <= _LONGEST:  # an int may be too large for a float
         raise InvalidArgument(argument, f"{given!r} is not a number of seconds, more than 0 and at most a day")
     return float(cast(float, given))

@@ -1,6 +1,6 @@
-"""Work of other event loops in the thread of the connections, and results that come without waking a loop.
+"""Runs work of other event loops in the connections' thread, and waits for results without waking a loop.
 
-Each change of thread costs a tenth of a millisecond or so: who calls servers again and again does so from within.
+A change of thread costs about a tenth of a millisecond, so frequent callers run in the connections' thread.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class LoopWork:
-    """Who works in a loop that is not its own. ``enter``, ``abandon``: in any thread; ``cancel``: in the loop's."""
+    """The work that runs in the loop for others. ``enter`` and ``abandon`` are thread-safe; ``cancel`` is not."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pending: set[Future[None]] = set()  # of those that have not ended
+        self._pending: set[Future[None]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def enter(self, loop: asyncio.AbstractEventLoop, group: asyncio.TaskGroup, work: Work) -> WorkItem:
-        """Have ``work`` begun in ``loop``, where ``group`` is. Raises ``Fault`` where it is gone."""
+        """Start ``work`` in ``loop`` as a task of ``group``. Raises ``Fault`` if the loop is gone."""
         item = WorkItem(loop)
         with self._lock:
             self._pending.add(item.end)
@@ -40,12 +40,12 @@ class LoopWork:
         return item
 
     def cancel(self) -> None:
-        """End all that are there; those that come later have no group to be in."""
+        """Cancel all work. Later work fails, because the group has ended."""
         for task in self._tasks:
             task.cancel()
 
     def abandon(self) -> None:
-        """The loop is gone: nobody need wait for anything there."""
+        """Fail all pending work, because the loop is gone."""
         with self._lock:
             left = tuple(self._pending)
         for end in left:
@@ -55,13 +55,13 @@ class LoopWork:
         working = _run(work, item.end)
         try:
             task = item.task = group.create_task(working)
-        except RuntimeError:  # it is ending
+        except RuntimeError:  # the group is ending
             working.close()
             _finish(item.end, Fault("the connections to MCP servers are ending"))
             return
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: _finish(item.end, None))  # also where it was cancelled before it began
+        task.add_done_callback(lambda _: _finish(item.end, None))  # also if it was cancelled before it started
 
     def _discard(self, end: Future[None]) -> None:
         with self._lock:
@@ -69,23 +69,21 @@ class LoopWork:
 
 
 class WorkItem:
-    """One piece of work. ``end`` is done when nothing of it goes on, with what it raised."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.end: Future[None] = Future()
-        self.end.set_running_or_notify_cancel()  # only its end ends it
+        self.end: Future[None] = Future()  # done when the work has ended, with its exception
+        self.end.set_running_or_notify_cancel()  # so that it cannot be cancelled
         self.task: asyncio.Task[None] | None = None
         self._loop = loop
 
     async def stay(self) -> None:
-        """Until it has ended. Cancelling this ends it, which is waited for all the same: what it was lent is its own
-        before. Raises what it raised."""
+        """Wait for the end and raise the work's exception. A cancellation cancels the work and still waits, because
+        the work uses the caller's objects until then."""
         is_cancelled = False
         while not self.end.done():
             try:
                 await _wait(self.end)
             except asyncio.CancelledError:
-                if not is_cancelled:  # once is enough, however impatient: it may have something to tidy up
+                if not is_cancelled:  # only once: the work may need to clean up
                     with contextlib.suppress(RuntimeError):
                         self._loop.call_soon_threadsafe(self._cancel)
                 is_cancelled = True
@@ -99,7 +97,7 @@ class WorkItem:
 
 
 async def result_of(future: Future[T]) -> T:
-    """As ``asyncio.wrap_future``, but that what is there already, or comes in this thread, wakes no loop."""
+    """As ``asyncio.wrap_future``, but a result that is ready, or set in this thread, does not wake the loop."""
     if not future.done():
         try:
             await _wait(future)
@@ -112,7 +110,7 @@ async def result_of(future: Future[T]) -> T:
 
 
 async def _wait(future: Future[T]) -> None:
-    """Wait until ``future`` is done, whatever with; it is not cancelled with this."""
+    """Wait until ``future`` is done. Cancelling this does not cancel it."""
     loop, here = asyncio.get_running_loop(), threading.get_ident()
     waiter: asyncio.Future[None] = loop.create_future()
 
@@ -124,7 +122,7 @@ async def _wait(future: Future[T]) -> None:
         if threading.get_ident() == here:
             wake()
         else:
-            with contextlib.suppress(RuntimeError):  # the loop is gone, and who waited with it
+            with contextlib.suppress(RuntimeError):  # the waiter's loop is gone
                 loop.call_soon_threadsafe(wake)
 
     future.add_done_callback(on_done)
@@ -132,10 +130,10 @@ async def _wait(future: Future[T]) -> None:
 
 
 async def _run(work: Work, end: Future[None]) -> None:
-    """``work``, of which nothing that goes wrong is anybody else's end."""
+    """Run ``work``. Its errors go to ``end`` and do not end the group."""
     try:
         await work()
-    except Exception as error:  # noqa: BLE001 - whoever waits for it has it
+    except Exception as error:  # noqa: BLE001 - `stay` raises it
         _finish(end, error)
 
 

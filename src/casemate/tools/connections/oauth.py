@@ -1,6 +1,6 @@
-"""Signing in to remote servers (OAuth 2.1 as of MCP's authorization): by the user's browser with PKCE, by a code that
-is entered on another device (RFC 8628), or with credentials of the client's own. Tokens are renewed, and kept in the
-vault. Discovery, registration, PKCE and the checks of issuers are the SDK's."""
+"""Signs in to remote servers (OAuth 2.1 as in MCP's authorization): by the user's browser with PKCE, by a code entered
+on another device (RFC 8628), or with the client's credentials. Tokens are renewed and stored in the vault. The SDK does
+discovery, registration, PKCE and the checks of issuers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any, Literal, TypeVar, cast
 from urllib.parse import parse_qs, urlsplit
@@ -30,9 +30,9 @@ from pydantic import AnyUrl, BaseModel
 
 from casemate.errors import CasemateError, ToolUnavailable
 from casemate.model.addresses import is_loopback
-from casemate.tools.connections.browser import Loopback
+from casemate.tools.connections.browser import Loopback, open_browser
 from casemate.tools.connections.context import SecretStore, SignInPrompt, Surroundings
-from casemate.tools.connections.definition import SignIn, check_url
+from casemate.tools.connections.definition import Addresses, SignIn, check_url
 from casemate.tools.connections.remote import http_client
 from casemate.visible import visible
 
@@ -40,28 +40,28 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def secret_name(server: str) -> str:
-    """The name in the vault: readable, and another one for each server, however alike their names are."""
+    """The name in the vault: readable, and unique for each server."""
     digest = hashlib.sha256(server.encode()).hexdigest()[:8]
     return f"OAUTH_{re.sub('[^A-Z0-9]', '_', server.upper())}_{digest.upper()}"
 
 
 class OAuthTokens:
-    """What is kept for ``server`` at ``url``; in memory alone where the vault keeps nothing (``is_kept``).
+    """The tokens for ``server`` at ``url``, in the vault, or in memory if the vault cannot store them.
 
-    It is the SDK's ``TokenStorage``, and remembers besides when a token expires and what was found out about who gave
-    it, so that it can be renewed after a restart.
+    It is the SDK's ``TokenStorage``. It also stores when a token expires and the authorization server's metadata, so
+    that a token can be renewed after a restart.
     """
 
     def __init__(self, store: SecretStore, server: str, url: str, client: str) -> None:
-        """``client``: which client of the authorization server these are of; another's are forgotten."""
+        """``client``: the id of the client at the authorization server. Tokens of another client are ignored."""
         self._store = store
         self._name = secret_name(server)
         self._owner = {"url": url, "client": client}
         self._held: dict[str, Any] = {}
-        self.is_kept = True
+        self.is_kept = True  # False if they are in memory only
 
     async def load(self) -> None:
-        """Read what is kept. Raises ``CasemateError`` where the vault cannot be read."""
+        """Read the vault. Raises ``CasemateError`` if it cannot be read."""
         text = await asyncio.to_thread(self._store.get, self._name)
         try:
             held = json.loads(text) if text else {}
@@ -72,39 +72,39 @@ class OAuthTokens:
 
     @property
     def expires_at(self) -> float | None:
-        """Seconds since the epoch; None where that is unknown."""
+        """Unix time; None if unknown."""
         expires = self._held.get("expires_at")
         return float(expires) if isinstance(expires, int | float) else None
 
     @property
     def redirect_port(self) -> int:
-        """Where the client was registered to be come back to; 0 for nowhere."""
+        """The port of the redirect that the client is registered with; 0 for none."""
         port = self._held.get("redirect_port", 0)
         return port if isinstance(port, int) and 0 <= port < 1 << 16 else 0
 
     async def get_tokens(self) -> OAuthToken | None:
-        """The tokens."""
+        """The stored tokens."""
         return _read(OAuthToken, self._held.get("tokens"))
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Keep new ones."""
+        """Store new tokens."""
         expires_at = None if tokens.expires_in is None else time.time() + tokens.expires_in
         await self._keep(tokens=tokens.model_dump(mode="json", exclude_none=True), expires_at=expires_at)
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        """Which client we were registered as."""
+        """The client that casemate is registered as."""
         return _read(OAuthClientInformationFull, self._held.get("registered"))
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """Keep which client we were registered as."""
+        """Store the client that casemate is registered as."""
         await self._keep(registered=client_info.model_dump(mode="json", exclude_none=True))
 
     def metadata(self) -> OAuthMetadata | None:
-        """What the authorization server said of itself."""
+        """The authorization server's metadata."""
         return _read(OAuthMetadata, self._held.get("metadata"))
 
     async def keep_context(self, metadata: OAuthMetadata | None, redirect_port: int) -> None:
-        """Keep what is needed to renew a token."""
+        """Store what is needed to renew a token."""
         dumped = None if metadata is None else metadata.model_dump(mode="json", exclude_none=True)
         await self._keep(metadata=dumped, redirect_port=redirect_port)
 
@@ -113,7 +113,7 @@ class OAuthTokens:
         try:
             await asyncio.to_thread(self._store.set, self._name, json.dumps(self._held))
         except CasemateError:
-            self.is_kept = False  # a store that is only read, or a token that is too long: for this process, then
+            self.is_kept = False  # the vault is read-only, or the token too long: only this process has it
 
 
 def _read(model: type[Model], held: Any) -> Model | None:
@@ -126,31 +126,30 @@ def _read(model: type[Model], held: Any) -> Model | None:
 
 
 DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
-_INTERVAL, _SHORTEST, _LONGEST, _SLOWER = 5.0, 0.1, 60.0, 5.0  # seconds between two questions (RFC 8628, 3.5)
+_INTERVAL, _SHORTEST, _LONGEST, _SLOWER = 5.0, 0.1, 60.0, 5.0  # seconds between two polls (RFC 8628, 3.5)
 _OK = 200
 
 
 class DeviceFlow:
-    """One sign-in at a time. ``page``: where the user goes; ``user_code``: what is entered there; ``data``: the form
-    that asks for the token."""
+    """The device flow of RFC 8628. One sign-in at a time."""
 
     def __init__(self, client: httpx2.AsyncClient) -> None:
         self._client = client
         self._interval = _INTERVAL
-        self.page = self.user_code = ""
-        self.data: dict[str, str] = {}
+        self.page = self.user_code = ""  # the page for the user, and the code to enter there
+        self.data: dict[str, str] = {}  # the form that requests the token
 
     async def begin(self, issuer: str, client_id: str, scope: str | None, resource: str) -> None:
-        """Have a code made at the authorization server. Raises ``OAuthFlowError`` where it offers none."""
+        """Get a code from the authorization server. Raises ``OAuthFlowError`` if it gives none."""
         endpoint = await self._endpoint(issuer)
         form = {"client_id": client_id, "resource": resource, **({"scope": scope} if scope else {})}
         response = await self._client.post(endpoint, data=form)
         answer = _json(response)
         if response.status_code != _OK:
-            raise OAuthFlowError(f"no code for a device was given: {visible(str(answer.get('error', ''))[:200])}")
+            raise OAuthFlowError(f"no device code was given: {visible(str(answer.get('error', ''))[:200])}")
         texts = [answer.get(key) for key in ("device_code", "user_code", "verification_uri")]
         if not all(isinstance(text, str) and text for text in texts):
-            raise OAuthFlowError("the answer to a request for a device's code lacks what RFC 8628 asks for")
+            raise OAuthFlowError("the answer to the request for a device code lacks fields that RFC 8628 requires")
         device_code, self.user_code, self.page = (str(text) for text in texts)
         interval = answer.get("interval")
         self._interval = (
@@ -164,8 +163,7 @@ class DeviceFlow:
         }
 
     async def poll(self, response: httpx2.Response) -> httpx2.Response:
-        """Ask again and again, until the user has done it. ``response``: to the first question. Raises
-        ``OAuthFlowError`` where it was refused or took too long."""
+        """Poll until the user has signed in. ``response``: to the first request. Raises ``OAuthFlowError``."""
         while True:
             await response.aread()
             if response.status_code == _OK:
@@ -176,12 +174,13 @@ class DeviceFlow:
             elif error != "authorization_pending":
                 raise OAuthFlowError(f"the sign-in was refused: {visible(error[:200])}")
             await asyncio.sleep(self._interval)
-            request = response.request
-            again = self._client.build_request("POST", request.url, content=request.content, headers=_form(request))
+            asked = response.request
+            headers = {name: asked.headers[name] for name in ("content-type", "authorization") if name in asked.headers}
+            again = self._client.build_request("POST", asked.url, content=asked.content, headers=headers)
             response = await self._client.send(again)
 
     async def _endpoint(self, issuer: str) -> str:
-        """Where codes are given; the SDK's metadata leave that out."""
+        """Find the endpoint for device codes, which the SDK's metadata lack."""
         for url in build_oauth_authorization_server_metadata_discovery_urls(issuer, issuer):
             response = await self._client.get(url)
             if response.status_code != _OK:
@@ -191,7 +190,7 @@ class DeviceFlow:
             is_theirs = str(metadata.get("issuer", "")).rstrip("/") == issuer.rstrip("/")
             if is_theirs and isinstance(endpoint, str) and urlsplit(endpoint).scheme in ("http", "https"):
                 return endpoint
-        raise OAuthFlowError("its authorization server offers no sign-in by a device (RFC 8628)")
+        raise OAuthFlowError("its authorization server does not support device codes (RFC 8628)")
 
 
 def _json(response: httpx2.Response) -> dict[str, Any]:
@@ -202,14 +201,10 @@ def _json(response: httpx2.Response) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _form(request: httpx2.Request) -> dict[str, str]:
-    kept = ("content-type", "authorization")
-    return {name: request.headers[name] for name in kept if name in request.headers}
-
-
 _CLIENT_NAME = "casemate"
-_MOST_PROMPTS = 2  # sign-ins for one connection: a second for more scopes, or a token that ended
+_MOST_PROMPTS = 2  # sign-ins for one connection; the second is for more scopes or an expired token
 _PERSON_SECONDS = 300.0  # for a person to sign in
+Came = TypeVar("Came")
 Waiting = Callable[[], AbstractContextManager[None]]
 
 
@@ -220,13 +215,10 @@ async def signed_in(
     sign_in: SignIn,
     surroundings: Surroundings,
     waiting: Waiting,
-    addresses: tuple[str, ...] | Literal["public"] | None = None,
+    addresses: Addresses,
 ) -> AsyncGenerator[httpx2.Auth]:
-    """What puts a token of ``server`` into each request to ``url``, and gets one first where there is none.
-
-    ``waiting``: a block in which a person is waited for; ``addresses`` as of ``Remote``. Raises ``VaultUnavailable``,
-    and ``ToolUnavailable`` where the port to come back to cannot be had.
-    """
+    """Make an auth handler that adds a token to each request and gets one if needed. ``waiting``: a block that waits
+    for a person. Raises ``VaultUnavailable`` and ``ToolUnavailable``."""
     tokens = OAuthTokens(surroundings.secrets, server, url, sign_in.client_id)
     await tokens.load()
     show = _Showing(server, surroundings, waiting)
@@ -241,8 +233,6 @@ async def signed_in(
 
 
 class _Showing:
-    """Shows a person where to go, and waits for what comes of it."""
-
     def __init__(self, server: str, surroundings: Surroundings, waiting: Waiting) -> None:
         self._server = server
         self._surroundings = surroundings
@@ -250,29 +240,33 @@ class _Showing:
         self._shown = 0
 
     async def show(self, url: str, code: str = "") -> None:
-        """Raises ``CasemateError`` where there is nobody, and ``OAuthFlowError`` for a place to go that is none."""
+        """Show the page. Raises ``CasemateError`` if it cannot be shown, and ``OAuthFlowError`` for an unsafe URL."""
         self._shown += 1
         if self._shown > _MOST_PROMPTS:
-            why = f"the server {self._server!r} wants a sign-in again and again"
+            why = f"the server {self._server!r} asks for a sign-in too often"
             raise ToolUnavailable(self._server, why, reason="sign-in")
         check_url(url, "url")
         if urlsplit(url).scheme != "https" and not is_loopback(urlsplit(url).hostname or ""):
             raise OAuthFlowError(f"the page to sign in at is not https: {visible(url[:200])}")
         prompt = SignInPrompt(self._server, url, visible(code[:100]))
-        await asyncio.to_thread(self._surroundings.on_sign_in, prompt)
+        await asyncio.to_thread(self._surroundings.on_sign_in or open_browser, prompt)
 
-    def nobody_came(self) -> ToolUnavailable:
-        """The error for a person that did not sign in."""
-        why = f"the server {self._server!r}: nobody signed in within {_PERSON_SECONDS:g} s"
-        return ToolUnavailable(self._server, why, reason="sign-in")
+    async def wait_for(self, coming: Awaitable[Came]) -> Came:
+        """Wait until the person has signed in. Raises ``ToolUnavailable`` after 5 minutes."""
+        try:
+            async with asyncio.timeout(_PERSON_SECONDS):
+                return await coming
+        except TimeoutError:
+            why = f"the server {self._server!r}: nobody signed in within {_PERSON_SECONDS:g} s"
+            raise ToolUnavailable(self._server, why, reason="sign-in") from None
 
 
 def _port(server: str, sign_in: SignIn, tokens: OAuthTokens) -> Loopback:
-    """The port that the client was registered with, where it is free: some servers accept no other."""
+    """Reserve the port that the client is registered with, if it is free: some servers accept no other."""
     try:
         return Loopback(sign_in.redirect_port) if sign_in.redirect_port else Loopback(tokens.redirect_port, 0)
     except OSError as error:
-        why = f"port {sign_in.redirect_port}, to come back to from a sign-in, cannot be had: {error.strerror}"
+        why = f"port {sign_in.redirect_port}, for the redirect of a sign-in, cannot be used: {error.strerror}"
         raise ToolUnavailable(server, f"the server {server!r}: {why}", reason="sign-in") from None
 
 
@@ -288,7 +282,7 @@ def _asks_for(sign_in: SignIn, grant: str, redirect: str | None) -> OAuthClientM
 
 
 class _TokenProvider(OAuthClientProvider):
-    """The SDK's provider, with what `Tokens` remembers besides: so a token that has expired since is renewed first."""
+    """The SDK's provider with the additional data of `OAuthTokens`, so that an expired token is renewed first."""
 
     tokens: OAuthTokens
     sign_in: SignIn
@@ -306,13 +300,13 @@ class _TokenProvider(OAuthClientProvider):
         await self.tokens.keep_context(self.context.oauth_metadata, port)
 
     def _choose_authentication(self) -> None:
-        """How a client that was registered before proves who it is; of others their registration says it."""
+        """Choose how a client from the definition authenticates. For others their registration says it."""
         client = self.context.client_info
         if self.sign_in.client_id and self.sign_in.client_secret and client is not None:
             client.token_endpoint_auth_method = _secret_goes(self.context.oauth_metadata)
 
     def _check_issuer(self) -> None:
-        """Credentials are sent to nobody but whose they are, and as they are wanted there."""
+        """Raise ``OAuthFlowError`` unless the authorization server is the definition's."""
         self._choose_authentication()
         metadata, wanted = self.context.oauth_metadata, self.sign_in.issuer.rstrip("/")
         if wanted and (metadata is None or str(metadata.issuer).rstrip("/") != wanted):
@@ -320,14 +314,12 @@ class _TokenProvider(OAuthClientProvider):
 
 
 def _secret_goes(metadata: OAuthMetadata | None) -> Literal["client_secret_basic", "client_secret_post"]:
-    """How a secret is sent to an authorization server; one that says nothing of it takes it in a header (RFC 8414,
-    section 2)."""
+    """How to send a secret to an authorization server. Without metadata it goes in a header (RFC 8414, section 2)."""
     known = metadata.token_endpoint_auth_methods_supported if metadata is not None else None
     return "client_secret_basic" if known is None or "client_secret_basic" in known else "client_secret_post"
 
 
 def _make_client_information(sign_in: SignIn, metadata: OAuthClientMetadata) -> OAuthClientInformationFull:
-    """The client that the definition names."""
     return OAuthClientInformationFull(
         client_id=sign_in.client_id,
         client_secret=sign_in.client_secret or None,
@@ -355,7 +347,7 @@ class _Browser(_TokenProvider):
         await super()._initialize()
         is_elsewhere = self.tokens.redirect_port != self._loopback.port
         if is_elsewhere and not self.sign_in.client_id and not self.context.can_refresh_token():
-            self.context.client_info = None  # it was registered to be come back to another port
+            self.context.client_info = None  # the client was registered with another port
 
     async def _begin(self, page: str) -> None:
         self._check_issuer()
@@ -366,14 +358,10 @@ class _Browser(_TokenProvider):
         async with self._loopback.listen(state) as returned:
             with self._showing.waiting():
                 await self._showing.show(self._page)
-                try:
-                    async with asyncio.timeout(_PERSON_SECONDS):
-                        came = await returned
-                except TimeoutError:
-                    raise self._showing.nobody_came() from None
-        if not came.code:
-            raise OAuthFlowError(f"the sign-in was refused: {visible(came.error[:200])}")
-        return AuthorizationCodeResult(code=came.code, state=came.state, iss=came.iss)
+                came = await self._showing.wait_for(returned)
+        if not came.get("code"):
+            raise OAuthFlowError(f"the sign-in was refused: {visible(came.get('error', '')[:200])}")
+        return AuthorizationCodeResult(code=came["code"], state=state, iss=came.get("iss"))
 
     async def _handle_token_response(self, response: httpx2.Response) -> None:
         await super()._handle_token_response(response)
@@ -381,7 +369,7 @@ class _Browser(_TokenProvider):
 
 
 class _Device(_TokenProvider):
-    """A code that the user enters elsewhere."""
+    """A code that the user enters on another device."""
 
     def __init__(
         self, url: str, tokens: OAuthTokens, sign_in: SignIn, showing: _Showing, client: httpx2.AsyncClient
@@ -395,7 +383,7 @@ class _Device(_TokenProvider):
         self._check_issuer()
         metadata, client = self.context.oauth_metadata, self.context.client_info
         if metadata is None or client is None:
-            raise OAuthFlowError("the server does not say who signs people in")
+            raise OAuthFlowError("the server does not name its authorization server")
         with self._showing.waiting():
             resource = self.context.get_resource_url()
             await self._flow.begin(str(metadata.issuer), client.client_id, self.context.client_metadata.scope, resource)
@@ -405,17 +393,13 @@ class _Device(_TokenProvider):
 
     async def _handle_token_response(self, response: httpx2.Response) -> None:
         with self._showing.waiting():
-            try:
-                async with asyncio.timeout(_PERSON_SECONDS):
-                    response = await self._flow.poll(response)
-            except TimeoutError:
-                raise self._showing.nobody_came() from None
+            response = await self._showing.wait_for(self._flow.poll(response))
         await super()._handle_token_response(response)
         await self._keep()
 
 
 class _Credentials(ClientCredentialsOAuthProvider):
-    """The client's own credentials, for where nobody is."""
+    """The client's credentials, without a person."""
 
     def __init__(self, url: str, tokens: OAuthTokens, sign_in: SignIn) -> None:
         super().__init__(

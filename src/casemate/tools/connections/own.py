@@ -1,7 +1,4 @@
-"""casemate's own functions, offered to cells as the tools of a server are: they ask by themselves for what they do.
-
-A function runs in the sandbox's event loop, in the name of the run or step whose cell has called it.
-"""
+"""Offers casemate's own functions to cells as the tools of a server. They run in the sandbox's event loop."""
 
 from __future__ import annotations
 
@@ -21,20 +18,20 @@ from casemate.tools.connections.answers import Answer, ServerTools, ToolListing
 from casemate.tools.connections.definition import OwnFunctions, ServerDefinition
 
 if TYPE_CHECKING:
+    from casemate.approvals.requester import Requester
     from casemate.tools.connections.calling import Calling
     from casemate.tools.connections.context import Surroundings
-    from casemate.tools.requests import CallRequester
 
 Function = Callable[..., Awaitable[Any]]
 _OF_A_FILE = ("name", "size", "sha256", "media_type")
 
 
-_CALLING: ContextVar[CallRequester | None] = ContextVar("calling", default=None)
+_CALLING: ContextVar[Requester | None] = ContextVar("calling", default=None)
 
 
 @contextlib.contextmanager
-def called_from_cell(requester: CallRequester) -> Iterator[None]:
-    """Functions that are called meanwhile are called by the cell of that run or step."""
+def called_from_cell(requester: Requester) -> Iterator[None]:
+    """Attribute function calls in the block to the run or step of ``requester``."""
     token = _CALLING.set(requester)
     try:
         yield
@@ -42,13 +39,13 @@ def called_from_cell(requester: CallRequester) -> Iterator[None]:
         _CALLING.reset(token)
 
 
-def calling_requester() -> CallRequester | None:
-    """The requester of the run whose cell has called; None where the application, or a caller of its own, does."""
+def calling_requester() -> Requester | None:
+    """The requester of the calling cell's run or step; None if the application calls."""
     return _CALLING.get()
 
 
 class OwnConnection:
-    """To the functions of one name. The same as a connection to a server, of which nothing has to be started."""
+    """A connection to casemate's own functions, with the interface of `Connection`. It has no process."""
 
     def __init__(self, definition: ServerDefinition, functions: OwnFunctions, surroundings: Surroundings) -> None:
         self.definition = definition
@@ -58,26 +55,25 @@ class OwnConnection:
 
     @property
     def is_there(self) -> bool:
-        """Whether its functions are described."""
         return self.tools is not None
 
     async def list_tools(self) -> ServerTools:
-        """All of them."""
+        """List the functions as tools."""
         if self.tools is None:
             listing = ToolListing(self.definition.name)
             listing.page([_describe(name, function) for name, function in self._functions.items()])
-            listed = listing.finish("", "")
+            listed = listing.finish("")
             own = {name: replace(tool, asks_itself=True) for name, tool in listed.tools.items()}
             self.tools = replace(listed, tools=own)
             self._on_tools(self.tools)
         return self.tools
 
     async def call(self, calling: Calling, expected: str = "") -> Answer:  # noqa: ARG002 - it never changes
-        """What a function gives, as JSON; an error that it raises is one of the tool."""
+        """Call a function. Its ``CasemateError`` becomes an error of the tool."""
         requester = calling_requester()
         loop = requester.loop if requester is not None else None
         if requester is None or loop is None:
-            raise ToolUnavailable(self.definition.name, "only code in a cell calls it so", reason="call")
+            raise ToolUnavailable(self.definition.name, "only code in a cell can call it as a tool", reason="call")
         context = requester.context.copy()
         context.run(_CALLING.set, requester)
         work = self._functions[calling.tool](**calling.arguments)
@@ -91,26 +87,25 @@ class OwnConnection:
             value = _as_json(await asyncio.wrap_future(answering))
         except CasemateError as error:
             return Answer([{"type": "text", "text": str(error)}], is_error=True)
-        except Exception as error:  # else it would end the connections to all servers
+        except Exception as error:  # otherwise it would end the connections to all servers
             raise Fault(f"{self.definition.name}.{calling.tool} failed: {type(error).__name__}") from error
         return Answer([{"type": "text", "text": json.dumps(value, ensure_ascii=False)}], {"result": value})
 
-    async def read(self, uri: str, timeout: float) -> list[dict[str, Any]]:  # noqa: ARG002, ASYNC109 - as a connection
-        """There are no resources."""
+    async def read(self, uri: str) -> list[dict[str, Any]]:  # noqa: ARG002 - as a connection
+        """Raise ``InvalidArgument``: there are no resources."""
         raise InvalidArgument("uri", f"{self.definition.name} has no resources")
 
     def reset(self) -> None:
-        """Nothing of it runs."""
+        """Do nothing: it has no process."""
 
     def stop(self) -> None:
-        """Nothing of it runs."""
+        """Do nothing: it has no process."""
 
     async def run(self) -> None:
-        """Nothing of it runs."""
+        """Do nothing: it has no process."""
 
 
 def _describe(name: str, function: Function) -> dict[str, Any]:
-    """A function as a server would describe it."""
     from pydantic import ConfigDict, create_model
 
     hints, parameters = get_type_hints(function), inspect.signature(function).parameters
@@ -123,7 +118,7 @@ def _describe(name: str, function: Function) -> dict[str, Any]:
 
 
 def _as_json(value: Any) -> Any:
-    """A result as JSON: bytes as text, or in base64 where they are none."""
+    """A result as JSON: bytes as text, or in base64 if they are not UTF-8."""
     try:
         return value.decode() if isinstance(value, bytes) else _json_of(value)
     except UnicodeDecodeError:
@@ -131,7 +126,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _json_of(value: Any) -> Any:
-    """Bytes in base64, those of a file as its ``content``."""
+    """A JSON value with bytes in base64. A file's bytes are its ``content``."""
     if isinstance(value, Artifact):
         value = {name: getattr(value, name) for name in _OF_A_FILE} | {"content": value.read_bytes()}
     elif is_dataclass(value):

@@ -1,12 +1,11 @@
-"""Keeps one server's processes together. A program of its own: standard library only, imported by nobody.
+"""Keeps one server's processes together. This is a separate program that uses only the standard library.
 
     python -I -S reaper.py DESCRIPTOR COMMAND ARGUMENT...
 
-It starts the command in a session of its own, with the standard streams that it was given itself, and ends everything
-that came of it when the command ends, or when DESCRIPTOR, a pipe that only casemate's process holds, comes to its end:
-so nothing of a server outlives casemate, also when that was killed. Whatever a server starts becomes the reaper's
-child when its own parent is gone (PR_SET_CHILD_SUBREAPER, prctl(2)), so none can leave by daemonising. Its exit code is
-the command's, 128 + N for death by signal N, or 127 where the command cannot be started.
+It starts the command in a new session with its own standard streams. It ends all processes of the command when the
+command ends, or when DESCRIPTOR, a pipe that only casemate holds, is closed. So no process outlives casemate, even if
+casemate is killed. A process whose parent has ended becomes the reaper's child (PR_SET_CHILD_SUBREAPER, prctl(2)), so
+daemons cannot escape. The exit code is the command's, 128 + N for death by signal N, or 127 if it cannot be started.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ import time
 from collections.abc import Iterator
 
 _PR_SET_CHILD_SUBREAPER = 36
-_LEAVES_SECONDS = 2.0  # to end by itself when its standard input ended, as MCP asks of servers
+_LEAVES_SECONDS = 2.0  # to exit after the end of its standard input, as MCP requires
 _TERM_SECONDS = 2.0  # to end after SIGTERM
 _KILL_SECONDS = 2.0
 _LOOK_SECONDS = 0.01
 _NOT_STARTED = 127
-# Ignored here, for it ends with its pipe, or by Python; the command begins with the defaults.
+# The reaper ignores these and ends with its pipe. The command starts with the defaults.
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def main(lifeline: int, command: list[str]) -> int:
-    """Start ``command``, wait for its end or for casemate's, and give its exit code when nothing of it is left."""
+    """Start ``command``, wait for its end or casemate's, end all its processes and return its exit code."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     os.set_inheritable(lifeline, False)
     woken = _wakes_at_each_end()
@@ -56,7 +55,7 @@ def main(lifeline: int, command: list[str]) -> int:
 
 
 def _wakes_at_each_end() -> int:
-    """A descriptor that can be read whenever a child has ended."""
+    """A descriptor that becomes readable when a child ends."""
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -64,7 +63,6 @@ def _wakes_at_each_end() -> int:
 
 
 def _reap_others(command: int) -> None:
-    """Wait for what has ended among the children that were left to us."""
     for pid, parent in _parents(living=False):
         if parent == os.getpid() and pid != command:
             with contextlib.suppress(ChildProcessError):
@@ -72,7 +70,7 @@ def _reap_others(command: int) -> None:
 
 
 def _let_go_of_streams() -> None:
-    """So that they end when the server's do."""
+    """Close the standard streams, so that they end when the server's do."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nothing, stream)
@@ -83,7 +81,6 @@ def _ends(pidfd: int, seconds: float) -> bool:
 
 
 def _end_all() -> None:
-    """Kill what is left until nothing is; children that have ended are waited for, but the command itself."""
     deadline = time.monotonic() + _KILL_SECONDS
     while (left := _descendants()) and time.monotonic() < deadline:
         _signal(left, signal.SIGKILL)
@@ -97,7 +94,6 @@ def _signal(pids: list[int], number: signal.Signals) -> None:
 
 
 def _descendants() -> list[int]:
-    """Whatever lives beneath this process, the nearest first."""
     parents = dict(_parents())
     found = [os.getpid()]
     for pid in found:
@@ -106,7 +102,7 @@ def _descendants() -> list[int]:
 
 
 def _parents(*, living: bool = True) -> Iterator[tuple[int, int]]:
-    """Each process that lives, or that has ended, and its parent (/proc/PID/stat, after the last ')'; proc(5))."""
+    """Each living process, or each zombie, and its parent (/proc/PID/stat, after the last ')'; proc(5))."""
     for name in os.listdir("/proc"):
         if name.isdecimal():
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:

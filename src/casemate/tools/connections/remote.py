@@ -1,8 +1,7 @@
-"""A server that is somewhere else: which addresses it may have, its bounded HTTP client, and the transports over it.
+"""Remote servers: their permitted addresses, a bounded HTTP client, and the transports over it.
 
-Redirects are followed within the origin of the definition only (the SDK's transports see to that), so headers and
-tokens go nowhere else. Requests to other origins are those of a sign-in alone; a server out there cannot send them into
-the network in here.
+The SDK's transports follow redirects only within the definition's origin, so headers and tokens go nowhere else. Only a
+sign-in sends requests to other origins, and a public server cannot direct them into the private network.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ import contextlib
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Any
 
 import httpx2
 
 from casemate.errors import InvalidArgument
 from casemate.model.addresses import is_loopback, is_metadata, place_of
 from casemate.tools.connections.answers import Outcome, ServerAnswer
-from casemate.tools.connections.definition import RemoteServer
+from casemate.tools.connections.definition import Addresses, RemoteServer
 from casemate.tools.connections.reports import OutputTail
 from casemate.tools.connections.stdio import MOST_MESSAGE
 from casemate.tools.connections.streams import Streams
@@ -28,38 +27,35 @@ _MOST_ADDRESSES = 16  # of one name
 
 
 def addresses_of(host: str) -> tuple[str, ...]:
-    """The addresses of a host of a URL, as the system's resolver gives them. Blocks. Raises ``OSError``."""
+    """Resolve a URL's host by the system's resolver. Blocks. Raises ``OSError``."""
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return tuple(dict.fromkeys(str(address[0]).partition("%")[0] for *_, address in found))[:_MOST_ADDRESSES]
 
 
 def check_addresses(host: str, addresses: Iterable[str]) -> dict[str, str]:
-    """The places of those of ``addresses`` that are not public. Raises ``InvalidArgument`` for none, and for a cloud's
-    metadata."""
+    """The networks of ``addresses`` that are not public. Raises ``InvalidArgument`` for a cloud's metadata service."""
     found = tuple(addresses)
     if not found:
         raise InvalidArgument("url", f"{host} has no address")
     if any(is_metadata(address) for address in found):
-        raise InvalidArgument("url", f"{host} is where a cloud tells a machine its credentials, which is no MCP server")
+        raise InvalidArgument("url", f"{host} is a cloud's metadata service, which has credentials, and no MCP server")
     return {address: place for address in found if (place := place_of(address))}
 
 
-_SECONDS = 30.0  # to connect, and to send; answers have the deadlines of whoever waits for them
+_SECONDS = 30.0  # to connect and to send; callers set the deadlines for answers
 _MOST_CONNECTIONS = 50
 _FIRST_ERROR, _NOT_FOUND, _UNAVAILABLE = 400, 404, 503
-_LONGEST_WORDS = 500  # characters of what a server says beside a status
+_LONGEST_WORDS = 500  # characters of an error's body
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 _OF_BODY = {"content-length", "content-type", "transfer-encoding"}
-_HEARD = 1.0  # seconds for a server to say that it streams; some say so only with the first event, perhaps hours later
+_HEARD = 1.0  # seconds to wait for the headers of a stream; some servers send them only with the first event
 
 
 class BoundedTransport(httpx2.AsyncBaseTransport):
-    """Answers of at most 64 MiB each, not compressed, from where this server may lead. ``url``: the server's own;
-    ``words`` hears which requests were refused; ``addresses``: where the server alone may be (``RemoteServer``)."""
+    """Receives answers of at most 64 MiB, not compressed, only from permitted addresses."""
 
-    def __init__(
-        self, url: str, words: OutputTail | None = None, addresses: tuple[str, ...] | Literal["public"] | None = None
-    ) -> None:
+    def __init__(self, url: str, words: OutputTail | None = None, addresses: Addresses = None) -> None:
+        """``url``: the server's. ``words`` gets a line for each failed request."""
         limits = httpx2.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=5)
         self._inner = httpx2.AsyncHTTPTransport(limits=limits, trust_env=False)
         self._home = httpx2.URL(url)
@@ -67,7 +63,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         self._words = words
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send it. What goes wrong is an answer of 503, for what is raised here would end every other call, too."""
+        """Send a request. An error becomes a 503 answer, because an exception would end all other calls too."""
         place = f"{request.method} {request.url.copy_with(query=None, fragment=None)}"
         try:
             response = await self._send(request)
@@ -83,18 +79,18 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         await self._check_place(request.url)
-        request.headers["accept-encoding"] = "identity"  # what is small on the way may be huge when it is unpacked
+        request.headers["accept-encoding"] = "identity"  # a small compressed answer may be huge when unpacked
         response = await self._answer(request)
         if response.headers.get("content-encoding", "identity").lower() not in ("", "identity"):
             await response.aclose()
             raise httpx2.RemoteProtocolError("the answer is compressed, which was not asked for", request=request)
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             assert isinstance(response.stream, httpx2.AsyncByteStream)
-            response.stream = _Limited(response.stream)  # events are bounded one by one
+            response.stream = _Limited(response.stream)  # of a stream, each event is bounded instead
         return response
 
     async def _answer(self, request: httpx2.Request) -> httpx2.Response:
-        """From where the server may be: it is connected at the address that was looked at, not by its name again."""
+        """Connect to a permitted address. The name is not resolved again after the check."""
         if self._addresses == "public":
             *others, last = await _public_addresses(request.url.host)
         elif self._addresses is None or request.url.host != self._home.host:
@@ -111,27 +107,23 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
             self._words.note(line)
 
     async def aclose(self) -> None:
-        """End its connections."""
+        """Close the connections."""
         await self._inner.aclose()
 
     async def _check_place(self, url: httpx2.URL) -> None:
-        """Another origin is asked by https, or on this machine; and not in here for a server that is out there."""
+        """Refuse another origin without https (except on this machine), and a private one if the server is public."""
         if (url.scheme, url.host, url.port) == (self._home.scheme, self._home.host, self._home.port):
             return
         if url.scheme != "https" and not is_loopback(url.host):
-            raise httpx2.UnsupportedProtocol(f"{url.scheme}://{url.host} is no place for a sign-in: it is not https")
+            raise httpx2.UnsupportedProtocol(f"{url.scheme}://{url.host} cannot be used to sign in: it is not https")
         if await _is_public(self._home.host) and not await _is_public(url.host):
-            raise httpx2.UnsupportedProtocol(f"{url.host} is not in the public network, as the server is that names it")
+            raise httpx2.UnsupportedProtocol(f"{url.host} is not public, but the server that refers to it is")
 
 
 async def _as_json_rpc(
     request: httpx2.Request, response: httpx2.Response, outcome: Outcome = "answered"
 ) -> httpx2.Response:
-    """An HTTP error as a JSON-RPC error, which holds what is known of it, with the server's words.
-
-    The code is the server's own where it gave one, which the SDK needs to agree on a revision, else the one that the
-    SDK uses for such answers.
-    """
+    """Turn an HTTP error into a JSON-RPC error. A server's code is kept: the SDK needs it to negotiate a revision."""
     from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND
 
     if request.method != "POST" or "text/event-stream" not in request.headers.get("accept", ""):
@@ -151,7 +143,7 @@ async def _as_json_rpc(
 
 
 async def _words_of(response: httpx2.Response) -> tuple[int, str, dict[str, Any]]:
-    """The code, the message and the data of a JSON-RPC error; of other text the beginning."""
+    """The code, message and data of a JSON-RPC error; for other text, its beginning as the message."""
     from mcp_types import JSONRPCError, jsonrpc_message_adapter
 
     text = ""
@@ -175,7 +167,7 @@ class _Limited(httpx2.AsyncByteStream):
         self._inner = inner
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Its chunks. What goes wrong is a ``StreamError``, which the SDK takes for a failure of this answer alone."""
+        """Yield the chunks. Errors become ``StreamError``, which the SDK treats as a failure of this answer alone."""
         size = 0
         try:
             async for chunk in self._inner:
@@ -191,7 +183,7 @@ class _Limited(httpx2.AsyncByteStream):
 
 
 def _at(address: str, request: httpx2.Request) -> httpx2.Request:
-    """The request, to be sent to ``address``; what it says, and the certificate that is asked for, is as before."""
+    """The same request with ``address`` in place of the host. Its headers and the name in its certificate stay."""
     extensions = {**request.extensions, "sni_hostname": request.url.host}
     url = request.url.copy_with(host=address)
     return httpx2.Request(request.method, url, headers=request.headers, stream=request.stream, extensions=extensions)
@@ -209,7 +201,7 @@ async def _public_addresses(host: str) -> tuple[str, ...]:
 
 
 async def _is_public(host: str) -> bool:
-    """Whether all of its addresses are public; a name that nobody knows has none that are not."""
+    """Whether all addresses of ``host`` are public. A name that does not resolve counts as public."""
     with contextlib.suppress(ValueError):
         return not place_of(host)
     try:
@@ -219,11 +211,11 @@ async def _is_public(host: str) -> bool:
 
 
 class Listening(httpx2.AsyncClient):
-    """A client that listens before it goes on: what is posted while the first stream of events is being opened waits
-    until that is there, or for a second where the server was sent the request and does not say so.
+    """A client that opens its event stream before it sends more. Requests wait until the first stream is open, but at
+    most a second after the stream's request was sent.
 
-    A server's own messages (that its tools have changed, what it asks the user during a call) are for whoever listens,
-    and are lost while nobody does (MCP 2025-11-25, Transports: "Listening for Messages from the Server").
+    A server sends its own messages (changed tools, elicitations) only over that stream, so they would be lost before
+    (MCP 2025-11-25, Transports: "Listening for Messages from the Server").
     """
 
     _is_first = True
@@ -233,7 +225,7 @@ class Listening(httpx2.AsyncClient):
         self._asked, self._answered = asyncio.Event(), asyncio.Event()
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send it, in its turn."""
+        """Send a request, after the first stream is open."""
         opens = request.method == "GET" and "text/event-stream" in request.headers.get("accept", "")
         if opens and self._is_first:
             return await self._open_stream(request, **options)
@@ -265,9 +257,9 @@ def http_client(
     headers: Mapping[str, str],
     auth: httpx2.Auth | None = None,
     words: OutputTail | None = None,
-    addresses: tuple[str, ...] | Literal["public"] | None = None,
+    addresses: Addresses = None,
 ) -> httpx2.AsyncClient:
-    """A client for one server, which nothing in the environment configures: no proxies, no netrc."""
+    """A client for one server. The environment does not configure it: no proxies, no netrc."""
     timeout = httpx2.Timeout(_SECONDS, read=None)
     return Listening(
         headers=dict(headers), auth=auth, timeout=timeout, trust_env=False,
@@ -280,7 +272,7 @@ def http_client(
 async def remote(
     server: RemoteServer, url: str, headers: Mapping[str, str], auth: httpx2.Auth | None, words: OutputTail
 ) -> AsyncGenerator[Streams]:
-    """The server as a transport of the MCP SDK. ``url`` and ``headers`` are the definition's, filled in."""
+    """Connect the server as a transport of the MCP SDK. ``url`` and ``headers``: the definition's, filled in."""
     if server.transport == "sse":
         from mcp.client.sse import sse_client
 

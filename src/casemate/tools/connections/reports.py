@@ -1,5 +1,7 @@
-"""What is said of a server that cannot be used, and the last output of its process, both without its secrets. That
-output is for whoever runs the sandbox: it is in what an error advises, and programs get none of that."""
+"""Errors about a server that cannot be used, and the last output of its process, both redacted.
+
+The output is for the operator of the sandbox. It is in the error's remediation, which programs do not get.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from casemate.errors import CasemateError, ToolUnavailable
 from casemate.tools.connections.answers import Answer, ServerAnswer
-from casemate.visible import inert, visible
+from casemate.visible import inert, shorten, visible
 
 if TYPE_CHECKING:
     from casemate.redaction.redaction import Redaction
@@ -22,7 +24,7 @@ _LONGEST_LINE = 500  # characters
 
 
 class OutputTail:
-    """Keeps the end of a stream of bytes, bounded, and lines that casemate notes itself."""
+    """The bounded end of a stream of bytes, with casemate's own notes."""
 
     def __init__(self) -> None:
         self._pieces: deque[bytes] = deque()
@@ -31,7 +33,7 @@ class OutputTail:
         self.notes: deque[str] = deque(maxlen=_MOST_NOTES)
 
     def add(self, data: bytes) -> None:
-        """More of it."""
+        """Add bytes."""
         self._has_lost = self._has_lost or len(data) > _MOST_BYTES
         self._pieces.append(data[-_MOST_BYTES:])
         self._size += len(self._pieces[-1])
@@ -40,21 +42,15 @@ class OutputTail:
             self._has_lost = True
 
     def note(self, line: str) -> None:
-        """A line of casemate's own among them."""
+        """Add a line of casemate's."""
         self.notes.append(line)
         self.add(f"\n[{line}]\n".encode(errors="replace"))
 
     def text(self) -> str:
-        """Its last lines; control and formatting characters are shown as their codes."""
+        """The last lines, with control and formatting characters as codes."""
         lines = b"".join(self._pieces).decode(errors="replace").splitlines()
         kept = [shorten(visible(line.strip()), _LONGEST_LINE) for line in lines if line.strip()]
         return ("…" if self._has_lost else "") + "\n".join(kept[-_MOST_LINES:])
-
-
-def shorten(text: str, most: int) -> str:
-    """At most ``most`` characters of ``text``, with an ellipsis where it was cut: what finds secrets looks for the
-    beginning of one there."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 _LONGEST_REASON = 2000  # characters
@@ -63,7 +59,7 @@ _NOT_SIGNED_IN, _FORBIDDEN, _OF_THE_SERVER = 401, 403, 500  # statuses of HTTP
 
 
 class Reports:
-    """Makes the errors of the server ``name``; nothing in them is a secret of its, or misleads a terminal."""
+    """Makes the errors of the server ``name``. They hold no secrets of the server and no terminal escapes."""
 
     def __init__(self, name: str, *, signs_in: bool) -> None:
         """``signs_in``: the definition has ``auth``."""
@@ -78,23 +74,26 @@ class Reports:
         redaction: Redaction | None = None,
         remediation: str = "",
     ) -> ToolUnavailable:
-        """It cannot be used: ``why``, a stable code, and its last words."""
+        """The server cannot be used. ``reason`` is a stable code; ``words`` its last output."""
         said = words.text() if words is not None else ""
         why = "; ".join((why, *(words.notes if words is not None else ())))
-        advice = "\n".join(part for part in (remediation, f"It said last:\n{said}" if said else "") if part)
+        advice = "\n".join(part for part in (remediation, f"Its last output:\n{said}" if said else "") if part)
         if redaction is not None:
             why, advice = redaction.text(why), redaction.text(advice)
         return ToolUnavailable(self._name, f"the server {self._name!r}: {why}", reason=reason, remediation=advice)
 
     def closed_error(self) -> ToolUnavailable:
-        """It is no longer one of ours."""
+        """The server was removed, or the sandbox closed."""
         return self.unavailable("it was removed, or all connections were closed", "closed")
+
+    def answer_error(self, error: Exception, redaction: Redaction | None) -> ToolUnavailable:
+        """The server's answer is malformed."""
+        return self.unavailable(f"its answer is not valid MCP: {error}", "answer", None, redaction)
 
     def http_error(
         self, answer: ServerAnswer, said: str, redaction: Redaction | None, call: str = ""
     ) -> ToolUnavailable:
-        """HTTP brought no result: ``said`` are the server's words, or the system's. ``call``: what took effect or not,
-        which is unknown where the server may have begun it."""
+        """The HTTP request failed with the message ``said``. ``call``: the call that may have taken effect."""
         words = f": {clean_text(said, redaction)}" if said else ""
         doubt = f"; whether {call} took effect is not known" if call else ""
         if answer.outcome == "not sent":
@@ -104,14 +103,14 @@ class Reports:
         later = f" (Retry-After: {clean_text(answer.retry_after, redaction)})" if answer.retry_after else ""
         why = f"it answered with HTTP {answer.status}{later}{words}"
         if answer.status in (_NOT_SIGNED_IN, _FORBIDDEN):
-            advice = "It wants to know who asks: give its definition 'auth', or 'headers' with a token."
+            advice = "It needs authentication: give its definition 'auth', or 'headers' with a token."
             if self._signs_in:
-                advice = "It does not accept the sign-in of its definition's 'auth': look at the account and 'scope'."
+                advice = "It does not accept the sign-in of its definition's 'auth': check the account and 'scope'."
             return self.unavailable(why, "sign-in", None, redaction, advice)
         return self.unavailable(why + doubt * (answer.status >= _OF_THE_SERVER), "answer", None, redaction)
 
     def connect_error(self, error: Exception, words: OutputTail, redaction: Redaction | None) -> CasemateError:
-        """It could not be connected because of ``error``, which may be a group of them."""
+        """The server could not be connected because of ``error``, which may be an exception group."""
         from mcp.client.auth import OAuthFlowError
 
         causes = list(_causes(error))
@@ -130,13 +129,13 @@ class Reports:
 
 
 def clean_text(text: str, redaction: Redaction | None) -> str:
-    """A server's text for people: short, visible, without secrets."""
+    """A server's text for people: short, visible, redacted."""
     clean = redaction.text(text) if redaction is not None else text
     return inert(shorten(clean, _LONGEST_REASON))
 
 
 def redact_answer(answer: Answer, redaction: Redaction | None) -> Answer:
-    """The answer without the secrets that its server was given."""
+    """The answer without the server's secrets."""
     if redaction is None:
         return answer
     structured = redaction.value(answer.structured) if answer.has_structured else answer.structured
@@ -144,7 +143,6 @@ def redact_answer(answer: Answer, redaction: Redaction | None) -> Answer:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """What went wrong, out of the groups that tasks put it in."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from _causes(inner)

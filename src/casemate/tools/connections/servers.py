@@ -1,6 +1,6 @@
-"""The MCP servers of a sandbox: added under names, connected when they are first used, in a thread of their own.
+"""The MCP servers of a sandbox. They are connected on first use, in one separate thread.
 
-Everything here may be called from any thread. What takes time gives a future, and cancelling that cancels the call.
+Everything here is thread-safe. Slow calls return a future; cancelling it cancels the call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from casemate.files.beneath import HeldFolder
 from casemate.tools.connections.answers import Answer, CallProgress, Elicit, ServerTools
 from casemate.tools.connections.calling import Calling
 from casemate.tools.connections.connection import Connection
-from casemate.tools.connections.context import SecretStore, SignInPrompt, Surroundings
+from casemate.tools.connections.context import Surroundings
 from casemate.tools.connections.definition import (
     OwnFunctions,
     Program,
@@ -34,9 +34,9 @@ from casemate.tools.connections.own import OwnConnection
 
 _THREAD = "casemate-tools"
 _START_SECONDS = 10.0
-_END_SECONDS = 20.0  # a server's processes have 8 of them, and all end at the same time
+_END_SECONDS = 20.0  # a server's processes take at most 8, and all servers end at the same time
 _MOST_SERVERS = 100
-_LOUD = ("client", "mcp", "httpx2", "httpcore2")  # loggers of the libraries below, which write down what is secret
+_LOUD = ("client", "mcp", "httpx2", "httpcore2")  # loggers of the libraries below; they log secrets
 
 T = TypeVar("T")
 AnyConnection = Connection | OwnConnection
@@ -44,26 +44,13 @@ Use = Callable[[AnyConnection], Awaitable[T]]
 
 
 class Servers:
-    """The servers of one namespace. ``environ``: the host's variables, of which servers see a few by name; ``secrets``:
-    the vault's. ``on_tools``: is told of each list of tools, also one that has changed, in a thread of ours, and
-    must neither block nor raise; ``on_sign_in`` shows somebody where to sign in, and may raise; ``wall``: see
-    `Surroundings`. The thread starts with the first use, and ends with :meth:`close`."""
+    """The servers of one namespace. The thread starts on first use and ends with :meth:`close`."""
 
-    def __init__(
-        self,
-        environ: Mapping[str, str],
-        secrets: SecretStore,
-        *,
-        on_tools: Callable[[ServerTools], None] = lambda _tools: None,
-        on_sign_in: Callable[[SignInPrompt], None] | None = None,
-        wall: tuple[str, ...] = (),
-    ) -> None:
-        from casemate.tools.connections.browser import open_browser
-
-        self._surroundings = Surroundings(environ, secrets, on_tools, on_sign_in or open_browser, wall)
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._surroundings = surroundings
         self._lock = threading.Lock()
         self._connections: dict[str, AnyConnection] = {}
-        self._owned: set[AnyConnection] = set()  # those with a task that looks after them
+        self._owned: set[AnyConnection] = set()  # those whose `run` is running
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._group: asyncio.TaskGroup | None = None
@@ -74,12 +61,9 @@ class Servers:
 
     def add(
         self, name: str, definition: Mapping[str, Any] | ServerDefinition, folder: HeldFolder | None = None
-    ) -> ServerDefinition:
-        """Add a server; nothing is started. Raises ``InvalidArgument`` for a definition that is none, and for a name
-        that is taken."""
+    ) -> None:
+        """Add a server without starting it. Raises ``InvalidArgument`` for a bad definition or a name that is taken."""
         read = definition if isinstance(definition, ServerDefinition) else read_definition(name, definition)
-        if read.name != check_server_name(name):
-            raise InvalidArgument("server", f"the definition is of {read.name!r}, not of {name!r}")
         if folder is not None and isinstance(read.how, Program):
             read = replace(read, how=replace(read.how, folder=folder))
         with self._lock:
@@ -88,45 +72,44 @@ class Servers:
                 self._connections[name] = OwnConnection(read, read.how, self._surroundings)
             else:
                 self._connections[name] = Connection(read, self._surroundings)
-        return read
 
     def check_free(self, name: str) -> None:
-        """Raises ``InvalidArgument`` where no server of that name could be added, whatever its definition is."""
+        """Raise ``InvalidArgument`` if no server of that name can be added."""
         check_server_name(name)
         with self._lock:
             self._check_free(name)
 
     def remove(self, name: str) -> None:
-        """Forget a server and end what runs of it; calls that it has not answered fail. Raises ``InvalidArgument``."""
+        """Remove a server and end its processes. Its pending calls fail. Raises ``InvalidArgument``."""
         with self._lock:
             connection = self._connection(name)
             del self._connections[name]
-            loop = self._loop
-        if loop is not None:
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(connection.stop)
+        self._have_done(connection.stop)
 
     def definitions(self) -> tuple[ServerDefinition, ...]:
-        """The definitions, in the order in which they were added."""
+        """The definitions, in the order of their addition."""
         with self._lock:
             return tuple(connection.definition for connection in self._connections.values())
 
     def last_tools(self, server: str) -> ServerTools | None:
-        """The tools of a server as they were last read; None before that. Nothing is started. Raises
-        ``InvalidArgument`` for a name that is not exactly a server's."""
+        """The last list of a server's tools, if any. Starts nothing. Raises ``InvalidArgument`` for an unknown name."""
         with self._lock:
             return self._connection(server).tools
 
+    def all_tools(self) -> tuple[ServerTools, ...]:
+        """The last lists of all servers that have one."""
+        with self._lock:
+            return tuple(one.tools for one in self._connections.values() if one.tools is not None)
+
     def present(self, server: str) -> ServerTools | None:
-        """As :meth:`last_tools`, of a server that is connected now; what it says of changes is noticed."""
+        """As :meth:`last_tools`, but None unless the server is connected now, so that changes are noticed."""
         with self._lock:
             connection = self._connection(server)
             return connection.tools if connection.is_there else None
 
     def tools(self, server: str) -> Future[ServerTools]:
-        """The tools of a server, which is connected for that. The future raises ``ToolUnavailable``,
-        ``InvalidArgument`` for a placeholder without value, ``VaultUnavailable``; this itself ``InvalidArgument`` for
-        an unknown name, and ``SandboxClosed``."""
+        """List a server's tools; connects it if needed. Raises ``SandboxClosed``, and ``InvalidArgument`` for an
+        unknown name. The future raises ``ToolUnavailable``, ``VaultUnavailable`` and ``InvalidArgument``."""
         return self._submit(server, lambda connection: connection.list_tools())
 
     def call(
@@ -140,34 +123,27 @@ class Servers:
         on_progress: Callable[[CallProgress], None] | None = None,
         elicit: Elicit | None = None,
     ) -> Future[Answer]:
-        """Call a tool by its exact names. Arguments are sent as they are: whoever calls has checked them.
+        """Call a tool by its exact names. The caller has validated the arguments.
 
-        ``timeout``: seconds from when it is sent, None for the definition's; those in which the user is asked do not
-        count. ``expected``: the hash of the description that was approved (``ServerTools.hashes``); a call of what has
-        changed since is refused. ``on_progress`` is called in a thread of ours and must neither block nor raise.
-        ``elicit``: asks the user what the server wants to know; None declines.
+        ``timeout``, ``on_progress``, ``elicit``: see `Calling`. ``expected``: the hash of the approved description
+        (``ServerTools.hashes``); a call of a changed tool is refused.
 
-        The future raises as that of :meth:`tools`; cancelling it tells the server. A failure of the tool itself is
-        an answer with ``is_error``.
+        The future raises as that of :meth:`tools`; cancelling it cancels the call at the server. A failure of the tool
+        itself is an answer with ``is_error``.
         """
         with self._lock:
             seconds = self._connection(server).definition.timeout if timeout is None else timeout
         calling = Calling(tool, arguments, seconds, on_progress, elicit)
         return self._submit(server, lambda connection: connection.call(calling, expected))
 
-    def read(self, server: str, uri: str, *, timeout: float | None = None) -> Future[list[dict[str, Any]]]:
-        """The contents of a resource of the server's, as MCP has them (``resources/read``). Raises as :meth:`call`."""
-        with self._lock:
-            seconds = self._connection(server).definition.timeout if timeout is None else timeout
-        return self._submit(server, lambda connection: connection.read(uri, seconds))
+    def read(self, server: str, uri: str) -> Future[list[dict[str, Any]]]:
+        """Read a server's resource (``resources/read``). Raises as :meth:`call`."""
+        return self._submit(server, lambda connection: connection.read(uri))
 
     async def beside(self, work: Work) -> None:
-        """Have ``work`` done in the loop of the connections, from where calls need no other thread. From any loop.
-
-        It comes back when ``work`` has ended, also when it is cancelled, which ends that. Raises what ``work`` raises,
-        ``SandboxClosed``, and ``Fault`` where the thread is gone.
-        """
-        with self._lock:  # so that it begins before the loop is told to end
+        """Run ``work`` in the connections' loop, where calls need no change of thread. Await it in any loop. Raises
+        what ``work`` raises, ``SandboxClosed``, and ``Fault`` if the thread is gone."""
+        with self._lock:  # so that it starts before `close` ends the loop
             self._check_open()
             loop = self._ensure_loop()
             assert self._group is not None
@@ -175,24 +151,20 @@ class Servers:
         await item.stay()
 
     def reset(self, name: str | None = None) -> None:
-        """End a server, or all that run; each is started anew when it is next used. Raises ``InvalidArgument``."""
+        """End a server, or all. Each starts again on its next use. Raises ``InvalidArgument``."""
         with self._lock:
             which = [self._connection(name)] if name is not None else list(self._connections.values())
-            loop = self._loop
-        if loop is not None:
-            for connection in which:
-                with contextlib.suppress(RuntimeError):
-                    loop.call_soon_threadsafe(connection.reset)
+        for connection in which:
+            self._have_done(connection.reset)
 
     def close(self) -> None:
-        """End every server and the thread. Blocks, bounded; harmless when repeated."""
+        """End every server and the thread. Blocks for a bounded time; may be repeated."""
         with self._lock:
             self._is_closed = True
-            thread, loop, end = self._thread, self._loop, self._end
-        if thread is None or loop is None or end is None or self._process != os.getpid():
+            thread, end = self._thread, self._end
+        if thread is None or end is None or self._process != os.getpid():
             return
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(end.set)
+        self._have_done(end.set)
         thread.join(_END_SECONDS)
         if thread.is_alive():
             raise Fault("the connections to MCP servers did not end")
@@ -215,6 +187,12 @@ class Servers:
     def _check_open(self) -> None:
         if self._is_closed or self._process != os.getpid():
             raise SandboxClosed("the connections to MCP servers are closed")
+
+    def _have_done(self, job: Callable[[], object]) -> None:
+        """Run ``job`` in the thread, if there is one."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(job)
 
     def _submit(self, server: str, use: Use[T]) -> Future[T]:
         future: Future[T] = Future()
@@ -292,7 +270,7 @@ class Servers:
 
 
 def _load() -> None:
-    """Load the MCP SDK, which takes most of a second, and silence it: its loggers tell of sessions and tokens."""
+    """Load the MCP SDK, which takes most of a second, and silence its loggers, which log sessions and tokens."""
     import httpx2  # noqa: F401
     import mcp
     import mcp.client.auth

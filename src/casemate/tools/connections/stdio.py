@@ -1,7 +1,6 @@
-"""A server that is a program here: its processes, and messages over its standard streams, one JSON text on each line.
+"""Runs a server as a local program that sends messages over its standard streams, one JSON text on each line.
 
-What it says is bounded, what it says besides messages is kept for its last words, and everything that it started ends
-with it (`casemate.tools.connections.reaper`).
+Its output is bounded. All its processes end with it (`casemate.tools.connections.reaper`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import re
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -31,33 +29,32 @@ if TYPE_CHECKING:
 REAPER = Path(__file__).with_name("reaper.py")
 MOST_MESSAGE = 64 << 20  # bytes of one message
 _CHUNK = 1 << 18
-_MOST_RUBBISH = 16 << 20  # bytes that are no messages, after which it is no server
-_RUBBISH_COST = 256  # bytes of rubbish count as one message that nobody asked for
+_MOST_RUBBISH = 16 << 20  # bytes of lines that are not messages, before the server is cut off
+_RUBBISH_COST = 256  # bytes of rubbish that count as one message
 _ID = re.compile(rb'"id": ?([0-9]{1,15})[,}]')
-_NEAR = 200  # bytes from either end in which an answer names its request
-_SOON = 1.0  # seconds for an end to be known whose sign was seen
-_NOISE = 8 << 20  # bytes a second that are read of what it says besides: a server that says more waits
-_NOT_STARTED = 127  # as reaper.py and shells have it
-_REAPER_SECONDS = 8.0  # the reaper's own delays, and some
-# What every server gets of the host's environment: who and where it is, and how to find programs and speak.
+_YIELD_EVERY = 16  # lines, so that many lines at once do not block the loop
+_NEAR = 200  # bytes at either end in which an answer names its request
+_SOON = 1.0  # seconds to wait for the exit code after the output ended
+_NOISE = 8 << 20  # bytes a second that are read from standard error; a server that writes more blocks
+_NOT_STARTED = 127  # as in reaper.py and in shells
+_REAPER_SECONDS = 8.0  # longer than the reaper's own delays
+# The host's variables that every server gets.
 INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerCommand:
-    """What is started: its words, all of its variables, its folder ("" is this process's)."""
-
     words: Sequence[str]
-    env: Mapping[str, str]
-    cwd: str = ""
+    env: Mapping[str, str]  # all of its variables
+    cwd: str = ""  # "" is this process's
 
 
 class Broken(Exception):
-    """The server does what none may; the message says what."""
+    """The server violated the protocol; the message says how."""
 
 
 class Processes:
-    """The processes of one server, started when this is made. Raises ``OSError`` where they cannot be."""
+    """The processes of one server. The constructor starts them, or raises ``OSError``."""
 
     def __init__(self, command: ServerCommand) -> None:
         held, self._lifeline = os.pipe()
@@ -70,7 +67,7 @@ class Processes:
                 pass_fds=(held,),
                 env=dict(command.env),
                 cwd=command.cwd or None,
-                start_new_session=True,  # a terminal's Ctrl+C is the application's
+                start_new_session=True,  # Ctrl+C in a terminal goes to the application only
                 bufsize=0,
             )
         except BaseException:
@@ -84,7 +81,7 @@ class Processes:
         self.stdin, self.stdout, self.stderr = self._reaper.stdin, self._reaper.stdout, self._reaper.stderr
 
     async def end(self) -> int | None:
-        """End everything, bounded: politely, then by force. Its exit code, None where even force took too long."""
+        """End all processes, if needed by force. Returns the exit code, or None if even force took too long."""
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
@@ -95,7 +92,7 @@ class Processes:
         return code
 
     async def wait(self, seconds: float) -> int | None:
-        """The exit code, when it has one within so many seconds."""
+        """Wait at most ``seconds`` for the exit code."""
         deadline = time.monotonic() + seconds
         while (code := self._reaper.poll()) is None and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -104,10 +101,10 @@ class Processes:
 
 @asynccontextmanager
 async def stdio(command: ServerCommand, words: OutputTail) -> AsyncGenerator[Streams]:
-    """The server as a transport of the MCP SDK: it is started, and with the block it is ended.
+    """Run the server for the block, as a transport of the MCP SDK. Raises ``OSError`` if it cannot be started.
 
-    Raises ``OSError`` where it cannot be started. ``words`` hears what it says besides, and how it ended. Its streams
-    end when it does, and when it sends a message of more than 64 MiB or nothing but rubbish.
+    ``words`` gets its other output and how it ended. The streams end with the server, and also when it sends a message
+    of more than 64 MiB or too much rubbish.
     """
     import anyio
 
@@ -133,7 +130,8 @@ async def stdio(command: ServerCommand, words: OutputTail) -> AsyncGenerator[Str
                 yield reader, StdioWriter(writer, reader)
             finally:
                 with anyio.CancelScope(shield=True):
-                    await _close(processes, writer)
+                    writer.close()  # asks the server to exit
+                    await processes.end()
                 group.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
@@ -144,22 +142,17 @@ async def stdio(command: ServerCommand, words: OutputTail) -> AsyncGenerator[Str
                 pipe_end.close()
 
 
-async def _close(processes: Processes, writer: asyncio.StreamWriter) -> None:
-    """Its standard input ends, which asks it to leave; then it is made to."""
-    writer.close()
-    await processes.end()
-
-
 class StdioReader:
-    """What the server says, as a stream of the SDK's: read by who wants it, in no task of its own."""
+    """The server's messages as a stream for the SDK. The consumer's task reads them."""
 
     def __init__(
         self, said: asyncio.StreamReader, processes: Processes, words: OutputTail, is_quiet: asyncio.Event
     ) -> None:
         self._said, self._processes, self._words, self._is_quiet = said, processes, words, is_quiet
-        self._lines = Lines()
+        self._pieces: list[bytes] = []  # of an incomplete line; they outlive a cancelled read
+        self._size, self._count = 0, 0
         self._budget, self._rubbish = MessageBudget(time.monotonic()), 0
-        self.over = asyncio.Event()  # no more is said, and why is noted
+        self.over = asyncio.Event()  # the messages have ended, and the reason is noted
 
     async def receive(self) -> SessionMessage:
         """The next message. Raises ``anyio.EndOfStream`` after the last."""
@@ -176,42 +169,54 @@ class StdioReader:
         raise anyio.EndOfStream
 
     async def aclose(self) -> None:
-        """Listen no more."""
+        """Stop reading."""
         self.over.set()
 
     async def _next(self) -> SessionMessage | None:
-        """The next message; None where it says no more. Raises ``Broken`` for what no server may say."""
         from mcp.shared.message import SessionMessage
 
-        if self._lines.are_there:
-            await asyncio.sleep(0)  # many lines that come at once are everybody's time
-        while True:
-            while (line := self._lines.take()) is not None:
-                if (message := _message(line)) is not None:
-                    return SessionMessage(message)
-                self._heard_rubbish(line)
-            chunk = await self._said.read(_CHUNK)
-            if not chunk:
-                return None
-            self._lines.add(chunk)
+        while line := await self._line():
+            if (message := _message(line)) is not None:
+                return SessionMessage(message)
+            self._heard_rubbish(line)
+        return None
+
+    async def _line(self) -> bytes:
+        """Read a line; empty after the last. Raises ``Broken`` beyond 64 MiB."""
+        self._count += 1
+        if self._count % _YIELD_EVERY == 0:
+            await asyncio.sleep(0)
+        while self._size <= MOST_MESSAGE:
+            try:
+                line = b"".join((*self._pieces, await self._said.readuntil()))
+            except asyncio.LimitOverrunError as begun:
+                self._pieces.append(await self._said.readexactly(begun.consumed))
+                self._size += begun.consumed
+            except asyncio.IncompleteReadError:
+                return b""
+            else:
+                self._pieces, self._size = [], 0
+                return line
+        raise Broken(f"it sent a message of more than {MOST_MESSAGE >> 20} MiB")
 
     def _heard_rubbish(self, line: bytes) -> None:
         self._rubbish += len(line)
-        self._words.add(line[:1000] + b"\n")
+        if line.strip():
+            self._words.add(line[:1000] + b"\n")
         is_borne = self._budget.spend(time.monotonic(), 1 + len(line) / _RUBBISH_COST)
         if self._rubbish > _MOST_RUBBISH or not is_borne:
-            raise Broken("it says too much that is no message of MCP")
+            raise Broken("it writes too much that is not an MCP message to its standard output")
 
 
 class StdioWriter:
-    """What is said to the server, as a stream of the SDK's: written by who says it, one after the other."""
+    """Messages to the server as a stream for the SDK. The producer's task writes them, one at a time."""
 
     def __init__(self, writer: asyncio.StreamWriter, reader: StdioReader) -> None:
         self._writer, self._reader = writer, reader
         self._turn = asyncio.Lock()
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Say it, once the server has taken what was said before. Raises ``anyio.BrokenResourceError``."""
+        """Send a message once the server has read the earlier ones. Raises ``anyio.BrokenResourceError``."""
         text = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
         async with self._turn:
             try:
@@ -223,7 +228,7 @@ class StdioWriter:
             self._writer.write(text)
 
     async def _give_up(self) -> NoReturn:
-        """Nobody listens: most often the server has ended, and how is about to be noted by who reads."""
+        """Fail because the server does not read. It has usually ended, so wait until the reader has noted how."""
         import anyio
 
         with contextlib.suppress(TimeoutError):
@@ -232,57 +237,23 @@ class StdioWriter:
         raise anyio.BrokenResourceError from None
 
     async def aclose(self) -> None:
-        """Say no more; its standard input ends when the server is ended."""
+        """Do nothing; `stdio` closes the standard input at the end."""
 
 
 def _message(line: bytes) -> JSONRPCMessage | None:
-    """The message that a line is; of an answer that cannot be read, an error in its place; None for rubbish."""
+    """Parse a line. An answer that cannot be parsed becomes an error; rubbish becomes None."""
     from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
     with contextlib.suppress(ValueError):
         return jsonrpc_message_adapter.validate_json(line, by_name=False)
     with contextlib.suppress(ValueError, RecursionError):
-        # Deeper than the other parser reads: one tool's schema, that must not cost the others.
+        # This parser reads deeper JSON than the other: one tool's deep schema must not make all tools fail.
         return jsonrpc_message_adapter.validate_python(json.loads(line), by_name=False)
     named = {*_ID.findall(line[:_NEAR]), *_ID.findall(line[-_NEAR:])} if line.startswith(b"{") else set()
     if len(named) != 1:
         return None
-    error = ErrorData(code=PARSE_ERROR, message="the server's answer is no JSON that can be read")
+    error = ErrorData(code=PARSE_ERROR, message="the server's answer is not JSON that can be parsed")
     return JSONRPCError(jsonrpc="2.0", id=int(named.pop()), error=error)
-
-
-class Lines:
-    """Bytes as they come, and the lines that they are, but empty ones."""
-
-    def __init__(self) -> None:
-        self._whole: deque[bytes] = deque()
-        self._pieces: list[bytes] = []  # of the line that has not ended
-        self._size = 0
-
-    @property
-    def are_there(self) -> bool:
-        """Whether one may be taken."""
-        return bool(self._whole)
-
-    def take(self) -> bytes | None:
-        """The next one; None where none has come to its end."""
-        while self._whole:
-            if (line := self._whole.popleft()).strip():
-                return line
-        return None
-
-    def add(self, chunk: bytes) -> None:
-        """More of them. Raises ``Broken`` beyond 64 MiB without an end."""
-        *lines, rest = chunk.split(b"\n")
-        if lines:
-            self._whole.append(b"".join([*self._pieces, lines[0]]))
-            self._whole.extend(lines[1:])
-            self._pieces.clear()
-            self._size = 0
-        self._pieces.append(rest)
-        self._size += len(rest)
-        if self._size > MOST_MESSAGE:
-            raise Broken(f"it sent a message of more than {MOST_MESSAGE >> 20} MiB")
 
 
 async def _read_stderr(noise: asyncio.StreamReader, words: OutputTail, is_quiet: asyncio.Event) -> None:
@@ -293,7 +264,6 @@ async def _read_stderr(noise: asyncio.StreamReader, words: OutputTail, is_quiet:
 
 
 async def _note_exit(processes: Processes, words: OutputTail, is_quiet: asyncio.Event) -> None:
-    """Note how it ended, or that it closed its standard output, and what it said last."""
     code = await processes.wait(_SOON)
     if code is not None:
         with contextlib.suppress(TimeoutError):

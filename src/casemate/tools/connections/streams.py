@@ -1,5 +1,5 @@
-"""Between a server and the MCP SDK: malformed tools are taken out of lists before the SDK sees them, a server that
-sends too many messages is cut off, and the end of the connection is noticed."""
+"""A filter between a server and the MCP SDK. It removes malformed tools from lists, cuts off a server that sends too
+many messages, and notices the end of the connection."""
 
 from __future__ import annotations
 
@@ -16,52 +16,53 @@ from casemate.tools.connections.reports import OutputTail
 if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
 
-Streams = tuple[Any, Any]  # a reader and a writer of messages, as the SDK's transports give them
+Streams = tuple[Any, Any]  # a reader and a writer of messages, as the SDK's transports make them
 
 _AT_ONCE = 10_000.0
 _PER_SECOND = 500.0
 
 
 class MessageBudget:
-    """A bucket that fills by 500 in each second, up to 10,000; a server that empties it says too much."""
+    """A token bucket: 500 messages a second, up to 10,000."""
 
     def __init__(self, now: float) -> None:
         self._left = _AT_ONCE
         self._then = now
 
     def spend(self, now: float, cost: float = 1.0) -> bool:
-        """Whether this much more is bearable at ``now`` (seconds of a clock that only goes on)."""
+        """Take ``cost`` at ``now`` (monotonic seconds). False if the budget is exceeded."""
         self._left = min(_AT_ONCE, self._left + (now - self._then) * _PER_SECOND) - cost
         self._then = now
         return self._left >= 0
 
 
-Judge = Callable[[Any], list[dict[str, Any]]]  # the tools of a page to those that the SDK may see
+Judge = Callable[[Any], list[dict[str, Any]]]  # maps the tools of a page to those that the SDK may see
 
 
 class MessageFilter:
-    """Sees all messages of one connection. ``judge``: takes the tools of each page of tools/list; ``on_end`` is called
-    when the server says no more, and when it says too much."""
+    """Filters all messages of one connection. ``judge`` gets the tools of each page of tools/list."""
 
     def __init__(self, words: OutputTail, on_end: Callable[[], None]) -> None:
+        """``on_end`` is called when the server's messages end or are too many."""
         self.judge: Judge = lambda _tools: []
+        self.budget = MessageBudget(time.monotonic())
         self._words = words
         self._on_end = on_end
         self._listings: set[object] = set()
 
     @asynccontextmanager
     async def wrap(self, transport: AbstractAsyncContextManager[Streams]) -> AsyncGenerator[Streams]:
-        """``transport``, with this in between."""
+        """Open ``transport`` with this filter."""
         async with transport as (read, write):
             yield CheckedReader(read, self), CheckedWriter(write, self)
 
     def note_request(self, message: Any) -> None:
-        """Something is sent to the server."""
+        """Note a message to the server."""
         if getattr(message, "method", "") == "tools/list" and hasattr(message, "id"):
             self._listings.add(message.id)
 
     def check_answer(self, message: Any) -> None:
-        """Something came from it."""
+        """Filter a message from the server."""
         from mcp_types import JSONRPCError, JSONRPCResponse
 
         if isinstance(message, JSONRPCResponse | JSONRPCError):
@@ -72,23 +73,35 @@ class MessageFilter:
                 if not isinstance(message.result.get("nextCursor", ""), str):
                     del message.result["nextCursor"]
             if isinstance(message, JSONRPCResponse) and not isinstance(message.result.get(STRUCTURED, {}), dict):
-                # Before MCP 2026-07-28 it was an object, and the SDK takes no other from a server of that time.
+                # Before MCP 2026-07-28 it was an object, and the SDK accepts only that from an older server.
                 message.result[ANY_STRUCTURED] = message.result.pop(STRUCTURED)
 
     def end(self, why: str = "") -> None:
-        """It says no more."""
+        """Note the end of the server's messages."""
         if why:
             self._words.note(why)
         self._on_end()
 
 
-class CheckedReader:
-    """What a server says, as a stream of the SDK's."""
-
+class _CheckedStream:
     def __init__(self, inner: Any, messages: MessageFilter) -> None:
         self._inner = inner
         self._filter = messages
-        self._budget = MessageBudget(time.monotonic())
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class CheckedReader(_CheckedStream):
+    """A server's messages as a stream for the SDK."""
 
     @property
     def last_context(self) -> contextvars.Context | None:
@@ -105,8 +118,8 @@ class CheckedReader:
             raise
         if not isinstance(item, Exception):
             self._filter.check_answer(item.message)
-        if not self._budget.spend(time.monotonic()):
-            self._filter.end("it says more than anybody can listen to")
+        if not self._filter.budget.spend(time.monotonic()):
+            self._filter.end("it sends too many messages")
             raise anyio.EndOfStream
         return item
 
@@ -121,39 +134,11 @@ class CheckedReader:
         except anyio.EndOfStream:
             raise StopAsyncIteration from None
 
-    async def aclose(self) -> None:
-        """Listen no more."""
-        await self._inner.aclose()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-
-class CheckedWriter:
-    """What is said to a server, as a stream of the SDK's."""
-
-    def __init__(self, inner: Any, messages: MessageFilter) -> None:
-        self._inner = inner
-        self._filter = messages
+class CheckedWriter(_CheckedStream):
+    """Messages to a server as a stream for the SDK."""
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Say it."""
+        """Send a message."""
         self._filter.note_request(item.message)
         await self._inner.send(item)
-
-    async def aclose(self) -> None:
-        """Say no more."""
-        await self._inner.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()

@@ -1,4 +1,4 @@
-"""From a definition to a transport of the MCP SDK: placeholders are filled in here, and nowhere else."""
+"""Turns a definition into a transport of the MCP SDK. This is the only place that fills in placeholders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from casemate.tools.connections.definition import (
     ServerDefinition,
     ServerWall,
     SignIn,
-    Sources,
     check_url,
     names_secret,
 )
@@ -31,23 +30,23 @@ if TYPE_CHECKING:
     from casemate.redaction.redaction import Redaction
 
 
-_APART = "_CASEMATE_OF_THE_SERVER_"  # how names of variables begin that nobody but a server behind a wall may read
-_SHORTEST = 8  # bytes of a secret that can be told from innocent text, as the vault asks for
+_APART = "_CASEMATE_OF_THE_SERVER_"  # prefix of variables that only a server behind a wall may read
+_SHORTEST = 8  # bytes of a secret that is redacted; the vault's minimum. Shorter ones would match innocent text.
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedDefinition:
-    """A definition with its values, for one connection. Shows nobody its values."""
+    """A definition with its values, for one connection. Its repr hides them."""
 
     command: ServerCommand | None = field(default=None, repr=False)
     url: str = field(default="", repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     sign_in: SignIn | None = field(default=None, repr=False)
+    # The vault's secrets, and values in headers, in variables with a secret's name and for the sign-in.
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def redaction(self) -> Redaction | None:
-        """What takes out of all that the server says: its secrets, and what its definition gives it in variables
-        that are named as secrets, in headers and to sign in. None where there is none."""
+        """The redaction of `secrets` in the server's output; None without long enough ones."""
         known = {name: value for name, value in self.secrets.items() if len(value.encode()) >= _SHORTEST}
         if not known:
             return None
@@ -57,9 +56,8 @@ class ResolvedDefinition:
 
 
 def resolve_definition(definition: ServerDefinition, surroundings: Surroundings) -> ResolvedDefinition:
-    """Fill in the values. May block. Raises ``InvalidArgument`` naming what has none, and ``VaultUnavailable``."""
-    sources = Sources(surroundings.secrets.get, surroundings.environ, definition.variables)
-    expansion = Expansion(sources)
+    """Fill in the values. May block. Raises ``VaultUnavailable``, or ``InvalidArgument`` for a name without value."""
+    expansion = Expansion(surroundings.secrets.get, surroundings.environ, definition.variables)
     how, name = definition.how, definition.name
     if isinstance(how, Program):
         own = {key: surroundings.environ[key] for key in INHERITED if key in surroundings.environ}
@@ -68,37 +66,32 @@ def resolve_definition(definition: ServerDefinition, surroundings: Surroundings)
         if any("\0" in text for text in (*args, *env.values())):
             raise InvalidArgument(name, "a value that was filled in holds a NUL character")
         named = {key for key, text in how.env.items() if names_secret(key, text)}
-        given = {f"env.{key}": env[key] for key in named if not os.path.exists(env[key])}  # a file's name is no key
-        if how.wall:  # its definition says all of its wall
+        given = {f"env.{key}": env[key] for key in named if not os.path.exists(env[key])}  # a path is not a secret
+        if how.wall:  # only its definition configures its wall
             own, env = {**own, "CASEMATE_CONFIG": "none"}, {f"{_APART}{key}": text for key, text in env.items()}
-        command = ServerCommand(
-            [*_wall_words(how.wall, surroundings.wall, bool(env)), how.command, *args], {**own, **env}, _folder_of(how)
-        )
+        words = [*_wall_words(how.wall, surroundings.wall, bool(env)), how.command, *args]
+        # By descriptor, this is the folder that an approver saw. The child still has it when it changes to it.
+        cwd = how.cwd if how.folder is None else f"/proc/self/fd/{how.folder.fd}"
+        command = ServerCommand(words, {**own, **env}, cwd)
         return ResolvedDefinition(command=command, secrets={**expansion.secrets, **given})
     assert isinstance(how, RemoteServer)
     headers = {key: expansion.private(text, f"{name}.headers.{key}") for key, text in how.headers.items()}
     for key, value in headers.items():
         if not value.isascii() or not value.isprintable():
-            raise InvalidArgument(f"{name}.headers.{key}", "its value holds what no header can")
+            raise InvalidArgument(f"{name}.headers.{key}", "its value holds characters that no header can hold")
     url = check_url(expansion.public(how.url, f"{name}.url"), f"{name}.url")
     sign_in = None if how.sign_in is None else _fill_in_sign_in(how.sign_in, expansion, f"{name}.auth")
-    given = {f"headers.{key}": value.rpartition(" ")[2] for key, value in headers.items()}  # "Bearer" is none
+    given = {f"headers.{key}": value.rpartition(" ")[2] for key, value in headers.items()}  # without "Bearer"
     given |= {"auth.client_secret": sign_in.client_secret} if sign_in is not None else {}
     return ResolvedDefinition(url=url, headers=headers, sign_in=sign_in, secrets={**expansion.secrets, **given})
 
 
-def _folder_of(how: Program) -> str:
-    """Where its command is started: in the folder that somebody was shown, by its descriptor, which the child has still
-    when it goes there."""
-    return how.cwd if how.folder is None else f"/proc/self/fd/{how.folder.fd}"
-
-
 def _wall_words(wall: ServerWall | None, bounds: tuple[str, ...], has_variables: bool) -> list[str]:
-    """The words before a command that runs behind a wall, within the ``bounds`` of the sandbox. Whether it
-    ``has_variables``, whose names begin otherwise until it has them: many a variable (OPENSSL_CONF, GCONV_PATH, HOME)
-    would say what is loaded outside, and when.
+    """The words before a command that runs behind a wall, within the ``bounds`` of the sandbox.
 
-    What starts the wall takes neither modules from the folder it runs in (-P) nor Python's variables (-E).
+    If it ``has_variables``, they have a prefix until the command starts: many (OPENSSL_CONF, GCONV_PATH, HOME) would
+    change what is loaded outside of the wall. For the same reason Python takes no modules from the working directory
+    (-P) and none of its own variables (-E).
     """
     if wall is None:
         return []
@@ -128,8 +121,7 @@ async def transport(
     words: OutputTail,
     waiting: Callable[[], AbstractContextManager[None]],
 ) -> AsyncGenerator[Streams]:
-    """The server as a transport of the MCP SDK, for as long as the block lasts. ``waiting``: a block in which a person
-    is waited for, and no deadline of a machine's."""
+    """Connect the server for the block. ``waiting``: a block that waits for a person, without deadlines."""
     if resolved.command is not None:
         async with stdio(resolved.command, words) as streams:
             yield streams

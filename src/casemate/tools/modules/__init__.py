@@ -1,1 +1,1 @@
-"""Source that programs import, made of what servers say of their tools; and finding tools by words. Pure."""
+"""Generates the modules of tools that programs import, and searches tools."""

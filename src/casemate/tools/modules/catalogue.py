@@ -1,7 +1,4 @@
-"""All tools of one moment: their modules and sources, problems, and what search and describe say. Pure.
-
-A catalogue is made anew when servers or tools change; sources are made when they are first asked for.
-"""
+"""The catalogue of all tools at one moment: modules, sources (generated on use), problems, search and descriptions."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 from casemate.tools.modules.generate import (
     PACKAGE,
@@ -20,6 +17,7 @@ from casemate.tools.modules.generate import (
     package_source,
     tool_source,
 )
+from casemate.tools.requests import Detail
 from casemate.tools.schemas.schema import Document, Unreadable, read
 from casemate.tools.schemas.types import module_names, package_names
 from casemate.tools.schemas.validation import Validator
@@ -30,15 +28,12 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _LONGEST_QUERY = 1_000
 _MOST_WORDS = 32  # of a query
 _SHORTEST_STEM = 3
-_IN_NAME = 3.0  # a word of a name tells more than one of a description
+_IN_NAME = 3.0  # weight of a word in a name; in a description it is 1
 
 
 def rank(query: str, rows: Sequence[tuple[str, ...]]) -> list[int]:
-    """The numbers of the ``rows`` that have any word of ``query`` (or begin with it), best first.
-
-    The last text of a row is its description, those before are its names. A word that few rows have counts more; of a
-    query with very many words the first ones count.
-    """
+    """The indexes of ``rows`` that match words of ``query``, best first. The last text of a row is its description, the
+    others are names. Rare words weigh more."""
     wanted = list(dict.fromkeys(_words(query[:_LONGEST_QUERY])))[:_MOST_WORDS]
     places: dict[str, list[tuple[int, float]]] = {}
     for n, row in enumerate(rows):
@@ -59,7 +54,7 @@ def rank(query: str, rows: Sequence[tuple[str, ...]]) -> list[int]:
 
 
 def _alike(word: str, known: Sequence[str], places: Container[str]) -> Iterator[tuple[str, float]]:
-    """Those of the ``known`` words, which are in order, that ``word`` fits, and how well."""
+    """The words of ``known``, which is sorted, that match ``word``, each with a score."""
     if word in places:
         yield word, 1.0
     stem = word[:-1] if word.endswith("s") and len(word) > 3 else word
@@ -78,25 +73,19 @@ def _words(text: str) -> list[str]:
     return [word.casefold() for word in _WORD.findall(_HUMP.sub(" ", text))]
 
 
-Detail = Literal["names", "brief", "full"]
 MOST_FOUND = 20
 
 
 class Catalogue:
-    """``tools`` in order; of two with the same names on the wire the first counts. ``problems``: why others are
-    missing.
-
-    Modules are ``mcptools.<package>.<module>``, one to one to the names on the wire.
-    """
+    """``tools`` in order, with modules ``mcptools.<package>.<module>``. Of two with the same names on the wire only the
+    first is used."""
 
     def __init__(self, tools: Iterable[Tool], servers: Iterable[str] = (), before: Catalogue | None = None) -> None:
-        """``servers``: all that there are, also those whose tools are not known yet: no name changes with them.
-        ``before``: another catalogue, of which what has not changed is taken."""
-        found: dict[str, dict[str, Readable]] = {}
-        self.problems: list[tuple[str, Problem]] = []
-        self._validators: dict[tuple[str, str], Validator] = {}
-        self._sources: dict[int, str] = {}  # by what was read of a tool, which is kept
-        self._made: dict[str, tuple[str, bool]] = {}
+        """``servers``: all of them, also those whose tools are not known yet, so that package names stay the same.
+        ``before``: an earlier catalogue, whose unchanged tools are reused."""
+        self._found: dict[str, dict[str, Readable]] = {}  # by package and module
+        self.problems: list[tuple[str, Problem]] = []  # why tools are missing, by server
+        self._made: dict[str, tuple[str, bool]] = {}  # generated sources
         by_server: dict[str, dict[str, Tool]] = {}
         for tool in tools:
             known = by_server.setdefault(tool.server, {})
@@ -108,49 +97,29 @@ class Catalogue:
         for server, named in by_server.items():
             modules = module_names(named)
             readable = {modules[name]: self._read(tool, modules[name], before) for name, tool in named.items()}
-            found[self._packages[server]] = {module: one for module, one in readable.items() if one is not None}
-        self._found = found
+            self._found[self._packages[server]] = {module: one for module, one in readable.items() if one is not None}
 
     def cached_source(self, module: str) -> tuple[str, bool] | None:
-        """As :meth:`source`, at once: None, too, where it was not asked for before."""
+        """As :meth:`source`, but None if the source is not generated yet."""
         return self._made.get(module)
 
     def source(self, module: str) -> tuple[str, bool] | None:
-        """The source of ``module``, and whether it is a package; None where there is none of that name."""
-        found = self._source_of(module)
-        if found is not None:
-            self._made[module] = found
-        return found
-
-    def _source_of(self, module: str) -> tuple[str, bool] | None:
+        """The source of ``module``, and whether it is a package; None for an unknown module."""
         root, _, rest = module.partition(".")
         package, _, name = rest.partition(".")
-        if root != PACKAGE or package not in self._found:
-            return None
-        if not name:
-            return self._package_source(package), True
-        readable = self._found[package].get(name)
-        if readable is None:
-            return None
-        if id(readable) not in self._sources:
-            self._sources[id(readable)] = tool_source(readable)
-        return self._sources[id(readable)], False
+        if module not in self._made and root == PACKAGE and package in self._found:
+            if not name:
+                self._made[module] = self._package_source(package), True
+            elif (readable := self._found[package].get(name)) is not None:
+                self._made[module] = tool_source(readable), False
+        return self._made.get(module)
 
     def modules(self, server: str) -> list[str]:
         """The names of a server's modules."""
         return list(self._found.get(self._packages.get(server, ""), ()))
 
-    def find(self, server: str, tool: str) -> Tool | None:
-        """The tool with exactly these names on the wire."""
-        readable = self._readable(server, tool)
-        return None if readable is None else readable.tool
-
-    def validator(self, server: str, tool: str) -> Validator:
-        """What decides whether arguments are the tool's. Raises ``KeyError`` where there is no such tool."""
-        return self._validators[server, tool]
-
     def by_path(self, path: str) -> Tool | None:
-        """The tool that people call ``server.tool``, by its names on the wire or those of its module."""
+        """The tool that people write as ``server.tool``, with the names on the wire or those of its module."""
         for package, modules in self._found.items():
             for module, readable in modules.items():
                 tool = readable.tool
@@ -160,10 +129,10 @@ class Catalogue:
 
     def list_rows(self) -> list[dict[str, Any]]:
         """Every tool: ``server`` and ``tool`` as on the wire, ``module``, and the first words of its description."""
-        return [self._row(package, one) for package, modules in self._found.items() for one in modules.values()]
+        return [self._row(one) for modules in self._found.values() for one in modules.values()]
 
     def search(self, query: str, detail: Detail = "brief") -> tuple[str, list[dict[str, Any]]]:
-        """What fits ``query`` best, as text and as rows; everything (its names) for an empty one."""
+        """The tools that match ``query`` best, as text and as rows; all tools for an empty query."""
         rows = self.list_rows()
         if not rows:
             return "There are no tools.", []
@@ -171,16 +140,15 @@ class Catalogue:
         chosen = rows if found is None else [rows[n] for n in found[:MOST_FOUND]]
         if not chosen:
             return "No tool fits. An empty search lists all of them.", []
-        wanted = detail if detail in get_args(Detail) else "brief"
-        return "\n".join(self._describe(row, wanted) for row in chosen), chosen
+        return "\n".join(self._describe(row, detail) for row in chosen), chosen
 
     def describe(self, server: str, tool: str) -> str | None:
-        """All that a program needs to know in order to call it."""
+        """Everything that a program needs to call a tool; None for an unknown tool."""
         readable = self._readable(server, tool)
-        return None if readable is None else self._describe(self._row(self._packages[server], readable), "full")
+        return None if readable is None else self._describe(self._row(readable), "full")
 
     def package(self, runtime: Mapping[str, str]) -> dict[str, str]:
-        """The package as files, by path: ``runtime`` (the files of `mcptools` itself, by name) and every tool."""
+        """The package as files by path: those of ``runtime`` (`mcptools` itself, by name) and one for each tool."""
         files = {f"{PACKAGE}/{name}": text for name, text in runtime.items()}
         for package, modules in self._found.items():
             files[f"{PACKAGE}/{package}/__init__.py"] = self._package_source(package)
@@ -191,7 +159,7 @@ class Catalogue:
         return files
 
     def declarations(self) -> str:
-        """The same for TypeScript: the text of a ``.d.ts``."""
+        """The TypeScript declarations (``.d.ts``) of all tools."""
         return declarations(self._found)
 
     # --------------------------------------------------------------------------------------------------- inside
@@ -201,18 +169,17 @@ class Catalogue:
         return next((one for one in modules.values() if one.tool.name == tool), None)
 
     def _read(self, tool: Tool, module: str, before: Catalogue | None) -> Readable | None:
-        """Without its arguments' schema a tool cannot be called; without its result's it gives what it gives."""
+        """Read a tool's schemas. Without an input schema it is refused; a bad output schema is ignored."""
         same = None if before is None else before._readable(tool.server, tool.name)
         if before is not None and same is not None and same.module == module and _is_same(same, tool):
-            self._validators[tool.server, tool.name] = before._validators[tool.server, tool.name]
-            if (source := before._sources.get(id(same))) is not None:
-                self._sources[id(same)] = source
+            if (made := before._made.get(before._path(tool.server, module))) is not None:
+                self._made[self._path(tool.server, module)] = made
             return same
         try:
             parameters = read(tool.input_schema)
-            self._validators[tool.server, tool.name] = Validator(tool.input_schema, parameters)
+            Validator(tool.input_schema, parameters)  # raises if arguments cannot be validated
         except Unreadable as error:
-            self._refuse(tool, error.code, f"its input schema cannot be used: {error}", error.where)
+            self._refuse(tool, error.code, f"its input schema cannot be used: {error}")
             return None
         return Readable(
             tool, module, parameters, self._describe_result(tool), None if tool.samples is None else read(tool.samples)
@@ -222,24 +189,27 @@ class Catalogue:
         try:
             return None if tool.output_schema is None else read(tool.output_schema)
         except Unreadable as error:
-            self._refuse(tool, error.code, f"its output schema is ignored: {error}", error.where)
+            self._refuse(tool, error.code, f"its output schema is ignored: {error}")
             return None
 
-    def _refuse(self, tool: Tool, code: str, message: str, where: str = "") -> None:
-        self.problems.append((tool.server, Problem(tool.name, code, message, where)))
+    def _refuse(self, tool: Tool, code: str, message: str) -> None:
+        self.problems.append((tool.server, Problem(tool.name, code, message)))
 
     def _package_source(self, package: str) -> str:
         modules = {module: readable.tool for module, readable in self._found[package].items()}
         server = next(server for server, name in self._packages.items() if name == package)
         return package_source(server, package, modules)
 
-    def _row(self, package: str, readable: Readable) -> dict[str, Any]:
+    def _row(self, readable: Readable) -> dict[str, Any]:
         tool = readable.tool
         about = one_line(tool.description or tool.title, 300)
-        module = f"{PACKAGE}.{package}.{readable.module}"
+        module = self._path(tool.server, readable.module)
         return {"server": tool.server, "tool": tool.name, "module": module, "about": about}
 
-    def _describe(self, row: Mapping[str, Any], detail: str) -> str:
+    def _path(self, server: str, module: str) -> str:
+        return f"{PACKAGE}.{self._packages[server]}.{module}"
+
+    def _describe(self, row: Mapping[str, Any], detail: Detail) -> str:
         if detail == "names":
             return str(row["module"])
         if detail == "brief":
@@ -250,8 +220,8 @@ class Catalogue:
 
 
 def _is_same(read: Readable, tool: Tool) -> bool:
-    """Whether reading ``tool`` would give just that, problems included. Only of the very same schemas: equal ones may
-    differ, as true and 1 do."""
+    """Whether reading ``tool`` would give ``read`` again, problems included. Schemas are compared by identity, because
+    equal ones may differ, as true and 1 do."""
     known = read.tool
     return (
         known.input_schema is tool.input_schema

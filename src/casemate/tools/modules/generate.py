@@ -1,9 +1,7 @@
-"""The source of tool modules: the Python package ``mcptools.<server>`` with a module for each tool, and TypeScript
-declarations for what ``require("mcptools")`` gives in Node. Pure.
+"""Generates tool modules: Python packages ``mcptools.<server>``, and TypeScript declarations of Node's ``mcptools``.
 
-Python modules need the standard library and the runtime package ``mcptools`` alone, which is in every cell and can be a
-folder beside them. A stranger's text gets into literals and docstrings alone. Node needs no generated code: its
-functions are made when they are used, from names and arguments alone.
+Python modules need only the standard library and the runtime package ``mcptools``, which is in every cell. Untrusted
+text appears only in literals and docstrings. Node needs no generated code: its functions are made on use.
 """
 
 from __future__ import annotations
@@ -32,14 +30,14 @@ from casemate.tools.schemas.types import (
 from casemate.tools.tool import Tool
 from casemate.visible import plain
 
-_QUOTE = re.compile(r'"(?="|\Z)')  # one that could be of three, with the end's own
+_QUOTE = re.compile(r'"(?="|\Z)')  # a quote that could be part of a closing triple quote
 LONGEST_DESCRIPTION = 8_000
 LONGEST_LINE = 600
 _CUT = " [...]"
 
 
 def visible_text(text: str, longest: int = LONGEST_DESCRIPTION) -> str:
-    """``text`` for people and models: cut, and what does not show as escapes."""
+    """``text`` for people and models: cut to length, with invisible characters escaped."""
     cut = text if len(text) <= longest else text[: longest - len(_CUT)] + _CUT
     lines = cut.replace("\r\n", "\n").replace("\t", "    ").split("\n")
     return "\n".join(plain(line).rstrip() for line in lines).strip()
@@ -51,7 +49,7 @@ def one_line(text: str, longest: int = LONGEST_LINE) -> str:
 
 
 def python_docstring(text: str, indent: str = "") -> str:
-    """A docstring that reads as ``text``, in which nothing can end it, and no escape is one."""
+    """``text`` as a docstring. Quotes and backslashes in it are escaped."""
     safe = _QUOTE.sub('\\\\"', text.replace("\\", "\\\\"))
     lines = safe.split("\n")
     body = "\n".join([lines[0], *(f"{indent}{line}" if line else "" for line in lines[1:])])
@@ -59,7 +57,7 @@ def python_docstring(text: str, indent: str = "") -> str:
 
 
 def script_comment(text: str, indent: str = "") -> str:
-    """A documentation comment of JavaScript that reads as ``text``, in which nothing can end it."""
+    """``text`` as a JavaScript documentation comment. Comment ends in it are escaped."""
     safe = text.replace("*/", "*\\/")
     return "\n".join([f"{indent}/**", *(f"{indent} * {line}".rstrip() for line in safe.split("\n")), f"{indent} */"])
 
@@ -71,13 +69,13 @@ WORDS = ("Any", "Literal", "Mapping", "Sequence", "bool", "dict", "float", "int"
 
 
 class Annotations:
-    """Annotations of one module. In a class a field hides a type of its name, so such a type is called ``_name`` there.
+    """The type annotations of one module. In a class a field hides a type of the same name, so that type is ``_name``.
 
-    ``hidden`` are the names of all fields of the module; ``given`` values may be plain dictionaries, those that one has
-    are objects.
+    A ``given`` value may be a plain dictionary; one that a program ``had`` back is an object.
     """
 
     def __init__(self, hidden: Collection[str]) -> None:
+        """``hidden``: the names of all fields of the module."""
         self.aliases = tuple(word for word in WORDS if word in hidden)
 
     def of(self, kind: Type, side: Side) -> str:
@@ -100,17 +98,17 @@ class Annotations:
                 return " | ".join(dict.fromkeys(self.of(option, side) for option in options))
 
     def dictionary(self, record: RecordType) -> str:
-        """A dictionary that may be given for ``record``."""
+        """The type of a dictionary for ``record``."""
         return (
             f"{self.word('Mapping')}[{self.word('str')}, {self.word('Any')}]" if record.open else f"{record.name}Dict"
         )
 
     def word(self, name: str) -> str:
-        """A type's name that no field hides."""
+        """The name of a type, with a prefix if a field hides it."""
         return f"_{name}" if name in self.aliases else name
 
     def _array(self, item: Type, side: Side) -> str:
-        # A text is a sequence of texts, too, and would pass for one; a list of int is no list of float.
+        # A str would pass as Sequence[str]. For other items Sequence is better: list[int] is not a list[float].
         textual = item == Scalar("string") or isinstance(item, Anything | Exact | Choice)
         kind = "list" if side == "had" or textual else "Sequence"
         return f"{self.word(kind)}[{self.of(item, side)}]"
@@ -122,8 +120,8 @@ class Annotations:
 
 
 def shape_of(kind: Type) -> str:
-    """What the runtime reads (see guest/modules/mcptools/objects.py): a class; ``[s]`` a list; ``{"": s}`` a table;
-    ``(s, s)`` a choice; ``None`` where nothing is to be made of the value."""
+    """A type as the runtime reads it (see guest/modules/mcptools/_objects.py): a class; ``[s]`` a list; ``{"": s}`` a
+    table; ``(s, s)`` a choice; ``None`` for a value that stays as it is."""
     match kind:
         case RecordType(name=name):
             return name
@@ -138,37 +136,28 @@ def shape_of(kind: Type) -> str:
             return "None"
 
 
-def exact_values(kind: Type) -> str:
-    """The few texts that tell one record of a choice from another; empty for anything else."""
-    if isinstance(kind, Exact) and len(kind.values) <= 4:
-        return repr(kind.values)
-    return ""
-
-
 def _around(before: str, shape: str, after: str) -> str:
     return "None" if shape == "None" else f"{before}{shape}{after}"
 
 
 PACKAGE = "mcptools"
-# What generated modules define or import besides the classes of a tool.
+# Names that generated modules define or import, in addition to a tool's classes.
 _CLASSES = frozenset((
     *WORDS, *OWN_NAMES, "Params", "ParamsDict", "Result", "NotRequired", "TypedDict", "TypeAlias", "None", "Tool",
     "TYPE_CHECKING", "annotations", "overload", "run", "arun",
 ))  # fmt: skip
-# What every object of the runtime has as attributes: methods of dict, and three of its own.
+# Attributes of every object of the runtime: dict's methods and three more.
 ATTRIBUTES = frozenset(
     (*(name for name in dir(dict) if not name.startswith("_")), "from_wire", "to_wire", "model_dump")
 )
 _KEYWORDS = frozenset(("self",))
-_LONGEST_NESTED = 4_000  # characters about the objects within parameters and results
-Name: TypeAlias = Literal["keyword", "attribute"]  # what a field is called where it is given, and where it is read
-_PLAIN = {"Params": "The parameters.", "Result": "What it gives."}
+_LONGEST_NESTED = 4_000  # characters on the objects within parameters and results
+Name: TypeAlias = Literal["keyword", "attribute"]  # which name of a field: as an argument, or on an object
+_PLAIN = {"Params": "The parameters.", "Result": "The result."}
 
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """A tool whose schemas were read: ``result`` and ``samples`` are None where there is no such schema."""
-
     tool: Tool
     module: str
     parameters: Document
@@ -184,7 +173,7 @@ def tool_source(readable: Readable) -> str:
     notes = Annotations(names | {field.keyword for record in records for field in record.fields})
     open_params = params.open or not params.fields
     lines = [
-        python_docstring(_documentation(readable, types)),
+        python_docstring(documentation(readable, types)),
         "",
         "from __future__ import annotations",
         "",
@@ -206,12 +195,12 @@ def tool_source(readable: Readable) -> str:
     lines += ["", *_result(result, notes), "", f"_tool = Tool({names_on_wire}, Params, {shape})"]
     lines += ["", "", "if TYPE_CHECKING:", *_declarations(params, notes, extras=open_params)]
     lines += ["else:", *_DEFINED]
-    lines += ["", '__all__ = ["run", "arun"]  # of which help() tells; all that is above can be imported']
+    lines += ["", '__all__ = ["run", "arun"]  # shown by help(); everything above can be imported']
     return "\n".join(lines) + "\n"
 
 
 def package_source(server: str, package: str, modules: Mapping[str, Tool]) -> str:
-    """The source of a server's package; ``modules``: its tools by module name. They are loaded when they are used."""
+    """The source of a server's package, which loads modules on use. ``modules``: its tools by module name."""
     listed = "\n".join(f"    {name}: {one_line(tool.description or tool.title, 160)}".rstrip(": ") for name, tool in
                        modules.items())  # fmt: skip
     head = f"Tools of the MCP server {one_line(server, 100)}. Each is a module with `run`, `arun` and `Params`."
@@ -232,19 +221,12 @@ def package_source(server: str, package: str, modules: Mapping[str, Tool]) -> st
     ])  # fmt: skip
 
 
-def documentation(readable: Readable) -> str:
-    """What a person or a model reads of a tool: its description, parameters, and what it gives."""
-    return _documentation(readable, _types(readable))
-
-
 @dataclass(frozen=True, slots=True)
 class _Types:
-    """What a tool takes and gives, and all ``records`` in these: the first ``given`` are of what it takes."""
-
     params: RecordType
     result: Type | None
-    records: Sequence[RecordType]
-    given: int
+    records: Sequence[RecordType]  # all records in both
+    given: int  # how many of them, from the first, are in the parameters
 
 
 def _types(readable: Readable) -> _Types:
@@ -255,7 +237,9 @@ def _types(readable: Readable) -> _Types:
     return _Types(params, result, reader.records, given)
 
 
-def _documentation(readable: Readable, types: _Types) -> str:
+def documentation(readable: Readable, types: _Types | None = None) -> str:
+    """A tool's documentation for people and models: description, parameters and result."""
+    types = types or _types(readable)
     tool, params = readable.tool, types.params
     parts = [visible_text(tool.description) or one_line(tool.title) or f"The tool {one_line(tool.name)}."]
     if params.fields:
@@ -266,7 +250,7 @@ def _documentation(readable: Readable, types: _Types) -> str:
     if said:
         parts.append(f"Its server says that it {', '.join(said)}.")
     if readable.result is None:
-        parts.append("Gives text (an Output, which is a str) with all that came back in `.content`.")
+        parts.append("Returns text (an Output, which is a str); `.content` has the whole answer.")
         if readable.samples is not None:
             parts.append(_describe_samples(readable.samples))
     else:
@@ -281,23 +265,22 @@ def _documentation(readable: Readable, types: _Types) -> str:
 
 def _gives(result: Type | None) -> str:
     if isinstance(result, RecordType) and result.fields:
-        return "\n".join(["Gives a Result:", *(_line(field, "attribute") for field in result.fields)])
+        return "\n".join(["Returns a Result:", *(_line(field, "attribute") for field in result.fields)])
     if result is None or isinstance(result, RecordType):
-        return "Gives an object."
-    return f"Gives {one_line(Annotations(()).of(result, 'had'), 200)}."
+        return "Returns an object."
+    return f"Returns {one_line(Annotations(()).of(result, 'had'), 200)}."
 
 
 def _within(record: RecordType, name: Name) -> str:
-    """A class on one line of its name, and a line for each field."""
     lines = [_line(field, name).replace("    ", "        ", 1) for field in record.fields]
     return "\n".join([f"    {record.name}:{'' if lines else ' any keys'}", *lines])
 
 
 def _describe_samples(samples: Document) -> str:
-    """The type inferred from what came back before, for people: it promises nothing."""
+    """The type inferred from earlier results, for people. The server does not promise it."""
     reader = SchemaReader(reserved_classes=_CLASSES, reserved_attributes=ATTRIBUTES)
     plain = Annotations(())
-    lines = [f"What it gave so far, read as JSON, was {one_line(plain.of(reader.type_of(samples, 'Seen'), 'had'))}."]
+    lines = [f"Its results so far, read as JSON: {one_line(plain.of(reader.type_of(samples, 'Seen'), 'had'))}."]
     for record in reader.records:
         fields = [f"{one_line(field.key, 60)}: {one_line(plain.of(field.type, 'had'), 200)}" for field in record.fields]
         lines.append(f"    {record.name}: {', '.join(fields)}")
@@ -314,17 +297,15 @@ def _line(field: Field, name: Name = "keyword") -> str:
 
 
 def _class(record: RecordType, notes: Annotations, *, extras: bool) -> list[str]:
-    """The class, and the dictionary that may be given in its place."""
-    text = one_line(record.description) or _PLAIN.get(record.name, "An object as JSON has it.")
+    text = one_line(record.description) or _PLAIN.get(record.name, "A JSON object.")
     lines = [f"class {record.name}(Object):", f"    {python_docstring(text, '    ')}", ""]
-    described: list[str] = []
     for field in record.fields:
         kind = notes.of(field.type, "had")
         lines.append(f"    {field.attribute}: {kind if field.required else _or_none(kind)}")
     if record.fields:
         lines.append("")
     head = _signature(record, notes, extras=extras or record.open, first="self")
-    described += ["    if TYPE_CHECKING:", "", f"        def __init__({head}) -> None: ...", ""]
+    described = ["    if TYPE_CHECKING:", "", f"        def __init__({head}) -> None: ...", ""]
     keys = ", ".join(f"{f.key!r}: {_entry(f, notes)!r}" for f in record.fields)
     typed = f"    {record.name}Dict = TypedDict({f'{record.name}Dict'!r}, {{{keys}}})"
     dictionary = [] if record.open else ["", "if TYPE_CHECKING:", typed]
@@ -347,15 +328,16 @@ def _signature(record: RecordType, notes: Annotations, *, extras: bool, first: s
 
 
 def _definition(record: RecordType) -> list[str]:
-    """Keys, names and shapes as the runtime reads them."""
     rows = [_row(field) for field in record.fields]
     closed = record.extra is None
     return [f"{record.name}._define([", *(f"    {row}," for row in rows), f"], closed={closed}, open={record.open})"]
 
 
 def _row(field: Field) -> str:
-    parts = [repr(field.key), repr(field.keyword), repr(field.attribute), str(field.required), shape_of(field.type)]
-    return f"({', '.join([*parts, exact_values(field.type) or 'None'])})"
+    kind = field.type
+    exact = kind.values if isinstance(kind, Exact) and len(kind.values) <= 4 else None  # tell a choice's records apart
+    parts = [repr(field.key), repr(field.keyword), repr(field.attribute), str(field.required), shape_of(kind)]
+    return f"({', '.join([*parts, repr(exact)])})"
 
 
 def _result(result: Type | None, notes: Annotations) -> list[str]:
@@ -400,15 +382,15 @@ _DEFINED = [
 
 _SCRIPT_SCALARS = {"null": "null", "boolean": "boolean", "integer": "number", "number": "number", "string": "string"}
 _HEAD = """\
-/** What a tool said: `text`, and all of it in `content` (MCP's content blocks; bytes are in base64). */
+/** A tool's answer: its `text`, and all of it in `content` (MCP's content blocks; bytes are in base64). */
 export interface Output { text: string; content: Array<{ type: string; [key: string]: unknown }>; }
 /** Why a call failed: `kind` is denied, tool, invalid, unknown, unavailable, timeout or limit. */
 export class ToolError extends Error { kind: string; content: Array<{ type: string; [key: string]: unknown }>; }
 export interface Progress { progress: number; total?: number; message?: string; }
 export interface CallOptions { signal?: AbortSignal; onProgress?: (progress: Progress) => void; }
-/** Everything that came with a result: texts, images, audio, resources and links, as MCP has them. */
+/** All content of a result: texts, images, audio, resources and links, as MCP has them. */
 export function contentOf(result: unknown): Array<{ type: string; [key: string]: unknown }>;
-/** Tools for what the words say. */
+/** Find tools. */
 export function search(query?: string, detail?: "names" | "brief" | "full"): Promise<string>;
 """
 

@@ -1,1 +1,1 @@
-"""From a stranger's JSON Schema to types and names, and whether a value is right."""
+"""Turns untrusted JSON Schemas into types and names, and validates values."""

@@ -1,7 +1,7 @@
-"""What JSON Schema says of values, as types and names that programming languages have. Pure.
+"""Turns JSON Schemas into the types and names of programming languages.
 
-Types are for people, models and type checkers; where they cannot say what a schema says they are wider. Whether a value
-is right is decided by the schema itself (`casemate.tools.schemas.validation`).
+Types are for people, models and type checkers. They are wider than the schema where they cannot express it. The schema
+itself decides whether a value is valid (`casemate.tools.schemas.validation`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from casemate.tools.schemas.schema import Document
+from casemate.tools.schemas.schema import Document, list_of, mapping_of
 from casemate.tools.tool import Json
 
 Plain = str | int | bool | None
@@ -26,22 +26,18 @@ class Anything:
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A value without parts."""
-
     kind: Literal["null", "boolean", "integer", "number", "string"]
 
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """One of these values; True and 1 are two."""
+    """One of these values. True and 1 are distinct."""
 
     values: tuple[Plain, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A list."""
-
     item: Type
 
 
@@ -54,24 +50,16 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Any of these."""
-
     options: tuple[Type, ...]
 
 
 @dataclass(slots=True, eq=False)
 class RecordType:
-    """An object whose keys are known. It may contain itself, so that its fields are filled in after it was made.
-
-    ``extra``: the type of values under other keys; None where the schema permits no others. ``open``: it says that
-    there are others, so that they are ordinary.
-    """
-
     name: str
     description: str = ""
-    fields: list[Field] = field(default_factory=list)
-    extra: Type | None = None
-    open: bool = False
+    fields: list[Field] = field(default_factory=list)  # filled in later, because a record may contain itself
+    extra: Type | None = None  # the type of values under other keys; None if the schema forbids others
+    open: bool = False  # the schema describes other keys
 
 
 Type: TypeAlias = Anything | Scalar | Exact | Array | Table | Choice | RecordType
@@ -79,22 +67,17 @@ Type: TypeAlias = Anything | Scalar | Exact | Array | Table | Choice | RecordTyp
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One key of a record: ``key`` on the wire, ``keyword`` as a parameter, ``attribute`` of an object.
-
-    ``default`` is what the server does without it, as JSON text; empty where it does not say.
-    """
-
-    key: str
-    keyword: str
-    attribute: str
+    key: str  # on the wire
+    keyword: str  # the name of the parameter
+    attribute: str  # the name on an object
     type: Type
     required: bool
     description: str = ""
-    default: str = ""
+    default: str = ""  # JSON text; empty if the schema gives none
 
 
 def union_of(types: list[Type]) -> Type:
-    """The narrowest of these types for a value that is of any of ``types``."""
+    """The narrowest type that covers ``types``."""
     flat: list[Type] = []
     exact: list[Plain] = []
     for one in types:
@@ -123,8 +106,8 @@ def exact_of(values: list[Json]) -> Type:
     return union_of(kinds)
 
 
-LONGEST = 100  # characters of a module's name: with its ending it must be a file's name everywhere
-# What the package `mcptools` defines itself: a server of that name is another module.
+LONGEST = 100  # characters of a module's name, so that every file system accepts it with its ending
+# Names that the package `mcptools` defines. A server of such a name gets another package name.
 OWN_NAMES = frozenset((
     "Audio", "Blob", "Image", "InvalidArguments", "Link", "Object", "Output", "Resource", "Text", "ToolDenied",
     "ToolError", "ToolTimeout", "ToolUnavailable", "UNSET", "content_of", "on_progress", "register", "search",
@@ -132,15 +115,12 @@ OWN_NAMES = frozenset((
 
 
 def identifier(text: str, empty: str = "unnamed") -> str:
-    """An identifier of Python and JavaScript that resembles ``text``; no keyword, and it begins with no underscore.
-
-    Python reads identifiers in Unicode's form NFKC (PEP 3131), so that is the form of the result.
-    """
+    """A Python and JavaScript identifier like ``text``, in NFKC form (PEP 3131): no keyword, no leading underscore."""
     normal = unicodedata.normalize("NFKC", text[: 2 * LONGEST])
     name = "".join(c if ("_" + c).isidentifier() else "_" for c in normal).lstrip("_")[:LONGEST].rstrip("_" * LONGEST)
     if name and not name.isidentifier():
         name = f"x{name}"
-    name = unicodedata.normalize("NFKC", name)  # what was cut, stripped or begun anew may have another form
+    name = unicodedata.normalize("NFKC", name)  # again: cutting, stripping or the prefix may have changed the form
     if not name.isidentifier():
         return empty
     return f"{name}_" if keyword.iskeyword(name) else name
@@ -154,10 +134,10 @@ def unique_names(
     fold: bool = False,
     in_turn: bool = False,
 ) -> dict[str, str]:
-    """An identifier for each of ``keys``, none twice and none of ``reserved``, in the order of ``keys``.
+    """A unique identifier for each of ``keys``, in their order. ``reserved`` names are not used.
 
-    The result depends on the set of keys, not on their order; ``in_turn``: on their order, so that no key takes its
-    name from one that came before. ``fold``: names that differ only by case are too alike.
+    The names depend on the set of keys only. With ``in_turn`` they depend on the order, so that a later key never
+    changes the name of an earlier one. ``fold``: names must differ by more than case.
     """
     wanted = {key: identifier(key, empty) for key in dict.fromkeys(keys)}
 
@@ -179,18 +159,17 @@ def unique_names(
 
 
 def module_names(tools: Iterable[str]) -> dict[str, str]:
-    """The module of each tool of one server: one to one, also where a file system does not know case."""
+    """A unique module for each tool of one server, also on case-insensitive file systems."""
     return unique_names(tools, fold=True)
 
 
 def package_names(servers: Iterable[str]) -> dict[str, str]:
-    """The package of each server, in the order in which they came: one to one, and none hides what `mcptools` defines
-    itself. One that comes later changes no name: else it could take the place of another."""
+    """A unique package for each server, never a name of `mcptools`. A later server cannot take an earlier one's."""
     return unique_names(servers, {name.casefold() for name in OWN_NAMES} | OWN_NAMES, fold=True, in_turn=True)
 
 
 def class_name(text: str, empty: str = "Value") -> str:
-    """A class's name that resembles ``text``: `list_options` is `ListOptions`."""
+    """A class name like ``text``: `list_options` becomes `ListOptions`."""
     words = identifier(text, empty).split("_")
     name = "".join(word[:1].upper() + word[1:] for word in words if word)[:LONGEST]
     return name if name.isidentifier() and not keyword.iskeyword(name) else empty
@@ -198,7 +177,7 @@ def class_name(text: str, empty: str = "Value") -> str:
 
 MOST_STEPS = 50_000
 DEEPEST = 48  # records within records
-MOST_VALUES = 256  # of an enumeration: beyond, it is the kind of its values
+MOST_VALUES = 256  # of an enumeration; a larger one becomes the type of its values
 _SCALARS = ("null", "boolean", "integer", "number", "string")
 _OBJECT_WORDS = frozenset((
     "additionalProperties", "dependentRequired", "maxProperties", "minProperties", "patternProperties", "properties",
@@ -209,10 +188,8 @@ _LIST_WORDS = frozenset(("additionalItems", "contains", "items", "maxItems", "mi
 
 @dataclass(slots=True)
 class _Shape:
-    """What all parts of a schema together say of an object."""
-
     properties: dict[str, list[Json]] = field(default_factory=dict)
-    sure: set[str] = field(default_factory=set)  # keys that a part which always applies describes
+    sure: set[str] = field(default_factory=set)  # keys described by a part that always applies
     required: set[str] = field(default_factory=set)
     extras: list[Json] = field(default_factory=list)
     closed: bool = False
@@ -220,10 +197,7 @@ class _Shape:
 
 
 class SchemaReader:
-    """Types of the schemas of one module: every record has a name that no other has.
-
-    ``reserved_classes`` and ``reserved_attributes`` are names that the module and its objects use.
-    """
+    """Reads the types of one module's schemas. Every record gets a unique name that is not reserved."""
 
     def __init__(
         self, *, reserved_classes: Collection[str] = (), reserved_attributes: Collection[str] = (),
@@ -234,18 +208,18 @@ class SchemaReader:
         self._attributes = reserved_attributes
         self._keywords = reserved_keywords
         self._known: dict[tuple[int, ...], Type] = {}
-        self._joins: dict[tuple[int, ...], dict[str, Any]] = {}  # schemas made here: their identities stay theirs
+        self._joins: dict[tuple[int, ...], dict[str, Any]] = {}  # schemas made here, kept so that ids stay unique
         self._left = MOST_STEPS
         self._document = Document(True)
 
     def parameters(self, document: Document, name: str) -> RecordType:
-        """The object that ``document`` describes, whatever else it permits: arguments are an object."""
+        """The object that ``document`` describes. Other types that it permits are ignored: arguments are an object."""
         self._document = document
         root = document.root if isinstance(document.root, dict) else {}
         return self._record([root], name, 0)
 
     def type_of(self, document: Document, name: str) -> Type:
-        """What ``document`` describes; ``name`` is for the record that it is, if it is one."""
+        """The type that ``document`` describes. ``name`` is used if it is a record."""
         self._document = document
         return self._type(document.root, name, 0)
 
@@ -257,7 +231,8 @@ class SchemaReader:
             return Anything()
         referred = [target for target in self._document.targets_of(schema) if isinstance(target, dict)]
         if len(referred) == 1 and not (set(schema) & (_OBJECT_WORDS | {"allOf", "anyOf", "oneOf", "type"})):
-            return self._type(referred[0], class_name(self._document.name_of(referred[0]), name), depth + 1)
+            wanted = class_name(self._document.names.get(id(referred[0]), ""), name)
+            return self._type(referred[0], wanted, depth + 1)
         if "const" in schema:
             return exact_of([schema["const"]])
         if isinstance(schema.get("enum"), list):
@@ -280,7 +255,7 @@ class SchemaReader:
         return union_of(list(exact)) if exact else Scalar(kind)
 
     def _without_kind(self, schema: dict[str, Any], referred: list[Json], name: str, depth: int) -> Type:
-        parts = [part for part in (*referred, *_list_of(schema, "allOf")) if isinstance(part, dict)]
+        parts = [part for part in (*referred, *list_of(schema, "allOf")) if isinstance(part, dict)]
         if set(schema) & _OBJECT_WORDS:
             return self._object(schema, name, depth)
         if parts and any(self._is_object(part, 0) for part in parts):
@@ -294,7 +269,7 @@ class SchemaReader:
         return union_of(options) if options else Anything()
 
     def _branches(self, schema: dict[str, Any], name: str, depth: int, *keys: str) -> list[Type]:
-        return [self._type(part, name, depth + 1) for key in keys for part in _list_of(schema, key)]
+        return [self._type(part, name, depth + 1) for key in keys for part in list_of(schema, key)]
 
     def _is_object(self, schema: Json, depth: int) -> bool:
         if not isinstance(schema, dict) or depth > DEEPEST or self._left < 0:
@@ -302,12 +277,12 @@ class SchemaReader:
         self._left -= 1
         if schema.get("type") == "object" or set(schema) & _OBJECT_WORDS:
             return True
-        inner = [*self._document.targets_of(schema), *_list_of(schema, "allOf")]
+        inner = [*self._document.targets_of(schema), *list_of(schema, "allOf")]
         return any(self._is_object(part, depth + 1) for part in inner)
 
     def _array(self, schema: dict[str, Any], name: str, depth: int) -> Type:
         item = name[:-1] if name.endswith("s") and not name.endswith("ss") else f"{name}Item"
-        places = [*_list_of(schema, "prefixItems"), *_list_of(schema, "items")]
+        places = [*list_of(schema, "prefixItems"), *list_of(schema, "items")]
         rest = schema.get("items") if not isinstance(schema.get("items"), list) else schema.get("additionalItems")
         if places and rest is not False:
             places.append(True if rest is None else rest)
@@ -321,7 +296,7 @@ class SchemaReader:
         known = self._known.get((id(schema),))
         if known is not None:
             return known
-        options = [part for key in ("oneOf", "anyOf") for part in _list_of(schema, key)]
+        options = [part for key in ("oneOf", "anyOf") for part in list_of(schema, key)]
         if options and not (set(schema) & {"properties", "allOf"}) and all(self._is_object(o, 0) for o in options):
             described = [option for option in options if isinstance(option, dict) and set(option) != {"required"}]
             if len(described) == len(options):
@@ -336,13 +311,14 @@ class SchemaReader:
         known = self._known.get(key)
         if isinstance(known, RecordType):
             return known
-        record = RecordType(name if depth == 0 else self.free_name(name))  # the root has the name that it was given
+        record = RecordType(name if depth == 0 else self.free_name(name))  # the root keeps its name
         self._known[key] = record
         self.records.append(record)
         shape = self._shape(parts)
         record.description = shape.description
         if not shape.closed or shape.extras:
-            record.extra = self._extra(shape, name, depth)
+            extras = [self._type(extra, f"{name}Extra", depth + 1) for extra in shape.extras]
+            record.extra = union_of(extras or [Anything()])
             record.open = bool(shape.extras)
         keywords = unique_names(shape.properties, self._keywords, empty="empty")
         attributes = unique_names(shape.properties, self._attributes, empty="empty")
@@ -357,18 +333,15 @@ class SchemaReader:
         record.fields.sort(key=lambda field: not field.required)
         return record
 
-    def _extra(self, shape: _Shape, name: str, depth: int) -> Type:
-        return union_of([self._type(extra, f"{name}Extra", depth + 1) for extra in shape.extras] or [Anything()])
-
     def _join(self, schemas: list[Json], *, sure: bool) -> Json:
-        """One schema of several: all of them hold where one is sure, else any."""
+        """Combine schemas: all must match if one is ``sure`` to apply, otherwise any."""
         key = tuple(map(id, schemas))
         if key not in self._joins:
             self._joins[key] = {"allOf" if sure else "anyOf": schemas}
         return self._joins[key]
 
     def _shape(self, parts: Iterable[Json]) -> _Shape:
-        """All that a schema and what it includes say of an object; branches that may not apply require nothing."""
+        """Merge a schema's parts that describe an object. Branches that may not apply require nothing."""
         shape = _Shape()
         seen: set[tuple[int, bool]] = set()
         stack = [(part, True) for part in parts]
@@ -379,35 +352,30 @@ class SchemaReader:
                 continue
             seen.add((id(schema), sure))
             self._take(shape, schema, sure=sure)
-            stack.extend((part, sure) for part in (*self._document.targets_of(schema), *_list_of(schema, "allOf")))
-            branches = [*_list_of(schema, "anyOf"), *_list_of(schema, "oneOf"), schema.get("then"), schema.get("else")]
-            branches += [
-                *_mapping_of(schema, "dependentSchemas").values(),
-                *_mapping_of(schema, "dependencies").values(),
-            ]
+            stack.extend((part, sure) for part in (*self._document.targets_of(schema), *list_of(schema, "allOf")))
+            branches = [*list_of(schema, "anyOf"), *list_of(schema, "oneOf"), schema.get("then"), schema.get("else")]
+            for key in ("dependentSchemas", "dependencies"):
+                branches += mapping_of(schema, key).values()
             stack.extend((part, False) for part in branches)
-        known = [name for name in shape.required if name not in shape.properties]
-        for name in sorted(known):
+        for name in sorted(shape.required - shape.properties.keys()):
             shape.properties[name] = [True]
         return shape
 
     def _take(self, shape: _Shape, schema: dict[str, Any], *, sure: bool) -> None:
-        for name, value in _mapping_of(schema, "properties").items():
+        for name, value in mapping_of(schema, "properties").items():
             if value is not False:
                 held = shape.properties.setdefault(name, [])
                 held.extend([value] if not any(value is one for one in held) else [])
-                shape.sure |= {name} if sure else set()
+                if sure:
+                    shape.sure.add(name)
         if sure:
-            required = schema.get("required")
-            shape.required |= (
-                {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
-            )
+            shape.required |= {name for name in list_of(schema, "required") if isinstance(name, str)}
             shape.closed |= False in (schema.get("additionalProperties"), schema.get("unevaluatedProperties"))
             shape.description = shape.description or self._description(schema)
             for key in ("additionalProperties", "unevaluatedProperties"):
                 if key in schema and schema[key] is not False:
                     shape.extras.append(schema[key])
-        shape.extras.extend(_mapping_of(schema, "patternProperties").values())
+        shape.extras.extend(mapping_of(schema, "patternProperties").values())
 
     def _description(self, schema: dict[str, Any]) -> str:
         for place in (schema, *self._document.targets_of(schema)):
@@ -417,7 +385,7 @@ class SchemaReader:
         return ""
 
     def free_name(self, wanted: str) -> str:
-        """``wanted``, or a name like it that no record has; it is taken then."""
+        """Reserve ``wanted``, or a free name like it."""
         name, number = wanted, 1
         while name in self._classes:
             number += 1
@@ -442,15 +410,5 @@ def _default(schema: dict[str, Any]) -> str:
 
 
 def _width(kind: Type) -> int:
-    """How much of everything a type is, roughly: an intersection is no wider than its narrowest part."""
+    """A rough rank of how wide a type is, to choose the narrowest part of an intersection."""
     return {Exact: 0, RecordType: 1, Scalar: 2, Array: 2, Table: 3, Choice: 4}.get(type(kind), 5)
-
-
-def _list_of(schema: dict[str, Any], key: str) -> list[Json]:
-    value = schema.get(key)
-    return value if isinstance(value, list) else []
-
-
-def _mapping_of(schema: dict[str, Any], key: str) -> dict[str, Json]:
-    value = schema.get(key)
-    return value if isinstance(value, dict) else {}

@@ -1,8 +1,8 @@
-"""Whether a value is what a tool's schema says: the authority on the host, whatever code in a cell has checked.
+"""Validates values against a tool's schema, on the host. Checks by code in a cell do not count.
 
-jsonschema-rs does it, with a retriever that refuses everything, and with expressions whose backtracking is bounded:
-Python's own engine would hang on a pattern like ``^(a+)+$``, and it cannot be interrupted. What would take too long is
-refused before it begins: a bound on the cost is computed from the schema first.
+It uses jsonschema-rs with a retriever that refuses everything and with bounded backtracking: Python's ``re`` would hang
+on a pattern like ``^(a+)+$``, and it cannot be interrupted. A validation that would take too long is refused before it
+starts, by a bound on the cost that is computed from the schema.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from casemate.tools.schemas.schema import Document, Unreadable, read
-from casemate.tools.tool import Json
+from casemate.tools.schemas.schema import Document, Unreadable, list_of, mapping_of, read
+from casemate.tools.tool import Json, parts_of
 from casemate.visible import plain
 
-DEEPEST_VALUE = 64  # arguments and results nested deeper are refused before they are validated
-MOST_IN_PLACE = 20_000  # looks at one value by schemas that apply to the same value
+DEEPEST_VALUE = 64  # values nested deeper are refused before they are validated
+MOST_IN_PLACE = 20_000  # visits of one value by schemas that apply to the same value
 _IN_PLACE = ("else", "if", "not", "then")
 _IN_PLACE_LISTS = ("allOf", "anyOf", "oneOf")
 _OF_EVERY_CHILD = (
@@ -24,13 +24,11 @@ _OF_EVERY_CHILD = (
 
 
 class Looks:
-    """How often any one part of a value is looked at, at most, for values nested so and so deep.
-
-    Raises :class:`Unreadable` where the schema applies to a value without end (a reference to itself), or too often.
-    """
+    """The largest number of visits of any part of a value, by the value's depth. Raises :class:`Unreadable` if the
+    schema applies to a value endlessly (it refers to itself) or too often."""
 
     def __init__(self, document: Document) -> None:
-        order = _in_order(document)  # what a node needs comes before it
+        order = _in_order(document)
         numbers = {id(node): n for n, node in enumerate(order)}
 
         def numbers_of(schemas: Iterable[Json]) -> list[int]:
@@ -43,18 +41,18 @@ class Looks:
         self._now: list[float] = []
         self._step(None)
         if max(self._now[:-1], default=1.0) > MOST_IN_PLACE:
-            raise Unreadable("too_complex", f"the schema looks at one value more than {MOST_IN_PLACE} times")
+            raise Unreadable("too_complex", f"the schema visits one value more than {MOST_IN_PLACE} times")
         self._table = [self._now[self._root]]
 
     def at(self, depth: int) -> float:
-        """For values nested ``depth`` deep."""
+        """The number for values nested ``depth`` deep."""
         while len(self._table) <= depth:
             self._step(self._now)
             self._table.append(self._now[self._root])
         return self._table[depth]
 
     def _step(self, before: list[float] | None) -> None:
-        """Each node's looks at one level more; the last number is that of ``true``, ``false`` and what has no parts."""
+        """Compute each node's visits for one more level; the last number is for ``true`` and ``false``."""
         now = [1.0] * (len(self._same) + 1)
         for n, same in enumerate(self._same):
             total = 1.0 + sum(now[child] for child in same)
@@ -66,39 +64,30 @@ class Looks:
 
 
 def _for_one_child(node: Mapping[str, Any]) -> list[Json]:
-    """Schemas of which one at most looks at the same child of a value."""
-    items = node.get("items")
-    return [*_values(node, "properties"), *_lists(node, ("prefixItems",)), *(items if isinstance(items, list) else ())]
+    """Schemas of which at most one applies to the same child of a value."""
+    return [*mapping_of(node, "properties").values(), *list_of(node, "prefixItems"), *list_of(node, "items")]
 
 
 def _for_every_child(node: Mapping[str, Any]) -> list[Json]:
-    """Schemas that may all look at the same child of a value."""
+    """Schemas that may all apply to the same child of a value."""
     return [
-        *_values(node, "patternProperties"),
+        *mapping_of(node, "patternProperties").values(),
         *(node[key] for key in _OF_EVERY_CHILD if isinstance(node.get(key), dict)),
     ]
 
 
 def _in_place(document: Document, node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The schemas that look at the same value as ``node``."""
-    found = [*document.targets_of(node), *(node.get(key) for key in _IN_PLACE), *_lists(node, _IN_PLACE_LISTS)]
-    found += [*_values(node, "dependentSchemas"), *_values(node, "dependencies")]
+    """The schemas that apply to the same value as ``node``."""
+    found = [*document.targets_of(node), *(node.get(key) for key in _IN_PLACE)]
+    found += [item for key in _IN_PLACE_LISTS for item in list_of(node, key)]
+    found += [*mapping_of(node, "dependentSchemas").values(), *mapping_of(node, "dependencies").values()]
     return (schema for schema in found if isinstance(schema, dict))
 
 
-def _values(node: Mapping[str, Any], key: str) -> list[Json]:
-    value = node.get(key)
-    return list(value.values()) if isinstance(value, dict) else []
-
-
-def _lists(node: Mapping[str, Any], keys: tuple[str, ...]) -> list[Json]:
-    return [item for key in keys if isinstance(node.get(key), list) for item in node[key]]
-
-
 def _in_order(document: Document) -> list[dict[str, Any]]:
-    """Every node, after those that it applies to the same value. Raises :class:`Unreadable` for a circle of these."""
+    """All nodes, each after those that it applies to the same value. Raises :class:`Unreadable` for a cycle."""
     order: list[dict[str, Any]] = []
-    state: dict[int, int] = {}  # 1: begun, 2: in the order
+    state: dict[int, int] = {}  # 1: in progress, 2: in the order
     for start in document.nodes.values():
         stack = [(start, _in_place(document, start))] if id(start) not in state else []
         state.setdefault(id(start), 1)
@@ -117,9 +106,9 @@ def _in_order(document: Document) -> list[dict[str, Any]]:
     return order
 
 
-MOST_LOOKS = 20_000_000  # at parts of a value: some seconds
+MOST_LOOKS = 20_000_000  # visits of parts of a value: some seconds
 MOST_ERRORS = 5
-_QUICK = 10_000  # looks
+_QUICK = 10_000  # visits
 _LONGEST_ERROR = 300
 _BACKTRACKING = 100_000  # steps for one pattern on one text
 _PATTERN_SIZE = 2**20  # bytes, compiled
@@ -132,26 +121,20 @@ _DIALECTS = {
 
 
 class Validator:
-    """One schema, compiled once; may be used from any thread. ``document``: the same schema, where it was read already.
-
-    Raises :class:`Unreadable` for a schema that cannot be used: too large, malformed, with references elsewhere,
-    patterns that are none, or that nobody could check in bounded time.
-    """
+    """A compiled schema. Thread-safe. Raises :class:`Unreadable` for a malformed, too large or too complex schema, and
+    for external references. ``document``: the same schema if it was read already."""
 
     def __init__(self, schema: Json, document: Document | None = None) -> None:
         self._looks = Looks(document or read(schema))
         self._compile = _compile(schema)
 
     def is_quick(self, value: Json) -> bool:
-        """Whether checking ``value`` takes less than a millisecond or so."""
+        """Whether validating ``value`` takes less than about a millisecond."""
         parts, depth = _extent(value)
         return depth <= DEEPEST_VALUE and parts * self._looks.at(depth) <= _QUICK
 
     def errors(self, value: Json) -> tuple[str, ...]:
-        """What is wrong with ``value``: none for a valid one, else at most `MOST_ERRORS` short texts.
-
-        A value that would take too long to check counts as wrong.
-        """
+        """At most `MOST_ERRORS` short texts. A value that would take too long to validate is an error."""
         parts, depth = _extent(value)
         if depth > DEEPEST_VALUE:
             return (f"it is nested more than {DEEPEST_VALUE} deep",)
@@ -174,7 +157,7 @@ def _compile(schema: Json) -> Any:
     dialect = schema.get("$schema") if isinstance(schema, dict) else None
     name = _DIALECTS.get(dialect.rstrip("#"), "") if isinstance(dialect, str) else ""
     if isinstance(schema, dict):
-        # The dialect is chosen here: an unknown one would be looked for at its address.
+        # The dialect is chosen here. The library would look up an unknown one at its address.
         schema = {key: value for key, value in schema.items() if key not in ("$schema", "$id", "id")}
     make = getattr(jsonschema_rs, name or "Draft202012Validator")
     try:
@@ -191,22 +174,17 @@ def _compile(schema: Json) -> Any:
 
 
 def _refuse(uri: str) -> Json:
-    raise ValueError(f"nothing is fetched for a schema, and so not {uri}")
+    raise ValueError(f"schemas may not refer to other documents, so {uri} is not fetched")
 
 
 def _extent(value: Json) -> tuple[int, int]:
-    """How many parts ``value`` has, and how deep it is nested (looked at no further than matters)."""
-    parts, deepest = 0, 0
-    stack = [(value, 0)]
-    while stack and deepest <= DEEPEST_VALUE:
-        part, depth = stack.pop()
-        parts += 1
+    """The number of parts of ``value`` and its depth. Stops at `DEEPEST_VALUE`."""
+    parts = deepest = 0
+    for part, depth in parts_of(value):
+        parts += 1 + (len(part) if isinstance(part, dict) else 0)
         deepest = max(deepest, depth)
-        if isinstance(part, dict):
-            parts += len(part)
-            stack.extend((item, depth + 1) for item in part.values())
-        elif isinstance(part, list):
-            stack.extend((item, depth + 1) for item in part)
+        if deepest > DEEPEST_VALUE:
+            break
     return parts, deepest
 
 

@@ -1,5 +1,5 @@
-"""Cells out of containers, which an engine holds: Docker, and gVisor by its runtime.
+"""Cells in containers of an engine: Docker, and gVisor as its runtime.
 
-From above: `wall` is what the sandbox sees, `bridge` the supervisor that it believes to talk to, which carries
-everything to `casemate.supervisor.contained` in the container of each cell. `engine` speaks with the engine.
+`wall` is what the sandbox uses. `bridge` acts as the supervisor for the native wall's link and passes messages to
+`casemate.supervisor.contained` in each cell's container. `engine` talks to the engine.
 """

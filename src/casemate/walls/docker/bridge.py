@@ -1,8 +1,9 @@
-"""The supervisor that a link believes to talk to, in a thread of this process. It keeps started containers, gives each
-cell one of its own, and carries messages and descriptors between the link and the supervisor in each.
+"""Emulates a supervisor in a thread, so that the docker wall can reuse the native wall's link. It keeps started
+containers, gives each cell its own, and carries messages and descriptors between the link and the supervisor in each
+container.
 
-What comes from a container is hostile: a message is checked against the shape that it must have, and the first that
-is none ends the container. So does a deadline that passes without a word: the clocks in there are its own.
+Messages from a container are hostile. Each is checked against its shape, and the first malformed one ends the
+container. So does a deadline that passes without a message, because a container's own clocks are not trusted.
 """
 
 from __future__ import annotations
@@ -21,47 +22,44 @@ from casemate.files.temporary import TemporaryFolder
 from casemate.model.plan import LAYERED, LAYERED_NODE
 from casemate.supervisor import carriage, wire
 from casemate.supervisor.jobs import Jobs, attempt
-from casemate.supervisor.readiness import DescriptorPoll
 from casemate.supervisor.trees.remove import removing
 from casemate.walls.docker import containers
 from casemate.walls.docker.cell import CarriedCell, CellHost
 from casemate.walls.docker.containers import Container, ContainerTerms, Size
 from casemate.walls.docker.engine import Engine, EngineError
-from casemate.walls.docker.messages import check_hello, check_message
+from casemate.walls.docker.messages import check_hello
 from casemate.walls.native.descriptors import Outbox, close_all
 
-_TIDY = 0.5  # seconds between looks at clocks
-_MAKING = 2  # containers at once where programs wait, else one: starting it takes the engine a core
+_TIDY = 0.5  # seconds between checks of the deadlines
+_MAKING = 2  # containers started at once if programs wait, else one: each keeps a core busy
 _END_WITHIN = 10.0  # seconds for the engine to remove all containers at the end
 
 
 class Bridge(CellHost):
-    """See `native.link.SupervisorProcess`."""
+    """Implements `native.link.SupervisorProcess`."""
 
     pid = 0  # no process of its own
 
-    def __init__(self, engine: Engine, terms: ContainerTerms, first: Size, keep: int, name_server: str) -> None:
-        """``first``: what the first containers are held to, and then what the last run was; ``keep``: how many wait."""
+    def __init__(self, engine: Engine, terms: ContainerTerms, first: Size, keep: int) -> None:
+        """``first``: the size of the first containers; later ones have the size of the last run. ``keep``: how many are
+        kept started without a cell."""
+        super().__init__()
         self.socket, self._link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._link.setblocking(False)
         self.log = os.memfd_create("casemate-bridge-log", os.MFD_CLOEXEC)
         self._engine, self._terms, self._wanted, self._keep = engine, terms, first, keep
-        self._name_server = name_server
-        self._poll = DescriptorPoll()
-        self._handlers: dict[int, Callable[[], None]] = {}
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._calls: deque[Callable[[], None]] = deque()
         self._outbox = Outbox(self._link)
-        self._values: dict[bytes, Any] = {}  # of the link's messages
+        self._values: dict[bytes, Any] = {}  # shared values of the link's messages
         self._folder: TemporaryFolder | None = None
-        self._roots: dict[str, dict[str, str]] = {}  # the host's folders of packages that cells see, by place
+        self._roots: dict[str, dict[str, str]] = {}  # the host's package folders that cells see, by path
         self._cells: dict[str, CarriedCell] = {}
-        self._kept: dict[str, CarriedCell] = {}  # of sessions whose next cell is to come, by the id of the last
-        self._ready: deque[Container] = deque()  # started, and nobody's
-        self._greetings: dict[str, dict[str, Any]] = {}
-        self._unsent: list[CarriedCell] = []  # whose streams are to be flushed
+        self._kept: dict[str, CarriedCell] = {}  # ended cells of sessions that may continue, by id
+        self._ready: deque[Container] = deque()  # started, without a cell
+        self._unsent: list[CarriedCell] = []  # cells whose stream must be flushed
         self._waiting: deque[CarriedCell] = deque()  # cells without a container
-        self._lost: set[CarriedCell] = set()  # whose containers end, and who are not told of yet
+        self._lost: set[CarriedCell] = set()  # cells whose container is ending but whose end has not been reported
         self._making = 0
         self.jobs = Jobs(self._attempt, threads=True)
         self._threads: list[threading.Thread] = []
@@ -76,19 +74,19 @@ class Bridge(CellHost):
     # -- as a supervisor's process
 
     def last_words(self) -> str:
-        """What went wrong with it; empty when nothing did."""
         return os.pread(self.log, 4096, 0).decode("utf-8", "replace").strip()
 
     def reap(self) -> None:
-        """Wait for its end, which is there when the link has closed its socket. Bounded."""
+        """Wait, in bounded time, until the thread has ended. The link's closed socket makes it end."""
         self._thread.join(_END_WITHIN)
 
     def _let_go(self) -> None:
-        """In a forked child of the application: containers must not live on through its copies of descriptors."""
+        """Close the containers' sockets in a forked child of the application, so that its copies do not keep them
+        alive."""
         self._serving = False
         for container in [*self._ready, *(cell.container for cell in self._all_cells() if cell.container)]:
             container.socket.close()
-        if removing.locked():  # by a thread that this process has not
+        if removing.locked():  # by a thread that does not exist in the child
             removing.release()
 
     # -- the thread
@@ -105,7 +103,7 @@ class Bridge(CellHost):
             self._make()
             while self._serving:
                 self._serve()
-        except Exception as error:  # noqa: BLE001 - whatever it was, the link hears of the end and why
+        except Exception as error:  # noqa: BLE001 - the log gives the link the reason for any failure
             os.write(self.log, f"{type(error).__name__}: {error}".encode())
         finally:
             self._end()
@@ -115,7 +113,7 @@ class Bridge(CellHost):
         unsent, self._unsent = self._unsent, []
         ready = self._poll.wait(0 if unsent else _TIDY if busy else None)
         if any(fd == self._link.fileno() for fd, _ in ready):
-            self._serve_link()  # first: what is written to a pipe may be about a message that came before
+            self._serve_link()  # first: data in a pipe may depend on an earlier message
         for fd, _ in ready:
             handle = self._handlers.get(fd)
             if handle and fd != self._link.fileno():
@@ -132,12 +130,13 @@ class Bridge(CellHost):
                 self.lose(cell, "timeout")
 
     def flush_later(self, cell: CarriedCell) -> None:
-        """Flush its stream after one more look at what else is to be sent."""
+        """Flush the cell's stream in the next turn, together with whatever is added until then."""
         if cell not in self._unsent:
             self._unsent.append(cell)
 
     def _call(self, function: Callable[[], None]) -> bool:
-        """Have the thread call it, from any; False where it ends, and its descriptors may be somebody else's."""
+        """Make the thread call ``function``. Callable from any thread. Returns False if the thread ends; its
+        descriptors may be reused then."""
         with self._ending:
             if self._serving:
                 self._calls.append(function)
@@ -145,7 +144,7 @@ class Bridge(CellHost):
             return self._serving
 
     def _attempt(self, cell_id: str, do: Callable[[], object]) -> None:
-        """Do something for a cell. If that fails, the cell ends."""
+        """Call ``do`` for a cell, and end the cell if that fails."""
         error, cell = attempt(do), self._cells.get(cell_id)
         if error and cell:
             self.lose(cell, "killed")
@@ -190,9 +189,10 @@ class Bridge(CellHost):
     # -- containers
 
     def _make(self) -> None:
-        """Start as many as are wanted, each in a thread of its own: the engine takes a quarter of a second."""
-        urgent = [cell.size for cell in self._waiting if cell.is_urgent]
-        wanted = [*urgent, *(cell.size for cell in self._waiting if not cell.is_urgent)]
+        """Start the containers that are needed. Each has its own thread, because the engine takes a quarter of a
+        second."""
+        urgent = [cell.size for cell in self._waiting if not cell.is_waiting]  # with a program to run
+        wanted = [*urgent, *(cell.size for cell in self._waiting if cell.is_waiting)]
         wanted = wanted or [self._wanted] * (self._keep - len(self._ready))
         most = _MAKING if urgent else 1 - self._making
         for size in wanted[: max(0, min(most, len(wanted) - self._making))]:
@@ -201,7 +201,7 @@ class Bridge(CellHost):
 
     def _start(self, size: Size) -> None:
         try:
-            container = Container(self._engine, self._terms, size, self._name_server)
+            container = Container(self._engine, self._terms, size)
         except (OSError, EngineError) as error:
             problem = error
             self._call(lambda: self._note_failure(problem))
@@ -228,7 +228,7 @@ class Bridge(CellHost):
         self._greet(container)
 
     def _greet(self, container: Container) -> None:
-        """The first that a container says is who it is."""
+        """Check a container's first message, its greeting."""
         try:
             frames = list(container.read())
             if not frames:
@@ -242,7 +242,6 @@ class Bridge(CellHost):
             self._note_failure(EngineError(0, f"its supervisor did not start: {words or error}"))
             return
         self._making -= 1
-        self._greetings[container.id] = hello
         self.set_interest(container.socket.fileno(), select.POLLIN, lambda: self._idle_ended(container))
         self._ready.append(container)
         if not self._greeted:
@@ -251,33 +250,31 @@ class Bridge(CellHost):
         self._match()
 
     def _idle_ended(self, container: Container) -> None:
-        """Nobody's container says something, which it must not, or has ended."""
+        """Drop a container without a cell: it has ended, or sent something it must not."""
         if container in self._ready:
             self._ready.remove(container)
         self._drop(container)
 
     def _drop(self, container: Container) -> None:
-        self.set_interest(container.socket.fileno(), 0, lambda: None)
-        self._greetings.pop(container.id, None)
+        self.set_interest(container.socket.fileno(), 0)
         self._remove(container)
 
     def _remove(self, container: Container) -> None:
         self._begin_thread(container.remove)
 
     def _begin_thread(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Have the engine do something, which takes its time."""
+        """Start a thread for a slow call to the engine."""
         thread = threading.Thread(target=work, args=arguments, name="casemate-container", daemon=True)
         thread.start()
         self._threads = [one for one in self._threads if one.is_alive()] + [thread]
 
     def _match(self) -> None:
-        """Give cells containers, as far as there are any of their size."""
+        """Assign ready containers to waiting cells of their size."""
         for cell in list(self._waiting):
             container = next((one for one in self._ready if one.size == cell.size), None)
             if container is not None:
                 self._ready.remove(container)
                 self._waiting.remove(cell)
-                del self._greetings[container.id]
                 cell.enter(container)
         while len(self._ready) > self._keep:
             self._drop(self._ready.popleft())
@@ -290,13 +287,12 @@ class Bridge(CellHost):
     # -- the link
 
     def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
-        """Send the link a message; ``fds`` are given away."""
         self._outbox.add(wire.encode(message), fds or [])
         self._flush()
 
     def _flush(self) -> None:
         for _ in self._outbox.flush():
-            pass  # what the kernel does not carry is dropped
+            pass  # messages that the kernel refuses are dropped
         events = select.POLLIN | (select.POLLOUT if self._outbox.waits else 0)
         self.set_interest(self._link.fileno(), events, self._serve_link)
 
@@ -342,16 +338,7 @@ class Bridge(CellHost):
             cell = CarriedCell(self, self._folder.path, message, self._roots[message["root"]], earlier)
         except OSError as error:
             close_all(fds.values())
-            detail = str(error)[:2000]
-            self.send(
-                {
-                    "op": "launch refused",
-                    "id": message["id"],
-                    "stage": "workspace",
-                    "errno": error.errno or 0,
-                    "detail": detail,
-                }
-            )
+            self._send_refusal(message["id"], "workspace", error.errno or 0, str(error))
             return
         self._cells[cell.id] = cell
         if not cell.begin(fds):
@@ -363,18 +350,17 @@ class Bridge(CellHost):
 
     # -- cells
 
-    def receive(self, cell: CarriedCell, payload: bytes) -> None:
-        """A message from a container. Raises ``ValueError`` and ``OSError`` for what it must not say."""
-        message, channels = check_message(payload, cell.id)
-        cell.hear(message, channels)
-
     def refuse(self, cell: CarriedCell, stage: str, number: int, detail: str) -> None:
-        """There will be no such cell."""
-        self.send({"op": "launch refused", "id": cell.id, "stage": stage, "errno": number, "detail": detail[:2000]})
+        """Report that the cell cannot be made."""
+        self._send_refusal(cell.id, stage, number, detail)
         self._over(cell, keep=False)
 
+    def _send_refusal(self, cell_id: str, stage: str, number: int, detail: str) -> None:
+        self.send({"op": "launch refused", "id": cell_id, "stage": stage, "errno": number, "detail": detail[:2000]})
+
     def lose(self, cell: CarriedCell, reason: str) -> None:
-        """Its container has ended, or must; that is told when nothing lives in it any more, which the engine knows."""
+        """End a cell whose container has ended or must end. Its end is reported once the engine has removed the
+        container."""
         container = cell.let_go()
         if container is not None:
             self._lost.add(cell)
@@ -391,12 +377,12 @@ class Bridge(CellHost):
         if self._cells.get(cell.id) is cell:
             ending = cell.lost_ending(reason)
             if ending is None:
-                self.refuse(cell, "waiting", 0, "its container has ended")
+                self.refuse(cell, "waiting", 0, "its container ended")
             else:
                 self.end_cell(cell, ending)
 
     def end_cell(self, cell: CarriedCell, ending: dict[str, Any]) -> None:
-        """Tell the link that it has ended. Its files wait for the session's next cell, also without its container."""
+        """Report a cell's end to the link. A session's files are kept for its next cell, even without the container."""
         try:
             files = os.dup(cell.mirror.fd)
         except OSError as error:
@@ -406,7 +392,7 @@ class Bridge(CellHost):
         self._over(cell, keep=cell.is_of_session and ending["reason"] != "closed")
 
     def _over(self, cell: CarriedCell, *, keep: bool) -> None:
-        """It has ended, and its link knows; ``keep`` its files for the session's next one."""
+        """Forget a cell whose end was reported. ``keep``: keep its files for the session's next cell."""
         self._cells.pop(cell.id, None)
         if cell in self._waiting:
             self._waiting.remove(cell)

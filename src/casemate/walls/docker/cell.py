@@ -1,4 +1,4 @@
-"""One cell of a bridge: what goes between the link and the container that it is in."""
+"""One cell of a bridge: carries everything between the link and the cell's container."""
 
 from __future__ import annotations
 
@@ -16,50 +16,49 @@ from typing import TYPE_CHECKING, Any
 
 from casemate.supervisor import carriage, wire
 from casemate.supervisor.jobs import Jobs
+from casemate.supervisor.readiness import Poller
 from casemate.walls.docker import addresses
 from casemate.walls.docker.containers import Container, Size, new_file
 from casemate.walls.docker.listeners import CarriedListeners
+from casemate.walls.docker.messages import check_message
 from casemate.walls.docker.mirrors import Mirror, ShownFolder
-from casemate.walls.native.descriptors import close_all
+from casemate.walls.native.descriptors import close_all, closed_on_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_LATE = 5.0  # seconds that a supervisor may be late; then its container is ended
-_SOON = 1.0  # seconds; what waits to be sent does so for half of it at most
+_LATE = 5.0  # seconds that a supervisor may be late before its container is ended
+_SOON = 1.0  # seconds; a delayed message waits for at most half of that
 _NEVER = float("inf")
 _MOST_PIPE = 1 << 20  # bytes that an ordinary user's pipe can hold (pipe(7))
-_ANSWERS = 4  # messages of a supervisor for each that it gets, at most; one with files is as many
-_RECORDS = 1 << 22  # bytes of records besides their contents
-_WITH_FILES = ("launch", "begin", "step", "show")  # messages that may bring files along
+_ANSWERS = 4  # messages that a supervisor may send per message it gets; one with files counts as four
+_RECORDS = 1 << 22  # bytes of records without file contents
+_WITH_FILES = ("launch", "begin", "step", "show")  # messages that may come with files
 
 
-class CellHost(carriage.Poller):
-    """What a cell needs of `bridge.Bridge`, which is one."""
+class CellHost(Poller):
+    """The interface of `bridge.Bridge` for its cells."""
 
     jobs: Jobs
 
     def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
-        """Send the link a message; ``fds`` are given away."""
-
-    def receive(self, cell: CarriedCell, payload: bytes) -> None:
-        """A message from its container."""
+        """Send the link a message, which takes ``fds`` over."""
 
     def refuse(self, cell: CarriedCell, stage: str, number: int, detail: str) -> None:
-        """There will be no such cell."""
+        """Report that the cell cannot be made."""
 
     def lose(self, cell: CarriedCell, reason: str) -> None:
-        """Its container has ended, or must."""
+        """End a cell whose container has ended or must end."""
 
     def end_cell(self, cell: CarriedCell, ending: dict[str, Any]) -> None:
-        """Tell the link that it has ended."""
+        """Report the cell's end to the link."""
 
     def flush_later(self, cell: CarriedCell) -> None:
-        """Flush its stream after one more look at what else is to be sent."""
+        """Flush the cell's stream in the next turn."""
 
 
 class CarriedCell:
-    """From its launch request on. It has no ``container`` until there is one of its ``size``."""
+    """A cell from its launch request on. ``container`` is None until one of its ``size`` is ready."""
 
     def __init__(
         self,
@@ -69,12 +68,12 @@ class CarriedCell:
         folders: Mapping[str, str],
         earlier: CarriedCell | None,
     ) -> None:
-        """``folder``: for its files; ``folders``: of the host, that it sees, by place; ``earlier``: the session's cell
-        before it, whose container and files it takes."""
+        """``folder``: for its files. ``folders``: host folders that it sees, by path in the cell. ``earlier``: the
+        session's previous cell, whose container and files it takes."""
         self.id: str = request["id"]
         self.is_of_session: bool = request["session"]
         self.size = Size.of(request)
-        self._bridge, self._folder, self._request = bridge, folder, request
+        self._bridge, self._request = bridge, request
         self.container: Container | None = earlier.container if earlier else None
         self._earlier = earlier
         self._folders = folders
@@ -84,30 +83,30 @@ class CarriedCell:
             earlier.mirror if earlier else Mirror(folder, self.id, request["workspace"], request["limits"])
         )
         self._channels: carriage.Channels
-        self._held: list[Iterator[bytes]] | None = None  # what follows the files of a step, which a thread still reads
-        self._outputs: list[carriage.CarriedPipe] = []  # to the link; the last is the control pipe
+        self._held: list[Iterator[bytes]] | None = None  # frames that follow a step's files, which a thread reads
+        self._outputs: list[carriage.CarriedPipe] = []  # pipes to the link; the last is the control pipe
         self._queue: list[tuple[dict[str, Any], dict[str, int]]] = []
-        self._stdin = -1  # of a cell that waits: what it will read, when it has been written
+        self._stdin = -1  # of a waiting cell: the file of its standard input
         self._ended: tuple[dict[str, Any], list[tuple[str, int]]] | None = None
         self._listeners = CarriedListeners(self._send, bridge, self._carry)
         self._deadline, self._paused_at = _NEVER, 0.0
-        self._is_waiting: bool = request["awaits_order"]
+        self.is_waiting: bool = request["awaits_order"]  # a ready cell without a program
         self._began = time.monotonic()
         self._reason = ""
-        self._answers = 2 * _ANSWERS  # that its supervisor may still give
+        self._answers = 2 * _ANSWERS  # that its supervisor may still send
         self._is_over = self._is_left = False
-        self._is_read = False  # its files are, by somebody here, and do not change
-        self._step_over, self._step_until = 0, 0.0  # the last step that is, and when it would have been interrupted
+        self._is_read = False  # the host reads its paused files, which must not change
+        self._step_over, self._step_until = 0, 0.0  # the last finished step, and the deadline of the newest step
 
     # -- its container
 
     def begin(self, fds: dict[str, int]) -> bool:
-        """Take the descriptors of its launch. False where it is refused."""
+        """Take the descriptors of its launch. Returns False if the launch is refused."""
         if self._request["workspace"]["kind"] == "direct":
             close_all(fds.values())
-            self._bridge.refuse(self, "workspace", 0, "a container cannot write a folder of this machine at once")
+            self._bridge.refuse(self, "workspace", 0, "a container cannot write directly to a folder of this machine")
             return False
-        if self._is_waiting:
+        if self.is_waiting:
             self._stdin = os.dup(fds["stdin"])
         self._queue.append((self._request, fds))
         earlier, self._earlier = self._earlier, None
@@ -132,17 +131,17 @@ class CarriedCell:
             self.tell(message, fds)
 
     def let_go(self) -> Container | None:
-        """Its container, of which it hears no more."""
+        """Stop using its container, and return it."""
         container, self.container = self.container, None
         if container is not None:
             if (fd := container.socket.fileno()) >= 0:  # a thread that removes the container may have closed it
-                self._bridge.set_interest(fd, 0, self._serve)
+                self._bridge.set_interest(fd, 0)
             self._channels.close_all()
             self._deadline = _NEVER
         return container
 
     def leave(self) -> Container | None:
-        """It needs its container no more, and nobody its descriptors."""
+        """Release its descriptors and files. Returns its container."""
         container, self._is_left = self.let_go(), True
         for _, fds in self._queue:
             close_all(fds.values())
@@ -161,20 +160,15 @@ class CarriedCell:
         else_do: Callable[[Exception], object] | None = None,
         fds: Iterable[int] = (),
     ) -> None:
-        """Have a thread do what may touch many files; see `Jobs.run`. Meanwhile nothing else is done for the cell."""
+        """Do work that may touch many files in a thread; see `Jobs.run`. Everything else for the cell waits for it."""
         self._bridge.jobs.run(self.id, do, then, else_do, fds)
         self._bridge.jobs.when_free(self.id, self.flush)
         self.flush()
 
-    @property
-    def is_urgent(self) -> bool:
-        """Whether there is a program to run in it."""
-        return not self._is_waiting
-
     # -- from the link
 
     def tell(self, message: dict[str, Any], fds: dict[str, int]) -> None:
-        """The link tells the cell's supervisor something."""
+        """Pass a message from the link to the cell's supervisor."""
         if message["op"] == "kill" and (self.container is None or self._is_busy):
             self._reason = message["reason"]
             self._bridge.lose(self, message["reason"])
@@ -207,7 +201,7 @@ class CarriedCell:
         is_known = message["op"] == "step over" and message["step"] == self._step_over
         self._answers += _ANSWERS
         self._listeners.most += len(message.get("listeners", ()))
-        waits = is_known and self._step_until - time.monotonic() > _SOON  # it goes with the next step
+        waits = is_known and self._step_until - time.monotonic() > _SOON  # it is sent with the next step
         self._note_time(message)
         self._send_frames(self._frames_of(message, fds), waits=waits)
         if message["op"] == "step":
@@ -215,9 +209,9 @@ class CarriedCell:
             self._send_frames(held)
 
     def _add_records(self, message: dict[str, Any], fds: dict[str, int]) -> None:
-        """Add files with what the container must have for this message. Raises ``OSError`` and ``RecordsError``."""
+        """Add the files that the container needs with this message. Raises ``OSError`` and ``RecordsError``."""
         own, op = self._request["workspace"], message["op"]
-        begins = op == "begin" or (op == "launch" and not self._is_waiting)
+        begins = op == "begin" or (op == "launch" and not self.is_waiting)
 
         def add(name: str, records: int | None) -> None:
             if records is not None:
@@ -236,7 +230,7 @@ class CarriedCell:
             add(place, self._shown.setdefault(place, ShownFolder()).changes(source))
 
     def _frames_of(self, message: dict[str, Any], fds: dict[str, int]) -> list[Iterator[bytes]]:
-        """The frames of a message, with what else its receiver must have."""
+        """Return the frames of a message and of its descriptors."""
         if message.get("listeners"):
             message = {**message, "listeners": [[kind, addresses.to_container(address), port]
                                                 for kind, address, port in message["listeners"]]}  # fmt: skip
@@ -245,7 +239,7 @@ class CarriedCell:
             message = {**message, "own_entries": links, "shown": []}
         if message["op"] == "begin":
             fds["stdin"], self._stdin = self._stdin, -1
-            os.close(fds.pop("order"))  # it is the link's, which has it open
+            os.close(fds.pop("order"))  # a copy; the link keeps its own
         if message["op"] == "resume files":
             self._is_read = False
         if message["op"] == "show":
@@ -260,7 +254,7 @@ class CarriedCell:
             channels.append([kind, number])
             if kind == "content":
                 frames = _content(number, fd)
-                yield chain([next(frames)], frames)  # begun: it closes what it reads, also where nobody reads it
+                yield chain([next(frames)], frames)  # started, so that it closes ``fd`` even if it is never read
                 continue
             before = tuple(text) if name == "control" else ()
             channel = self._channels.add(
@@ -273,10 +267,10 @@ class CarriedCell:
         yield iter((_message({**message, "fds": list(fds)}, channels),))
 
     def _note_time(self, message: dict[str, Any]) -> None:
-        """Its own clocks are in the container; these are for one that does not keep them."""
+        """Keep the host's own deadline, in case the clock in the container is not kept."""
         now, op = time.monotonic(), message["op"]
-        if op == "begin" or (op == "launch" and not self._is_waiting):
-            self._is_waiting, self._began = False, now
+        if op == "begin" or (op == "launch" and not self.is_waiting):
+            self.is_waiting, self._began = False, now
             self._deadline = now + message["deadline"] + _LATE
         elif op == "step":
             self._step_until = now + message["seconds"]
@@ -294,7 +288,7 @@ class CarriedCell:
             self._deadline, self._paused_at = self._deadline + now - self._paused_at, 0.0
 
     def is_overdue(self, now: float) -> bool:
-        """Whether it should have ended long ago."""
+        """Whether it has missed its deadline."""
         return not self._paused_at and not self._is_busy and now > self._deadline
 
     @property
@@ -302,8 +296,8 @@ class CarriedCell:
         return self.id in self._bridge.jobs.waiting
 
     def lost_ending(self, reason: str) -> dict[str, Any] | None:
-        """How it ended, as far as that is known here; None for one whose program never began."""
-        if self._request["awaits_order"] and self._is_waiting:
+        """Describe its end as far as the host knows it. Returns None if its program never began."""
+        if self.is_waiting:
             return None
         return {
             "wait_status": None, "reason": self._reason or reason, "seconds": time.monotonic() - self._began,
@@ -314,7 +308,7 @@ class CarriedCell:
     # -- from the container
 
     def _serve(self) -> None:
-        """Its stream is ready for something."""
+        """Read from and write to its stream."""
         container = self.container
         if container is None:
             return
@@ -323,20 +317,21 @@ class CarriedCell:
                 self._bridge.jobs.when_free(self.id, partial(self._take_from, container, *each))
                 if self.container is not container:
                     return
-        except Exception:  # noqa: BLE001 - it is gone, or nothing that it says is believed: this cell ends, and no other
+        except Exception:  # noqa: BLE001 - the stream ended or is malformed: end this cell, and no other
             self._bridge.lose(self, "killed")
             return
         self.flush()
 
     def _hears(self, container: Container) -> bool:
-        """Whether more is read from it: not before what it said is done, nor while it does not read what it gets."""
+        """Whether to read more: not before its last message is handled, and not while it does not read its own
+        stream."""
         return not self._is_busy and not container.is_full
 
     def _take_from(self, container: Container, kind: bytes, number: int, payload: bytes) -> None:
         if self.container is not container:
             return
         if kind == carriage.MESSAGE:
-            self._bridge.receive(self, payload)
+            self._hear(*check_message(payload, self.id))
         elif kind == carriage.ACCEPTED:
             self._listeners.accept(number, payload)
         elif kind == carriage.DATA and number in self._listeners:
@@ -344,13 +339,13 @@ class CarriedCell:
         else:
             self._channels.take(kind, number, payload)
 
-    def hear(self, message: dict[str, Any], channels: list[tuple[str, int]]) -> None:
-        """What its supervisor says, which is well formed. Raises ``ValueError`` and ``OSError``."""
+    def _hear(self, message: dict[str, Any], channels: list[tuple[str, int]]) -> None:
+        """Handle a well-formed message of its supervisor. Raises ``ValueError`` and ``OSError``."""
         op = message["op"]
         self._bound_figures(message.get("ending") or message.get("usage") or {})
         self._answers -= _ANSWERS if op in ("ended", "step over", "files paused") and channels else 1
         if self._answers < 0 or self._is_over or self._ended:
-            raise ValueError("an answer without a question")
+            raise ValueError("an unexpected answer")
         if op == "ended":
             self._ended = message, channels
             self.hand_on_end()
@@ -371,7 +366,7 @@ class CarriedCell:
             fds = [self.mirror.open_workspace(), os.dup(self.mirror.fd)]
         elif op == "listening":
             if len(channels) != message["count"] or (message["errno"] and channels):
-                raise ValueError("another number of sockets")
+                raise ValueError("the wrong number of sockets")
             fds = _for_each(self._listeners.listen, channels)
         elif op == "pipes":
             fds = _for_each(self._open_pipe, channels)
@@ -381,18 +376,18 @@ class CarriedCell:
         pass_on()
 
     def _bound_figures(self, figures: dict[str, Any]) -> None:
-        """Hold what its supervisor counted to what the cell can have used at most."""
+        """Clamp the supervisor's figures to what the cell can have used at most."""
         longest = (time.monotonic() - self._began) * (os.cpu_count() or 1)
         for name, most in (("cpu_seconds", longest), ("peak_memory", self.size.whole_memory)):
             if name in figures:
                 figures[name] = max(0, min(figures[name], most))
 
     def hand_on_end(self) -> None:
-        """Tell the link that the cell has ended, once all that it said is where the link reads it."""
+        """Report the cell's end once all of its output is in the link's pipes."""
         if self._ended is None:
             return
         for channel in [one for one in self._outputs if one.is_open and one.unsent]:
-            with contextlib.suppress(OSError):  # there is no more room for it then, until somebody has read
+            with contextlib.suppress(OSError):  # the rest waits until the link has read
                 fcntl.fcntl(channel.fd, fcntl.F_SETPIPE_SZ, _MOST_PIPE)
             self._channels.write_out(channel)
         if any(one.is_open and one.unsent for one in self._outputs):
@@ -406,12 +401,12 @@ class CarriedCell:
         self._bridge.end_cell(self, message["ending"])
 
     def _take_changes(self, channels: list[tuple[str, int]], then: Callable[[], object]) -> None:
-        """Take the files that the container says have changed, then go on."""
+        """Apply the changed files that the container sent, then call ``then``."""
         if not channels:
             then()
             return
         if self._is_read:
-            raise ValueError("files changed while all was paused")
+            raise ValueError("files changed while the cell was paused")
         records = _for_each(self._channels.take_content, channels)
 
         def take() -> None:
@@ -424,13 +419,10 @@ class CarriedCell:
         self._channels.add(number, connection, reads=True, writes=True)
 
     def _open_pipe(self, number: int) -> int:
-        """The link's end of the pipe of a step."""
+        """Open one of a step's pipes, and return the link's end."""
         read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
+        with closed_on_error([read]):
             channel = self._channels.add(number, write, writes=True)
-        except ValueError:
-            os.close(read)
-            raise
         self._outputs = [channel, *(one for one in self._outputs if one.is_open)]
         self._outputs[-1].before = tuple(self._outputs[:-1])
         return read
@@ -442,7 +434,7 @@ class CarriedCell:
         send([iter((data,))])
 
     def _send_frames(self, frames: list[Iterator[bytes]], *, waits: bool = False) -> None:
-        """Send frames: in a moment, or where they can wait, when something else is sent."""
+        """Queue frames and flush soon; with ``waits``, they go with the next message."""
         if self.container is not None:
             for each in frames:
                 self.container.send(each)
@@ -450,7 +442,7 @@ class CarriedCell:
                 self._bridge.flush_later(self)
 
     def flush(self) -> None:
-        """Send what waits, as far as there is room, and go on when there is more."""
+        """Send as much as possible, and continue when there is room."""
         if self.container is not None:
             events = select.POLLOUT if self.container.flush() else 0
             events |= select.POLLIN if self._hears(self.container) else 0
@@ -459,12 +451,9 @@ class CarriedCell:
 
 def _for_each(open_one: Callable[[int], int], channels: list[tuple[str, int]]) -> list[int]:
     fds: list[int] = []
-    try:
+    with closed_on_error(fds):
         for _, number in channels:
             fds.append(open_one(number))
-    except BaseException:
-        close_all(fds)
-        raise
     return fds
 
 
@@ -473,7 +462,7 @@ def _message(message: dict[str, Any], channels: list[list[Any]]) -> bytes:
 
 
 def _kind_of(fd: int) -> str:
-    """How a descriptor is carried: what is in it, or what comes from or goes to it."""
+    """How a descriptor is carried: by content, or as a stream to read, to write or both."""
     mode = os.fstat(fd).st_mode
     if stat.S_ISSOCK(mode):
         return "both"
@@ -483,7 +472,7 @@ def _kind_of(fd: int) -> str:
 
 
 def _own(fd: int, kind: str) -> int:
-    """The same pipe, opened once more: that nobody waits at it concerns us alone."""
+    """Open the same pipe again, so that making it non-blocking does not affect its other users."""
     if kind == "both":
         return fd
     mode = os.O_WRONLY if kind == "write" else os.O_RDONLY

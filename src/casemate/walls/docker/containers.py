@@ -1,4 +1,4 @@
-"""Containers that become cells: what they are made of, and the stream to the supervisor in each."""
+"""Containers of cells: their settings, and the stream to the supervisor in each."""
 
 from __future__ import annotations
 
@@ -11,27 +11,30 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from casemate.model.plan import PROXY_ADDRESS
 from casemate.supervisor import carriage
+from casemate.walls.docker import addresses
 
 if TYPE_CHECKING:
     from casemate.walls.docker.engine import Engine
 
-LABEL = "io.casemate.cell"  # on every container of ours: the process that it is for
+NAME_SERVER = addresses.to_container(PROXY_ADDRESS)  # the egress proxy's address in containers
+LABEL = "io.casemate.cell"  # on each of our containers; its value is `owner_mark`
 _OWN_MEMORY = 64 << 20  # bytes for the supervisor in the container
 _OWN_INODES = 24  # for folders that casemate makes itself
 _OWN_TASKS = 2  # the supervisor and init
-_SENTRY_TASKS = 2048  # gVisor's own threads count as well, and it fails when it gets none
+_SENTRY_TASKS = 2048  # gVisor's own threads count too, and it fails without enough
 _COMMAND = ["python3", "-I", "-c", "from casemate.supervisor.contained.main import main; main()"]
-_ENGINE_HEAD = 8  # bytes before each piece: which stream, and its length
-_AT_ONCE = 1 << 16  # bytes that are sent together: each time wakes three processes
-_AT_ONCE_IN = 1 << 14  # bytes that are read of one container before another has its turn
+_ENGINE_HEAD = 8  # bytes before each piece: its stream and length
+_AT_ONCE = 1 << 16  # bytes sent together, because each send wakes three processes
+_AT_ONCE_IN = 1 << 14  # bytes read from one container before the next has its turn
 _MAX_STDERR = 4096
-_MOST_UNSENT = 4096  # frames and files that wait to be sent before the container is heard again
+_MOST_UNSENT = 4096  # frames and files in the send queue; above that the container is not read
 _STDOUT, _STDERR = 1, 2
-# Numbers of users that nothing else on a machine gives (systemd, UIDS-GIDS.md), and in a user namespace of the engine's
-# those that it has: the first, and how many.
+# User ids that nothing else on a machine uses (systemd, UIDS-GIDS.md), and those in an engine's user namespace: the
+# first and how many.
 _USERS, _MAPPED_USERS = (0x70000000, 0x0FFFFFFF), (1000, 60000)
-# What tells of the kernel, of the machine and of other programs.
+# Paths that reveal the kernel, the machine or other programs.
 _HIDDEN = [
     "/sys",
     *(f"/proc/{name}" for name in (
@@ -43,23 +46,23 @@ _HIDDEN = [
 
 
 class ContainerTerms(NamedTuple):
-    """What every container of a wall has in common. ``runtime``: of the engine's, empty for its usual one;
-    ``maps_users``: whether users in it are others to the machine; ``volumes``: folders that the image wants kept on a
-    disk, which has no limit."""
+    """What all containers of a wall have in common."""
 
     image: str
-    runtime: str = ""
-    maps_users: bool = False
-    volumes: tuple[str, ...] = ()
+    runtime: str = ""  # "" is the engine's default
+    maps_users: bool = False  # whether the engine maps users to others on the machine
+    volumes: tuple[str, ...] = ()  # of the image; they are made unwritable, since a volume has no size limit
+    engine_version: str = ""
+    image_id: str = ""
 
     @property
     def is_gvisor(self) -> bool:
-        """Whether containers have a kernel of their own, gVisor's."""
+        """Whether containers have their own kernel, gVisor."""
         return self.runtime.startswith("runsc")
 
 
 class Size(NamedTuple):
-    """What the engine holds a container to."""
+    """A container's limits, enforced by the engine."""
 
     memory: int
     disk: int
@@ -70,20 +73,21 @@ class Size(NamedTuple):
 
     @property
     def whole_memory(self) -> int:
-        """Bytes that all of it may take: a disk of a container's is memory, too."""
+        """Bytes of memory for everything, files included: a container's disk is memory."""
         return self.memory + self.disk + _OWN_MEMORY
 
     @staticmethod
     def of(request: dict[str, Any]) -> Size:
-        """Of the cell of a launch request."""
+        """Return the size for a launch request."""
         limits, rlimits = request["limits"], request["rlimits"]
         return Size(
             limits["memory"], limits["disk"], limits["inodes"], rlimits["NPROC"] - 1, rlimits["NOFILE"], limits["cpus"]
         )
 
 
-def describe(terms: ContainerTerms, size: Size, name_server: str) -> dict[str, Any]:
-    """The container as the engine takes it, of a user of its own: the kernel counts some things for each."""
+def describe(terms: ContainerTerms, size: Size) -> dict[str, Any]:
+    """Describe the container for the engine. It gets its own user id, because the kernel counts some resources per
+    user."""
     first, many = _MAPPED_USERS if terms.maps_users else _USERS
     user = first + secrets.randbelow(many)
 
@@ -116,7 +120,7 @@ def describe(terms: ContainerTerms, size: Size, name_server: str) -> dict[str, A
             "SecurityOpt": ["no-new-privileges"],
             "MaskedPaths": _HIDDEN,
             "IpcMode": "private",
-            "Dns": [name_server],
+            "Dns": [NAME_SERVER],
             "DnsOptions": ["ndots:1"],
             "LogConfig": {"Type": "none"},
             "Memory": size.whole_memory,
@@ -143,13 +147,13 @@ def describe(terms: ContainerTerms, size: Size, name_server: str) -> dict[str, A
 
 
 def owner_mark() -> str:
-    """This process, so that nobody else's container is taken for one that nobody has: machine, number, beginning."""
+    """Identify this process by boot, process id and start time, so that a sweep spares containers of live processes."""
     began = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
     return f"{_boot()} {os.getpid()} {began}"
 
 
 def sweep(engine: Engine) -> None:
-    """Remove what killed processes of this machine have left in the engine; others' stays."""
+    """Remove this machine's containers whose process was killed."""
     for container in engine.call("GET", "/containers/json", all="1", filters=f'{{"label":["{LABEL}"]}}') or ():
         boot, _, process = str(container.get("Labels", {}).get(LABEL, "")).partition(" ")
         if boot == _boot() and not _lives(process):
@@ -157,7 +161,7 @@ def sweep(engine: Engine) -> None:
 
 
 def remove(engine: Engine, container: str) -> None:
-    """End a container and remove it. Harmless when it has gone."""
+    """End and remove a container, if it still exists."""
     from casemate.walls.docker.engine import EngineError
 
     with contextlib.suppress(OSError, EngineError):
@@ -165,7 +169,7 @@ def remove(engine: Engine, container: str) -> None:
 
 
 def _boot() -> str:
-    # Containers of one machine have that number in common, and not their processes' numbers.
+    # Containers on one machine share the boot id, but not process ids: add the pid namespace.
     namespace = os.stat("/proc/self/ns/pid").st_ino
     return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}.{namespace}"
 
@@ -179,13 +183,13 @@ def _lives(process: str) -> bool:
 
 
 class Container:
-    """One that runs, and the stream to it."""
+    """A running container and the stream to it."""
 
-    def __init__(self, engine: Engine, terms: ContainerTerms, size: Size, name_server: str) -> None:
+    def __init__(self, engine: Engine, terms: ContainerTerms, size: Size) -> None:
         """Create and start it. Blocks. Raises ``OSError`` and ``EngineError``."""
         self.size = size
         self._engine = engine
-        made = engine.call("POST", "/containers/create", describe(terms, size, name_server))
+        made = engine.call("POST", "/containers/create", describe(terms, size))
         self.id = str(made["Id"])
         try:
             self.socket, rest = engine.attach(self.id)
@@ -195,13 +199,13 @@ class Container:
             remove(engine, self.id)
             raise
         self.socket.setblocking(False)
-        self.errors = bytearray()  # the end of what was said beside the stream
+        self.errors = bytearray()  # the end of its stderr
         self._frames = carriage.CarriageReader()
         self._unsent: deque[Iterator[bytes]] = deque()
         self._piece = b""
 
     def read(self) -> Iterator[tuple[bytes, int, bytes]]:
-        """The frames that have come. Raises ``EOFError`` at the end, and ``CarriageError``."""
+        """Yield the frames that have arrived. Raises ``EOFError`` at the end, and ``CarriageError``."""
         try:
             data = self.socket.recv(_AT_ONCE_IN)
         except BlockingIOError:
@@ -214,7 +218,7 @@ class Container:
         while len(self._heads) >= _ENGINE_HEAD:
             stream, length = self._heads[0], int.from_bytes(self._heads[4:_ENGINE_HEAD], "big")
             if len(self._heads) < _ENGINE_HEAD + length:
-                return  # an engine's pieces are at most as long as what was written at once
+                return  # an engine's piece is no longer than one write
             piece = bytes(self._heads[_ENGINE_HEAD : _ENGINE_HEAD + length])
             del self._heads[: _ENGINE_HEAD + length]
             if stream == _STDOUT:
@@ -223,16 +227,16 @@ class Container:
                 self.errors = (self.errors + piece)[-_MAX_STDERR:]
 
     def send(self, frames: Iterator[bytes]) -> None:
-        """Send frames when it is flushed."""
+        """Queue frames for `flush`."""
         self._unsent.append(frames)
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits to be sent that nothing should be added."""
+        """Whether the send queue is so long that nothing should be added."""
         return len(self._unsent) > _MOST_UNSENT
 
     def flush(self) -> bool:
-        """Send on; whether something waits."""
+        """Send as much as possible without blocking. Returns whether something is left."""
         while True:
             while self._unsent and len(self._piece) < _AT_ONCE:
                 piece = next(self._unsent[0], b"")
@@ -245,7 +249,7 @@ class Container:
                 self._piece = self._piece[self.socket.send(self._piece) :]
             except BlockingIOError:
                 return True
-            except OSError:  # it is gone, which whoever reads notices
+            except OSError:  # it is gone; the reader notices
                 self._unsent.clear()
                 self._piece = b""
                 return False
@@ -257,6 +261,6 @@ class Container:
 
 
 def new_file() -> int:
-    """A file for what comes from a container."""
+    """Open a temporary file without a name, for data from a container."""
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())

@@ -1,7 +1,4 @@
-"""A container engine, by its HTTP interface.
-
-Source: the Docker Engine API reference (1.40 and newer).
-"""
+"""Calls a container engine through its HTTP API (Docker Engine API reference, 1.40 and newer)."""
 
 from __future__ import annotations
 
@@ -17,14 +14,14 @@ from urllib.parse import quote, urlsplit
 
 from casemate.errors import WallUnavailable
 
-_WITHIN = 60.0  # seconds for one answer; starting a container on a machine under heavy load takes some
+_WITHIN = 60.0  # seconds for one answer; a busy machine is slow to start a container
 _MAX_ANSWER = 8 << 20
 _MAX_HEAD = 16384
 _SOCKETS = ("/var/run/docker.sock", "{runtime}/podman/podman.sock", "/run/podman/podman.sock")
 
 
 class EngineError(Exception):
-    """What an engine answered that is no success."""
+    """An error response of an engine."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -43,11 +40,11 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 class Engine:
-    """The engine at ``address``, as DOCKER_HOST has it. Every method may block, and raises ``OSError`` where the engine
-    is not there and :class:`EngineError` where it refuses."""
+    """The engine at ``address``, in the form of DOCKER_HOST. Every method may block. Raises ``OSError`` if the engine
+    is unreachable and :class:`EngineError` if it refuses."""
 
     def __init__(self, address: str, certificates: str = "") -> None:
-        """``certificates``: the folder of a client's, for TLS. Raises ``WallUnavailable``."""
+        """``certificates``: the folder of a TLS client's certificates. Raises ``WallUnavailable``."""
         self.address = address
         self._parts = urlsplit(address)
         self._certificates = certificates
@@ -55,12 +52,12 @@ class Engine:
             raise WallUnavailable(
                 f"A container engine at {address!r} is not supported.",
                 reason="engine_address",
-                remediation="Set DOCKER_HOST to unix:///path or tcp://host:port; for ssh forward its socket: "
+                remediation="Set DOCKER_HOST to unix:///path or tcp://host:port; for ssh, forward its socket: "
                 "ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock HOST",
             )
 
     def call(self, method: str, path: str, body: Any = None, **query: str) -> Any:
-        """What the engine answers: a value, None where it says nothing."""
+        """Call the engine. Returns the decoded answer, or None if it is empty."""
         connection = self._connect()
         try:
             text = "&".join(f"{name}={quote(value)}" for name, value in query.items())
@@ -70,7 +67,7 @@ class Engine:
             with connection.getresponse() as response:
                 answer = response.read(_MAX_ANSWER)
         except http.client.HTTPException as error:
-            raise EngineError(0, f"it gave no answer: {error}") from None
+            raise EngineError(0, f"it did not answer: {error}") from None
         finally:
             connection.close()
         try:
@@ -83,7 +80,7 @@ class Engine:
         return value
 
     def attach(self, container: str) -> tuple[socket.socket, bytes]:
-        """The standard streams of a container as one connection, and what has come through it already."""
+        """Attach to a container's standard streams. Returns the connection and the bytes already received from it."""
         connection = self._connect()
         connection.connect()
         sock = connection.sock
@@ -129,7 +126,7 @@ class Engine:
 
 
 def find(environment: Mapping[str, str]) -> Engine:
-    """The engine that the environment names, else the first that is there. Raises ``WallUnavailable``."""
+    """Return the engine named by the environment, or the first whose socket exists. Raises ``WallUnavailable``."""
     address = environment.get("DOCKER_HOST", "")
     verifies = environment.get("DOCKER_TLS_VERIFY", "") not in ("", "0")
     certificates = environment.get("DOCKER_CERT_PATH", "") if verifies else ""
@@ -141,8 +138,8 @@ def find(environment: Mapping[str, str]) -> Engine:
         if os.path.exists(path):
             return Engine(f"unix://{path}")
     raise WallUnavailable(
-        "There is no container engine here: no socket of Docker's, and no DOCKER_HOST.",
+        "There is no container engine here: no Docker socket exists and DOCKER_HOST is not set.",
         reason="no_engine",
-        remediation="Install one: apt-get install docker.io (and be in the group docker). DOCKER_HOST names another "
-        "machine's.",
+        remediation="Install one: apt-get install docker.io, and join the group docker. Or set DOCKER_HOST to another "
+        "machine's engine.",
     )

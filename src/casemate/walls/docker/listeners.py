@@ -1,4 +1,4 @@
-"""What a cell in a container listens on for the link: connections to it, and its questions for names."""
+"""Carries a cell's connections and name queries from its container to the link."""
 
 from __future__ import annotations
 
@@ -8,28 +8,27 @@ import socket
 from collections.abc import Callable
 
 from casemate.supervisor import carriage
+from casemate.supervisor.readiness import Poller
 from casemate.walls.docker import addresses
 
-_MOST_ASKING = 64  # sockets of one cell that wait for names
+_MOST_ASKING = 64  # sockets of one cell with a name query
 
 
 class CarriedListeners:
-    """Those of one cell, by the number of their channel. ``send`` sends its container bytes; ``carry`` makes a channel
-    of a number and a connection."""
+    """The listeners of one cell, by channel number. ``send`` sends bytes to its container; ``carry`` makes a channel
+    from a number and a connection."""
 
-    def __init__(
-        self, send: Callable[[bytes], None], poller: carriage.Poller, carry: Callable[[int, int], None]
-    ) -> None:
+    def __init__(self, send: Callable[[bytes], None], poller: Poller, carry: Callable[[int, int], None]) -> None:
         self._send, self._poller, self._carry = send, poller, carry
         self._sockets: dict[int, socket.socket] = {}
         self._asking: dict[tuple[int, bytes], socket.socket] = {}
-        self.most = 0  # that the link has asked for
+        self.most = 0  # listeners that the link asked for
 
     def __contains__(self, number: int) -> bool:
         return number in self._sockets
 
     def close(self) -> None:
-        """Close all. Harmless when repeated."""
+        """Close all listeners and queries. May be called more than once."""
         for who in list(self._asking):
             self._stop_asking(who)
         for sock in self._sockets.values():
@@ -37,17 +36,17 @@ class CarriedListeners:
         self._sockets.clear()
 
     def listen(self, number: int) -> int:
-        """One end of a pair for the link, over which each connection comes that the container has accepted."""
+        """Return the link's end of a socket pair that passes on each connection the container accepts."""
         if number in self._sockets or len(self._sockets) >= self.most:
-            raise ValueError("a listener too many")
+            raise ValueError("too many listeners")
         self._sockets[number], theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return theirs.detach()
 
     def accept(self, number: int, payload: bytes) -> None:
-        """The container has accepted a connection. Raises ``ValueError`` where it cannot have."""
+        """Take a connection that the container accepted. Raises ``ValueError`` if there is no such listener."""
         (accepted,) = carriage.NUMBER.unpack(payload) if len(payload) == carriage.NUMBER.size else (0,)
         if number not in self._sockets or not accepted:
-            raise ValueError("a connection from nowhere")
+            raise ValueError("a connection to an unknown listener")
         try:
             sock = self._hand_over(number, socket.SOCK_STREAM)
         except OSError:
@@ -56,7 +55,8 @@ class CarriedListeners:
         self._carry(accepted, sock.detach())
 
     def _hand_over(self, number: int, kind: socket.SocketKind) -> socket.socket:
-        """Our end of a new connection, whose other end the link gets. Raises ``OSError`` where nobody listens."""
+        """Send the link one end of a new connection and return ours. Raises ``OSError`` if the link does not take
+        it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
         try:
             flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
@@ -70,10 +70,10 @@ class CarriedListeners:
         return ours
 
     def ask(self, number: int, payload: bytes) -> None:
-        """Pass a question for a name on, which is from one of the cell's sockets."""
+        """Pass on a name query from one of the cell's sockets."""
         who, question = (number, payload[: addresses.SENDER]), payload[addresses.SENDER :]
         sock = self._asking.pop(who, None)
-        with contextlib.suppress(OSError):  # it asks again
+        with contextlib.suppress(OSError):  # the program repeats its query
             if sock is None:
                 if len(self._asking) >= _MOST_ASKING:
                     self._stop_asking(next(iter(self._asking)))
@@ -84,7 +84,7 @@ class CarriedListeners:
 
     def _stop_asking(self, who: tuple[int, bytes]) -> None:
         sock = self._asking.pop(who)
-        self._poller.set_interest(sock.fileno(), 0, lambda: None)
+        self._poller.set_interest(sock.fileno(), 0)
         sock.close()
 
     def _answer(self, who: tuple[int, bytes]) -> None:
@@ -92,7 +92,7 @@ class CarriedListeners:
         answer = b""
         with contextlib.suppress(OSError):
             answer = self._asking[who].recv(carriage.MAX_PIECE - addresses.SENDER)
-        if not answer:  # nobody is there to answer
+        if not answer:  # the resolver closed it
             self._stop_asking(who)
         else:
             self._send(carriage.frame(carriage.DATA, number, sender + addresses.answer_to_container(answer)))

@@ -1,4 +1,4 @@
-"""What a supervisor in a container may say, each message field by field."""
+"""Checks every field of the messages that a supervisor in a container may send."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _errno(value: object) -> bool:
 
 
 def _status(value: object) -> bool:
-    """As wait(2) has it of a process that has ended: an exit code, or a signal."""
+    """A wait status (wait(2)) of a process that has ended: an exit code or a signal."""
     return value is None or (type(value) is int and (value & ~0xFF00 == 0 or 0 < value & ~0x80 <= _LAST_SIGNAL))
 
 
@@ -64,32 +64,30 @@ _SHAPES: dict[str, dict[str, Any]] = {
     "files resumed": {"complete": _flag},
     "shown": {"number": _count, "errno": _errno},
 }
-# The kinds of channels that each may bring.
+# The kinds of channels that each message may open.
 _CHANNELS = {"ended": ("content",), "step over": ("content",), "files paused": ("content",), "pipes": ("read", "read"),
              "listening": ("tcp", "udp")}  # fmt: skip
 _MOST_LANGUAGES = 10
 
 
 def check_message(payload: bytes, cell_id: str) -> tuple[dict[str, Any], list[tuple[str, int]]]:
-    """A message about the only cell that its sender knows, and its channels. Raises ``ValueError``."""
+    """Check a message and its channels. ``cell_id`` is the only cell that its sender knows. Raises ``ValueError``."""
     message, channels = _parts(payload)
     op = message.pop("op", None)
     shape = _SHAPES.get(op) if isinstance(op, str) else None
-    if op == "listening" and "count" not in message:
-        message["count"] = 0
     if shape is None or message.pop("id", None) != cell_id or not _is(message, shape):
-        raise ValueError(f"a message that makes no sense: {op!r}")
+        raise ValueError(f"a malformed message: {op!r}")
     kinds = _CHANNELS.get(op, ())
     if any(kind not in kinds for kind, _ in channels) or (op != "listening" and len(channels) > len(kinds)):
-        raise ValueError(f"channels that {op!r} does not have")
+        raise ValueError(f"channels that {op!r} may not open")
     return {"op": op, "id": cell_id, **message}, channels
 
 
 def check_hello(payload: bytes) -> dict[str, Any]:
-    """The first message of all. Raises ``ValueError``."""
+    """Check the first message of a container. Raises ``ValueError``."""
     message, _ = _parts(payload)
     if message.pop("op", None) != "ready" or not _is(message, _HELLO):
-        raise ValueError("no greeting")
+        raise ValueError("not a greeting")
     if message.pop("version") != carriage.VERSION:
         raise ValueError("the image has another version of casemate; build it from this one")
     return message
@@ -105,13 +103,13 @@ _HELLO = {"version": _count, "kernel": _text, "interpreters": _programs}
 def _parts(payload: bytes) -> tuple[dict[str, Any], list[tuple[str, int]]]:
     value = wire.decode(payload)
     if not isinstance(value, list) or len(value) != 2 or not isinstance(value[0], dict):
-        raise ValueError("no message")
+        raise ValueError("not a message")
     message, channels = value
     if not isinstance(channels, list) or len(channels) > wire.MAX_DESCRIPTORS:
-        raise ValueError("no channels")
+        raise ValueError("not a list of channels")
     for channel in channels:
         if not isinstance(channel, list) or [type(part) for part in channel] != [str, int]:
-            raise ValueError("no channel")
+            raise ValueError("not a channel")
         if not 0 <= channel[1] < 1 << 32:
-            raise ValueError("no channel's number")
+            raise ValueError("not a channel number")
     return message, [(kind, number) for kind, number in channels]

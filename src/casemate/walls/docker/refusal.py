@@ -1,4 +1,4 @@
-"""Why there are no containers here, and the command that helps."""
+"""Explains why there are no containers here, with a command that helps."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _RUNTIMES = {
     "runsc": "apt-get install runsc (https://gvisor.dev/docs/user_guide/install), then: runsc install, and "
     "systemctl restart docker",
 }
-_MAPPING = ("name=rootless", "name=userns")  # as engines tell of them
+_MAPPING = ("name=rootless", "name=userns")  # in an engine's SecurityOptions
 
 
 def check(engine: Engine, terms: ContainerTerms) -> ContainerTerms:
-    """Whether the engine is there, and has the image and the runtime; ``terms`` with what these say. Blocks. Raises
-    ``WallUnavailable``."""
+    """Check that the engine answers and has the image and the runtime. Returns ``terms`` completed with their facts.
+    Blocks. Raises ``WallUnavailable``."""
     from casemate.walls.docker.engine import EngineError
 
     try:
@@ -27,22 +27,22 @@ def check(engine: Engine, terms: ContainerTerms) -> ContainerTerms:
         if "BuildahVersion" in info:
             raise _refusal(
                 "podman",
-                f"The container engine at {engine.address} is Podman, whose containers hold no cell: it takes no bound "
-                "for the number of files in memory, and its filter of system calls lets programs make namespaces.",
-                "Use Docker: apt-get install docker.io. Where both are there: DOCKER_HOST=unix:///var/run/docker.sock",
+                f"The container engine at {engine.address} is Podman, which cannot isolate a cell: it cannot limit the "
+                "number of files on a tmpfs, and its seccomp filter lets programs make namespaces.",
+                "Use Docker: apt-get install docker.io. If both are installed: DOCKER_HOST=unix:///var/run/docker.sock",
             )
         known = info.get("Runtimes") or {}
         image = engine.call("GET", f"/images/{terms.image}/json")
     except PermissionError:
         raise _refusal(
             "engine_permission",
-            f"The container engine at {engine.address} may not be used by this user.",
-            "As root: usermod -aG docker USER, and log in again. Whoever is in that group is root on the machine.",
+            f"This user may not use the container engine at {engine.address}.",
+            "As root: usermod -aG docker USER, and log in again. Members of that group are root on the machine.",
         ) from None
     except OSError as error:
         raise _refusal(
             "no_engine",
-            f"The container engine at {engine.address} gives no answer: {error.strerror or error}.",
+            f"The container engine at {engine.address} does not answer: {error.strerror or error}.",
             "Start it: systemctl start docker",
         ) from None
     except EngineError as error:
@@ -62,16 +62,21 @@ def check(engine: Engine, terms: ContainerTerms) -> ContainerTerms:
             _RUNTIMES.get(terms.runtime, "Add it to the runtimes in /etc/docker/daemon.json, and restart the engine."),
         )
     maps_users = any(option in _MAPPING for option in info.get("SecurityOptions") or ())
-    return terms._replace(maps_users=maps_users, volumes=tuple((image.get("Config") or {}).get("Volumes") or ()))
+    return terms._replace(
+        maps_users=maps_users,
+        volumes=tuple((image.get("Config") or {}).get("Volumes") or ()),
+        engine_version=str(info.get("ServerVersion") or ""),
+        image_id=str(image.get("Id") or ""),
+    )
 
 
 def explain(detail: str, terms: ContainerTerms) -> WallUnavailable:
-    """What it means that a container could not be started."""
+    """Explain why a container could not be started."""
     runtime = f" with {terms.runtime}" if terms.runtime else ""
     return _refusal(
         "engine",
-        f"The container engine starts no container of {terms.image}{runtime}: {detail}",
-        "The image must have python3 and this version of casemate. The engine's log says more: journalctl -u docker",
+        f"The container engine could not start a container of {terms.image}{runtime}: {detail}",
+        "The image needs python3 and this version of casemate. See the engine's log: journalctl -u docker",
     )
 
 

@@ -1,24 +1,25 @@
-"""The isolation report of the docker wall: what the engine, the image and the self-test say. Pure."""
+"""The isolation report of the docker wall, from the engine, the image and the self-test."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from casemate.model.isolation import IsolationReport, Mechanism, Proof
+from casemate.model.limits import OUTPUT_LIMITS
 
 _LAYERS = (
     "a container of its own: mount, pid, network, ipc and uts namespaces",
-    "a read-only root, which is the image's",
+    "the image as a read-only root",
     "no network, no capabilities, no new privileges",
     "the engine's seccomp filter, and a list of permitted system calls",
-    "a user of its own, that owns nothing else on the engine's machine",
+    "a user of its own, which owns nothing else on the engine's machine",
 )
 _SHARED = (
-    "Landlock: for files there is the container alone.",
-    "A user namespace, unless the engine has one: who breaks out is a user of the engine's machine, who owns nothing.",
-    "An init out of reach: the supervisor in the container is the program's user, and what it says is not believed.",
+    "Landlock: only the container protects files.",
+    "A user namespace, unless the engine has one: an escaped program is a user there who owns nothing.",
+    "A protected init: the supervisor in the container runs as the program's user, so the host does not trust it.",
 )
-# Cases of the self-test that gVisor does not hold, with what its report says of them.
+# Cases of the self-test that gVisor fails; the report says so.
 GVISOR_WITHOUT = frozenset(
     (
         "the number of processes is limited",
@@ -26,18 +27,18 @@ GVISOR_WITHOUT = frozenset(
     )
 )
 _GVISOR_MISSING = (
-    "A limit of processes: gVisor's own tasks would count. A limit of inodes.",
-    "A look at memory: the engine ends the container, at limits.memory + limits.disk + 64 MiB.",
-    "Pauses: the clock of a run goes on while somebody is asked.",
+    "A limit on processes: gVisor's own tasks would count. A limit on inodes.",
+    "Memory checks: the engine ends the container at limits.memory + limits.disk + 64 MiB.",
+    "Pauses: a run's clock continues while it waits for an approval.",
 )
-_NOTES = ("Whoever may talk to the engine is root on its machine.",)
-_LOOK = "the look of the supervisor in the container every 20 to 100 ms"
+_NOTES = ("A user who may talk to the engine has root's rights on its machine.",)
+_LOOK = "checks by the supervisor in the container every 20 to 100 ms"
 
 
 def make(facts: dict[str, Any], proofs: tuple[Proof, ...], proved_at: float) -> IsolationReport:
-    """The report for an engine with ``facts``."""
+    """Make the report for ``facts`` of the engine and the image."""
     is_gvisor = str(facts["runtime"]).startswith("runsc")
-    engine = f"{facts['address']}, version {facts['engine']}, runtime {facts['runtime'] or 'its usual one'}"
+    engine = f"{facts['address']}, version {facts['engine']}, runtime {facts['runtime'] or 'the default'}"
     kernel = (
         f"The cell has a kernel of its own, gVisor's ({facts['kernel']}), in a process of the engine's machine."
         if is_gvisor
@@ -70,15 +71,14 @@ def _mechanisms(*, is_gvisor: bool) -> tuple[Mechanism, ...]:
     return (
         Mechanism(
             "memory", f"the container's memory limit, and {_LOOK}", True, "cell",
-            "hard at limits.memory + limits.disk + 64 MiB, for files in the container are memory too; at limits.memory "
-            "by the look",
+            "hard at limits.memory + limits.disk + 64 MiB, because files in the container use memory; at limits.memory "
+            "by the checks",
         ),
         Mechanism("cpus", "the container's cpu quota", True, "cell"),
         Mechanism("cpu_time", f"RLIMIT_CPU, and {_LOOK}", False, "cell"),
         processes,
-        Mechanism("wall", "the clock in the container, and this machine's five seconds later", True, "cell"),
-        Mechanism("output", "the host's pump", True, "cell"),
-        Mechanism("full_output", "the host's pump", True, "cell"),
+        Mechanism("wall", "the clock in the container, and the host's five seconds later", True, "cell"),
+        *(Mechanism(name, "the host's pump", True, "cell") for name in OUTPUT_LIMITS),
         Mechanism("disk", "the size of each tmpfs of the container: workspace, /tmp, /dev/shm, home", False, "cell"),
         inodes,
         Mechanism("open_files", "RLIMIT_NOFILE", True, "process"),

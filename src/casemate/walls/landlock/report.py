@@ -1,4 +1,4 @@
-"""The isolation report of the landlock wall: what the facts and the self-test say. Pure."""
+"""The isolation report of the landlock wall, from the supervisor's facts and the self-test."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from casemate.model.isolation import IsolationReport, Mechanism, Proof
 from casemate.walls.native import report
 
 _LAYERS = (
-    "folders of its own, and a list of what else is readable",
+    "private folders, and a list of other readable paths",
     "no capabilities, no new privileges",
-    "seccomp allow-list, with calls that the supervisor answers",
-    "init out of the program's reach, which ends all of the cell",
+    "seccomp allow-list, and some calls answered by the supervisor",
+    "an init that the program cannot reach and that ends the whole cell",
 )
 _MISSING = (
-    "Namespaces: the existence, sizes and owners of this machine's files and processes can be seen, though not what is "
-    "in them.",
-    "A network of its own: its servers on the loopback can be reached by other programs of this machine.",
-    "The usual paths: a program that names /workspace or /tmp finds nothing there, or the machine's own; its working "
-    "folder, HOME and TMPDIR are right.",
-    "Shared memory: /dev/shm is closed, so that multiprocessing has no locks and pools.",
-    "A quota: files are held to limits.disk and limits.inodes by a look now and then, each one by the kernel.",
+    "Namespaces: a cell can see that this machine's files and processes exist, their sizes and owners, but not their "
+    "contents.",
+    "A private network: other programs on this machine can reach the cell's servers on the loopback.",
+    "The usual paths: /workspace and /tmp are missing or the machine's own; the working folder, HOME and TMPDIR are "
+    "right.",
+    "Shared memory: /dev/shm is closed, so multiprocessing has no locks or pools.",
+    "A quota: limits.disk and limits.inodes are checked at intervals; the kernel limits only the size of each file.",
 )
-_SAME_USER = "A user of its own: terminals are closed to it, and processes are counted now and then."
+_SAME_USER = "A user of its own: terminals are closed to the cell, and its processes are counted at intervals."
 
 
 def make(facts: dict[str, Any], proofs: tuple[Proof, ...], proved_at: float) -> IsolationReport:
-    """The report for a machine with ``facts`` (the supervisor's greeting)."""
+    """Make the report for ``facts`` (the supervisor's greeting)."""
     like_native = report.make(facts, proofs, proved_at)
     has_user = facts["mode"] == "plain root"
     user = ("a user of its own",) if has_user else ()
@@ -46,7 +46,7 @@ def _mechanism(one: Mechanism, *, has_user: bool) -> Mechanism:
             counted = "RLIMIT_NPROC of the cell's own user" if has_user else report.LOOKS
             return Mechanism("processes", f"{counted}; threads count", has_user, "cell")
         case "disk":
-            return Mechanism("disk", "the supervisor's look at its files, and RLIMIT_FSIZE for each", False, "cell")
+            return Mechanism("disk", "the supervisor's checks of its files, and RLIMIT_FSIZE for each", False, "cell")
         case "inodes":
-            return Mechanism("inodes", "the supervisor's look at its files", False, "cell")
+            return Mechanism("inodes", "the supervisor's checks of its files", False, "cell")
     return one

@@ -1,47 +1,43 @@
-"""How many cells of one kind should be ready. Pure."""
+"""Decides how many cells of one kind to keep ready."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-_SHARE = 0.1  # of the memory that is free, for all cells that wait
-_REMEMBERED = 10.0  # seconds for which the most runs at once count as demand
-IDLE = 30.0  # seconds without a run of its kind, after which a ready cell is ended
-ZYGOTE_IDLE = 600.0  # seconds without a run, after which a zygote is ended
-PAUSE = 0.02  # seconds without a run, after which there is time to make more
-_HEADROOM = 1  # cells more than were ever used at once: the next run may come before another is made
-MOST_MAKING = 2  # cells made at once: more would take time from runs
+_SHARE = 0.1  # of the free memory, for all ready cells
+_REMEMBERED = 10.0  # seconds for which the peak of concurrent runs counts as demand
+IDLE = 30.0  # seconds without a run of its kind before a ready cell is ended
+ZYGOTE_IDLE = 600.0  # seconds without a run before a zygote is ended
+PAUSE = 0.02  # seconds without a run before more cells are made
+_HEADROOM = 1  # cells beyond the peak: the next run may come before another cell is ready
+MOST_MAKING = 2  # cells made at once; more would slow runs
 
 
 @dataclass(slots=True)
 class Demand:
-    """How one kind of cell was asked for: ``running`` now, the ``most`` at once lately, and ``since`` when that counts.
-
-    Times are monotonic seconds.
-    """
+    """The recent demand for one kind of cell. Times are monotonic seconds."""
 
     running: int = 0
-    most: int = 0
-    since: float = 0.0
-    last: float = 0.0
+    most: int = 0  # the recent peak of `running`
+    since: float = 0.0  # when `most` was reached
+    last: float = 0.0  # when the last run began or ended
 
     def begin(self, now: float) -> None:
-        """A run of this kind begins."""
         self.running += 1
         self.last = now
         if self.running >= self.most or now - self.since > _REMEMBERED:
             self.most, self.since = self.running, now
 
     def end(self, now: float) -> None:
-        """A run of this kind has ended."""
+        """Note that a cell has ended."""
         self.running -= 1
         self.last = max(self.last, now)
 
 
 def target_size(demand: Demand, now: float, concurrency: int, free: int, cost: int) -> int:
-    """Cells to have ready besides those that run, ``free`` bytes of memory being available and each taking ``cost``.
+    """Return how many cells to keep ready, given ``free`` bytes of memory and the ``cost`` in bytes of each.
 
-    While runs come one after the other only half of them are made up for: making more takes time from the runs.
+    While runs follow one another only half of them are replaced, because making cells slows the runs.
     """
     if is_idle(demand, now):
         return 0
@@ -51,15 +47,15 @@ def target_size(demand: Demand, now: float, concurrency: int, free: int, cost: i
 
 
 def has_just_ended(demand: Demand, now: float) -> bool:
-    """Whether a run has ended a moment ago, so that there will soon be time."""
+    """Whether a run ended so recently that there will soon be time to make cells."""
     return now - demand.last < 2 * PAUSE
 
 
 def is_idle(demand: Demand, now: float) -> bool:
-    """Whether no run has come for so long that its ready cells are ended."""
+    """Whether the last run was so long ago that its ready cells are ended."""
     return now - demand.last > IDLE
 
 
 def is_busy(demand: Demand, now: float) -> bool:
-    """Whether runs go on, or have done so a moment ago."""
+    """Whether a run is going on, or ended a moment ago."""
     return demand.running > 0 or now - demand.last < PAUSE

@@ -1,26 +1,25 @@
-"""What the supervisor and its cells use now, as the kernel tells it: proc(5), and the cells' cgroups where there are.
+"""Measures what the supervisor and its cells use now, from proc(5) and the cells' cgroups, if any.
 
-Blocks for as long as it takes to look at every process of this machine once.
+Blocks while it reads the status of every process of this machine once.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from casemate.model.overview import InUse
-from casemate.walls.native.running import RunningCell, RunningSession
+from casemate.walls import machine
 
 if TYPE_CHECKING:
     from casemate.walls.native.link import SupervisorLink
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_RESIDENT = "proc(5): resident pages of every process; what processes share is counted in each, files in cells are not"
-_CGROUPS = "memory of the cells' cgroups, files in them included"
+_RESIDENT = "proc(5): resident pages of every process; shared pages count once per process, files in cells do not count"
+_CGROUPS = "memory of the cells' cgroups, including files in cells"
 _CPU = "cpu time from proc(5)"
 _MOUNTS = (("/sys/fs/cgroup", "", "memory.current"), ("/sys/fs/cgroup/memory", "memory", "memory.usage_in_bytes"))
 
@@ -34,11 +33,11 @@ class _Process:
 
 
 def used_by(link: SupervisorLink | None) -> InUse:
-    """What the supervisor of ``link`` and its cells use; nothing where there is none."""
+    """Return the resources of the supervisor of ``link`` and its cells."""
     supervisor, cells = (0, []) if link is None else link.cells()
     if not supervisor:
         return InUse()
-    ready = sum(_is_ready(cell) for cell in cells)
+    ready = sum(cell.sink is None for cell in cells)  # they wait for a program
     processes = _processes_of(supervisor)
     memory = _memory_of_cgroups([process.pid for process in processes], supervisor)
     mechanism = f"{_RESIDENT if memory is None else _CGROUPS}; {_CPU}"
@@ -48,20 +47,15 @@ def used_by(link: SupervisorLink | None) -> InUse:
     return InUse(len(cells) - ready, ready, len(processes), memory, seconds, mechanism)
 
 
-def _is_ready(cell: RunningCell) -> bool:
-    """Whether it waits for a program."""
-    return (cell.session_sink if isinstance(cell, RunningSession) else cell.sink) is None
-
-
 def _processes_of(supervisor: int) -> list[_Process]:
-    """The process ``supervisor`` and everything that it has begun."""
+    """Return the process ``supervisor`` and all of its descendants."""
     children: dict[int, list[_Process]] = {}
     tree: list[_Process] = []
     for process in _processes():
         children.setdefault(process.parent, []).append(process)
         if process.pid == supervisor:
             tree.append(process)
-    for process in tree:  # which grows meanwhile
+    for process in tree:  # grows during the loop
         tree += children.pop(process.pid, ())
     return tree
 
@@ -69,12 +63,12 @@ def _processes_of(supervisor: int) -> list[_Process]:
 def _processes() -> Iterator[_Process]:
     for name in os.listdir("/proc"):
         if name.isdigit() and (stat := _read(f"/proc/{name}/stat")):
-            fields = stat.rpartition(")")[2].split()  # a process may call itself anything
+            fields = stat.rpartition(")")[2].split()  # a process's name may contain anything
             yield _Process(int(name), int(fields[1]), int(fields[11]) + int(fields[12]), int(fields[21]))
 
 
 def _memory_of_cgroups(pids: list[int], supervisor: int) -> int | None:
-    """Bytes in the cgroups that are the cells' own; None where they have none."""
+    """Return the bytes in the cells' own cgroups, or None if they have none."""
     own = set(_groups(supervisor))
     folders = {folder for pid in pids for folder in _groups(pid)} - own
     amounts = [int(text) for folder in folders if (text := _read(folder).strip()).isdigit()]
@@ -82,7 +76,7 @@ def _memory_of_cgroups(pids: list[int], supervisor: int) -> int | None:
 
 
 def _groups(pid: int) -> Iterator[str]:
-    """Files that tell how much memory is in the cgroups of a process."""
+    """Yield the files with the memory use of a process's cgroups."""
     for line in _read(f"/proc/{pid}/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         for mount, controller, file in _MOUNTS:
@@ -91,7 +85,4 @@ def _groups(pid: int) -> Iterator[str]:
 
 
 def _read(path: str) -> str:
-    """A file that may have gone."""
-    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
-        return file.read()
-    return ""
+    return machine.read(path).decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""A plan as the supervisor's launch request, and the descriptors that go with it."""
+"""Turns a plan into the supervisor's launch request and its descriptors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import resource
 import select
 import signal
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from casemate.model.plan import (
 )
 from casemate.supervisor import wire
 from casemate.version import INSTALLATION, installation
-from casemate.walls.native.descriptors import close_all, memory_file, seal
+from casemate.walls.native.descriptors import closed_on_error, memory_file, seal
 
 if TYPE_CHECKING:
     from casemate.model.limits import Limits
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-# Settings that programs read and that say nothing about this machine's people or secrets.
+# Settings that programs read. They reveal nothing about this machine's users or secrets.
 _ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ssl/certs", "ssl/openssl.cnf", "pki/tls/certs", "pki/ca-trust",
         "ca-certificates", "alternatives", "mime.types", "magic", "services", "protocols", "fonts", "terminfo",
         "debian_version", "os-release", "bash.bashrc", "inputrc", "python3", "python3.11", "python3.12", "python3.13",
@@ -49,30 +49,30 @@ _SYNTHESISED = {
     "/etc/group": "root:x:0:\nuser:x:1000:\nnogroup:x:65534:\n",
     "/etc/hosts": "127.0.0.1 localhost casemate\n::1 localhost casemate\n",
     "/etc/hostname": "casemate\n",
-    "/etc/resolv.conf": f"nameserver {PROXY_ADDRESS}\noptions ndots:1\n",  # refuses at once without an egress proxy
-    # Without an egress proxy the last one asked is a file, so that a name does not exist (EAI_NONAME) rather than fails
-    # for now (EAI_AGAIN): clients would try again. nsswitch.conf(5).
+    "/etc/resolv.conf": f"nameserver {PROXY_ADDRESS}\noptions ndots:1\n",  # refuses queries without an egress proxy
+    # "files" comes last so that without an egress proxy a name does not exist (EAI_NONAME). After EAI_AGAIN clients
+    # would retry. See nsswitch.conf(5).
     "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns [!UNAVAIL=return] files\n"
     "services: files\nprotocols: files\n",
     "/etc/host.conf": "multi on\n",
     "/etc/machine-id": "00000000000000000000000000000000\n",
     "/etc/shells": "/bin/sh\n/bin/bash\n",
 }
-_FEWEST_DESCRIPTORS = 96  # that a process with one cell and its supervisor get along with
+_FEWEST_DESCRIPTORS = 96  # enough for a process with one cell, and for its supervisor
 _GUEST_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "guest")
 
 
 def check_process() -> None:
-    """Raises ``Unavailable`` where this process cannot have cells, as far as is seen when one begins.
+    """Raise ``Unavailable`` if this process cannot have cells.
 
-    Where SIGPIPE has its default action (signal(7)), a cell can end the process by closing a pipe or a connection;
-    Python ignores SIGPIPE from its start. Where casemate was installed anew under it, cells, also those that are
-    ready, see folders that were there before, and that are empty now.
+    With SIGPIPE's default action (signal(7)) a cell could end the process by closing a pipe or a connection; Python
+    ignores SIGPIPE from its start. If casemate was reinstalled while the process runs, cells, also ready ones, see the
+    old folders, which are empty now.
     """
     if signal.getsignal(signal.SIGPIPE) == signal.SIG_DFL:
         raise Unavailable(
             f"SIGPIPE has its default action in this process ({os.getpid()}): a cell could end it by closing a pipe",
-            remediation="In its main thread: signal.signal(signal.SIGPIPE, signal.SIG_IGN), as when Python starts.",
+            remediation="In its main thread, restore Python's default: signal.signal(signal.SIGPIPE, signal.SIG_IGN).",
         )
     if 0 <= (most := resource.getrlimit(resource.RLIMIT_NOFILE)[1]) < _FEWEST_DESCRIPTORS:
         raise Unavailable(
@@ -81,13 +81,13 @@ def check_process() -> None:
         )
     if installation() != INSTALLATION:
         raise Unavailable(
-            f"casemate was installed anew while this process ran ({os.getpid()}): cells would miss its files",
-            remediation="Start this process again. For a service: casemate service stop; the next command starts it.",
+            f"casemate was reinstalled while this process ran ({os.getpid()}): cells would miss its files",
+            remediation="Restart this process. For a service: casemate service stop; the next command starts it.",
         )
 
 
 def system_entries() -> Iterator[Entry]:
-    """The system folders, devices and settings that every cell sees, as they are on this host."""
+    """Yield the system folders, devices and settings that every cell sees, as they are on this host."""
     for folder in _SYSTEM:
         if os.path.islink(folder):
             yield Symlink(folder, os.readlink(folder))
@@ -105,7 +105,7 @@ def system_entries() -> Iterator[Entry]:
 
 
 class Silent:
-    """The sink of a cell that says nothing to the wall."""
+    """A sink for a cell whose output is not captured."""
 
     def output(self, stream: Stream, data: bytes) -> None:
         pass
@@ -118,31 +118,28 @@ class Silent:
 
 
 def copies_of(standard: Standard) -> dict[str, int]:
-    """Copies of a program's streams, by name, for its launch. Raises ``OSError``."""
+    """Duplicate a program's standard streams, by name. Raises ``OSError``."""
     made: dict[str, int] = {}
-    try:
+    with closed_on_error(made.values()):
         for name in ("stdin", "stdout", "stderr"):
             made[name] = os.dup(getattr(standard, name))
-    except OSError:
-        close_all([*made.values()])
-        raise
     return made
 
 
-_IN_MEMORY = 1 << 20  # bytes of given files kept in memory on their way; more go through a file without a name
+_IN_MEMORY = 1 << 20  # bytes of input files passed in memory; more go through an unnamed file
 _READABLE_IN_EVERY_CELL = ("/etc", "/opt", "/packages", "/proc", "/program", "/dev")
 _OWN_PLACES = tuple(wire.OWN_PLACES)
 _KINDS = {Bind: "bind", Symlink: "link", MountPoint: "place", SynthesizedFile: "text"}
-_STACK = 8 << 20  # bytes a thread reserves for its stack, which RLIMIT_DATA counts though they are not used
-_SIGNALS = 1024  # that wait to be delivered, timers among them; a user has some 60,000
-_IN_FLIGHT = 512  # descriptors: two full messages, by which cells of a user may pass their limit
-_LOCKED = 1 << 20  # bytes a process may lock in memory: what holds keys locks some pages
-_STACKS_UNCOUNTED = 8  # threads whose stacks fit on top of the memory limit
+_STACK = 8 << 20  # bytes reserved for a thread's stack; RLIMIT_DATA counts them even unused
+_SIGNALS = 1024  # pending signals, including timers; a user may have some 60,000
+_IN_FLIGHT = 512  # descriptors: two full messages, by which cells of one user may exceed their limit
+_LOCKED = 1 << 20  # bytes a process may lock in memory; programs that hold keys lock some pages
+_STACKS_UNCOUNTED = 8  # threads whose stacks are added to the memory limit
 
 
 def describe_entries(entries: tuple[Entry, ...], *, own: bool) -> list[dict[str, Any]]:
-    """Entries as the supervisor takes them. ``own``: those that lie where every cell has something of its own, so that
-    they must be put over that; else those of the shared, read-only root tree."""
+    """Describe entries for the supervisor. ``own`` selects those below folders that each cell has privately, which must
+    be mounted over those; the others form the shared, read-only root tree."""
     return [
         {"kind": _KINDS[type(entry)], **{name: getattr(entry, name) for name in entry.__slots__}}
         for entry in entries
@@ -151,7 +148,8 @@ def describe_entries(entries: tuple[Entry, ...], *, own: bool) -> list[dict[str,
 
 
 def request(plan: Plan, root: str) -> dict[str, Any]:
-    """The launch request for ``plan`` over the root tree ``root``; pure but for the workspace's identity."""
+    """Return the launch request for ``plan`` over the root tree ``root``. Only the workspace's inode is read from
+    disk."""
     limits = plan.limits
     return {
         "op": "launch",
@@ -169,7 +167,7 @@ def request(plan: Plan, root: str) -> dict[str, Any]:
         "control": plan.control,
         "readable": _readable(plan.entries, plan.shown),
         "writable": [place for one in plan.shown if one.copied for place in one.places],
-        "shown": [_shown_folder(one) for one in plan.shown],
+        "shown": [{**asdict(one), "read_only": [], "writable": []} for one in plan.shown],
         "limits": _counted_limits(limits),
         "rlimits": rlimits(limits, plan.reserve),
         "own_entries": describe_entries(plan.entries, own=True),
@@ -177,19 +175,8 @@ def request(plan: Plan, root: str) -> dict[str, Any]:
     }
 
 
-def _shown_folder(folder: Shown) -> dict[str, Any]:
-    return {
-        "source": folder.source,
-        "places": folder.places,
-        "hidden": folder.hidden,
-        "read_only": [],
-        "writable": [],
-        "copied": folder.copied,
-    }
-
-
 def _readable(entries: tuple[Entry, ...], shown: tuple[Shown, ...]) -> list[str]:
-    """The folders that Landlock lets a cell read: the cell's own, and what is bound outside of them."""
+    """Return the folders that Landlock lets a cell read: its own, and those bound elsewhere."""
     targets = {entry.target for entry in entries if isinstance(entry, Bind) and not entry.device}
     targets |= {place for one in shown for place in one.places}
     covered = ("/usr/", *(f"{folder}/" for folder in _READABLE_IN_EVERY_CELL), *_OWN_PLACES)
@@ -197,15 +184,16 @@ def _readable(entries: tuple[Entry, ...], shown: tuple[Shown, ...]) -> list[str]
 
 
 def rlimits(limits: Limits, reserve: int) -> dict[str, int | None]:
-    """``RLIMIT_*`` by name. RLIMIT_DATA refuses memory to each process alone; ``reserve`` bytes stay untouched."""
+    """Return ``RLIMIT_*`` by name. RLIMIT_DATA limits each process alone. ``reserve`` bytes are added for memory that
+    stays untouched."""
     return {
         "NPROC": limits.processes + 1,  # init is a task too
         "NOFILE": min(limits.open_files, _most_open_files()),
         "DATA": limits.memory + _STACKS_UNCOUNTED * _STACK + reserve,
-        # Beyond the limit, which is of all processes together and kept by looks: the kernel's clock runs ahead.
+        # A second over the limit, because the kernel's clock runs ahead; checks enforce the limit for all processes.
         "CPU": None if limits.cpu_time is None else 1 - int(-limits.cpu_time // 1),
         "CORE": 0,
-        # Of the user's, which the kernel counts for all programs of a user together (getrlimit(2)).
+        # The kernel counts these for all programs of a user together (getrlimit(2)).
         "SIGPENDING": _SIGNALS,
         "MSGQUEUE": 0,
         "MEMLOCK": _LOCKED,
@@ -213,8 +201,8 @@ def rlimits(limits: Limits, reserve: int) -> dict[str, int | None]:
 
 
 def _most_open_files() -> int:
-    """So many may a cell open that its descriptors in messages, which the kernel counts for all processes of a user
-    together (ETOOMANYREFS in unix(7)), do not keep the supervisor from sending its own."""
+    """Return how many files a cell may open, so that its descriptors in flight, which the kernel counts per user
+    (ETOOMANYREFS in unix(7)), do not keep the supervisor from sending its own."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return hard - min(_IN_FLIGHT, hard // 2)
 
@@ -233,7 +221,7 @@ def _workspace(workspace: Workspace) -> dict[str, Any]:
 
 
 def inode(workspace: Workspace) -> tuple[int, ...]:
-    """Which folder a caller's workspace is now: another may take its name. Raises ``OSError``."""
+    """Identify the folder that is the caller's workspace now, since another may take its name. Raises ``OSError``."""
     if workspace.folder is None:
         return ()
     status = os.stat(workspace.folder)
@@ -241,21 +229,21 @@ def inode(workspace: Workspace) -> tuple[int, ...]:
 
 
 def identity(workspace: Workspace) -> tuple[object, ...]:
-    """Which folder it is now, and which files are hidden in it: a cell that waits hides those that were there when it
-    was made. With the times of their last change, since the number of a file that has gone is given to another.
-    Raises ``OSError``."""
+    """Identify the workspace folder and its hidden files as they are now, since a waiting cell hides those that existed
+    when it was made. Change times are included because inode numbers are reused. Raises ``OSError``."""
     hidden = [os.lstat(f"{workspace.folder}/{path}") for path in workspace.hidden]
     return (*inode(workspace), *((one.st_dev, one.st_ino, one.st_ctime_ns) for one in hidden))
 
 
 def _counted_limits(limits: Limits) -> dict[str, Any]:
-    """The limits that are no ``RLIMIT_*``, or are more than that."""
+    """The limits that are not, or not only, an ``RLIMIT_*``."""
     names = ("memory", "disk", "inodes", "cpus", "cpu_time")
     return {name: getattr(limits, name) for name in names}
 
 
 def waiting_request(plan: Plan, waiting: ReadyStart, root: str) -> dict[str, Any]:
-    """The request for a cell that waits for a program such as that of ``plan``: the same for all of the kind."""
+    """Return the request for a cell that waits for a program like that of ``plan``. It is the same for the whole
+    kind."""
     asked = request(replace(plan, limits=waiting.limits), root)
     del asked["id"]
     return {
@@ -270,7 +258,8 @@ def waiting_request(plan: Plan, waiting: ReadyStart, root: str) -> dict[str, Any
 
 
 def begin_request(plan: Plan, waiting: ReadyStart) -> dict[str, Any]:
-    """What turns a cell that waits into that of ``plan``; of the order, which is in `unread`, its length alone."""
+    """Return the message that gives a waiting cell the program of ``plan``. It has the length of the order; `unread`
+    has the order itself."""
     program = {"name": plan.program_name, "size": len(plan.code)}
     return {
         "op": "begin",
@@ -285,7 +274,7 @@ def begin_request(plan: Plan, waiting: ReadyStart) -> dict[str, Any]:
 
 
 def needs_supervisor(plan: Plan, waiting: ReadyStart) -> bool:
-    """Whether more has to be done for a cell that waits than to write its program and its order."""
+    """Whether beginning ``plan`` in a waiting cell takes more than writing its program and its order."""
     return bool(
         plan.limits != waiting.limits or plan.files or plan.listeners or plan.continues
         or max(len(plan.code), len(plan.stdin)) > wire.PROGRAM_BYTES or len(waiting.order) > select.PIPE_BUF
@@ -293,18 +282,18 @@ def needs_supervisor(plan: Plan, waiting: ReadyStart) -> bool:
 
 
 def unread(plan: Plan, waiting: ReadyStart) -> int:
-    """What the supervisor passes on to a cell that waits and does not read, in a descriptor: the order, which may hold
-    secrets, and the program after it. The supervisor's memory is every later cell's, copy-on-write."""
+    """Return a descriptor with the order, which may hold secrets, and the program. The supervisor passes it to a
+    waiting cell unread, because every later cell shares the supervisor's memory, copy-on-write."""
     return memory_file(waiting.order + (b"" if plan.continues else plan.code))
 
 
 def payload(argv: tuple[str, ...], env: Mapping[str, str], cwd: str) -> int:
-    """The command of a cell in a descriptor that only the program's own process reads."""
+    """Return a descriptor with the command of a cell. Only the program's own process reads it."""
     return memory_file(wire.encode_command(argv, env, cwd))
 
 
 def standard_input(data: bytes) -> int:
-    """A descriptor of standard input that holds ``data``. Raises ``OSError``."""
+    """Return a descriptor of standard input that holds ``data``. Raises ``OSError``."""
     if not data:
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     fd = memory_file(data)
@@ -313,9 +302,9 @@ def standard_input(data: bytes) -> int:
 
 
 def files_of(plan: Plan) -> dict[str, int]:
-    """The given files: all in one descriptor, and in another where each lies (name, offset, length).
+    """Return the input files: all content in one descriptor, and an index (name, offset, length) in another.
 
-    Raises ``OSError``, and ``InvalidArgument`` for a file that cannot be read, or when all exceed the disk's limit.
+    Raises ``OSError``, and ``InvalidArgument`` if a file cannot be read or all exceed the disk limit.
     """
     files, bound = plan.files, plan.limits.disk
     if not files:
@@ -324,7 +313,7 @@ def files_of(plan: Plan) -> dict[str, int]:
     if total > bound:
         raise InvalidArgument(
             "files",
-            f"{format_size(total)} in all, but limits.disk is {format_size(bound)}; give less or raise the limit",
+            f"{format_size(total)} in all, but limits.disk is {format_size(bound)}; pass less or raise the limit",
         )
     if total <= _IN_MEMORY:
         fd = os.memfd_create("casemate", os.MFD_CLOEXEC)
@@ -333,17 +322,14 @@ def files_of(plan: Plan) -> dict[str, int]:
 
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
-    try:
-        return {"inputs": fd, "index": memory_file(wire.encode(_copy(files, fd)))}
-    except OSError as error:
-        os.close(fd)
-        raise Unavailable(
-            f"the given files could not be put together: {error.strerror}",
-            remediation="Make room in the folder for temporary files, or name another with TMPDIR.",
-        ) from None
-    except BaseException:
-        os.close(fd)
-        raise
+    with closed_on_error([fd]):
+        try:
+            return {"inputs": fd, "index": memory_file(wire.encode(_copy(files, fd)))}
+        except OSError as error:
+            raise Unavailable(
+                f"the input files could not be packed: {error.strerror}",
+                remediation="Free space in the temporary folder, or choose another with TMPDIR.",
+            ) from None
 
 
 def _size(name: str, path: Path) -> int:

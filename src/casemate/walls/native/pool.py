@@ -1,8 +1,8 @@
 """Pools of ready cells, and the zygotes that cells are forked from.
 
-The wall takes a cell with `take`; the link makes them. A ready cell was made for nobody, serves one run and is never
-given to another. A run takes a ready cell in a millisecond where making one takes several; but each that waits holds
-memory, and making one takes time from the runs that go on. The pump thread keeps time here; any thread may take.
+The wall takes a cell with `take`; the link makes them. A ready cell serves one run, and is never used again. A run
+takes a ready cell in a millisecond; making one takes several. But each ready cell holds memory, and making one slows
+the runs in progress. The pump thread runs the timers; any thread may take.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from casemate.errors import CasemateError
@@ -31,29 +32,30 @@ from casemate.walls.native.demand import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from casemate.model.diagnosis import PoolState, Warmth, ZygoteState
     from casemate.model.plan import Plan, ReadyStart
-    from casemate.walls.native.link import SupervisorLink
-    from casemate.walls.native.running import RunningCell
+    from casemate.walls.native.running import Pump, RunningCell
 
-_SOON = 0.05  # seconds after the first run: who runs one program and goes pays for nothing
-_AFTER = 0.001  # seconds after a run until others are made ready in the place of what it took
-_LATER = 1.0  # seconds after the first run, until the zygote of programs that want more is started as well
-_OFTEN = 1.0  # seconds between looks at what is ready
-_DEATHS = 3  # of a zygote in a row, each within seconds of its start: then its environment goes without
-_SHORT_LIFE = 10.0
-_FAILURES = 5  # times in a row that cells of one kind ended while they waited: then it goes without
-_KINDS = 8  # that are kept at most
-_LEAST = 2  # cells of a kind, however many of others wait
+_SOON = 0.05  # seconds: delay before pre-forking, so that a single run does not pay for it
+_AFTER = 0.001  # seconds after a run before the cell that it took is replaced
+_LATER = 1.0  # seconds after the first run before the zygote with more modules is started
+_OFTEN = 1.0  # seconds between checks of the pools
+_DEATHS = 3  # of a zygote in a row, each within `_SHORT_LIFE` of its start; then it is ruled out
+_SHORT_LIFE = 10.0  # seconds
+_FAILURES = 5  # times in a row that waiting cells of one kind ended; then no more are made
+_KINDS = 8  # the most kinds that have a pool
+_LEAST = 2  # cells that a kind may have, however many other kinds have
 
 
 @dataclass(slots=True)
 class _Zygote:
-    """One warmed interpreter, as far as the supervisor has told of it."""
+    """One warmed interpreter, as far as the supervisor has reported it."""
 
     key: str
     waiting: ReadyStart
-    state: str = "wanted"  # then starting, ready, or ruled out
+    state: str = "wanted"  # then "starting", "ready" or "ruled out"
     problem: str = ""
     pid: int = 0
     data: int = 0
@@ -64,11 +66,9 @@ class _Zygote:
 
 @dataclass(slots=True)
 class _KindPool:
-    """Cells of one kind. ``request`` makes another; ``waiting`` says how."""
-
     plan: Plan
     root: str
-    request: dict[str, Any]
+    request: dict[str, Any]  # makes another cell
     waiting: ReadyStart
     zygote: _Zygote | None
     born: float
@@ -76,37 +76,15 @@ class _KindPool:
     ready: deque[RunningCell] = field(default_factory=deque)
     taken: int = 0
     made: int = 0
-    failed: int = 0  # times in a row that cells ended while they waited
+    failed: int = 0  # times in a row that waiting cells ended
     problem: str = ""
 
 
-class Lease:
-    """One run's use of the pool of its kind.
-
-    ``cell``: one that waits, and ``how`` it came about; None where there is none, and ``why``.
-    """
-
-    def __init__(
-        self, pools: Pools, pool: _KindPool, cell: RunningCell | None = None, how: str = "exec", why: str = ""
-    ) -> None:
-        self.cell = cell
-        self.how = how
-        self.why = why
-        self._pools = pools
-        self._pool: _KindPool | None = pool
-
-    def end(self) -> None:
-        """The run is over. Once; harmless when repeated."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            self._pools.release(pool)
-
-
 class Pools:
-    """The pools of one link, for at most ``concurrency`` runs at once."""
+    """The pools of one link, for at most ``concurrency`` runs at once. ``prepare`` makes a waiting cell."""
 
-    def __init__(self, link: SupervisorLink, concurrency: int) -> None:
-        self._link = link
+    def __init__(self, link: Pump, prepare: Callable[[dict[str, Any], int], RunningCell], concurrency: int) -> None:
+        self._link, self._prepare = link, prepare
         self._concurrency = concurrency
         self._lock = threading.Lock()
         self._pools: dict[Any, _KindPool] = {}
@@ -118,8 +96,11 @@ class Pools:
 
     # -- from any thread
 
-    def take(self, plan: Plan, waiting: ReadyStart, root: str) -> Lease:
-        """What a run gets of its pool: a ready cell where there is one. Raises ``OSError``."""
+    def take(self, plan: Plan, waiting: ReadyStart, root: str) -> tuple[RunningCell | None, str, Callable[[], None]]:
+        """Return a ready cell or the reason there is none, and a function to call when the run is over.
+
+        Raises ``OSError``.
+        """
         now = time.monotonic()
         with self._lock:
             pool = self._pool_for(plan, waiting, root)
@@ -127,32 +108,33 @@ class Pools:
             self._runs += 1
             if self._runs > 1 or plan.session:
                 self._want_zygote(pool, now)
-            return self._lease(pool, plan.continues)
+            return *self._take_ready(pool, plan.continues), partial(self._release, pool)
 
-    def _lease(self, pool: _KindPool, continues: str) -> Lease:
+    def _take_ready(self, pool: _KindPool, continues: str) -> tuple[RunningCell | None, str]:
         while pool.ready and not continues:
             cell = pool.ready.popleft()
             if not cell.future.done():
                 pool.taken += 1
-                return Lease(self, pool, cell, "pool")
+                cell.start = "pool"
+                return cell, ""
         if pool.zygote is None:
-            return Lease(self, pool, why=pool.problem or "no cell of its kind was ready yet")
+            return None, pool.problem or "no cell of its kind was ready"
         if pool.zygote.state != "ready":
-            return Lease(self, pool, why=_why_not(pool.zygote))
+            return None, _why_not(pool.zygote)
         try:
-            return Lease(self, pool, self._make(pool, continues), "zygote")
+            return self._make(pool, continues), ""
         except OSError as error:
-            return Lease(self, pool, why=f"a cell could not be made ready: {error.strerror}")
+            return None, f"a cell could not be made ready: {error.strerror}"
 
-    def release(self, pool: _KindPool) -> None:
-        """A run that used ``pool`` is over."""
+    def _release(self, pool: _KindPool) -> None:
+        """Note that a run that used ``pool`` is over."""
         with self._lock:
             now = time.monotonic()
             pool.demand.end(now)
-            self._set_due(now + (_SOON if self._runs == 1 else _AFTER))  # not now: the result is on its way
+            self._set_due(now + (_SOON if self._runs == 1 else _AFTER))  # not now: the result is still being delivered
 
     def start(self, plan: Plan, waiting: ReadyStart, root: str) -> None:
-        """Keep cells for such programs ready, from now on."""
+        """Keep cells ready for such programs from now on."""
         now = time.monotonic()
         with self._lock:
             pool = self._pool_for(plan, waiting, root)
@@ -163,8 +145,8 @@ class Pools:
             self._set_due(now + _OFTEN)
 
     def states(self) -> Warmth:
-        """What there is, for people."""
-        from casemate.model.diagnosis import Warmth  # here alone: who runs one program and goes asks for nothing
+        """The state of all pools, for display."""
+        from casemate.model.diagnosis import Warmth  # only here: a single run does not need it
 
         with self._lock:
             pools = tuple(_pool_state(pool) for pool in self._pools.values())
@@ -173,7 +155,7 @@ class Pools:
     # -- in the pump thread
 
     def handle(self, message: dict[str, Any]) -> None:
-        """The supervisor tells of a zygote."""
+        """Handle the supervisor's message about a zygote."""
         with self._lock:
             zygote = next((known for known in self._zygotes.values() if known.key == message["key"]), None)
             if zygote is None:
@@ -190,17 +172,17 @@ class Pools:
                         self._fill(pool)
 
     def next_time(self) -> float | None:
-        """When `on_time` wants to be called (monotonic seconds)."""
+        """When `on_time` is due (monotonic seconds)."""
         return self._due
 
     def on_time(self) -> None:
-        """Start what is wanted, end what is no longer."""
+        """Make the cells and zygotes that are wanted, and end those that are not."""
         now = time.monotonic()
         if self._due is None or now < self._due:
             return
         with self._lock:
             for pool in list(self._pools.values()):
-                with contextlib.suppress(OSError, CasemateError):  # its workspace has gone; a run will say so
+                with contextlib.suppress(OSError, CasemateError):  # its workspace is gone; a run reports that
                     self._keep_up(pool, now)
             self._drop_idle(now)
             soon = any(has_just_ended(pool.demand, now) for pool in self._pools.values())
@@ -215,7 +197,7 @@ class Pools:
             zygote = None if waiting.preload is None else self._zygote(waiting, root)
             request = launch.waiting_request(plan, waiting, root)
             request["zygote"] = zygote.key if zygote else ""
-            # A program's own is not kept.
+            # Do not keep the program and its data.
             like = replace(
                 plan, code=b"", files={}, stdin=b"", env={}, argv=(), waiting="", continues="", secrets=NO_SECRETS
             )
@@ -230,7 +212,7 @@ class Pools:
         kind = (root, waiting.argv, tuple(waiting.env.items()), waiting.preload, waiting.optional)
         for known in [one for one in self._zygotes.values() if one.waiting.argv == waiting.argv]:
             if known.waiting.stamp != waiting.stamp:
-                self._retire(known)  # their environment has changed on the disk
+                self._retire(known)  # its environment has changed on disk
         zygote = self._zygotes.get(kind)
         if zygote is None:
             zygote = self._zygotes[kind] = _Zygote(os.urandom(6).hex(), waiting)
@@ -239,11 +221,8 @@ class Pools:
     def _retire(self, zygote: _Zygote) -> None:
         for kind, pool in list(self._pools.items()):
             if pool.zygote is zygote:
-                self._empty(pool)
-                del self._pools[kind]
-        for name, known in list(self._zygotes.items()):
-            if known is zygote:
-                del self._zygotes[name]
+                self._empty(self._pools.pop(kind))
+        self._zygotes = {kind: known for kind, known in self._zygotes.items() if known is not zygote}
         self._link.send({"op": "end zygote", "key": zygote.key})
 
     def _want_zygote(self, pool: _KindPool, now: float) -> None:
@@ -271,7 +250,7 @@ class Pools:
         self._fill(pool)
 
     def _want_fuller(self, pool: _KindPool) -> None:
-        """Sooner or later a program comes that wants more modules: their zygote takes a second to start."""
+        """Prepare for programs that need more modules, because their zygote takes a second to start."""
         waiting = replace(pool.waiting, preload=pool.waiting.fuller, fuller=(), cost=pool.waiting.fuller_cost)
         if _kind(pool.plan, waiting, pool.root) not in self._pools:
             demand = self._pool_for(pool.plan, waiting, pool.root).demand
@@ -290,12 +269,12 @@ class Pools:
     def _make(self, pool: _KindPool, continues: str = "") -> RunningCell:
         waiting = pool.waiting
         request = {**pool.request, "continues": continues}
-        cell = self._link.prepare(request, launch.payload(waiting.argv, waiting.env, pool.plan.cwd))
+        cell = self._prepare(request, launch.payload(waiting.argv, waiting.env, pool.plan.cwd))
         pool.made += 1
         return cell
 
     def _fill(self, pool: _KindPool) -> None:
-        """Make cells ready, a few at a time, and end those that are too many."""
+        """Make a few cells ready, or end those that are too many."""
         now = time.monotonic()
         self._drop_dead(pool)
         if pool.problem or (pool.zygote is not None and pool.zygote.state != "ready"):
@@ -308,40 +287,39 @@ class Pools:
             for _ in range(min(target - len(pool.ready), MOST_MAKING)):
                 pool.ready.append(self._make(pool))
         except OSError:
-            return  # there are too few descriptors for now
+            return  # too few descriptors; try later
         while len(pool.ready) > target and not is_busy(pool.demand, now):
-            pool.ready.pop().discard()
+            pool.ready.pop().kill("closed")
 
     def _drop_dead(self, pool: _KindPool) -> None:
-        """Forget cells that have ended; after that has happened often in a row their kind goes without."""
+        """Forget ready cells that have ended. A kind whose cells end too often gets no more."""
         living = deque(cell for cell in pool.ready if not cell.future.done())
-        dead = len(living) < len(pool.ready)  # however many: with a zygote end all that it was to make
+        dead = len(living) < len(pool.ready)  # counted once: all of a zygote's cells end with it
         pool.ready = living
         pool.failed = pool.failed + 1 if dead else (0 if living else pool.failed)
         if pool.failed >= _FAILURES:
             pool.problem = f"cells of its kind ended {pool.failed} times while they waited"
 
     def _drop_least_used(self) -> None:
-        """Keep a bounded number of kinds: a caller may ask for another with each run."""
+        """Bound the number of kinds, because a caller may use a new one in each run."""
         idle = [kind for kind, pool in self._pools.items() if not pool.demand.running]
         for kind in sorted(idle, key=lambda one: self._pools[one].demand.last)[: max(0, len(self._pools) - _KINDS)]:
             self._empty(self._pools.pop(kind))
 
     def _free(self, now: float) -> int:
-        """Bytes that can be had, looked up now and then."""
+        """Return the free memory in bytes, refreshed every second."""
         if now - self._looked > _OFTEN:
             self._looked, self._free_bytes = now, machine.look().memory
         return self._free_bytes
 
     def _empty(self, pool: _KindPool) -> None:
         while pool.ready:
-            pool.ready.pop().discard()
+            pool.ready.pop().kill("closed")
 
     def _drop_idle(self, now: float) -> None:
         for kind, pool in list(self._pools.items()):
             if not pool.demand.running and now - pool.demand.last > ZYGOTE_IDLE:
-                self._empty(pool)
-                del self._pools[kind]
+                self._empty(self._pools.pop(kind))
         used = {pool.zygote.key for pool in self._pools.values() if pool.zygote}
         for zygote in list(self._zygotes.values()):
             if zygote.key not in used:
@@ -350,11 +328,11 @@ class Pools:
     def _set_due(self, when: float) -> None:
         if self._due is None or when < self._due:
             self._due = when
-            self._link.call(lambda: None)  # the pump wakes and looks at its clock
+            self._link.call(lambda: None)  # wake the pump, so that it uses the new time
 
 
 def _kind(plan: Plan, waiting: ReadyStart, root: str) -> Any:
-    """Cells of one kind can begin each other's programs."""
+    """Return the key of a kind: its cells can begin each other's programs."""
     return (
         root,
         waiting.argv,
@@ -373,8 +351,8 @@ def _kind(plan: Plan, waiting: ReadyStart, root: str) -> Any:
 
 def _why_not(zygote: _Zygote) -> str:
     if zygote.state == "ruled out":
-        return f"its environment goes without a zygote: {zygote.problem}"
-    return "the zygote of its environment, which cells are forked from, is not ready yet"
+        return f"its environment has no zygote: {zygote.problem}"
+    return "the zygote that its cells are forked from is not ready yet"
 
 
 def _pool_state(pool: _KindPool) -> PoolState:

@@ -1,4 +1,4 @@
-"""Why a machine refuses the native wall, or a cell could not be made; what would help. Pure, but for `facts`."""
+"""Explains why a machine refuses the native wall, or why a cell could not be made, and what would help."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from casemate.model.plan import GUEST
 
 _RIGHTS_OF_ROOT = {1: "DAC_OVERRIDE", 6: "SETGID", 7: "SETUID", 8: "SETPCAP"}  # capabilities(7)
 _OLDEST_KERNEL = (5, 14)  # RLIMIT_NPROC counted per user namespace, mount_setattr, unprivileged overlay
-# A cell needs all; an engine ignores those of what its host lacks.
+# A cell needs all of them; an engine ignores options for features that its host lacks.
 _ENGINE_OPTIONS = (
     "Start the container with all of: --security-opt seccomp=seccomp.json --security-opt systempaths=unconfined "
     "--security-opt apparmor=unconfined. seccomp.json is packaging/seccomp.json of casemate's repository, and in its "
@@ -23,19 +23,8 @@ _ENGINE_OPTIONS = (
 )
 
 
-class Unlaunched(Exception):
-    """A cell that could not be made: at which stage, with which errno, in the supervisor's words."""
-
-    def __init__(self, stage: str, number: int, detail: str) -> None:
-        super().__init__(f"{stage}: {detail}")
-        self.stage = stage
-        self.errno = number
-        self.detail = detail
-
-
 class Facts(NamedTuple):
-    """What the machine says about itself; None where it says nothing. ``missing_rights``: capabilities that root needs
-    and does not have; ``in_cell``: this is a program in a cell, as far as it can tell."""
+    """What is known of this machine; None where it cannot be read."""
 
     system: str
     kernel: tuple[int, int]
@@ -45,8 +34,8 @@ class Facts(NamedTuple):
     unprivileged_userns_clone: int | None
     apparmor_restricts_userns: int | None
     wsl1: bool = False
-    missing_rights: tuple[str, ...] = ()
-    in_cell: bool = False
+    missing_rights: tuple[str, ...] = ()  # capabilities that root needs and lacks
+    in_cell: bool = False  # whether this process seems to run in a cell
 
 
 def _refusal(reason: str, message: str, remedy: str) -> WallUnavailable:
@@ -54,7 +43,7 @@ def _refusal(reason: str, message: str, remedy: str) -> WallUnavailable:
 
 
 def facts() -> Facts:
-    """Read the facts of this machine."""
+    """Gather what decides whether this machine can have the wall."""
     release = os.uname().release if hasattr(os, "uname") else ""
     filtered = "\nSeccomp:\t2" in _text("/proc/self/status")
     return Facts(
@@ -72,13 +61,13 @@ def facts() -> Facts:
 
 
 def rights_not_in(status: str) -> tuple[str, ...]:
-    """The capabilities that root needs and that ``/proc/PID/status`` does not have."""
+    """Return the capabilities that root needs and that ``status``, of ``/proc/PID/status``, lacks."""
     effective = int(status.partition("\nCapEff:\t")[2][:16] or "0", 16)
     return tuple(name for number, name in _RIGHTS_OF_ROOT.items() if not effective >> number & 1)
 
 
 def too_old_or_foreign(known: Facts) -> WallUnavailable | None:
-    """A refusal that needs no trial: the system or its kernel cannot do it."""
+    """Return the refusal if the system or its kernel can never hold a cell. Tries nothing."""
     if known.system == "win32":
         return _refusal(
             "windows",
@@ -94,7 +83,7 @@ def too_old_or_foreign(known: Facts) -> WallUnavailable | None:
     if known.wsl1:
         return _refusal(
             "wsl1",
-            "WSL1 has no Linux kernel, so nothing here could hold a cell.",
+            "WSL1 has no Linux kernel, so it cannot hold a cell.",
             "Convert the distribution: wsl --set-version <name> 2",
         )
     if known.kernel < _OLDEST_KERNEL:
@@ -107,22 +96,22 @@ def too_old_or_foreign(known: Facts) -> WallUnavailable | None:
     if known.in_cell:
         return _refusal(
             "in_a_cell",
-            "This already runs in a cell of casemate, and a cell makes no others.",
-            "Start casemate outside; a program in a cell runs others as its own children.",
+            "This process already runs in a cell of casemate, and a cell cannot make others.",
+            "Start casemate outside. A program in a cell can run other programs as its children.",
         )
     if known.missing_rights:
         added = " ".join(f"--cap-add {name}" for name in known.missing_rights)
         return _refusal(
             "root_without_capabilities",
-            f"This is root without {', '.join(known.missing_rights)}, so its cells cannot become other users.",
-            "Run casemate as an ordinary user, who needs no capability (--user 10001:10001), or leave root these: "
+            f"This is root without {', '.join(known.missing_rights)}, so its cells cannot run as other users.",
+            "Run casemate as an ordinary user, who needs no capability (--user 10001:10001), or give root these: "
             f"{added}",
         )
     return None
 
 
 def explain(stage: str, number: int, detail: str, known: Facts) -> WallUnavailable:
-    """What a failure at ``stage`` with errno ``number`` means on this machine."""
+    """Explain a failure at ``stage`` with errno ``number`` on this machine."""
     if stage in ("proc", "masks"):
         return _refusal(
             "masked_proc",
@@ -147,7 +136,7 @@ def explain(stage: str, number: int, detail: str, known: Facts) -> WallUnavailab
     if known.apparmor_restricts_userns == 1 and number in (errno.EPERM, errno.EACCES):
         return _refusal(
             "apparmor",
-            "AppArmor on this Ubuntu takes all rights from user namespaces of programs without a profile.",
+            "AppArmor on this Ubuntu removes all rights in user namespaces of programs without a profile.",
             f"As root{' of the host' * known.in_container}, allow this interpreter: "
             "write /etc/apparmor.d/casemate with\n"
             f'  profile casemate "{os.path.realpath(sys.executable)}" flags=(unconfined) {{ userns, }}\n'
@@ -188,63 +177,66 @@ def _number(path: str) -> int | None:
     return int(text) if text.lstrip("-").isdigit() else None
 
 
-_CHANGED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE)  # what was there a moment before is not
+_CHANGED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE)  # the folder has changed meanwhile
 
 
 @contextlib.contextmanager
 def explain_os_errors() -> Iterator[None]:
-    """What goes wrong before anything has started, as what it means for the caller."""
+    """Turn an ``OSError`` before a cell has started into an error for the caller."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
-        remedy = "Where that is as it should be, try again."
-        raise InvalidArgument("workspace", f"{error.filename!r} is no longer there", remediation=remedy) from None
+        remedy = "If that is expected, try again."
+        raise InvalidArgument("workspace", f"{error.filename!r} no longer exists", remediation=remedy) from None
     except OSError as error:
         raise Unavailable(
             f"a run could not be prepared: {error.strerror}",
-            remediation="When too many files are open: raise the limit (ulimit -n), or lower concurrency.",
+            remediation="If too many files are open, raise the limit (ulimit -n) or lower concurrency.",
         ) from None
 
 
-def why_unlaunched(error: Unlaunched) -> CasemateError:
-    """What a cell that could not be made means for the caller: whose fault, which argument, what to do."""
-    if error.stage in ("files", "program", "scratch") and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return InvalidArgument("files", f"they do not fit into limits.disk and limits.inodes ({error.detail})")
-    if error.stage == "files":
-        return InvalidArgument("files", f"could not be put into the workspace: {error.detail}")
-    if error.stage == "workspace":
-        return _workspace(error)
-    if error.stage == "root":
-        return Unavailable(f"what the cell needs to read cannot be shown to it: {error.detail}")
-    if error.stage == "descriptors" or error.errno in (errno.EMFILE, errno.ENFILE):
+def why_unlaunched(stage: str, number: int, detail: str) -> CasemateError:
+    """Return the caller's error for a cell that could not be made: the argument at fault, and what to do.
+
+    The supervisor reports the ``stage`` that failed, the errno and the ``detail``.
+    """
+    if stage in ("files", "program", "scratch") and number in (errno.ENOSPC, errno.EDQUOT):
+        return InvalidArgument("files", f"the files do not fit into limits.disk and limits.inodes ({detail})")
+    if stage == "files":
+        return InvalidArgument("files", f"could not be put into the workspace: {detail}")
+    if stage == "workspace":
+        return _workspace(number, detail)
+    if stage == "root":
+        return Unavailable(f"a path that the cell must read cannot be shown to it: {detail}")
+    if stage == "descriptors" or number in (errno.EMFILE, errno.ENFILE):
         return Unavailable(
-            f"there are too few descriptors for this run: {error.detail}",
+            f"there are too few descriptors for this run: {detail}",
             remediation="Raise the limit on open files (ulimit -n), lower concurrency, or wait for other runs to end.",
         )
-    if error.stage == "environment":
-        return InvalidArgument("environment", f"cannot be shown to a cell: {error.detail}")
-    if error.stage == "exec":
-        return InvalidArgument("environment", f"its interpreter cannot be started in the cell: {error.detail}")
-    refusal = explain(error.stage, error.errno, error.detail, facts())
-    return refusal if refusal.reason != "refused" else Fault(f"a cell could not be made: {error}")
+    if stage == "environment":
+        return InvalidArgument("environment", f"cannot be shown to a cell: {detail}")
+    if stage == "exec":
+        return InvalidArgument("environment", f"its interpreter cannot be started in the cell: {detail}")
+    refusal = explain(stage, number, detail, facts())
+    return refusal if refusal.reason != "refused" else Fault(f"a cell could not be made: {stage}: {detail}")
 
 
-def _workspace(error: Unlaunched) -> InvalidArgument:
-    if error.errno == errno.EINVAL:
-        remedy = "Use a folder on ext4, xfs, btrfs or tmpfs, a folder that an ordinary user owns, or no workspace."
+def _workspace(number: int, detail: str) -> InvalidArgument:
+    if number == errno.EINVAL:
+        remedy = "Use a folder on ext4, xfs, btrfs or tmpfs, a folder owned by an ordinary user, or no workspace."
         return InvalidArgument(
             "workspace",
-            f"the file system of this folder cannot be layered or mapped here ({error.detail})",
+            f"the file system of this folder cannot be layered or mapped here ({detail})",
             remediation=remedy,
         )
-    remedy = "It was changed while the run was prepared; try again." if error.errno in _CHANGED else ""
-    if error.errno == errno.EOPNOTSUPP:
-        remedy = "Have it copied: wrap --mode overlay, run --workspace-mode overlay, workspace_mode='overlay'."
-    return InvalidArgument("workspace", f"cannot be used: {error.detail}", remediation=remedy)
+    remedy = "It changed while the run was being prepared; try again." if number in _CHANGED else ""
+    if number == errno.EOPNOTSUPP:
+        remedy = "Use a copy: wrap --mode overlay, run --workspace-mode overlay, workspace_mode='overlay'."
+    return InvalidArgument("workspace", f"cannot be used: {detail}", remediation=remedy)
 
 
 def why_lost(words: str, *, closing: bool) -> CasemateError:
-    """What the end of a supervisor means for whatever ran under it; ``words``: its last."""
+    """Return the error for everything that ran under a supervisor that has ended; ``words``: the end of its stderr."""
     if words:
         return Fault(f"the supervisor failed: {words}")
     if closing:

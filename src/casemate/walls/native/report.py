@@ -1,37 +1,37 @@
-"""The isolation report of the native wall: what the facts and the self-test say. Pure."""
+"""The isolation report of the native wall, from the supervisor's facts and the self-test."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from casemate.model.isolation import IsolationReport, Mechanism, Proof
+from casemate.model.limits import OUTPUT_LIMITS
 
 _LAYERS = (
     "user, mount, pid, network, ipc, uts and cgroup namespaces",
     "a read-only root of an explicit list of binds",
     "no capabilities, no new privileges",
     "seccomp allow-list",
-    "init that cannot be traced",
+    "an init that cannot be traced",
 )
 _NOTES = ("The cell shares the kernel with the host: a kernel bug can be an escape.",)
 _INTERPRETED = (
-    "Cells take some milliseconds more of processor time than they could, for their first process is a copy of an "
-    "interpreter: there was no C compiler where casemate was installed, or what it made is of another version or "
-    "cannot be loaded."
+    "Cells take a few milliseconds more of processor time, because their first process is a copied interpreter: no C "
+    "compiler was present when casemate was installed, or its library has another version or cannot be loaded."
 )
 _COUNTED = (
-    "hard at limits.memory + limits.disk, for files in a cell are memory too; at limits.memory by the look, which "
-    "counts the buffers of TCP, too"
+    "hard at limits.memory + limits.disk, because files in a cell use memory; at limits.memory by the checks, which "
+    "also count TCP buffers"
 )
 _UNCOUNTED = (
-    "memfd, System V shared memory and POSIX queues are refused; buffers of sockets are counted where there are more "
-    "than 64; shared memory that no living process has touched, queued datagrams whose senders are gone but for the "
-    "first, and kernel objects are not counted"
+    "memfd, System V shared memory and POSIX queues are refused; socket buffers are counted above 64 sockets; not "
+    "counted are shared memory that no living process has touched, queued datagrams after the first whose senders "
+    "have exited, and kernel objects"
 )
 
 
 def make(facts: dict[str, Any], proofs: tuple[Proof, ...], proved_at: float) -> IsolationReport:
-    """The report for a machine with ``facts`` (the supervisor's greeting)."""
+    """Make the report for ``facts`` (the supervisor's greeting)."""
     landlock = facts["landlock"]
     return IsolationReport(
         wall="native",
@@ -45,19 +45,18 @@ def make(facts: dict[str, Any], proofs: tuple[Proof, ...], proved_at: float) -> 
     )
 
 
-LOOKS = "the supervisor's look every 20 to 100 ms (every 5 s where a session's interpreter is alone and idle)"
+LOOKS = "the supervisor's checks every 20 to 100 ms (every 5 s while a session's interpreter is alone and idle)"
 
 
 def mechanisms(facts: dict[str, Any]) -> tuple[Mechanism, ...]:
-    """Each limit's mechanism on this machine."""
+    """The mechanism of each limit on this machine."""
     return (
         _memory(facts["memory"]),
         _cpus(facts["cpu"]),
         Mechanism("cpu_time", f"RLIMIT_CPU, and {LOOKS}", False, "cell"),
         Mechanism("processes", "RLIMIT_NPROC in the cell's own user namespace; threads count", True, "cell"),
         Mechanism("wall", "the supervisor's clock", True, "cell"),
-        Mechanism("output", "the host's pump", True, "cell"),
-        Mechanism("full_output", "the host's pump", True, "cell"),
+        *(Mechanism(name, "the host's pump", True, "cell") for name in OUTPUT_LIMITS),
         Mechanism("disk", "size of the cell's tmpfs", True, "cell"),
         Mechanism("inodes", "inodes of the cell's tmpfs", True, "cell"),
         Mechanism("open_files", "RLIMIT_NOFILE", True, "process"),
@@ -66,7 +65,7 @@ def mechanisms(facts: dict[str, Any]) -> tuple[Mechanism, ...]:
 
 def _memory(mechanism: str | None) -> Mechanism:
     if mechanism:
-        name = f"{mechanism}, and the supervisor's look every 20 ms"
+        name = f"{mechanism}, and the supervisor's checks every 20 ms"
         return Mechanism("memory", name, True, "cell", _COUNTED)
     name = f"RLIMIT_DATA for each process, and {LOOKS}"
     return Mechanism("memory", name, False, "cell", _UNCOUNTED)
@@ -81,10 +80,10 @@ def _cpus(mechanism: str | None) -> Mechanism:
 def _missing_layers(facts: dict[str, Any]) -> list[str]:
     missing = []
     if not facts["landlock"]:
-        missing.append("Landlock: this kernel does not have it (5.13 with CONFIG_SECURITY_LANDLOCK has).")
+        missing.append("Landlock: this kernel lacks it (it needs 5.13 and CONFIG_SECURITY_LANDLOCK).")
     if not facts["memory"]:
         missing.append(
-            "A memory cgroup: the memory of a whole cell is best effort. Root outside containers has one, and a "
+            "A memory cgroup: the memory of a whole cell is best effort. Root outside containers has one, and so has a "
             "systemd user service: systemd-run --user --scope casemate doctor. In a container the engine's --memory "
             "bounds all cells together."
         )

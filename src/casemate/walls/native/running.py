@@ -1,13 +1,11 @@
-"""Cells behind a link, and the pipes of sessions' cells: requests to their interpreters, and answers in order."""
+"""A cell behind a link: the handle for the wall's caller, and the pipes that the link's pump reads."""
 
 from __future__ import annotations
 
 import errno
 import itertools
 import os
-import resource
 import select
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -15,113 +13,98 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from casemate.errors import CasemateError, Fault
-from casemate.supervisor.frames import FrameReader
+from casemate.supervisor.frames import FrameError, FrameReader
 from casemate.walls.native.descriptors import ALL, PIPE, close_all, what_is_in
-from casemate.walls.native.refusal import Unlaunched, why_unlaunched
-from casemate.walls.wall import CellEnding, CellMissed, SessionSink, Sink, StepUsage, Stream
+from casemate.walls.native.refusal import why_unlaunched
+from casemate.walls.wall import CellEnding, Stream
 
 if TYPE_CHECKING:
     import asyncio
 
-    from casemate.model.plan import ListeningSocket
     from casemate.supervisor.readiness import DescriptorPoll
 
-# Steps of a session whose pipes are still read, for what they left running may write: as long as descriptors are not
-# scarce, and then.
-_STEPS_KEPT, _STEPS_KEPT_AT_LEAST = 64, 4
-_BATCH = 1 << 22  # bytes of text between two looks at the control pipe
 T = TypeVar("T")
-_NEAR = 15.0  # seconds before a step's deadline: the application may hold the interpreter's lock for as long meanwhile
+_LONG = 0.005  # seconds for handling the data of one read; most take 0.001
+_REST = 4  # after a slow read a cell rests this many times as long as it took, for the sake of other cells
+_PIECE = PIPE // 16  # bytes per read after a slow one; doubled after each quick one, up to half a pipe
 GONE = "the cell that was ready had ended"
-# Stages at which a cell that was ready, or was to be forked, has not begun its program. Its workspace may be one that
-# was removed since, of whose number there is another.
-MISSED = ("zygote", "waiting", "workspace")
+# Stages at which a ready or forked cell has not begun its program. At "workspace", its folder may have been removed and
+# the inode number reused.
+NOT_BEGUN = ("zygote", "waiting", "workspace")
+_FIRST = ("listening", 0)  # the answer with the plan's listeners
+numbers = itertools.count(1)  # of requests to the supervisor for a cell
 
 
 class Pump(Protocol):
-    """The thread that reads and sends, as cells and the pipes of sessions use it: `link.SupervisorLink`."""
+    """A thread that reads the output of cells and sends messages to the supervisor: `link.SupervisorLink`."""
 
     poll: DescriptorPoll
-    readers: dict[int, RunningCell]
-    sessions: SessionPipes
+    readers: dict[int, Any]  # cells, by the descriptor that `poll` waits for
+    writers: dict[int, Any]
 
     def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
-        """Send the supervisor a message."""
+        """Send a message now."""
 
     def post(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
-        """Have it sent with the next one: by `flush`, or soon."""
+        """Send a message with the next one, by `flush`, or after the batch delay."""
 
     def flush(self) -> None:
-        """Send what was posted."""
+        """Send posted messages."""
 
     def call(self, function: Any, *arguments: Any) -> None:
-        """Have the thread call ``function``."""
+        """Call ``function`` in the thread."""
 
-    def read_on(self, cell: RunningCell) -> None:
-        """Read on where the sink was full."""
-
-    def watch(self, cell: RunningCell) -> None:
-        """Read the cell's pipes from now on."""
-
-    def deliver(self, fd: int, cell: RunningCell, data: bytes) -> None:
-        """Hand on what came through a pipe of the cell's."""
-
-    def read_out(self, fd: int, cell: RunningCell, most: int = ...) -> None:
-        """What is in a pipe now, ``most`` bytes of it."""
-
-    def read_now(self, cell: RunningCell, then: Callable[[], object]) -> None:
-        """Hand on what the cell has written by now, and call ``then``."""
-
-    def drain(self, cell: RunningCell) -> None:
-        """Read what a dead cell's pipes still hold, and close them."""
-
-    def close_pipe(self, fd: int, cell: RunningCell) -> None:
-        """Nothing more is wanted of this pipe, or will come."""
-
-
-_numbers = itertools.count(1)  # of what is asked of the supervisor for a cell
+    def wake_later(self, cell: RunningCell, when: float) -> None:
+        """Call `end_rest` of ``cell`` in the thread at ``when`` (monotonic seconds)."""
 
 
 class StepPipe(NamedTuple):
-    """One of the two pipes that a step of a session has of its own."""
+    """One of the two pipes of a session's step."""
 
     step: int
     stream: Stream
 
 
 class RunningCell:
-    """A cell behind a link.
+    """A cell behind a link. Without a ``sink`` it waits for its program."""
 
-    Without a ``sink`` it waits for its program. Then ``order`` and ``stdin`` lead to its process, and ``program``
-    to its file, once the supervisor has sent that.
-    """
-
-    def __init__(self, link: Pump, cell_id: str, sink: Sink | None, pipes: dict[int, Stream | None]) -> None:
+    def __init__(self, link: Pump, cell_id: str, sink: Any, pipes: dict[int, Stream | None]) -> None:
+        """``sink`` is a `Sink`, or a `SessionSink` for a session's cell."""
         self.id = cell_id
         self.sink = sink
-        self.order = self.stdin = self.program = -1
+        self.start, self.start_reason = "zygote" if sink is None else "exec", ""
+        self.release: Callable[[], None] | None = None  # tells its pool that the run is over
+        self.again: Callable[[], None] | None = None  # begins the program by exec if a ready cell failed to
+        self.order = self.stdin = self.program = -1  # of a waiting cell: pipe, input file, program file
         self.is_over = False
         self.pipes: dict[int, Stream | StepPipe | None] = dict(pipes)  # by descriptor; None is the control pipe
-        self.paused: dict[int, None] = {}  # in the order in which they are read on
-        self.read_size = PIPE  # bytes read of a pipe at once
-        self.rests = False  # so that other cells have their turn
+        self.paused: dict[int, None] = {}  # in the order in which reading resumes
+        self.read_size = PIPE  # bytes per read of a pipe
+        self.rests = False  # whether it is not read for a while, for the sake of other cells
+        self.unsettled = False  # whether frames wait for text in the pipes
+        self.will_settle = False  # whether the pump will call `_settle_on`
         self.frames = FrameReader()
-        self.future: Future[CellEnding] = Future()
+        self.future: Future[CellEnding | None] = Future()  # None: it was ready, and ended before its program began
         self.listening: Future[list[int]] = Future()
-        self._sockets: dict[int, Future[list[int]]] = {0: self.listening}  # asked for, by number
+        self._asked: dict[object, Future[Any]] = {_FIRST: self.listening}  # pending answers
+        self._killed = ""  # the reason, if it was killed
         self._link = link
 
-    def kill(self, reason: str) -> None:
-        self._send_order("kill", reason=reason)
+    # -- from any thread
 
-    def read_on(self) -> None:
-        self._link.call(self._link.read_on, self)
+    def kill(self, reason: str) -> None:
+        if self.sink is not None:  # a waiting cell has no run yet
+            self._killed = reason
+        self._send_order("kill", reason=reason)
 
     def signal(self, number: int) -> None:
         self._send_order("signal", number=number)
 
+    def read_on(self) -> None:
+        self._link.call(self.resume_reading)
+
     def read_now(self, then: Callable[[], object]) -> None:
-        self._link.call(self._link.read_now, self, then)
+        self._link.call(self._read_now, then)
 
     def pause(self) -> None:
         self._send_order("pause")
@@ -132,208 +115,293 @@ class RunningCell:
     def _send_order(self, op: str, **fields: Any) -> None:
         self._link.send({"op": op, "id": self.id, **fields})
 
-    def listen(self, sockets: Sequence[ListeningSocket]) -> Future[list[int]]:
-        number, opened = next(_numbers), Future[list[int]]()
-        opened.set_running_or_notify_cancel()
-        self._sockets[number] = opened
-        if self.is_over:
-            self.end_listening()
-        self._send_order("listen", number=number, listeners=[list(socket) for socket in sockets])
-        return opened
+    def listen(self, sockets: Sequence[tuple[str, str, int]]) -> Future[list[int]]:
+        number = next(numbers)
+        listeners = [list(socket) for socket in sockets]
+        return self._ask(("listening", number), "listen", number=number, listeners=listeners)
+
+    def _ask(self, answer: object, op: str, **fields: Any) -> Future[Any]:
+        """Send the supervisor a request; ``answer`` is the key of its answer. The future holds an ``OSError`` if the
+        request failed or the cell has ended."""
+        future = Future[Any]()
+        future.set_running_or_notify_cancel()
+        self._asked[answer] = future
+        if self.is_over:  # checked after the future is stored, because the end fails only stored ones
+            self._end_asked()
+        self._send_order(op, **fields)
+        return future
+
+    def _take_answer(self, answer: object, value: object, code: int = 0) -> bool:
+        """Complete a request with its value or errno. Returns False if no caller waits for it."""
+        future = self._asked.pop(answer, None)
+        if future is None or not (future.running() or future.set_running_or_notify_cancel()):
+            return False
+        if code:
+            future.set_exception(OSError(code, os.strerror(code)))
+        else:
+            future.set_result(value)
+        return True
+
+    def _end_asked(self) -> None:
+        """Fail all pending requests."""
+        for answer in list(self._asked):
+            future = self._asked.pop(answer, None)  # another thread may pop it first
+            if future is not None and not future.cancel():
+                future.set_exception(OSError(errno.ESRCH, "the cell has ended"))
 
     def listeners(self) -> Future[list[int]]:
         return self.listening
 
-    def take_listeners(self, message: dict[str, Any], fds: list[int]) -> bool:
-        """Take over sockets that were asked for; False when nobody waits for them any more."""
-        opened = self._sockets.pop(message["number"], None)
-        if not message["errno"] and len(fds) != message["count"]:
-            close_all(fds)
-            fds.clear()
-            message = {**message, "errno": errno.EMFILE}
-        if opened is None or (opened is self.listening and not opened.set_running_or_notify_cancel()):
-            return False
-        if message["errno"]:
-            opened.set_exception(OSError(message["errno"], os.strerror(message["errno"])))
-        else:
-            opened.set_result(fds)
-        return True
+    async def wait(self) -> CellEnding:
+        import asyncio
 
-    def end_listening(self) -> None:
-        """No more sockets come."""
-        for number in list(self._sockets):
-            opened = self._sockets.pop(number, None)  # another thread may do the same
-            if opened is not None and not opened.cancel():
-                opened.set_exception(OSError(errno.ESRCH, "the cell has ended"))
+        try:
+            ending = await self._wait()
+        except asyncio.CancelledError:
+            raise  # the cell goes on
+        except BaseException:
+            self._end_use()
+            raise
+        self._end_use()
+        return replace(ending, start=self.start, start_reason=self.start_reason)
 
-    def discard(self) -> None:
-        """End a cell that waits and will not be used."""
-        self.kill("closed")
+    async def _wait(self) -> CellEnding:
+        """Wait for the end. If a ready cell ended before its program began, begin it again by exec, unnoticed by the
+        caller."""
+        ending = await outcome(self.future)
+        if ending is None and self.again:
+            self.again()
+            ending = await outcome(self.future)
+        if ending is None:
+            raise Fault(self.start_reason)
+        return ending
 
-    def take_ways_in(self, sink: Sink | SessionSink) -> tuple[int, int, int]:
-        """What only a cell that waits has, which is its taker's now: order, standard input and program. What it says
-        goes to ``sink`` from now on."""
+    def _end_use(self) -> None:
+        self.again = None
+        self.listening.cancel()  # unclaimed listeners are not needed any more
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Tell its pool, if any, that the run is over. A second call does nothing."""
+        release, self.release = self.release, None
+        if release:
+            release()
+
+    def become(self, link: Pump, cell_id: str, pipes: dict[int, Stream | None]) -> None:
+        """Turn into a new cell, launched by exec, in place of one whose program did not begin."""
+        self._link, self.id, self.start, self.is_over = link, cell_id, "exec", False
+        self.pipes, self.frames, self.future = dict(pipes), FrameReader(), Future()
+        self._asked[_FIRST] = self.listening
+
+    def kill_again(self) -> None:
+        """Kill the new cell if the earlier one was killed."""
+        if self._killed:
+            self.kill(self._killed)
+
+    # -- called by its link
+
+    def take_ways_in(self, sink: Any) -> tuple[int, int, int]:
+        """Hand over the order, standard input and program descriptors of a waiting cell. From now on its output goes to
+        ``sink``."""
         ways_in = self.order, self.stdin, self.program
         self.order = self.stdin = self.program = -1
-        self._set_sink(sink)
+        self.sink = sink
         return ways_in
 
-    def _set_sink(self, sink: Any) -> None:
-        self.sink = sink
-
     def close_ways_in(self) -> None:
-        """Close what only a cell that waits has."""
+        """Close the descriptors of a waiting cell."""
         ways_in = self.order, self.stdin, self.program
-        self.order = self.stdin = self.program = -1  # first: a child that is forked meanwhile closes what is named here
+        self.order = self.stdin = self.program = -1  # first: a child forked meanwhile closes these
         close_all(fd for fd in ways_in if fd >= 0)
 
+    def hear(self, message: dict[str, Any], fds: list[int]) -> bool:
+        """Handle a message of the supervisor and take over ``fds``. Returns False if no caller waits for it."""
+        return message["op"] == "listening" and self.take_listeners(message, fds)
+
+    def take_listeners(self, message: dict[str, Any], fds: list[int]) -> bool:
+        """Take over requested sockets. Returns False if no caller waits for them."""
+        code = message["errno"]
+        if not code and len(fds) != message["count"]:
+            close_all(fds)
+            fds.clear()
+            code = errno.EMFILE
+        return self._take_answer(("listening", message["number"]), fds, code)
+
+    def end(self) -> None:
+        """Read the rest of its output. It has ended, or was never made."""
+        self.close_ways_in()
+        if self.sink is None:
+            close_all(list(self.pipes))
+            return
+        if self.pipes and next(iter(self.pipes)) not in self._link.readers:
+            self.watch()  # it ended before it was watched
+        self.drain()
+
+    def report_end(self, message: dict[str, Any], fds: list[int]) -> None:
+        """Complete ``future`` with the supervisor's ``message`` and ``fds``."""
+        is_missed = message["op"] != "ended" and self._has_not_begun(message["stage"])
+        if is_missed:
+            self._asked.pop(_FIRST, None)  # the next cell provides them
+        self._end_asked()
+        if message["op"] == "ended":
+            self.future.set_result(CellEnding(**message["ending"], tree_fd=fds[0]))
+            return
+        close_all(fds)
+        if is_missed:
+            self.start_reason = f"{GONE}: {message['detail']}"
+            self.future.set_result(None)
+        else:
+            self.future.set_exception(why_unlaunched(message["stage"], message["errno"], message["detail"]))
+
+    def _has_not_begun(self, stage: str) -> bool:
+        """Whether it was ready and its program has not begun, so that another cell can run it. False once its listeners
+        were handed out."""
+        return self.start != "exec" and stage in NOT_BEGUN and not self.listening.done()
+
     def lose(self, error: CasemateError) -> None:
-        """It is gone with its supervisor, or never was."""
+        """Fail everything: the supervisor has ended, or the cell was never made."""
         self.is_over = True
         close_all(list(self.pipes))
         self.close_ways_in()
-        self.end_listening()
+        self._end_asked()
         self.future.set_exception(error)
 
-    async def wait(self) -> CellEnding:
-        return await outcome(self.future)
+    # -- in the pump thread
 
+    def watch(self) -> None:
+        """Read its pipes from now on."""
+        for fd in self.pipes:
+            if fd not in self._link.readers:
+                self._link.readers[fd] = self
+                if self.rests:
+                    self.paused[fd] = None
+                else:
+                    self._link.poll.register(fd, select.POLLIN)
 
-class RunningSession(RunningCell):
-    """A session's cell behind a link: ``requests`` leads to its interpreter once it is open."""
+    def resume_reading(self) -> None:
+        """Resume reading its paused pipes, unless it rests."""
+        if not self.rests:
+            for fd in self.paused:
+                self._link.poll.register(fd, select.POLLIN)
+            self.paused.clear()
 
-    def __init__(
-        self,
-        link: Pump,
-        cell_id: str,
-        sink: SessionSink | None,
-        pipes: dict[int, Stream | None],
-        requests: int = -1,
-    ) -> None:
-        super().__init__(link, cell_id, None, pipes)
-        self.session_sink: SessionSink | None = sink
-        self.requests = requests
-        self.unsent = bytearray()
-        self.sending = threading.Lock()
-        self.unsettled = False  # frames wait for text that is in the pipes
-        self.will_settle = False  # the pump is asked to look at them again
-        self.files: Future[tuple[int, int]] = Future()
-        self.paused_files: Future[bool] | None = None
-        self.resumed_files: Future[bool] | None = None
-        self._shown: dict[int, Future[None]] = {}  # folders that are to be shown, by number
-        self.is_gone = False
-        self._deadline = 0.0  # of the step that runs (monotonic seconds)
-        self.start, self.start_reason = "exec", ""
+    def end_rest(self) -> None:
+        """Resume reading after a rest."""
+        self.rests = False
+        self.resume_reading()
+        self._settle(time.thread_time())
 
-    def send(self, request: bytes) -> None:
-        self._link.sessions.write(self, request)
+    def read(self, fd: int) -> None:
+        """Read its pipe ``fd``, which has data."""
+        if fd in self.paused:
+            return  # it was paused during this turn
+        data = what_is_in(fd, self.read_size)
+        if not data:
+            if data is not None:
+                self.close_pipe(fd)
+            return
+        began = time.thread_time()
+        self._take_in(fd, data)
+        is_slow = time.thread_time() - began > _LONG * self.read_size / PIPE
+        if not is_slow and len(data) == self.read_size < PIPE // 2:  # more is only for cells that were never slow
+            self.read_size *= 2
+        self._settle(began, fd, is_slow=is_slow)
+        if fd in self.pipes and self._is_full(self.pipes[fd]):
+            self._pause_reading([fd])
 
-    def prepare_step(self, step: int) -> None:
-        self._send_order("pipes", step=step)
+    def _take_in(self, fd: int, data: bytes) -> None:
+        self.deliver(fd, data)
 
-    def begin_step(self, step: int, request: bytes, seconds: float, grace: float, repeat: float) -> None:
-        order = {"op": "step", "id": self.id, "step": step, "seconds": seconds, "grace": grace, "repeat": repeat}
-        self._deadline = time.monotonic() + seconds
-        self._link.post(order)
-        self._link.flush()  # before the request: a container is given the files of the host's with it
-        self.send(request)
+    def _settle(self, began: float, fd: int = -1, *, is_slow: bool = False) -> None:
+        """Deliver frames that wait for text, and rest if work since ``began`` took long; ``fd`` was read."""
+        if not self.rests:
+            self._settle_text()
+        took = time.thread_time() - began
+        is_slow = is_slow or took > _LONG
+        if is_slow and self.read_size < PIPE:  # the first slow read may only have loaded modules
+            self._rest(fd, took)
+        elif self.unsettled and not self.rests and not self.will_settle:
+            self.will_settle = True
+            self._link.call(self._settle_on)
+        if is_slow:
+            self.read_size = _PIECE
 
-    def end_step(self, step: int) -> None:
-        self._link.post({"op": "step over", "id": self.id, "step": step})
-        if time.monotonic() > self._deadline - _NEAR:
-            self._link.flush()  # else the next step might get the interrupt of this one
+    def _settle_on(self) -> None:
+        self.will_settle = False
+        self._settle(time.thread_time())
 
-    def hurry(self) -> None:
-        self._link.flush()
+    def _settle_text(self) -> None:
+        """Deliver frames that wait for text. A run has none."""
 
-    def interrupt(self, grace: float) -> None:
-        self._send_order("interrupt", grace=grace)
+    def _rest(self, fd: int, took: float) -> None:
+        """Read none of its pipes for a while, and then ``fd`` last."""
+        if fd in self.pipes:
+            self.pipes[fd] = self.pipes.pop(fd)
+        self._pause_reading(list(self.pipes))
+        self.rests = True
+        self._link.wake_later(self, time.monotonic() + _REST * took)
 
-    async def pause_files(self) -> bool:
-        self.paused_files = paused_files = Future[bool]()
-        if self.is_gone:  # asked after `paused_files` is there: whoever sets it looks at that afterwards
-            raise Fault("the session's cell has ended")
-        self._send_order("pause files")
-        return await outcome(paused_files)
+    def _pause_reading(self, fds: list[int]) -> None:
+        """Stop reading these pipes until `read_on`."""
+        for fd in fds:
+            if fd in self._link.readers and fd not in self.paused:
+                self._link.poll.unregister(fd)
+                self.paused[fd] = None
 
-    def resume_files(self) -> None:
-        self.resumed_files = Future()
-        self._send_order("resume files")
+    def _is_full(self, _place: Stream | StepPipe | None) -> bool:
+        """Whether its sink takes no more from such a pipe now."""
+        return self.sink is not None and self.sink.is_full()
 
-    async def stayed_paused(self) -> bool:
-        resumed_files = self.resumed_files
-        if resumed_files is None or self.is_gone:
-            raise Fault("the session's cell has ended")
-        return await outcome(resumed_files)
-
-    def show(self, source: str, target: str) -> Future[None]:
-        number, shown = next(_numbers), Future[None]()
-        shown.set_running_or_notify_cancel()
-        self._shown[number] = shown
-        if self.is_gone:  # after it is there: whoever gives up looks at it afterwards
-            self._end_showing()
-        self._send_order("show", number=number, source=source, target=target)
-        return shown
-
-    def take_shown(self, number: int, code: int) -> None:
-        """The supervisor has shown a folder, or tells with an errno why it could not."""
-        shown = self._shown.pop(number, None)
-        if shown is not None and code:
-            shown.set_exception(OSError(code, os.strerror(code)))
-        elif shown is not None:
-            shown.set_result(None)
-
-    def _end_showing(self) -> None:
-        for number in list(self._shown):
-            self.take_shown(number, errno.ESRCH)
-
-    async def open_folders(self) -> tuple[int, int]:
-        return await outcome(self.files)
-
-    async def wait(self) -> CellEnding:
+    def deliver(self, fd: int, data: bytes) -> None:
+        """Pass on the data of a pipe."""
         try:
-            ending = await outcome(self.future)
-        except Unlaunched as error:
-            if self.start != "exec" and error.stage in MISSED:
-                raise CellMissed(f"{GONE}: {error.detail}") from None
-            raise why_unlaunched(error) from None
-        return replace(ending, start=self.start, start_reason=self.start_reason)
+            self._hand_on(self.pipes[fd], data)
+        except FrameError:
+            self.close_pipe(fd)
+        except Exception:  # noqa: BLE001 - one cell's data must not stop the pump of the others
+            self.close_pipe(fd)
+            self._link.call(self.kill, "killed")
 
-    def forget(self) -> None:
-        self._send_order("forget")
+    def _hand_on(self, place: Stream | StepPipe | None, data: bytes) -> None:
+        if place is not None:
+            self.sink.output(place, data)
+            return
+        for frame in self.frames.feed(data):
+            self.sink.frame(frame)
 
-    def take_ways_in(self, sink: Sink | SessionSink) -> tuple[int, int, int]:
-        """The same; requests go where the order goes. Raises ``OSError``."""
-        self.requests = os.dup(self.order)
-        return super().take_ways_in(sink)
+    def close_pipe(self, fd: int) -> None:
+        """Stop reading a pipe, and close it."""
+        if fd not in self.paused:
+            self._link.poll.unregister(fd)
+        self.paused.pop(fd, None)
+        del self.pipes[fd]
+        del self._link.readers[fd]
+        os.close(fd)
 
-    def _set_sink(self, sink: Any) -> None:
-        self.session_sink = sink
+    def _read_now(self, then: Callable[[], object]) -> None:
+        """Deliver all output so far, except what is paused, and call ``then``."""
+        for fd in [fd for fd in self.pipes if fd in self._link.readers and fd not in self.paused]:
+            self._read_out(fd)
+        then()
 
-    def close_ways_in(self) -> None:
-        """Close the way to its interpreter, too."""
-        super().close_ways_in()
-        with self.sending:
-            if self.requests >= 0:
-                os.close(self.requests)
-            self.requests = -1
+    def drain(self) -> None:
+        """Read the rest of its pipes, now that it is dead, and close them."""
+        for fd in list(self.pipes):
+            self._read_out(fd)
+            if fd in self.pipes:
+                self.close_pipe(fd)
 
-    def lose(self, error: CasemateError) -> None:
-        """The same, also for who waits for its files."""
-        self.give_up()
-        super().lose(error)
-
-    def give_up(self) -> None:
-        """Nobody is left to answer."""
-        self.is_gone = True
-        self._end_showing()
-        for future in (self.files, self.paused_files, self.resumed_files):
-            if future is not None and not future.done():
-                future.set_exception(Fault("the session's cell has ended"))
+    def _read_out(self, fd: int, most: int = ALL) -> None:
+        """Read up to ``most`` bytes that a pipe holds now."""
+        data = what_is_in(fd, most)
+        if data:
+            self.deliver(fd, data)
+        elif data is not None:
+            self.close_pipe(fd)
 
 
 async def outcome(future: Future[T]) -> T:
-    """What comes of ``future``. Cancelling ends the waiting alone, and what comes later is then nobody's business."""
+    """Await ``future``. Cancelling stops only the waiting; a later result is dropped."""
     import asyncio
 
     waiting = asyncio.wrap_future(future)
@@ -342,156 +410,6 @@ async def outcome(future: Future[T]) -> T:
 
 
 def _retrieve_exception(waiting: asyncio.Future[T]) -> None:
-    """asyncio logs an exception that nobody has asked for, also where whoever waited was cancelled."""
+    """Keep asyncio from logging an exception that no caller retrieves, because the waiting was cancelled."""
     if not waiting.cancelled():
         waiting.exception()
-
-
-class SessionPipes:
-    """All but `write` is called in the pump thread."""
-
-    def __init__(self, pump: Pump) -> None:
-        self._pump = pump
-        self.writers: dict[int, RunningSession] = {}
-
-    def write(self, cell: RunningSession, data: bytes) -> None:
-        """Send ``data`` to a session's interpreter; what does not go at once follows when there is room."""
-        with cell.sending:
-            cell.unsent += data
-            if len(cell.unsent) == len(data):
-                self._write_on(cell)
-            waiting = bool(cell.unsent)
-        if waiting:
-            self._pump.call(self._watch_requests, cell)
-
-    def _write_on(self, cell: RunningSession) -> None:
-        """As much as there is room for. Under the cell's lock."""
-        if cell.requests < 0:
-            cell.unsent.clear()
-            return
-        try:
-            while cell.unsent:
-                del cell.unsent[: os.write(cell.requests, memoryview(cell.unsent)[:PIPE].tobytes())]
-        except BlockingIOError:
-            return
-        except OSError:
-            cell.unsent.clear()
-            self._pump.call(self.report_closed, cell)
-
-    def _watch_requests(self, cell: RunningSession) -> None:
-        """Write on to a session's interpreter when it has read."""
-        with cell.sending:
-            if cell.requests >= 0 and cell.requests not in self.writers:
-                self.writers[cell.requests] = cell
-                self._pump.poll.register(cell.requests, select.POLLOUT)
-
-    def send_on(self, fd: int) -> None:
-        """There is room in the pipe ``fd`` to an interpreter."""
-        cell = self.writers[fd]
-        with cell.sending:
-            self._write_on(cell)
-            if not cell.unsent:
-                self._pump.poll.unregister(fd)
-                del self.writers[fd]
-
-    def report_closed(self, cell: RunningSession) -> None:
-        """Its interpreter has closed its end of a pipe."""
-        if cell.session_sink:
-            cell.session_sink.interpreter_closed()
-
-    def read_control(self, cell: RunningSession, most: int = PIPE) -> None:
-        """Everything that is in a session's control pipe now; where its code has made that longer, not all."""
-        fd = next((fd for fd, place in cell.pipes.items() if place is None), -1)
-        if fd >= 0:  # also while it is paused: it says in which order the text came
-            self._pump.read_out(fd, cell, most)
-
-    def settle(self, cell: RunningSession) -> None:
-        """Where frames wait for text that was written before them: it is in the pipes, all of it."""
-        if cell.unsettled and cell.session_sink:
-            cell.unsettled = False
-            upto = cell.session_sink.count_frames()
-            self._read_text(cell)
-            cell.session_sink.settle(upto)
-
-    def _read_text(self, cell: RunningSession) -> None:
-        """Everything that is in a session's text pipes now; before each part of it what was said before."""
-        poll = select.poll()
-        for fd in [fd for fd, place in cell.pipes.items() if place is not None]:
-            poll.register(fd, select.POLLIN)
-        texts: dict[int, bytes] = {}
-        for fd, _ in poll.poll(0):
-            if fd in cell.pipes and (data := what_is_in(fd)):
-                texts[fd] = data
-            if sum(map(len, texts.values())) >= _BATCH:
-                self._deliver(cell, texts)
-                texts = {}
-        self._deliver(cell, texts)
-
-    def _deliver(self, cell: RunningSession, texts: dict[int, bytes]) -> None:
-        """Hand on text of its pipes, and before it what was said before."""
-        if texts:
-            self.read_control(cell)
-        for fd, data in texts.items():
-            if fd in cell.pipes:
-                self._pump.deliver(fd, cell, data)
-
-    def hand_on(self, cell: RunningSession, place: Stream | StepPipe | None, data: bytes) -> None:
-        """What came through one of its pipes."""
-        sink = cell.session_sink
-        assert sink is not None
-        if isinstance(place, StepPipe):
-            sink.output(place.step, place.stream, data)
-        elif place is not None:
-            sink.output(None, place, data)
-        else:
-            for frame in cell.frames.feed(data):
-                cell.unsettled = sink.frame(frame) or cell.unsettled
-
-    def handle(self, cell: RunningCell | None, message: dict[str, Any], fds: list[int]) -> None:
-        """The supervisor tells of a session's cell."""
-        if not isinstance(cell, RunningSession) or cell.session_sink is None:
-            close_all(fds)
-        elif message["op"] == "session files" and len(fds) == 2 and not cell.files.done():
-            cell.files.set_result((fds[0], fds[1]))
-        elif message["op"] == "pipes" and len(fds) == 2:
-            self._take_step_pipes(cell, message["step"], fds)
-        elif message["op"] == "step over":
-            cell.session_sink.step_over(message["step"], StepUsage(**message["usage"]))
-        elif message["op"] == "shown":
-            cell.take_shown(message["number"], message["errno"])
-        elif message["op"] in ("files paused", "files resumed"):
-            answer = cell.paused_files if message["op"] == "files paused" else cell.resumed_files
-            if answer is not None and not answer.done():
-                answer.set_result(message["complete"])
-        else:
-            close_all(fds)  # no descriptor was left for them
-            cell.kill("pipes")
-
-    def _take_step_pipes(self, cell: RunningSession, step: int, fds: list[int]) -> None:
-        streams: tuple[Stream, ...] = ("stdout", "stderr")
-        for fd, stream in zip(fds, streams, strict=True):
-            cell.pipes[fd] = StepPipe(step, stream)
-        self._pump.watch(cell)
-        are_scarce = len(self._pump.readers) > resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
-        oldest = step - (_STEPS_KEPT_AT_LEAST if are_scarce else _STEPS_KEPT)
-        old = [fd for fd, place in cell.pipes.items() if isinstance(place, StepPipe) and place.step <= oldest]
-        for fd in old:
-            self._pump.close_pipe(fd, cell)
-        assert cell.session_sink is not None
-        cell.session_sink.step_ready(step)
-
-    def end(self, cell: RunningSession) -> None:
-        """A session's cell has ended: what it said before, and no more."""
-        if cell.requests in self.writers:
-            self._pump.poll.unregister(cell.requests)
-            del self.writers[cell.requests]
-        cell.close_ways_in()
-        if cell.session_sink is None:
-            close_all(list(cell.pipes))
-        else:
-            if cell.pipes and next(iter(cell.pipes)) not in self._pump.readers:
-                self._pump.watch(cell)
-            self.read_control(cell, ALL)
-            self._pump.drain(cell)
-            cell.session_sink.settle()
-        cell.give_up()

@@ -1,6 +1,6 @@
-"""The self-test: a wall is offered only after throwaway cells have tried to get out of it, and failed.
+"""The self-test: a wall is offered only after throwaway cells have tried to escape from it and failed.
 
-The outcome is kept for this boot, kernel, user and version; a cell never sees the file.
+The result is cached for this boot, kernel, user and version. Cells cannot see the cache file.
 """
 
 from __future__ import annotations
@@ -19,30 +19,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from casemate import __version__
 from casemate.errors import WallUnavailable
-from casemate.model.isolation import IsolationReport, Proof
+from casemate.model.isolation import Proof
 from casemate.model.limits import Limits
 from casemate.model.plan import WORKSPACE, Launch, Plan, Workspace
 from casemate.walls.native.launch import Silent
-from casemate.walls.wall import Cell, Sink, Stream
+from casemate.walls.wall import Stream
 
 if TYPE_CHECKING:
-    from casemate.walls.wall import CellEnding
+    from casemate.walls.wall import CellEnding, Wall
 
 _GUEST = Path(__file__).parents[2] / "guest"
-_DEADLINE = 20.0  # seconds; the test takes about a tenth of one, more on a machine under heavy load
+_DEADLINE = 20.0  # seconds; the test takes about 0.1, more on a busy machine
 _MAX_OUTPUT = 1 << 16
 _MIB = 1 << 20
 _LIMITS = Limits(memory=256 * _MIB, processes=20, disk=4 * _MIB, open_files=100, wall=_DEADLINE)
 _MEMORY_LIMITS = Limits(memory=64 * _MIB, processes=20, disk=4 * _MIB, wall=_DEADLINE)
 _NO_VICTIM = 1 << 22  # beyond the kernel's largest process id
-_SLACK = 1 * _MIB  # of the disk limit: folders, and the program itself
+_SLACK = 1 * _MIB  # over the disk limit, for folders and the program itself
 
-Start = Callable[[Plan, Sink], Cell]
 LaunchProgram = Callable[[str, tuple[str, ...]], Launch]
 
 
 class _FirstOutput(Silent):
-    """A sink that keeps the first output of a throwaway cell, which sends no frames."""
+    """A sink that keeps the first output of a throwaway cell."""
 
     def __init__(self) -> None:
         self.stdout = bytearray()
@@ -54,38 +53,32 @@ class _FirstOutput(Silent):
 
 
 class Bench(NamedTuple):
-    """What the self-test needs: the name of the ``wall``, the host's ``facts``, how to ``start`` a cell, how Python
-    programs are launched, how the outcome is reported, and where cells have what is launched; whether the files that a
-    cell leaves are its own user's; cases that this wall is ``without``, as its report says."""
+    """The input of a self-test."""
 
-    wall: str
-    facts: dict[str, Any]
-    start: Start
-    system_entries: tuple[Any, ...]
-    launch: LaunchProgram
-    report: Callable[[dict[str, Any], tuple[Proof, ...], float], IsolationReport]
-    place: Callable[[Launch], Launch]
-    leaves_own_files: bool
-    without: frozenset[str] = frozenset()
+    wall: Wall
+    facts: dict[str, Any]  # about the machine, from the wall's supervisor
+    launch: LaunchProgram  # for Python programs
+    leaves_own_files: bool  # whether the files that a cell leaves belong to its own user
+    without: frozenset[str]  # cases that this wall fails; its report says so
 
 
-async def prove(bench: Bench) -> IsolationReport:
-    """The report of a wall that holds, from the cache or by testing it. Raises ``WallUnavailable``."""
+async def prove(bench: Bench) -> tuple[tuple[Proof, ...], float]:
+    """Return the passed cases and their time, from the cache or from a new test. Raises ``WallUnavailable``."""
     key = _key(bench)
     cached = _read_cache(key)
     if cached is not None:
-        return bench.report(bench.facts, *cached)
+        return cached
     proofs, at = (*await _try_escapes(bench), await _try_memory(bench)), time.time()
     proofs = tuple(proof for proof in proofs if proof.case not in bench.without)
     failed = [f"{proof.case} ({proof.detail})" for proof in proofs if not proof.held]
     if failed:
         raise WallUnavailable(
-            f"The {bench.wall} wall does not hold on this machine; its self-test failed at: {'; '.join(failed)}",
+            f"The {bench.wall.name} wall is not safe on this machine; its self-test failed at: {'; '.join(failed)}",
             reason="self_test",
-            remediation="Nothing is run behind a wall that leaks. Please report it with the output of casemate doctor.",
+            remediation="casemate runs nothing behind it. Please report this with the output of casemate doctor.",
         )
     _write_cache(key, proofs, at)
-    return bench.report(bench.facts, proofs, at)
+    return proofs, at
 
 
 async def _try_escapes(bench: Bench) -> tuple[Proof, ...]:
@@ -96,9 +89,9 @@ async def _try_escapes(bench: Bench) -> tuple[Proof, ...]:
             folder = TemporaryFolder("selftest")
         except OSError as error:
             raise WallUnavailable(
-                f"The self-test has no folder for its files: {error.strerror}",
+                f"The self-test cannot make a folder for its files: {error.strerror}",
                 reason="no_temporary_folder",
-                remediation="Make room in the folder for temporary files, or name another with TMPDIR. In a read-only "
+                remediation="Free space in the temporary folder, or choose another with TMPDIR. In a read-only "
                 "container: --tmpfs /tmp",
             ) from None
         stack.callback(folder.remove)
@@ -111,9 +104,9 @@ async def _try_escapes(bench: Bench) -> tuple[Proof, ...]:
         abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
         abstract.bind(f"\0{name}")
         abstract.listen()
-        # With two slashes it is no place of the cell's on a wall that moves these.
+        # Two slashes keep a wall that maps the cell's paths from mapping this one.
         arguments = (f"/{canary}", str(tcp.getsockname()[1]), name, str(_victim()))
-        limits = _LIMITS if _counts_processes(bench) else replace(_LIMITS, processes=64)  # more than it begins
+        limits = _LIMITS if _counts_processes(bench) else replace(_LIMITS, processes=64)  # more than it starts
         ending, output = await _run(bench, "selftest.py", arguments, limits)
         owner: int | None
         try:
@@ -140,12 +133,12 @@ async def _try_memory(bench: Bench) -> Proof:
 
 
 async def _run(bench: Bench, name: str, arguments: tuple[str, ...], limits: Limits) -> tuple[CellEnding, _FirstOutput]:
-    launched = bench.place(bench.launch(name, arguments))
+    launched = bench.wall.place(bench.launch(name, arguments))
     plan = Plan(
         id=os.urandom(8).hex(),
-        wall=bench.wall,
+        wall=bench.wall.name,
         language="python",
-        entries=(*bench.system_entries, *launched.entries),
+        entries=(*bench.wall.system_entries(), *launched.entries),
         argv=launched.argv,
         env={"PATH": "/usr/bin:/bin", **launched.env},
         cwd=WORKSPACE,
@@ -158,17 +151,17 @@ async def _run(bench: Bench, name: str, arguments: tuple[str, ...], limits: Limi
         deadline=_DEADLINE,
     )
     output = _FirstOutput()
-    return await bench.start(plan, output).wait(), output
+    return await bench.wall.start(plan, output).wait(), output
 
 
 def _is_root(owner: int) -> bool:
-    """Whether a user id as seen here is the machine's root: inside a user namespace 0 may be anybody."""
+    """Whether ``owner``, as seen here, is the machine's root. In a user namespace, 0 may be another user."""
     inside, outside, _ = map(int, Path("/proc/self/uid_map").read_text().splitlines()[0].split())
     return owner == 0 and not (inside == 0 and outside != 0)
 
 
 def _victim() -> int:
-    """A process of the host with a number that cannot be one of the cell's own few."""
+    """Return the id of a host process that is too high to be one of the cell's own."""
     return max((int(name) for name in os.listdir("/proc") if name.isdigit()), default=_NO_VICTIM)
 
 
@@ -191,7 +184,7 @@ def _judge(
         return (Proof("the self-test runs", False, words.strip() or "it printed nothing"),)
     state = attempts["status"]
     owner = int(state["Uid"].split()[0]) if owner is None else owner
-    # Without a user namespace an ordinary user cannot empty the bounding set; nothing can be gained of it either.
+    # Without a user namespace an ordinary user cannot empty the bounding set, but gains nothing from it either.
     sets = ("CapEff", "CapPrm", "CapBnd") if bench.facts["mode"] != "plain user" else ("CapEff", "CapPrm")
     processes = attempts["processes_seen"]
     rules: list[tuple[str, bool, object]] = [
@@ -226,7 +219,7 @@ def _judge(
 
 
 def _counts_processes(bench: Bench) -> bool:
-    """Whether the kernel does, so that a cell is not ended for having too many."""
+    """Whether the kernel limits processes. Otherwise a cell is ended for having too many."""
     return bool(bench.facts["mode"] != "plain user")
 
 
@@ -235,7 +228,7 @@ def _counts_processes(bench: Bench) -> bool:
 
 def _key(bench: Bench) -> dict[str, Any]:
     here = Path(__file__).parents[2]
-    trees = (tree for folder in ("supervisor", "guest") for tree in os.walk(here / folder))
+    trees = (tree for folder in ("supervisor", "guest", "walls") for tree in os.walk(here / folder))
     code = (os.path.join(folder, name) for folder, _, names in trees for name in names if name.endswith(".py"))
     newest = max(os.stat(path).st_mtime_ns for path in code)
     boot = Path("/proc/sys/kernel/random/boot_id")
@@ -243,7 +236,7 @@ def _key(bench: Bench) -> dict[str, Any]:
         "boot": boot.read_text().strip() if boot.exists() else "",
         "kernel": os.uname().release,
         "version": __version__,
-        "wall": bench.wall,
+        "wall": bench.wall.name,
         "code": [str(here), newest],
         "user": os.geteuid(),
         "facts": {name: value for name, value in bench.facts.items() if name != "op"},
@@ -286,4 +279,4 @@ def _write_cache(key: dict[str, Any], proofs: tuple[Proof, ...], at: float) -> N
             json.dump({"key": key, "proofs": [asdict(proof) for proof in proofs], "at": at}, file)
         os.replace(name, path)
     except OSError:
-        return  # without a cache the test is run again; that is slower and just as safe
+        return  # without a cache the test runs again, which is slower but just as safe

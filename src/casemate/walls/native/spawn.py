@@ -1,4 +1,4 @@
-"""Starting a supervisor's process: cheap to import, so that it can start before all else."""
+"""Starts the supervisor's process. Cheap to import, so that it can start before anything else."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import socket
 from casemate.walls import isolated_python
 
 _NAME = "casemate-supervisor"
-_LOG_TAIL = 4096  # bytes of the supervisor's own error text that go into a Fault
-_STOP_GRACE = 2.0  # seconds the supervisor has to end before it is killed
+_LOG_TAIL = 4096  # bytes of the supervisor's stderr that go into a Fault
+_STOP_GRACE = 2.0  # seconds that the supervisor has to end before it is killed
 
-_early: list[Supervisor] = []  # started before there was anybody to use it
+_early: list[Supervisor] = []  # started before the first link
 
 
 class Supervisor:
-    """A supervisor that was just started: its process, our end of its socket, and the file with its own error text."""
+    """A new supervisor's process, our end of its socket, and the file with its stderr."""
 
     def __init__(self, module: str = "main", *arguments: str) -> None:
-        """``module``: the supervisor's entry, which gets ``arguments``."""
+        """``module``: the supervisor's entry, called with ``arguments``."""
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.log = os.memfd_create("casemate-supervisor-log", os.MFD_CLOEXEC)
         self.pid = isolated_python.spawn(module, _NAME, theirs.fileno(), self.log, arguments)
         theirs.close()
 
     def last_words(self) -> str:
-        """The end of its own error text; empty when it has had no errors."""
         size = os.fstat(self.log).st_size
         return os.pread(self.log, _LOG_TAIL, max(0, size - _LOG_TAIL)).decode("utf-8", "replace").strip()
 
     def reap(self) -> None:
-        """Wait for its end; kill it when it does not end by itself. Once: afterwards the number may be another's."""
+        """Wait for it to end, and kill it if it does not. Only the first call does so, because the process id may be
+        reused."""
         pid, self.pid = self.pid, 0
         if not pid:
             return
@@ -47,17 +47,17 @@ class Supervisor:
                 select.select([pidfd], [], [], _STOP_GRACE)
             os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
-            pass  # the application reaps all children itself
+            pass  # the application reaped it
         finally:
             os.close(pidfd)
 
 
 def start_early() -> None:
     """Start a supervisor for the first link of this process. It ends with the process, used or not."""
-    with contextlib.suppress(OSError):  # the link will try again and say why not
+    with contextlib.suppress(OSError):  # the link tries again and reports the error
         _early.append(Supervisor())
 
 
 def take() -> Supervisor:
-    """The supervisor that was started early, else a new one."""
+    """Return the supervisor that was started early, or a new one."""
     return _early.pop() if _early else Supervisor()

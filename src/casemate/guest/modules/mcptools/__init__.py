@@ -1,7 +1,7 @@
 """The tools that this program may call, as functions: `from mcptools.<server>.<tool> import run`.
 
-`search("words")` finds tools, `dir(mcptools)` lists servers, `help(mcptools.<server>)` lists a server's
-tools. Calls are checked and answered outside of the sandbox; what fails raises a `ToolError`.
+`search("words")` finds tools, `dir(mcptools)` lists servers, `help(mcptools.<server>)` lists a server's tools. Calls
+are checked and answered outside the sandbox. A failed call raises a `ToolError`.
 """
 
 from ._finding import install, register, search, servers
@@ -39,7 +39,7 @@ install()
 
 
 def __getattr__(name: str) -> "Any":
-    """A server's package, without an import statement of its own; and what few programs need."""
+    """Load a server's package, or a rarely used function, on first use."""
     if name == "on_progress":
         from ._progress import on_progress
 

@@ -1,5 +1,5 @@
-"""Modules of tools come from the host when they are imported, so that those added later are there at
-once. A program may also add a server of its own choice, which somebody outside has to allow."""
+"""Imports tool modules from the host, so that tools added later can be imported at once. A program may also add its own
+server, which needs approval."""
 
 import sys
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-_IMPORT_SECONDS = 30.0  # whoever imports holds up every other import of the process
+_IMPORT_SECONDS = 30.0  # an import may block the process's other imports
 _PACKAGE = __name__.rpartition(".")[0]
 
 
 class ShownText(str):
-    """Text that is shown as it is, also as the value of a notebook's last line."""
+    """Text that is shown without quotes, also as a notebook's result."""
 
     def __repr__(self) -> str:
         return str(self)
 
 
 class HostFinder:
-    """Finds what no folder has, by asking the host."""
+    """Finds modules that no folder has by asking the host."""
 
     @staticmethod
     def find_spec(name: str, path: "Sequence[str] | None" = None, target: object = None) -> "ModuleSpec | None":
-        """The module ``name`` of this package, if the host has it. Errors say why not, and name no module: ``from``
-        would take them for its own, and tell another reason."""
+        """Return the spec of a module of this package if the host has it. The error has no ``name``, because ``from``
+        would take it for its own and report another reason."""
         head, _, last = name.rpartition(".")
         if not head or (head != _PACKAGE and not head.startswith(f"{_PACKAGE}.")) or last.startswith("_"):
             return None
@@ -40,19 +40,19 @@ class HostFinder:
             raise ModuleNotFoundError(str(error)) from None
         package = answer.get("package") is True
         loader: Any = HostLoader(str(answer.get("source", "")))
-        make: Any = type(sys.__spec__)  # ModuleSpec, without importing what imports it
+        make: Any = type(sys.__spec__)  # ModuleSpec, without importing importlib
         spec: "ModuleSpec" = make(name, loader, origin=f"<{name}>", is_package=package)
         return spec
 
 
 class HostLoader:
-    """Runs source that the host sent."""
+    """Runs source from the host."""
 
     def __init__(self, source: str) -> None:
         self._source = source
 
     def create_module(self, spec: "ModuleSpec") -> None:
-        """An ordinary module."""
+        """Use the default module."""
 
     def exec_module(self, module: "ModuleType") -> None:
         """Run the source in ``module``."""
@@ -60,33 +60,34 @@ class HostLoader:
         exec(compile(self._source, f"<{name}>", "exec", dont_inherit=True), vars(module))
 
     def get_source(self, name: str) -> str:
-        """For tracebacks and `inspect`."""
+        """Return the source, for tracebacks and `inspect`."""
         return self._source
 
 
 def install() -> None:
-    """Ask the host last, after every folder."""
+    """Add the finder after all others."""
     if HostFinder not in sys.meta_path:
         sys.meta_path.append(HostFinder)
 
 
 def search(query: str = "", detail: str = "brief") -> str:
-    """Tools for what ``query`` says; all of them without. ``detail``: "names", "brief", or "full" with parameters."""
+    """Find tools that match ``query``; all tools by default. ``detail``: "names", "brief", or "full" with
+    parameters."""
     return ShownText(ask_or_raise({"do": "search", "query": query, "detail": detail}).get("text", ""))
 
 
 def servers() -> "list[str]":
-    """The packages of the servers that there are now; none where nobody answers."""
+    """Return the packages of the current servers; none if the host does not answer."""
     return sorted({package for package, _ in _modules()})
 
 
 def tools_of(package: str) -> "list[str]":
-    """The modules of a server's tools that there are now."""
+    """Return the modules of a server's current tools."""
     return sorted(tool for found, tool in _modules() if f"{_PACKAGE}.{found}" == package)
 
 
 def _modules() -> "list[tuple[str, str]]":
-    """Package and module of each tool."""
+    """Return package and module of each tool."""
     try:
         answer = ask({"do": "list"}, _IMPORT_SECONDS)
     except ToolUnavailable:
@@ -99,8 +100,7 @@ def _modules() -> "list[tuple[str, str]]":
 def register(name: str, definition: "dict[str, Any]") -> str:
     """Add an MCP server as ``name``: ``{"command": ..., "args": [...], "env": {...}}`` or ``{"url": ...}``.
 
-    Whoever permits calls is asked, and shown exactly that; a command runs behind a wall outside of this program, and
-    gets nothing that is not in the definition. Its tools can be imported at once. Gives a text that says what came of
-    it; raises ``ToolError``.
+    The definition is shown to the approver. A command runs behind a wall outside this program, with nothing that is not
+    in the definition. Its tools can be imported at once. Returns a text about the outcome; raises ``ToolError``.
     """
     return ShownText(ask_or_raise({"do": "register", "name": name, "definition": definition}).get("text", ""))

@@ -1,5 +1,4 @@
-"""What tools take and give: objects as JSON has them, with attributes; texts, images, audio, resources and links to
-them; and the errors of calls."""
+"""Arguments and results of tools: JSON objects with attributes, texts, images, audio, resources, links and errors."""
 
 import binascii
 
@@ -11,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class _Unset:
-    """What is not said: a parameter with this value is not sent. (None is sent, as null.)"""
+    """The value of an omitted parameter, which is not sent. (None is sent, as null.)"""
 
     def __repr__(self) -> str:
         return "UNSET"
@@ -24,8 +23,8 @@ UNSET: "Any" = _Unset()
 
 
 class Object(dict):  # type: ignore[type-arg]
-    """A dictionary with the keys of the wire, whose values are attributes, too. An optional key that is absent is None
-    as an attribute; ``key in object`` tells."""
+    """A dictionary with the keys of the wire, whose values are also attributes. An absent optional key is None as an
+    attribute; use ``key in object`` to tell."""
 
     _rows_: "ClassVar[tuple[Any, ...]]" = ()
     _keywords_: "ClassVar[dict[str, Any]]" = {}
@@ -56,7 +55,7 @@ class Object(dict):  # type: ignore[type-arg]
 
     @classmethod
     def _define(cls, rows: "list[tuple[Any, ...]]", *, closed: bool, open: bool) -> None:
-        """``rows``: key, keyword, attribute, whether it is required, shape, and the few values that it may have."""
+        """``rows``: key, keyword, attribute, whether it is required, shape, and its allowed values if few."""
         cls._rows_ = tuple(rows)
         cls._keys_ = {row[0]: row for row in rows}
         cls._keywords_ = {row[1]: row for row in rows}
@@ -66,8 +65,8 @@ class Object(dict):  # type: ignore[type-arg]
 
     @classmethod
     def from_wire(cls, data: "Any", *, free: bool = False) -> "Any":
-        """An object of JSON's ``data``, unchecked; keys that are not known are kept. ``free``: objects within that have
-        no class of their own get attributes, too."""
+        """Make an object from JSON ``data``, unchecked; unknown keys are kept. ``free``: nested objects without a class
+        get attributes, too."""
         output = cls.__new__(cls)
         for key, value in dict(data).items():
             row = cls._keys_.get(key)
@@ -75,17 +74,17 @@ class Object(dict):  # type: ignore[type-arg]
         return output
 
     def to_wire(self) -> "dict[str, Any]":
-        """What is sent: plain dictionaries and lists."""
+        """Return the plain dictionaries and lists that are sent."""
         sent: "dict[str, Any]" = plain(self)
         return sent
 
     def model_dump(self, **_: "Any") -> "dict[str, Any]":
-        """As `to_wire`, for who knows pydantic's name of it."""
+        """Same as `to_wire`, under pydantic's name."""
         return self.to_wire()
 
     @classmethod
     def _fits(cls, data: "dict[str, Any]") -> bool:
-        """Whether ``data`` may be one of these, rather than one of another class."""
+        """Whether ``data`` may belong to this class rather than another."""
         if cls._closed_ and any(key not in cls._keys_ for key in data):
             return False
         for key, _, _, required, _, exact in cls._rows_:
@@ -96,7 +95,7 @@ class Object(dict):  # type: ignore[type-arg]
                 return False
         return True
 
-    if not TYPE_CHECKING:  # a checker shall know of the attributes that a class lists, and of no others
+    if not TYPE_CHECKING:  # type checkers know only the attributes that a class lists
 
         def __getattr__(self, name: str) -> "Any":
             row = self._attributes_.get(name)
@@ -135,7 +134,7 @@ class Object(dict):  # type: ignore[type-arg]
 
 
 class Output(str):
-    """What a tool said, as text. ``content`` has all of it: texts, images, audio, resources and links to them."""
+    """A tool's text. ``content`` has everything: texts, images, audio, resources and links."""
 
     content: "list[Any]"
 
@@ -149,16 +148,14 @@ class Output(str):
 
     @property
     def text(self) -> str:
-        """The text alone."""
         return str(self)
 
     @property
     def images(self) -> "list[Any]":
-        """The images, in order."""
         return [block for block in self.content if isinstance(block, Image)]
 
     def json(self) -> "Any":
-        """The text read as JSON, with attributes. Raises ``ValueError`` where it is none."""
+        """Parse the text as JSON, with attributes. Raises ``ValueError``."""
         import json
 
         return make_objects(json.loads(self), None, True)
@@ -169,18 +166,18 @@ class Output(str):
 
 
 class Items(list):  # type: ignore[type-arg]
-    """A list that a tool gave."""
+    """A list from a tool."""
 
     _content_: "list[Any]"
 
 
 def content_of(result: "Any") -> "list[Any]":
-    """All that came back with a tool's result: texts, images, audio, resources and links."""
+    """Return everything that came with a tool's result: texts, images, audio, resources and links."""
     return list(getattr(result, "content" if isinstance(result, Output) else "_content_", ()))
 
 
 def result_of(answer: "dict[str, Any]", shape: "Any", server: str) -> "Any":
-    """The result that an answer of the host's has: structured where it is, else an `Output`."""
+    """Return the result in the host's answer: the structured one if present, else an `Output`."""
     content = answer.get("content") or []
     if "structured" not in answer:
         blocks = blocks_of(content, server)
@@ -194,8 +191,8 @@ def result_of(answer: "dict[str, Any]", shape: "Any", server: str) -> "Any":
 
 
 def make_objects(value: "Any", shape: "Any", free: bool = False) -> "Any":
-    """``value`` with objects of the classes that ``shape`` names: a class; ``[s]``; ``{"": s}``; ``(s, s)``, any of
-    these; None, nothing in particular. What does not fit stays as it is."""
+    """Convert ``value`` to objects of the classes in ``shape``: a class; ``[s]``; ``{"": s}``; ``(s, s)`` for
+    alternatives; or None for no conversion. Values that do not fit are left unchanged."""
     if isinstance(shape, tuple):
         shape = _choose_shape(value, shape)
     if isinstance(value, dict):
@@ -221,7 +218,7 @@ def _choose_shape(value: "Any", shapes: "tuple[Any, ...]") -> "Any":
 
 
 def plain(value: "Any") -> "Any":
-    """``value`` as plain dictionaries and lists, without what is unset."""
+    """Convert ``value`` to plain dictionaries and lists, without unset values."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items() if item is not UNSET}
     if isinstance(value, (list, tuple)):
@@ -243,7 +240,7 @@ class Text:
 
 
 class Blob:
-    """Bytes of a kind: ``data`` and ``media_type``; shown as what they are where that can be shown."""
+    """Bytes with a ``media_type``, shown as media if possible."""
 
     def __init__(self, data: bytes, media_type: str = "application/octet-stream", uri: str = "") -> None:
         self.data, self.media_type, self.uri = data, media_type, uri
@@ -264,7 +261,7 @@ class Image(Blob):
     """A picture."""
 
     def to_pil(self) -> "Any":
-        """The picture for Pillow, where that is installed."""
+        """Return a Pillow image, if Pillow is installed."""
         from importlib import import_module
         from io import BytesIO
 
@@ -287,7 +284,7 @@ class Audio(Blob):
 
 
 class Resource:
-    """Something that came along: ``text``, or ``data``, its bytes."""
+    """An embedded resource: its ``text``, and ``data``, its bytes."""
 
     def __init__(self, uri: str, media_type: str, text: "str | None", data: "bytes | None") -> None:
         self.uri, self.media_type, self.text = uri, media_type, text
@@ -298,7 +295,7 @@ class Resource:
 
 
 class Link:
-    """Something that may be read: ``uri``, ``name``, ``description``, ``media_type``."""
+    """A resource that can be read: ``uri``, ``name``, ``description``, ``media_type``."""
 
     def __init__(self, block: "dict[str, Any]", server: str = "") -> None:
         self.uri, self.name = str(block.get("uri", "")), str(block.get("name", ""))
@@ -306,7 +303,7 @@ class Link:
         self._server = server
 
     def read(self) -> "list[Any]":
-        """What is there, as resources. Raises ``ToolError``; whoever permits calls is asked for this one."""
+        """Read it. Returns resources. Raises ``ToolError``; reading may need approval."""
         answer = ask_or_raise({"do": "read", "server": self._server, "uri": self.uri})
         return [_resource(each) for each in answer.get("content") or [] if isinstance(each, dict)]
 
@@ -315,7 +312,7 @@ class Link:
 
 
 def blocks_of(content: "Any", server: str = "") -> "list[Any]":
-    """The objects for MCP's content blocks; one of a kind that nobody knows is an `Object`."""
+    """Return objects for MCP's content blocks. A block of an unknown kind becomes an `Object`."""
     return [_block(each, server) for each in content if isinstance(each, dict)] if isinstance(content, list) else []
 
 
@@ -355,7 +352,7 @@ _KINDS = {"denied": ToolDenied, "unavailable": ToolUnavailable, "unknown": ToolU
 
 
 def ask_or_raise(request: "dict[str, Any]", timeout: "float | None" = None) -> "dict[str, Any]":
-    """As `ask`, for an answer that is a success. Raises ``ToolError``."""
+    """Like `ask`, but raises ``ToolError`` unless the answer is a success."""
     answer = ask(request, timeout)
     if answer.get("ok") is not True:
         raise error_of(answer)
@@ -363,7 +360,7 @@ def ask_or_raise(request: "dict[str, Any]", timeout: "float | None" = None) -> "
 
 
 def error_of(answer: "dict[str, Any]") -> ToolError:
-    """The exception for an answer that is no success."""
+    """Return the exception for a failed answer."""
     kind, message, content = answer.get("kind"), answer.get("message"), answer.get("content")
     blocks = blocks_of(content)
     error = _KINDS.get(kind, ToolError)(str(message or kind or "the call failed"), tuple(blocks))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""How far a call is, for blocks that want to hear it."""
+"""Progress of calls within a block."""
 
 from contextvars import ContextVar
 
@@ -13,12 +13,13 @@ if TYPE_CHECKING:
 _callback_of_block: "ContextVar[ProgressCallback | None]" = ContextVar("mcptools progress", default=None)
 
 
-class on_progress:  # noqa: N801 - it reads as a function does
-    """``with on_progress(callback):`` has calls within the block tell how far they are: ``callback(progress, total,
-    message)``, in the thread or event loop of the call, a few times a second. ``total`` is None and ``message`` empty
-    where the server does not say. Only what servers report is told; an exception of ``callback`` cancels the call.
+class on_progress:  # noqa: N801 - it is used like a function
+    """``with on_progress(callback):`` reports the progress that servers send for calls in the block.
 
-    It holds for the task or thread that the block is in, and for tasks that begin there."""
+    ``callback(progress, total, message)`` is called in the thread or event loop of the call, a few times a second.
+    ``total`` is None and ``message`` empty if the server does not send them. An exception in ``callback`` cancels the
+    call. The block covers its task or thread, and tasks that start in it.
+    """
 
     def __init__(self, callback: "ProgressCallback") -> None:
         self._callback = callback
@@ -34,7 +35,7 @@ class on_progress:  # noqa: N801 - it reads as a function does
 
 
 def progress_listener() -> "Callable[[dict[str, Any]], object] | None":
-    """What is told of lines before an answer; None outside of any block."""
+    """Return the receiver of lines before an answer; None outside any block."""
     callback = _callback_of_block.get()
     if callback is None:
         return None

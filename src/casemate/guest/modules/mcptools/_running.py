@@ -1,4 +1,4 @@
-"""What a generated module stands on: a call of one tool."""
+"""Calls of one tool, for generated modules."""
 
 import sys
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
 
 
 class Tool:
-    """One tool by its names on the wire, the class of its parameters, and the shape of its result."""
+    """One tool: its names on the wire, the class of its parameters, and the shape of its result."""
 
     def __init__(self, server: str, name: str, params: "type[Object]", shape: "Any") -> None:
         self._server, self._name, self._params, self._shape = server, name, params, shape
 
     def run(self, params: "Any", arguments: "dict[str, Any]") -> "Any":
-        """Call it and wait. Raises ``ToolError``."""
+        """Call the tool and wait. Raises ``ToolError``."""
         request, tell = _with_progress(self._request(params, arguments))
         return self._result(ask(request, None, tell))
 
     async def arun(self, params: "Any", arguments: "dict[str, Any]") -> "Any":
-        """Call it in an event loop. Raises ``ToolError``."""
+        """Call the tool in an event loop. Raises ``ToolError``."""
         request, tell = _with_progress(self._request(params, arguments))
         return self._result(await ask_later(request, tell))
 
@@ -46,14 +46,14 @@ class Tool:
 
 
 def _with_progress(request: "dict[str, Any]") -> "tuple[dict[str, Any], Callable[[dict[str, Any]], object] | None]":
-    """``request``, and who hears of progress: the innermost `on_progress` block around the call."""
+    """Return the request, and the receiver of progress from the innermost `on_progress` block."""
     module = sys.modules.get(f"{__name__.rpartition('.')[0]}._progress")  # without it there is no such block
     tell = None if module is None else module.progress_listener()
     return (request, None) if tell is None else ({**request, "progress": True}, tell)
 
 
 def members(package: str) -> "tuple[Callable[[str], Any], Callable[[], list[str]]]":
-    """``__getattr__`` and ``__dir__`` of a server's package: its tools are loaded when they are used."""
+    """Return ``__getattr__`` and ``__dir__`` of a server's package, which load tools on first use."""
 
     def load(name: str) -> "Any":
         if name.startswith("_"):

@@ -1,12 +1,10 @@
-"""Requests to the host, one line of JSON each, and what they can fail with.
+"""Requests to the host, each one line of JSON, and their errors.
 
-Connections are kept for the next call, and closed to cancel one.
-
-A connection serves one call at a time, so calls from threads and tasks run beside each other. A forked child begins
-with connections of its own.
+A connection serves one call at a time, so calls from threads and tasks run in parallel. It is kept for the next call;
+closing it cancels a call. A forked child uses its own connections.
 """
 
-import _socket as sockets  # without the classes around it, which take longer to load than a call takes
+import _socket as sockets  # loading the socket module would take longer than a call
 import json
 import os
 
@@ -17,18 +15,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    Place = tuple[Any, ...]  # as getaddrinfo gives it
+    Place = tuple[Any, ...]  # as from getaddrinfo
     Tell = Callable[[dict[str, Any]], object]
 
 HOST, PORT = "tools.casemate.internal", 7
 MOST_KEPT = 8
 LONGEST = 64 * 2**20  # bytes of an answer
-_kept: "dict[int, list[socket]]" = {}  # by process: a child must not speak on its parent's
-_places: "dict[tuple[str, int], Place]" = {}  # where the last connection led, by name and port
+_kept: "dict[int, list[socket]]" = {}  # by process: a child must not use its parent's
+_places: "dict[tuple[str, int], Place]" = {}  # the address of the last connection, by name and port
 
 
 class ToolError(Exception):
-    """A call that failed: the message says why. ``kind``: the reason in a word; ``content``: what the tool said."""
+    """A failed call. The message says why, ``kind`` is the reason in a word, and ``content`` is what the tool
+    returned."""
 
     kind = "tool"
 
@@ -38,7 +37,7 @@ class ToolError(Exception):
 
 
 class ToolDenied(ToolError):
-    """The call was not permitted, by a rule or by whoever was asked. The tool did not run."""
+    """The call was denied by a rule or an approver. The tool did not run."""
 
     kind = "denied"
 
@@ -56,15 +55,17 @@ class ToolTimeout(ToolError):
 
 
 class InvalidArguments(ToolError, ValueError):
-    """The arguments are not what the tool takes. The tool did not run."""
+    """The arguments do not fit the tool. The tool did not run."""
 
     kind = "invalid"
 
 
 def ask(request: "dict[str, Any]", timeout: "float | None" = None, tell: "Tell | None" = None) -> "dict[str, Any]":
-    """The host's answer to ``request``; ``tell`` is called with each line before it. Raises ``InvalidArguments`` for
-    what JSON cannot say, ``ToolUnavailable`` where nobody answers (within ``timeout`` seconds); an exception that
-    comes in between (Ctrl-C, or of ``tell``) cancels the request."""
+    """Send ``request`` and return the host's answer. ``tell`` is called with each earlier line.
+
+    Raises ``InvalidArguments`` for values that JSON cannot hold, and ``ToolUnavailable`` if there is no answer (within
+    ``timeout`` seconds). Any other exception meanwhile (Ctrl-C, or from ``tell``) cancels the request.
+    """
     line = _line(request)
     connection = _take_connection()
     try:
@@ -78,7 +79,7 @@ def ask(request: "dict[str, Any]", timeout: "float | None" = None, tell: "Tell |
         connection.close()
         raise
     idle = _kept.setdefault(os.getpid(), [])
-    # The host closes one on which it could not tell where the next request begins.
+    # After these errors the host closes the connection, because it cannot find the next request in it.
     if len(idle) < MOST_KEPT and answer.get("kind") not in ("invalid", "limit"):
         idle.append(connection)
     else:
@@ -87,14 +88,14 @@ def ask(request: "dict[str, Any]", timeout: "float | None" = None, tell: "Tell |
 
 
 async def ask_later(request: "dict[str, Any]", tell: "Tell | None" = None) -> "dict[str, Any]":
-    """As `ask`, for an event loop; a task that is cancelled cancels its request."""
+    """Like `ask`, in an event loop. Cancelling the task cancels the request."""
     import asyncio
 
     line = _line(request)
     try:
         reader, writer = await asyncio.open_connection(*_address(), limit=LONGEST)
-    except OSError as error:
-        raise _nobody(error) from None
+    except OSError:
+        raise _nobody() from None
     try:
         writer.write(line)
         await writer.drain()
@@ -126,8 +127,8 @@ def _line(request: "dict[str, Any]") -> bytes:
 
 
 def _as_json(value: object) -> object:
-    """What JSON has for a few common values, as pydantic writes them: models, dataclasses, paths, dates and durations,
-    members of enumerations, UUIDs, decimals, bytes that are text, sets; and numbers and arrays of numpy."""
+    """Convert a few common types for JSON, as pydantic does: models, dataclasses, paths, dates, durations, enum
+    members, UUIDs, decimals, bytes with text, sets; and numbers and arrays of numpy."""
     for method in ("__fspath__", "isoformat", "tolist"):
         function = getattr(value, method, None)
         if callable(function):
@@ -152,7 +153,7 @@ def _as_json(value: object) -> object:
 
 
 def _duration(value: "Any") -> str:
-    """A timedelta as ISO 8601 has it."""
+    """Format a timedelta as ISO 8601."""
     sign, whole = ("-", -value) if value.days < 0 else ("", value)
     hours, rest = divmod(whole.seconds, 3600)
     minutes, seconds = divmod(rest, 60)
@@ -168,7 +169,7 @@ def _address() -> "tuple[str, int]":
 
 
 def _take_connection() -> "socket":
-    """A connection that is open still, or a new one."""
+    """Return a connection that is still open, or a new one."""
     for process in [process for process in _kept if process != os.getpid()]:
         for inherited in _kept.pop(process, ()):
             inherited.close()
@@ -185,33 +186,31 @@ def _take_connection() -> "socket":
             return connection
         except OSError:
             pass
-        connection.close()  # the host closed it, or says what nobody asked for
+        connection.close()  # the host closed it, or sent something unexpected
     return _open_connection()
 
 
 def _open_connection() -> "socket":
-    """A new connection: to where the last one led, while somebody is there, else to where the name leads now."""
+    """Connect to the last address while it answers, else resolve the name again."""
     host, port = name = _address()
     if name in _places:
         try:
             return _connect(_places[name])
-        except (KeyError, OSError):  # another thread found that first, or nobody is there any more
+        except (KeyError, OSError):  # another thread removed it, or it does not answer
             _places.pop(name, None)
-    error = OSError("no address")
     try:
-        # As bytes: a text would have the codec of IDNA loaded, which takes longer than the answer.
-        families = sockets.AF_INET if host == HOST else sockets.AF_UNSPEC  # one question instead of two
+        # As bytes: for a str the IDNA codec would be loaded, which takes longer than the answer.
+        families = sockets.AF_INET if host == HOST else sockets.AF_UNSPEC  # one query instead of two
         for place in sockets.getaddrinfo(host.encode(), port, families, sockets.SOCK_STREAM):
             try:
                 connection = _connect(place)
-            except OSError as why:
-                error = why
+            except OSError:
                 continue
             _places[name] = place
             return connection
-    except OSError as why:
-        error = why
-    raise _nobody(error)
+    except OSError:
+        pass
+    raise _nobody()
 
 
 def _connect(place: "Place") -> "socket":
@@ -256,5 +255,8 @@ def _answer(line: bytes) -> "dict[str, Any]":
     return answer
 
 
-def _nobody(error: OSError) -> ToolUnavailable:
-    return ToolUnavailable(f"this program has no tools: nothing answers at {HOST} ({error})")
+def _nobody() -> ToolUnavailable:
+    return ToolUnavailable(
+        "this program has no tools: casemate run --tool-server NAME gives it some, casemate tools add does in a "
+        "session, Sandbox(tools=...) in Python"
+    )

@@ -1,14 +1,15 @@
 'use strict';
 // The tools that this program may call: `const { files } = require('mcptools')`, then `await files.list_directory({...})`.
-// Servers and tools are looked up when they are called, by their names on the wire or those of their Python modules.
+// Servers and tools are looked up when called, by their names on the wire or those of their Python modules.
 
 const net = require('node:net');
 
 const HOST = 'tools.casemate.internal';
 const PORT = 7;
+const NO_TOOLS = 'this program has none: casemate run --tool-server NAME gives it some, casemate tools add does in a session, Sandbox(tools=...) in Python';
 const MOST_KEPT = 8;
 const LONGEST = 64 * 2 ** 20;
-// What is asked of any object, by promises, `JSON` and consoles: no server or tool is called so.
+// Properties that promises, `JSON` and consoles read from any object. No server or tool has such a name.
 const ASKED_OF_ALL = new Set(['then', 'toJSON', 'constructor', 'prototype', 'inspect', '__esModule', '__proto__']);
 const kept = [];
 const contents = new WeakMap();
@@ -36,7 +37,7 @@ class Output {
 
 // --- connections -----------------------------------------------------------------------------------------------
 
-// A connection's call in progress; one that has none and hears something is of no more use.
+// Each connection's current call. A connection that gets data without one is closed.
 const calls = new WeakMap();
 
 function connection() {
@@ -45,7 +46,7 @@ function connection() {
   const [, host, port] = /^(.*):(\d+)$/.exec(process.env.CASEMATE_TOOLS ?? '') ?? [null, HOST, PORT];
   const socket = net.connect({ host, port: Number(port), noDelay: true });
   socket.on('data', (data) => (calls.get(socket)?.heard ?? drop)(data));
-  socket.on('error', (error) => calls.get(socket)?.broken(error.message));
+  socket.on('error', (error) => calls.get(socket)?.broken(error.code === 'ENOTFOUND' ? NO_TOOLS : error.message));
   socket.on('close', () => (calls.get(socket)?.broken ?? drop)('the connection was closed'));
   const drop = () => {
     const at = kept.indexOf(socket);
@@ -55,8 +56,8 @@ function connection() {
   return socket;
 }
 
-// One request and its answer on a connection of its own, which is kept for the next; closing it cancels the call.
-// `tell` hears the lines before the answer.
+// Send one request and return its answer. Its connection is kept for the next; closing it cancels the call. `tell` is
+// called with the lines before the answer.
 function ask(request, signal, tell) {
   const line = `${JSON.stringify(request, finite)}\n`;
   signal?.throwIfAborted();
@@ -94,7 +95,7 @@ function ask(request, signal, tell) {
       } catch (error) {
         return end(reject, error, false);
       }
-      // The host closes a connection on which it could not tell where the next request begins.
+      // After these errors the host closes the connection, because it cannot find the next request in it.
       const keep = !['invalid', 'limit'].includes(answer?.kind);
       return answer === undefined ? undefined : end(resolve, answer, keep);
     };
@@ -111,7 +112,7 @@ function finite(key, value) {
   return JSON.rawJSON(value.toString());
 }
 
-// JSON with integers that a number would round as bigints, from Node 22 on.
+// Parse JSON. From Node 22 on, integers that a number would round become bigints.
 function read(line) {
   return /\d{16}/.test(line) ? JSON.parse(line, exact) : JSON.parse(line);
 }

@@ -1,0 +1,41 @@
+"""A web server on this machine's loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+
+@contextmanager
+def serving(answer: Callable[[BaseHTTPRequestHandler], object]) -> Iterator[int]:
+    """Its port. ``answer`` takes each request in a thread of its own."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer(self)
+
+        do_POST = do_DELETE = do_GET  # noqa: N815 - as the class wants them
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        thread = Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def answer(request: BaseHTTPRequestHandler, data: bytes = b"", **headers: str) -> None:
+    """Send ``data``. The names of ``headers`` have underscores for dashes."""
+    request.send_response(200)
+    for name, value in headers.items():
+        request.send_header(name.replace("_", "-"), value)
+    request.end_headers()
+    request.wfile.write(data)
