@@ -9,7 +9,7 @@ from __future__ import annotations
 from tests import structure
 
 BUDGETS = {
-    "api": 2_779,
+    "api": 2_772,
     "approvals": 1_670,
     "audit+evidence": 2_788,
     "egress": 3_488,
@@ -19,13 +19,13 @@ BUDGETS = {
     "languages": 2_035,
     "model": 3_063,
     "operations": 3_351,
-    "packages": 2_056,
-    "policy": 3_320,
+    "packages": 2_059,
+    "policy": 3_321,
     "previews": 625,
     "redaction": 840,
     "remote": 2_013,
     "root": 510,
-    "sessions": 3_814,
+    "sessions": 3_811,
     "supervisor": 10_718,
     "surfaces": 1,
     "surfaces/cli": 6_740,
@@ -35,22 +35,22 @@ BUDGETS = {
     "surfaces/mcp": 3_052,
     "sync": 419,
     "telemetry": 377,
-    "tools": 6_609,
+    "tools": 6_597,
     "vault": 890,
     "walls": 5_746,
     "web": 1_162,
-    "workspace+files+artifacts": 4_312,
+    "workspace+files+artifacts": 4_326,
 }
 BOUNDS = {
-    "lines of Python in src": 87_824,
-    "without docstrings, imports, comments and blanks": 56_872,
+    "lines of Python in src": 87_820,
+    "without docstrings, imports, comments and blanks": 56_862,
     "files": 509,
     "files of 40 lines or fewer": 61,
     "functions whose name is a participle or an adverb": 0,
     "class names in more than one file": 31,
     "import circles": 0,
     "host files with the text node or shell, outside languages": 9,
-    "lines of tests": 85_118,
+    "lines of tests": 85_059,
 }
 # Classes with much the same fields, and why there are two.
 ALIKE = {
