@@ -96,7 +96,7 @@ def test_eg_11_bytes_beyond_the_limit_of_the_cell_end_the_connection(stage: Stag
                     received += len(data)
         assert received <= 1 << 20
         assert stage.is_reset("good.test", 7)  # it is spent for other connections too
-    assert any("more than the 1048576 bytes" in reason for _, reason in stage.crossing("good.test", 7))
+    assert any("more than its limit of 1048576 bytes" in reason for _, reason in stage.crossing("good.test", 7))
 
 
 @pytest.mark.parametrize(

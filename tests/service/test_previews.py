@@ -46,7 +46,7 @@ async def test_a_connected_session_is_shown_as_one_of_this_process(shared: Daemo
 
 async def test_an_agent_shows_nothing(shared: Daemon) -> None:
     async with ConnectedSandbox(await shared.connect(agent="helper")) as sandbox, sandbox.session() as session:
-        with pytest.raises(Denied, match="expose is not for agents"):
+        with pytest.raises(Denied, match="expose is only for operators"):
             await session.expose(8000)
 
 

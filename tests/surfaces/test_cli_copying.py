@@ -182,7 +182,7 @@ REFUSED = (
     (("s:/workspaces/d", "x"), "SOURCE: '/workspaces/d' is not in the workspace"),
     (("src", "s:/tmp/x"), "TARGET: '/tmp/x' is not in the workspace"),
     (("s:/workspace/../etc/passwd", "x"), "SOURCE: '../etc/passwd' is not a plain relative path"),
-    (("src", "s:../up"), "NAME: '../up' is not a plain relative path"),
+    (("src", "s:../up"), "PATH: '../up' is not a plain relative path"),
 )
 
 

@@ -122,7 +122,7 @@ def test_a_file_that_others_can_change_is_not_used(kept: Cli, mode: int) -> None
     for words in (["list"], ["call", *CONVERT], ["add", "x", "--", "y"]):
         done = kept("tools", *words)
         assert done.code == 2
-        assert b"changed by others" in done.stderr
+        assert b"other users can change" in done.stderr
 
 
 def test_a_file_as_other_programs_have_it_is_read_and_added_to(in_process: Cli) -> None:
@@ -162,7 +162,7 @@ def test_a_call_prints_what_the_tool_gives(kept: Cli, words: tuple[str, ...], fo
         (CONVERT[:3], 2, b"target_timezone"),
         ((*CONVERT, "time=13:00"), 2, b"twice"),
         (("time.none",), 2, b"no tool 'time.none'"),
-        (("other.none",), 2, b"There are time."),
+        (("other.none",), 2, b"Servers: time."),
     ],
 )
 def test_a_call_that_fails_says_why(kept: Cli, words: tuple[str, ...], code: int, named: bytes) -> None:
