@@ -13,13 +13,15 @@ from mcp.client.stdio import stdio_client
 from tests.service.daemon import casemate_command, environment, serving
 from tests.support.waiting import MAX_WAIT
 
+import casemate
+
 # Each Python process imports this first. A file entered in a hundredth of a second is a line of the log.
 NOTING = """
 import os, sys, threading, time
 log, known = os.open({log!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), set()
 def note(frame, event, argument):
     path = frame.f_code.co_filename
-    if event == "call" and "/casemate/" in path:
+    if event == "call" and path.startswith({package!r}):
         line = f"{{int(time.monotonic() * 100)}} {{path}}\\n"
         if line not in known:
             known.add(line)
@@ -52,19 +54,22 @@ ACTIONS = {
 MOST_BY_MCP = 108
 
 
+PACKAGE = f"{Path(casemate.__file__).parent}/"
+
+
 class Entered:
     """The files that processes with its variables enter."""
 
     def __init__(self, folder: Path) -> None:
         self._log = folder / "entered"
         self.env = environment(folder)
-        (folder / "sitecustomize.py").write_text(NOTING.format(log=str(self._log)))
+        (folder / "sitecustomize.py").write_text(NOTING.format(log=str(self._log), package=PACKAGE))
         self.env["PYTHONPATH"] = f"{folder}:{self.env['PYTHONPATH']}"
 
     def since(self, begun: float) -> list[str]:
         """Those entered since then, on the clock of `time.monotonic`."""
         lines = (line.split(" ", 1) for line in self._log.read_text().splitlines())
-        return sorted({path.rpartition("/casemate/")[2] for when, path in lines if int(when) >= int(begun * 100)})
+        return sorted({path.removeprefix(PACKAGE) for when, path in lines if int(when) >= int(begun * 100)})
 
 
 @pytest.mark.parametrize("action", ACTIONS)
